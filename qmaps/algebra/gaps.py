@@ -33,7 +33,7 @@ def gap_at(state: QuantizedTensor, codes: Tensor, here: Tensor, movement: Tensor
 
 
 def moved(state: QuantizedTensor, movement: Tensor) -> Tensor:
-    """Where the exact state has moved by more than the distance to the next code.
+    """Mark the elements whose exact state moved by more than the distance to the next code.
 
     Args:
         state: the codes and scales at the start.

@@ -93,7 +93,7 @@ class LowRank:
 
     @property
     def prefix(self) -> str:
-        """What a spec has before that of the rest."""
+        """Part of the spec before that of the rest."""
         return f"lowrank{self.rank}({self.factors.spec})+"
 
     def shapes(self, shape: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -169,7 +169,7 @@ class LowRank:
 
 
 def lack(q: Quantizer) -> str:
-    """What a quantizer lacks to be that of factors or of a rest; empty if nothing."""
+    """Return why a quantizer cannot be that of factors or of a rest; empty if it can."""
     if not q.map.signed:
         return "must be signed"
     if q.map.fitted or isinstance(q.map, Codebook):

@@ -119,7 +119,7 @@ def adam_update(m: Tensor, v: Tensor, eps: float) -> Tensor:
 
 
 def zero_points(m: Tensor, v: Tensor, exact: Tensor) -> Tensor:
-    """Where a second moment decodes to 0 under a first moment that does not: bool of their shape.
+    """Mark zero points, where v decodes to 0 and m does not: bool of their shape.
 
     The next update may be m / eps there.
 

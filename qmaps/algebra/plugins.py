@@ -24,7 +24,8 @@ Maps, normalizers and metrics are loaded when qmaps is imported, figures with `q
 formats of checkpoints with `qmaps.capture.conversion`, and an optimizer when
 ``qmaps.optim.MyAdam`` is asked for.
 Specs, the command line and the laboratory know them under the names that their classes declare, and
-engines run them as they run ours. One that cannot be loaded is left out, with a warning.
+engines run them as they run ours. One that cannot be loaded, or that has a name of ours in any
+letter case, is left out, with a warning.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import sys
 from importlib.metadata import entry_points
 
 from qmaps import maps, metrics, normalize
+from qmaps.errors import BadValueError
 from qmaps.maps._registry import brought, ignored
 
 
@@ -40,16 +42,20 @@ def install() -> None:
     """Load the maps, normalizers and metrics of other packages."""
     points = entry_points()  # reads the metadata of every package, so once
     for name, found in brought(points.select(group="qmaps.maps")):
-        if found not in maps.REGISTRY.values():
+        if not any(found is known for known in maps.REGISTRY.values()):
             ignored("qmaps.maps", name, "it is not a map declared with a name")
     for name, found in brought(points.select(group="qmaps.normalizers")):
-        if found not in normalize.REGISTRY:
+        if not any(found is known for known in normalize.REGISTRY):
             ignored("qmaps.normalizers", name, "it is not a normalizer declared with a name")
     for name, found in brought(points.select(group="qmaps.metrics")):
         if not callable(found):
             ignored("qmaps.metrics", name, "it is not a function")
             continue
-        metrics.register(name, found, getattr(sys.modules[found.__module__], "from_sums", None))
+        second = getattr(sys.modules.get(found.__module__), "from_sums", None)
+        try:
+            metrics.register(name, found, second)
+        except BadValueError as error:
+            ignored("qmaps.metrics", name, str(error))
 
 
 def optimizer(name: str) -> type | None:

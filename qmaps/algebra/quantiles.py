@@ -37,7 +37,7 @@ Count = int | Tensor
 
 
 class Executor(Protocol):
-    """What an engine does for this module; see `qmaps.engines.native.quantiles`."""
+    """Engine functions of this module; see `qmaps.engines.native.quantiles`."""
 
     @property
     def LONGEST(self) -> int:  # noqa: N802

@@ -150,7 +150,7 @@ class QuantizedTensor:
 
     @property
     def device(self) -> torch.device:
-        """Where the codes are."""
+        """Device of the codes."""
         return self.packed.device
 
     @property
@@ -195,7 +195,7 @@ class QuantizedTensor:
         return f"QuantizedTensor({self.quantizer.spec!r}, shape={self.shape}, {self.nbytes} bytes)"
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """HTML table for notebooks."""
         return _html.table(
             "QuantizedTensor",
             [
@@ -268,7 +268,7 @@ def carried(x: Tensor, after: QuantizedTensor | None) -> Tensor:
 
 
 def restored(t: QuantizedTensor, x: Tensor | None = None) -> Tensor:
-    """What `t` was quantized from, as far as it is known: its values, and a residual added.
+    """Values that `t` was quantized from, as far as known: decoded, plus the residual.
 
     Args:
         t: the quantized tensor.
@@ -297,7 +297,7 @@ def to_plain(t: QuantizedTensor) -> dict[str, Any]:
 
 
 def _parts(t: QuantizedTensor) -> dict[str, Any]:
-    """What a saved tensor has of one of those beside it; its quantizer and shape follow."""
+    """Metadata of a tensor saved beside another, without its quantizer and shape."""
     return {"packed": t.packed, "scales": list(t.scales)}
 
 
@@ -317,7 +317,7 @@ def check_key(q: Quantizer, key: object) -> None:
 
 
 def key_in(plain: Mapping[str, Any]) -> RoundingKey | None:
-    """What `keyed` wrote."""
+    """Read the key that `keyed` wrote."""
     if "key" not in plain:
         return None
     fields = dict(plain["key"])
@@ -343,7 +343,7 @@ def described(q: Quantizer) -> dict[str, Any]:
 
 
 def quantizer_in(plain: Mapping[str, Any]) -> Quantizer:
-    """What `described` described."""
+    """Read the quantizer that `described` wrote."""
     if "codebook" not in plain:
         if (found := parts_of(plain["spec"])) is None:
             return _composed(*parse(plain["spec"]))
@@ -362,7 +362,7 @@ def _composed(normalizer: Normalizer, map_: Map, rounding: Rounding) -> Quantize
 
 
 def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
-    """What `to_plain` took apart.
+    """Inverse of `to_plain`.
 
     Raises:
         BadValueError, BadTypeError: the parts do not fit together.

@@ -138,22 +138,37 @@ class Quantizer:
 
     @property
     def stochastic(self) -> bool:
-        """Whether it rounds at random to one of the two neighbours, unbiased (``+sr``)."""
+        """True if it rounds at random to one of the two neighbours, unbiased (``+sr``)."""
         return self.rounding is Rounding.STOCHASTIC
 
     @property
     def dithered(self) -> bool:
-        """Whether it rounds with subtractive dither (``+dither``; `qmaps.engines.dither`)."""
+        """True if it rounds with subtractive dither (``+dither``; `qmaps.engines.dither`)."""
         return self.rounding is Rounding.DITHERED
 
     @property
     def error_feedback(self) -> bool:
-        """Whether it keeps what rounding loses (``+ef4``, ``+ef8``; `qmaps.algebra.feedback`)."""
+        """True if it keeps what rounding loses (``+ef4``, ``+ef8``; `qmaps.algebra.feedback`)."""
         return self.rounding.residual_bits is not None
 
     @property
+    def keeps_zero(self) -> bool:
+        """True if zeros decode to zeros, whatever other elements are.
+
+        Maps such as `linear` and `quantile-normal` do not hold 0, and neither do signed `power2`
+        and `power3`. A fitted map may hold it or not, so that the answer is False.
+
+        >>> quantizer("B64/DE@4s").keeps_zero, quantizer("B64/linear@4s").keeps_zero
+        (True, False)
+        """
+        if self.map.fitted or self.dithered or self.low_rank is not None:
+            return False
+        lowest = -1 if self.map.log_domain else 0  # -1 stands for 0 in a log2 range
+        return bool((table(self.map) == lowest).any())
+
+    @property
     def extra(self) -> str:
-        """What its spec has besides a normalizer, a map and ``+sr``; empty if nothing.
+        """Extensions of the spec beyond normalizer, map and ``+sr``; empty without.
 
         Where it is empty, codes and scales are all that decoding and the next encoding need.
         """
@@ -193,7 +208,7 @@ class Quantizer:
         return f"quantizer({self.spec!r})"
 
     def _repr_html_(self) -> str:
-        """What notebooks show; bits per element are those of a tensor of 1024 x 1024."""
+        """HTML table for notebooks; bits per element are those of a tensor of 1024 x 1024."""
         return _html.table(
             "Quantizer",
             [
@@ -370,7 +385,7 @@ class Quantizer:
         return frozen._with_others(y, packed, scales, noise, factors, out)
 
     def _encodable(self, x: Tensor, y: Tensor) -> Tensor:
-        """What is encoded of `y`, which is `x` with a residual added."""
+        """Values to encode: `y`, which is `x` plus the residual, as engines take it."""
         return y if y is x or self.map.signed else y.clamp(min=0)
 
     def _with_others(

@@ -1,4 +1,4 @@
-"""How a normalized value becomes a code, as a part of a spec."""
+"""Rounding of normalized values to codes, as a part of a spec."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Rounding(Enum):
-    """How a quantizer rounds; the value is the end of its spec.
+    """Rounding mode of a quantizer; the value is the end of its spec.
 
     Attributes:
         NEAREST: the nearest code; a tie goes to the lower one.
@@ -29,7 +29,7 @@ class Rounding(Enum):
 
     @property
     def random(self) -> bool:
-        """Whether it takes random numbers, which a `RoundingKey` names."""
+        """True if it takes random numbers, which a `RoundingKey` names."""
         return self in (Rounding.STOCHASTIC, Rounding.DITHERED)
 
     @property
@@ -39,12 +39,12 @@ class Rounding(Enum):
 
     @property
     def memoryless(self) -> bool:
-        """Whether codes and scales are all that decoding and the next encoding need."""
+        """True if codes and scales are all that decoding and the next encoding need."""
         return self in (Rounding.NEAREST, Rounding.STOCHASTIC)
 
     @property
     def words(self) -> str:
-        """What pages say, such as ``to nearest`` or ``stochastic``."""
+        """Description for pages, such as ``to nearest`` or ``stochastic``."""
         if (bits := self.residual_bits) is not None:
             return f"to nearest, with error feedback in {bits} bits"
         return "to nearest" if self is Rounding.NEAREST else self.name.lower()

@@ -28,7 +28,7 @@ Moment = Tensor | QuantizedTensor
 
 @dataclass(frozen=True)
 class Exact:
-    """What is known of one parameter in 32 bits.
+    """Data of one parameter in 32 bits.
 
     Attributes:
         v: the second moment, float32 and contiguous.

@@ -15,7 +15,7 @@ from qmaps.analyze._states import MIN_SIZE, States
 def code_pairs(
     states: States, pairs: Iterable[Pair | str], *, min_quantized_size: int = MIN_SIZE
 ) -> pd.DataFrame:
-    """How often each (first, second) pair of codes is used, and its update's error.
+    """Count each (first, second) pair of codes, with the error of its update.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.

@@ -25,7 +25,7 @@ RESUMED = "the sweep goes on from its parts"
 
 
 class Work(Protocol):
-    """What any process can measure by itself: small, for workers read the states."""
+    """Self-contained unit of work: small, because workers read the states themselves."""
 
     @property
     def number(self) -> int:

@@ -1,4 +1,4 @@
-"""The parts of an optimizer's state that can be recorded, and their names."""
+"""Tensors and numbers of an optimizer's state, for recording."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from qmaps.engines.step import NUMBERS
 
 @dataclass
 class Collected:
-    """The state of one parameter, sorted by kind.
+    """State of one parameter, sorted by kind.
 
     Attributes:
-        tensors: by name; quantized states as the float32 tensors that they decode to.
-        scalars: numbers, and the optimizer's ``step`` whatever it is kept in.
-        skipped: names of states that cannot be recorded, and the type of each.
+        tensors: tensors by name; quantized states are decoded to float32.
+        scalars: numbers by name, with the optimizer's ``step`` of any type.
+        skipped: type by name of states that cannot be recorded.
     """
 
     tensors: dict[str, Lazy] = field(default_factory=dict)
@@ -34,32 +34,32 @@ class Collected:
 def collect(state: Mapping[Any, Any]) -> Collected:
     """Sort one parameter's state; members of lists and dicts are named ``name.0``, ``name.key``.
 
-    >>> found = collect({"step": torch.tensor(3.0), "old": [torch.zeros(2)], "buffer": None})
-    >>> list(found.tensors), found.scalars, found.skipped
+    >>> collected = collect({"step": torch.tensor(3.0), "old": [torch.zeros(2)], "buffer": None})
+    >>> list(collected.tensors), collected.scalars, collected.skipped
     (['old.0'], {'step': 3.0}, {'buffer': 'NoneType'})
     """
-    found = Collected()
-    for top, whole in state.items():
-        for name, value in _leaves(str(top), whole):
+    collected = Collected()
+    for top, content in state.items():
+        for name, value in _leaves(str(top), content):
             if name == REMAINDER:  # bits of the parameter
-                found.skipped[name] = _kind(value)
+                collected.skipped[name] = _kind(value)
                 continue
             number = _number(name, value)
             lazy = _lazy(value) if number is None else None
-            if name in found.tensors or name in found.scalars:
-                found.skipped[name] = "second state of this name"
+            if name in collected.tensors or name in collected.scalars:
+                collected.skipped[name] = "second state of this name"
             elif number is not None:
-                found.scalars[name] = number
+                collected.scalars[name] = number
             elif lazy is not None:
-                found.tensors[name] = lazy
+                collected.tensors[name] = lazy
             else:
                 # Recorded under the list's name: LBFGS has a list of a hundred None.
-                found.skipped.setdefault(str(top), _kind(value))
-    return found
+                collected.skipped.setdefault(str(top), _kind(value))
+    return collected
 
 
 def plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a parameter group that JSON can hold; tensors of one element as numbers."""
+    """Return the options of a parameter group for JSON; tensors of one element become numbers."""
     options = {}
     for name, value in group.items():
         if name in ("params", "param_names"):
@@ -90,7 +90,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_packed(value: Any) -> bool:
-    """Whether `value` is a quantized state in the form that a state_dict of qmaps has."""
+    """Return True for a quantized state in the form of a state_dict of qmaps."""
     return isinstance(value, Mapping) and {"packed", "spec"} <= value.keys()
 
 

@@ -1,4 +1,4 @@
-"""Quantized states that are kept in several tensors, as the states that they decode to."""
+"""Decoding of quantized states stored as several tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qmaps.capture.snapshot import Lazy
 
 
 def decoded(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Put one state in place of the parts that bitsandbytes or a sharded qmaps keep of it.
+    """Join the parts of each state that bitsandbytes or a sharded qmaps stores.
 
     Bitsandbytes has `state1`, `absmax1`, `qmap1` and so on. Its states take torch's names; a single
     one keeps the name `state1`, for the checkpoint does not say what it is.
@@ -21,16 +21,16 @@ def decoded(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
         state: one parameter's state; tensors may be `Lazy`.
 
     Returns:
-        A copy in which each state that was in parts is a float32 `Lazy`, decoded when it is read.
+        A copy with a float32 `Lazy` in place of the parts; it is decoded when it is read.
     """
-    whole = {name: _of_rows(value) if _in_rows(value) else value for name, value in state.items()}
-    if "state1" in whole or any(str(name).startswith("__bnb") for name in whole):
-        return _of_bitsandbytes(whole)
-    return whole
+    joined = {name: _of_rows(value) if _in_rows(value) else value for name, value in state.items()}
+    if "state1" in joined or any(str(name).startswith("__bnb") for name in joined):
+        return _of_bitsandbytes(joined)
+    return joined
 
 
 def in_memory(value: Any) -> Any:
-    """A state_dict with every `Lazy` in it read; quantized states of qmaps are not decoded."""
+    """Read every `Lazy` of a state_dict; quantized states of qmaps are not decoded."""
     if isinstance(value, Lazy):
         return value.read()
     if isinstance(value, Mapping):
@@ -42,7 +42,7 @@ def in_memory(value: Any) -> Any:
 
 
 def _in_rows(value: Any) -> bool:
-    """Whether `value` is a quantized state as `qmaps.distributed.rows` writes it."""
+    """Return True for a quantized state as `qmaps.distributed.rows` writes it."""
     return isinstance(value, Mapping) and {"codes", "rows", "spec"} <= value.keys()
 
 
@@ -56,12 +56,12 @@ def _of_rows(value: Mapping[str, Any]) -> Lazy:
 
 
 def _joined(value: Mapping[str, Any]) -> Any:
-    """The quantized tensor in its plain form; decoded if shards had blocks of their own."""
+    """Return the quantized tensor in its plain form; decoded if shards had separate blocks."""
     from qmaps.algebra.quantized import to_plain
     from qmaps.distributed import rows
 
-    found = rows.read(value, None)
-    return to_plain(found.joined()) if found.aligned else found.restored()
+    shards = rows.read(value, None)
+    return to_plain(shards.joined()) if shards.aligned else shards.restored()
 
 
 def _of_bitsandbytes(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -77,30 +77,34 @@ def _of_bitsandbytes(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
         """State `index`, or one of the two that are stacked in it."""
 
         def read() -> Tensor:
-            own = {name: _read(flat.get(f"{name}{index}")) for name in ("state", "absmax", "qmap")}
-            value, absmax = own["state"], own["absmax"]
+            values = {
+                name: _read(flat.get(f"{name}{index}")) for name in ("state", "absmax", "qmap")
+            }
+            value, absmax = values["state"], values["absmax"]
             if part is not None:
                 value, absmax = value[part], None if absmax is None else absmax[part]
-            known = {f"{name}{index}": found for name, found in own.items() if found is not None}
-            return values_of(slot_state(known, index, value, absmax))
+            present = {
+                f"{name}{index}": tensor for name, tensor in values.items() if tensor is not None
+            }
+            return values_of(slot_state(present, index, value, absmax))
 
         shape = tuple(flat[f"state{index}"].shape)
         return Lazy(shape if part is None else shape[1:], torch.float32, read)
 
-    rest = {
+    plain = {
         name: value
         for name, value in flat.items()
         if name != WRAPPED and str(name).rstrip("12") not in ("state", "absmax", "qmap")
     }
     if "state2" not in flat:
-        return {**rest, "state1": half(1, None)}
+        return {**plain, "state1": half(1, None)}
     if len(flat["state1"].shape) == len(flat["state2"].shape):
         parts = [half(1, None), half(2, None)]
     else:
         parts = [half(1, 0), half(1, 1), half(2, None)]
     family = "adam" if len(parts) == 2 else "ademamix"
     names = [name for slot in SLOTS[family].slots for name in slot]
-    return {**rest, **dict(zip(names, parts, strict=True))}
+    return {**plain, **dict(zip(names, parts, strict=True))}
 
 
 def _read(value: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Recorded gradients: one file per step after a snapshot, and the window that they make up.
+"""Recorded gradients: one file for each step after a snapshot, and the window of these steps.
 
 ``gradients-00000251.safetensors`` has the layout of a snapshot (`qmaps.capture.snapshot`). Its
-tensors are the state ``gradient`` of each parameter that had one in that step, and ``rows``, the
-indices of the recorded rows, where the gradient was sampled. Its metadata names the last snapshot
-before it and that snapshot's digest, by which gradients of another run are told.
+tensors are the state ``gradient`` of each parameter with a gradient in that step, and ``rows``, the
+indices of the recorded rows, if the gradient was sampled. Its metadata has the step and the digest
+of the last snapshot before it, to detect gradients of another run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME = re.compile(r"gradients-(\d{8,})\.safetensors")
 
 @dataclass(frozen=True)
 class Gradients:
-    """Which gradients a `StateRecorder` records: those of the steps after each snapshot.
+    """Options of a `StateRecorder` for recording gradients after each snapshot.
 
     Attributes:
         steps: number of consecutive steps after each snapshot; at least 2, as the progress of a
@@ -50,30 +50,30 @@ class Gradients:
     max_bytes: int | None = 2**30
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 2), ("max_bytes", 1)):
+        for name, smallest in (("steps", 2), ("max_bytes", 1)):
             value = getattr(self, name)
             if value is None and name == "max_bytes":
                 continue
             if isinstance(value, bool) or not isinstance(value, int):
                 raise BadTypeError(f"gradients: {name}={shown(value)} must be an int")
-            if value < least:
-                raise BadValueError(f"gradients: {name}={value} must be at least {least}")
+            if value < smallest:
+                raise BadValueError(f"gradients: {name}={value} must be at least {smallest}")
 
     @classmethod
-    def of(cls, given: Gradients | int | None) -> Gradients | None:
-        """Return the options that an argument `gradients` stands for; an int is the steps.
+    def of(cls, options: Gradients | int | None) -> Gradients | None:
+        """Return an argument `gradients` as options; an int is the number of steps.
 
         Raises:
-            BadTypeError: `given` is neither.
+            BadTypeError: `options` has another type.
         """
-        if given is None or isinstance(given, Gradients):
-            return given
-        if isinstance(given, bool) or not isinstance(given, int):
+        if options is None or isinstance(options, Gradients):
+            return options
+        if isinstance(options, bool) or not isinstance(options, int):
             raise BadTypeError(
-                f"gradients={shown(given)} must be a number of steps or "
+                f"gradients={shown(options)} must be a number of steps or "
                 "qmaps.capture.Gradients(steps, max_bytes)"
             )
-        return cls(given)
+        return cls(options)
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -82,7 +82,7 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """The steps whose gradients are in `folder`, ascending."""
+    """Return the steps with gradients in `folder`, ascending."""
     matches = (_NAME.fullmatch(path.name) for path in folder.iterdir())
     return sorted(int(match[1]) for match in matches if match)
 
@@ -91,11 +91,11 @@ class GradientWriter:
     """Writes the gradients of the steps after a snapshot.
 
     Args:
-        options: how many steps, and how many bytes.
+        options: numbers of steps and bytes.
         parameters: the parameters whose gradients are recorded, by name.
 
     Raises:
-        BadValueError: the smallest sample of every parameter takes more than the bytes.
+        BadValueError: the smallest sample of every parameter takes more than `max_bytes`.
     """
 
     def __init__(self, options: Gradients, parameters: Mapping[str, Tensor]) -> None:
@@ -125,25 +125,25 @@ class GradientWriter:
             path: the snapshot.
             step: its step.
         """
-        for other in steps_in(path.parent):
-            if step < other <= step + self._options.steps:
-                path_of(path.parent, other).unlink(missing_ok=True)
+        for later in steps_in(path.parent):
+            if step < later <= step + self._options.steps:
+                path_of(path.parent, later).unlink(missing_ok=True)
         self._start = step, snapshot.digest(path)
 
     def due(self, step: int) -> bool:
-        """Whether the gradients of `step` are to be recorded."""
+        """Return True if the gradients of `step` are to be recorded."""
         return self._start is not None and 0 < step - self._start[0] <= self._options.steps
 
     def prepare(
         self, gradients: Iterable[tuple[str, Tensor | None]]
     ) -> tuple[list[Entry], list[Lazy], list[str]]:
-        """Find what to write of a step.
+        """Select the gradients of a step for writing.
 
         Args:
             gradients: gradient of each parameter; None where it had none.
 
         Returns:
-            Entries, tensors, and ``parameter: gradient (type)`` of what cannot be recorded.
+            Entries, tensors, and ``parameter: gradient (type)`` of those that cannot be recorded.
         """
         entries: list[Entry] = []
         sources: list[Lazy] = []
@@ -167,25 +167,25 @@ class GradientWriter:
         return entries, sources, skipped
 
     def _sampled(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor | None]:
-        """The rows to record of each parameter; None for all of them."""
-        steps, most = self._options.steps, self._options.max_bytes
+        """Return the indices of the rows to record of each parameter; None for all rows."""
+        steps, max_bytes = self._options.steps, self._options.max_bytes
         shapes = {name: list(parameter.shape) for name, parameter in parameters.items()}
-        if most is None:
+        if max_bytes is None:
             return dict.fromkeys(shapes)
         sizes = {name: parameter.dtype.itemsize for name, parameter in parameters.items()}
-        rows = sampling.samples(shapes, sizes, most // steps)
+        rows = sampling.samples(shapes, sizes, max_bytes // steps)
         if rows is None:
-            smallest = {name: sampling.rows_of(shape, 0) for name, shape in shapes.items()}
-            least = steps * sampling.nbytes(shapes, sizes, smallest)
+            smallest_rows = {name: sampling.rows_of(shape, 0) for name, shape in shapes.items()}
+            needed = steps * sampling.nbytes(shapes, sizes, smallest_rows)
             raise BadValueError(
-                f"gradients: max_bytes={most} is too small for steps={steps} of {len(shapes)} "
-                f"parameters; at least {least} are needed"
+                f"gradients: max_bytes={max_bytes} is too small for steps={steps} of {len(shapes)} "
+                f"parameters; at least {needed} are needed"
             )
         return rows
 
     @property
     def window(self) -> dict[str, Any]:
-        """What the files of this window say of it."""
+        """Entry `window` of the files of this window."""
         assert self._start is not None
         return {"start": self._start[0], "states": self._start[1]}
 
@@ -197,7 +197,7 @@ def _plain(gradient: Tensor) -> bool:
 
 
 def _chosen(gradient: Tensor, rows: Tensor | None) -> Lazy:
-    """The recorded rows of a gradient, not yet copied."""
+    """Return the recorded rows of a gradient, copied when they are read."""
 
     def read() -> Tensor:
         dense = gradient.detach()
@@ -216,17 +216,17 @@ class Window:
 
     Args:
         path: the snapshot.
-        about: what the snapshot says of itself.
+        info: contents of the snapshot.
     """
 
-    def __init__(self, path: Path, about: snapshot.About) -> None:
+    def __init__(self, path: Path, info: snapshot.Info) -> None:
         self._path = path
-        self._about = about
+        self._info = info
         self._digests: dict[int, str | None] = {}
 
     @property
     def steps(self) -> list[int]:
-        """The steps after the snapshot without a gap; empty if nothing was recorded.
+        """Consecutive steps after the snapshot; empty if nothing was recorded.
 
         Raises:
             CaptureError: a file cannot be read, or is of another run than the snapshot.
@@ -234,57 +234,57 @@ class Window:
         return list(self._files)
 
     def parameters(self) -> list[str]:
-        """Names of the parameters that have a gradient in some step."""
+        """Return the names of parameters with a gradient in any step."""
         return list(
             dict.fromkeys(name for file in self._files.values() for name, _ in file.numbers)
         )
 
     def steps_of(self, parameter: str) -> list[int]:
-        """The steps of the window in which `parameter` had a gradient."""
+        """Return the steps in which `parameter` had a gradient."""
         return [n for n, file in self._files.items() if (parameter, GRADIENT) in file.numbers]
 
     def rows(self, parameter: str) -> Tensor | None:
-        """Indices of the recorded rows of `parameter`; None if all are."""
+        """Return the indices of the recorded rows of `parameter`; None for all rows."""
         for file in self._files.values():
             if (parameter, GRADIENT) in file.numbers:
                 return file.read(parameter, ROWS)
         return None
 
     def gradients(self, parameter: str) -> Iterator[tuple[int, Tensor]]:
-        """Yield step and gradient, in its own dtype, of each step in which there was one."""
+        """Yield step and gradient, in its own dtype, of each step with a gradient."""
         for step, file in self._files.items():
-            found = file.read(parameter, GRADIENT)
-            if found is not None:
-                yield step, found
+            gradient = file.read(parameter, GRADIENT)
+            if gradient is not None:
+                yield step, gradient
 
     @cached_property
     def _files(self) -> dict[int, _File]:
-        found: dict[int, _File] = {}
+        files: dict[int, _File] = {}
         shapes: dict[str, list[int]] = {}
-        step = self._about.step + 1
+        step = self._info.step + 1
         while (path := path_of(self._path.parent, step)).exists():
             file = _File(path)
-            start = file.about.window.get("start")
-            if not isinstance(start, int) or start < self._about.step:
+            start = file.info.window.get("start")
+            if not isinstance(start, int) or start < self._info.step:
                 raise self._foreign(path)
             digest = self._digest(start)
             if digest is None:  # the snapshot between was deleted: what it said is unknown
                 break
-            if file.about.step != step or digest != file.about.window.get("states"):
+            if file.info.step != step or digest != file.info.window.get("states"):
                 raise self._foreign(path)
             self._check_shapes(file, path)
-            gradients = [entry for entry in file.about.tensors if entry.state == GRADIENT]
+            gradients = [entry for entry in file.info.tensors if entry.state == GRADIENT]
             if any(shapes.setdefault(e.parameter, e.shape) != e.shape for e in gradients):
                 break  # other rows, since parameters were added
-            found[step] = file
+            files[step] = file
             step += 1
-        return found
+        return files
 
     def _digest(self, step: int) -> str | None:
-        """The digest of a snapshot, None if it is no longer there."""
+        """Return the digest of a snapshot; None if it was deleted."""
         if step not in self._digests:
             path = self._path
-            if step != self._about.step:
+            if step != self._info.step:
                 path = snapshot.path_of(path.parent, step)
             self._digests[step] = snapshot.digest(path) if path.exists() else None
         return self._digests[step]
@@ -296,18 +296,18 @@ class Window:
         )
 
     def _check_shapes(self, file: _File, path: Path) -> None:
-        for entry in file.about.tensors:
+        for entry in file.info.tensors:
             if entry.state != GRADIENT:
                 continue
-            whole = self._about.parameters.get(entry.parameter)
-            own = list(entry.shape)
+            expected = self._info.parameters.get(entry.parameter)
+            shape = list(entry.shape)
             number = file.numbers.get((entry.parameter, ROWS))
-            if whole and number is not None:
-                own[:1] = whole[:1]
-            if whole is not None and own != whole:
+            if expected and number is not None:
+                shape[:1] = expected[:1]
+            if expected is not None and shape != expected:
                 raise CaptureError(
                     f"{str(path)!r} has a gradient of {entry.parameter!r} of shape "
-                    f"{tuple(entry.shape)}; the parameter has shape {tuple(whole)}"
+                    f"{tuple(entry.shape)}; the parameter has shape {tuple(expected)}"
                 )
 
 
@@ -316,10 +316,9 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.about = snapshot.read_about(path)
+        self.info = snapshot.read_info(path)
         self.numbers = {
-            (entry.parameter, entry.state): number
-            for number, entry in enumerate(self.about.tensors)
+            (entry.parameter, entry.state): number for number, entry in enumerate(self.info.tensors)
         }
         try:
             opened: Any = safe_open(path, framework="pt")

@@ -19,7 +19,7 @@ from qmaps.storage.files import exists
 def load(
     path: str | os.PathLike[str], *, step: int | None = None, names: Names = None
 ) -> CapturedStates:
-    """Captured states, or those of a saved optimizer.
+    """Load captured states, or those of a saved optimizer.
 
     Args:
         path: a folder that `StateRecorder` wrote, one of its ``.safetensors`` files, or a
@@ -89,27 +89,27 @@ def _folder(folder: Path, step: int | None) -> CapturedStates:
         raise CaptureError(f"{str(folder)!r} holds no captured steps (step-*.safetensors)")
     chosen = steps[-1] if step is None else step
     if chosen not in steps:
-        known = ", ".join(map(str, steps))
-        raise BadValueError(f"step={step} is not in {str(folder)!r}; it has {known}")
+        captured = ", ".join(map(str, steps))
+        raise BadValueError(f"step={step} is not in {str(folder)!r}; it has {captured}")
     return _snapshot(snapshot.path_of(folder, chosen), steps)
 
 
 def _snapshot(path: Path, steps: list[int] | None) -> CapturedStates:
-    about = snapshot.read_about(path)
+    info = snapshot.read_info(path)
     tensors: dict[str, dict[str, Lazy]] = {}
-    for number, entry in enumerate(about.tensors):
+    for number, entry in enumerate(info.tensors):
         read = partial(snapshot.read_tensor, path, number)
         parts = partial(snapshot.parts_of_tensor, path, number)
         lazy = Lazy(tuple(entry.shape), snapshot.dtype_of(entry), read, parts=parts)
         tensors.setdefault(entry.parameter, {})[entry.state] = lazy
     return CapturedStates(
         tensors,
-        step=about.step,
+        step=info.step,
         steps=steps,
-        optimizer=about.optimizer,
-        hyperparameters=about.hyperparameters,
-        scalars=about.scalars,
-        skipped=about.skipped,
+        optimizer=info.optimizer,
+        hyperparameters=info.hyperparameters,
+        scalars=info.scalars,
+        skipped=info.skipped,
         source=str(path),
-        window=Window(path, about),
+        window=Window(path, info),
     )

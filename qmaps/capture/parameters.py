@@ -35,7 +35,7 @@ def unwrapped(optimizer: Any) -> Any:
 def labelled(
     optimizer: torch.optim.Optimizer, names: Mapping[int, str]
 ) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
-    """Yield name, parameter and group of each parameter, as the groups are now.
+    """Yield name, parameter and group of each parameter of the current groups.
 
     Args:
         optimizer: the optimizer of the parameters.
@@ -47,11 +47,11 @@ def labelled(
     """
     seen = set()
     for number, group in enumerate(optimizer.param_groups):
-        own = group.get("param_names")
+        given_names = group.get("param_names")
         for position, parameter in enumerate(group["params"]):
             label = names.get(id(parameter))
             if label is None:
-                label = own[position] if own else f"group{number}.param{position}"
+                label = given_names[position] if given_names else f"group{number}.param{position}"
             if label in seen:
                 raise BadValueError(
                     f"two parameters are named {label!r}; every name must be unique"
@@ -61,36 +61,36 @@ def labelled(
 
 
 def no_match(parameters: Parameters, labels: Sequence[str]) -> BadValueError:
-    """The error for an argument `parameters` that chooses none of these names."""
-    some = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
+    """Return the error for an argument `parameters` that matches no name."""
+    listed = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
     return BadValueError(
-        f"parameters={shown(parameters)} matches no parameter; the names are {some}"
+        f"parameters={shown(parameters)} matches no parameter; the names are {listed}"
     )
 
 
-def integer(parameter: str, value: Any, least: int) -> int:
-    """Return `value` as an int; raise `BadValueError` if it is none, or below `least`."""
+def integer(parameter: str, value: Any, smallest: int) -> int:
+    """Return `value` as an int of at least `smallest`; raise `BadValueError` otherwise."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except (RuntimeError, TypeError, ValueError):
         number = None
-    if number is None or number < least:
-        raise BadValueError(f"{parameter}={shown(value)} must be an int of at least {least}")
+    if number is None or number < smallest:
+        raise BadValueError(f"{parameter}={shown(value)} must be an int of at least {smallest}")
     if number > MOST:
         raise BadValueError(f"{parameter}={shown(value)} must be at most 2**53")
     return number
 
 
-def members(given: Any) -> list[Any] | None:
-    """Return the members of a collection, or None if the value is not a collection."""
+def members(value: Any) -> list[Any] | None:
+    """Return the members of a collection; None if the value is not a collection."""
     try:
-        return list(given)
+        return list(value)
     except (RuntimeError, TypeError):
         return None
 
 
 def predicate(argument: str, chosen: Parameters) -> Callable[[str], bool]:
-    """Return a function that says whether a name is chosen."""
+    """Return a function that returns True for chosen names."""
     if chosen is None:
         return lambda _: True
     if callable(chosen):
@@ -110,14 +110,14 @@ def predicate(argument: str, chosen: Parameters) -> Callable[[str], bool]:
 
 
 def named(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
-    """Names by the identity of the parameter; the first of a shared parameter's names."""
+    """Return names by the identity of the parameter; a shared parameter has its first name."""
     if names is None:
         return {}
     pairs = members(names.named_parameters() if isinstance(names, torch.nn.Module) else names)
     if pairs is None:
         kind = type(names).__name__
         raise BadTypeError(f"names must be a model or pairs of a name and a parameter, got {kind}")
-    found: dict[int, str] = {}
+    by_id: dict[int, str] = {}
     for pair in pairs:
         fits = isinstance(pair, (tuple, list)) and len(pair) == 2
         if not fits or not isinstance(pair[0], str) or not isinstance(pair[1], Tensor):
@@ -125,9 +125,9 @@ def named(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
                 "names must be a model or pairs of a name and a parameter, got "
                 f"{type(pair).__name__} among them"
             )
-        found.setdefault(id(pair[1]), pair[0])
-    if not any(id(p) in found for group in optimizer.param_groups for p in group["params"]):
+        by_id.setdefault(id(pair[1]), pair[0])
+    if not any(id(p) in by_id for group in optimizer.param_groups for p in group["params"]):
         raise BadValueError(
             "names has none of the optimizer's parameters; pass the model that the optimizer trains"
         )
-    return found
+    return by_id

@@ -43,15 +43,15 @@ class StateRecorder:
     lists the files. While it writes, the recorder holds one tensor at a time on the CPU (in two
     copies if it is not contiguous), and nothing between steps.
 
-    Resuming: a new recorder goes on in the same folder, and a step that is taken again
-    overwrites its file. The recorder counts the steps that the optimizer takes. It begins with
-    `start`; if that is left out, with 0 where the optimizer has no states, and otherwise with the
-    number of steps that its states have taken (``state["step"]``) since the newest snapshot that
-    is not of later states. SGD does not count: it goes on after the newest snapshot. If a
-    state_dict is loaded into the optimizer later, the number is found out anew.
+    Resuming: a new recorder continues in the same folder, and a repeated step overwrites its file.
+    The recorder counts the steps of the optimizer from `start` on; steps skipped for gradients that
+    are not finite do not count. Without `start` it begins at 0 if the optimizer has no states.
+    Otherwise it takes the newest snapshot with step counts (``state["step"]``) of at most those of
+    the optimizer, and adds the steps since. Optimizers without step counts, such as SGD, continue
+    after the newest snapshot. Loading states into the optimizer later repeats this.
 
-    Parameter groups may be added while the recorder is open: their parameters are recorded from
-    then on, and their gradients from the next snapshot on.
+    Parameter groups may be added later: their parameters are recorded from then on, and their
+    gradients from the next snapshot on.
 
     In distributed training, record on one rank: a folder belongs to one recorder until it is
     closed, or the process ends.
@@ -132,7 +132,7 @@ class StateRecorder:
         self._told: set[str] = set()
         self._lock = FolderLock(out, KIND)
         try:
-            self.folder = claim(self._lock, self._about(step=0))
+            self.folder = claim(self._lock, self._info(step=0))
             self._count = StepCount(optimizer, self._taken_before, begin)
             self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
         except BaseException:
@@ -157,7 +157,7 @@ class StateRecorder:
         self.close()
 
     def record(self) -> Path | None:
-        """Write a snapshot of the states as they are now, whatever the step.
+        """Write a snapshot of the current states, at any step.
 
         Returns:
             The file, or None if nothing was written. Nothing is written, with a warning the first
@@ -182,10 +182,10 @@ class StateRecorder:
             if not state or not self._wanted(label):
                 continue
             hyperparameters[label] = plain_options(group)
-            found = collect(state)
-            scalars[label] = found.scalars
-            skipped += [f"{label}: {name} ({kind})" for name, kind in found.skipped.items()]
-            for name, lazy in found.tensors.items():
+            collected = collect(state)
+            scalars[label] = collected.scalars
+            skipped += [f"{label}: {name} ({kind})" for name, kind in collected.skipped.items()]
+            for name, lazy in collected.tensors.items():
                 if self._wanted_state(name):
                     entries.append(snapshot.Entry.of(label, name, lazy))
                     sources.append(lazy)
@@ -197,12 +197,12 @@ class StateRecorder:
                 "nothing was recorded",
             )
             return None
-        about = self._about(step, entries, hyperparameters, scalars, skipped)
+        info = self._info(step, entries, hyperparameters, scalars, skipped)
         path = snapshot.path_of(self.folder, step)
-        if self._exceeds(path, snapshot.size_of(about, sources)):
+        if self._exceeds(path, snapshot.size_of(info, sources)):
             return None
-        snapshot.write(path, about, sources)
-        write_index(self.folder, about)
+        snapshot.write(path, info, sources)
+        write_index(self.folder, info)
         if self._writer is not None:
             try:
                 self._writer.join(self._chosen())
@@ -234,44 +234,44 @@ class StateRecorder:
                 "not recorded",
             )
             return
-        about = replace(self._about(step, entries, skipped=skipped), window=writer.window)
+        info = replace(self._info(step, entries, skipped=skipped), window=writer.window)
         path = recorded.path_of(self.folder, step)
-        if not self._exceeds(path, snapshot.size_of(about, sources), "file of gradients"):
-            snapshot.write(path, about, sources)
+        if not self._exceeds(path, snapshot.size_of(info, sources), "file of gradients"):
+            snapshot.write(path, info, sources)
 
     def _chosen(self) -> dict[str, Tensor]:
-        """The parameters to record, as the groups are now."""
+        """Return the parameters to record, by name, of the current groups."""
         named = labelled(self.optimizer, self._names)
         return {label: parameter for label, parameter, _ in named if self._wanted(label)}
 
     def _taken_before(self) -> int:
-        """Number of steps taken so far, as the states and the snapshots tell."""
+        """Return the number of steps taken so far, from the states and the snapshots."""
         if not self.optimizer.state:
             return 0
         counts = state_counts(self.optimizer, self._names)
-        taken = max(counts.values(), default=0)
+        largest = max(counts.values(), default=0)
         wanted = {label: count for label, count in counts.items() if self._wanted(label)}
         for step in reversed(snapshot.steps_in(self.folder)):
             try:
-                scalars = snapshot.read_about(snapshot.path_of(self.folder, step)).scalars
+                scalars = snapshot.read_info(snapshot.path_of(self.folder, step)).scalars
             except CaptureError:
                 continue
             earlier = {name: states["step"] for name, states in scalars.items() if "step" in states}
             is_known = bool(earlier) == bool(counts)  # snapshots of early versions have no counts
             if is_known and all(counts.get(name, -1) >= count for name, count in earlier.items()):
                 since = [count - earlier.get(name, 0) for name, count in wanted.items()]
-                return max(taken, step + int(max(since, default=0)))
-        return taken
+                return max(largest, step + int(max(since, default=0)))
+        return largest
 
-    def _about(
+    def _info(
         self,
         step: int,
         tensors: list[snapshot.Entry] | None = None,
         hyperparameters: dict[str, dict[str, Any]] | None = None,
         scalars: dict[str, dict[str, float]] | None = None,
         skipped: list[str] | None = None,
-    ) -> snapshot.About:
-        return snapshot.About(
+    ) -> snapshot.Info:
+        return snapshot.Info(
             step=step,
             optimizer=type(self.optimizer).__name__,
             hyperparameters=hyperparameters or {},
@@ -284,12 +284,12 @@ class StateRecorder:
     def _exceeds(self, path: Path, size: int, kind: str = "snapshot") -> bool:
         if self.max_bytes is None:
             return False
-        others = {
+        paths = {
             module.path_of(self.folder, step)
             for module in (snapshot, recorded)
             for step in module.steps_in(self.folder)
         } - {path}
-        total = size + sum(other.stat().st_size for other in others)
+        total = size + sum(file.stat().st_size for file in paths)
         if total <= self.max_bytes:
             return False
         if not self._full:
@@ -311,14 +311,14 @@ class StateRecorder:
 def _due(
     steps: Collection[int] | Callable[[int], bool] | None, every: int
 ) -> Callable[[int], bool]:
-    """Whether a step is to be recorded."""
+    """Return a function that returns True for the steps to record."""
     if steps is None:
         return lambda step: step % every == 0
     if callable(steps):
         return steps
-    found = members(steps)
-    if found is None:
+    chosen = members(steps)
+    if chosen is None:
         raise BadTypeError(
             f"steps={shown(steps)} must be a collection of ints or a function of the step"
         )
-    return frozenset(integer("steps", step, 0) for step in found).__contains__
+    return frozenset(integer("steps", step, 0) for step in chosen).__contains__

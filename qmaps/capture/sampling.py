@@ -1,4 +1,4 @@
-"""Samples of tensors that keep whole rows and, where widths allow it, whole blocks."""
+"""Samples of tensors in whole rows and, if widths allow it, whole blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOCK = 2048
 
 
 def unit(shape: Sequence[int]) -> int:
-    """Return how many consecutive rows a sample of a tensor takes or leaves together.
+    """Return the number of consecutive rows that a sample takes together.
 
     A row is an index of the first dimension. If it starts at a multiple of it, a unit holds whole
     blocks of 2048 elements of the flattened tensor. Where that would take more than half of the
@@ -60,29 +60,29 @@ def rows_of(shape: Sequence[int], elements: int) -> Tensor | None:
 
 
 def samples(
-    shapes: Mapping[str, Sequence[int]], itemsizes: Mapping[str, int], most: int
+    shapes: Mapping[str, Sequence[int]], itemsizes: Mapping[str, int], max_bytes: int
 ) -> dict[str, Tensor | None] | None:
-    """Choose rows of several tensors, the same share of each, that fit into a number of bytes.
+    """Choose rows of several tensors, the same share of each, within a number of bytes.
 
     Args:
         shapes: shape of each tensor.
         itemsizes: bytes per element of each tensor.
-        most: number of bytes that the samples and the indices of their rows may take.
+        max_bytes: largest number of bytes of the samples and the indices of their rows.
 
     Returns:
         As `rows_of` for each tensor; None if one unit of each is too much.
     """
     low, high = 0.0, 1.0
     best = _shared(shapes, 1.0)
-    if nbytes(shapes, itemsizes, best) <= most:
+    if nbytes(shapes, itemsizes, best) <= max_bytes:
         return best
     best = _shared(shapes, 0.0)
-    if nbytes(shapes, itemsizes, best) > most:
+    if nbytes(shapes, itemsizes, best) > max_bytes:
         return None
     for _ in range(20):
         middle = (low + high) / 2
         chosen = _shared(shapes, middle)
-        if nbytes(shapes, itemsizes, chosen) <= most:
+        if nbytes(shapes, itemsizes, chosen) <= max_bytes:
             low, best = middle, chosen
         else:
             high = middle

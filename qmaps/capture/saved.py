@@ -28,7 +28,7 @@ Listed = torch.nn.Module | Iterable[str] | None
 Names = Listed | str | os.PathLike[str]
 
 FILES = ("optimizer.pt", "optimizer.bin")
-"""What trainers call the optimizer's file in the folder of a checkpoint."""
+"""Names of the optimizer's file in a trainer's checkpoint folder."""
 
 MODELS = (".safetensors", ".bin", ".json")
 """Endings of files that hold a model, or name its shards."""
@@ -42,11 +42,14 @@ WRAPPERS = (
     "optim",
     "optim_state_dict",
 )
-"""Where larger checkpoints keep the optimizer's state_dict, or a list of them."""
+"""Keys of the optimizer's state_dict, or a list of them, in larger checkpoints."""
+
+DEEPEST = 8
+"""Lists and dicts around a state_dict, at most."""
 
 
 def found(path: Path) -> Path | None:
-    """Return what holds the optimizer's states: a file, or a folder of a known format; or None.
+    """Return the file or folder with the optimizer's states; None for a folder of no known format.
 
     Args:
         path: a file, or the folder of a checkpoint.
@@ -58,11 +61,11 @@ def found(path: Path) -> Path | None:
 
 
 def read(path: Path, names: Names = None) -> CapturedStates:
-    """The states of a checkpoint; see `qmaps.capture.load`."""
+    """Read the states of a checkpoint; see `qmaps.capture.load`."""
     state_dicts = state_dicts_of(path)
     found_slots = slots_of(state_dicts, path)
-    place, given = _place(names)
-    labels = labels_of(found_slots, given, path)
+    place, listed = _place(names)
+    labels = labels_of(found_slots, listed, path)
     states: list[Collected] = []
     options: list[dict[str, Any]] = []
     for label, (_, group, state) in zip(labels, found_slots, strict=True):
@@ -72,14 +75,14 @@ def read(path: Path, names: Names = None) -> CapturedStates:
             _step(states[-1].scalars.get("step", 0))
         except DAMAGE as error:  # for example a quantized state whose parts do not fit
             raise CaptureError(f"{str(path)!r} is damaged at {label!r}: {error}") from None
-    if not any(each.tensors for each in states):
+    if not any(collected.tensors for collected in states):
         raise CaptureError(f"{str(path)!r} is an optimizer checkpoint that holds no states")
     groups = _groups(state_dicts, states)
     source = _source(names)
     if place is not None:
         labels, source = _by_place(place, groups)
-    elif isinstance(given, torch.nn.Module):
-        labels = _by_model(given, labels, states, groups, path)
+    elif isinstance(listed, torch.nn.Module):
+        labels = _by_model(listed, labels, states, groups, path)
     elif names is None and not any(map(_has_names, state_dicts)):
         try:
             if len(state_dicts) > 1:
@@ -93,14 +96,14 @@ def read(path: Path, names: Names = None) -> CapturedStates:
         raise CaptureError(f"{str(path)!r} names a parameter {odd!r}, which is no text in Unicode")
     named = list(zip(labels, states, strict=True))
     return CapturedStates(
-        {label: each.tensors for label, each in named if each.tensors},
-        step=max(_step(each.scalars.get("step", 0)) for each in states),
+        {label: collected.tensors for label, collected in named if collected.tensors},
+        step=max(_step(collected.scalars.get("step", 0)) for collected in states),
         hyperparameters=dict(zip(labels, options, strict=True)),
-        scalars={label: each.scalars for label, each in named},
+        scalars={label: collected.scalars for label, collected in named},
         skipped=[
             f"{label}: {name} ({kind})"
-            for label, each in named
-            for name, kind in each.skipped.items()
+            for label, collected in named
+            for name, kind in collected.skipped.items()
         ],
         source=str(path),
         naming=source,
@@ -153,7 +156,7 @@ def write(states: CapturedStates, out: str | os.PathLike[str]) -> Path:
         OutputError: the folder cannot be written, or holds states of something else.
     """
     lazies = list(states.lazies())
-    about = snapshot.About(
+    info = snapshot.Info(
         step=states.step,
         optimizer=states.optimizer,
         hyperparameters={name: states.hyperparameters(name) for name in states.parameters()},
@@ -162,27 +165,27 @@ def write(states: CapturedStates, out: str | os.PathLike[str]) -> Path:
         skipped=states.skipped,
     )
     with FolderLock(out, KIND) as lock:
-        path = snapshot.path_of(claim(lock, about), states.step)
-        snapshot.write(path, about, [lazy for _, _, lazy in lazies])
-        write_index(path.parent, about)
+        path = snapshot.path_of(claim(lock, info), states.step)
+        snapshot.write(path, info, [lazy for _, _, lazy in lazies])
+        write_index(path.parent, info)
     return path
 
 
 Slot = tuple[str, Mapping[str, Any], Mapping[Any, Any]]
-"""A parameter of a checkpoint: its name without further knowledge, its group, its state."""
+"""A parameter of a checkpoint: its name in the checkpoint, its group, its state."""
 
 
 def state_dicts_of(path: Path) -> list[Mapping[str, Any]]:
-    """The optimizers' state_dicts in a file, or in a folder of a known format.
+    """Return the optimizers' state_dicts in a file, or in a folder of a known format.
 
-    Tensors of a file are on disk until they are used; in place of those of a folder are `Lazy`.
+    Tensors of a file stay on disk until they are used; those of a folder are `Lazy`.
     """
     reader = reader_of(path)
     return [*reader.read(path)] if reader else state_dicts_in(load_safely(path), path)
 
 
 def load_safely(path: Path) -> Any:
-    """The object in a ``torch.save`` file, loaded without executing code."""
+    """Load a ``torch.save`` file without executing code."""
     try:
         return checkpoint.load(path, mmap=True)
     except BadValueError as error:
@@ -190,28 +193,40 @@ def load_safely(path: Path) -> Any:
 
 
 def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
-    """The optimizers' state_dicts in `loaded`."""
-    if isinstance(loaded, (list, tuple)) and loaded:
-        return [state_dict for member in loaded for state_dict in state_dicts_in(member, path)]
-    if isinstance(loaded, Mapping):
-        if {"state", "param_groups"} <= loaded.keys():
-            return [loaded]
-        for wrapper in WRAPPERS:
-            if wrapper in loaded:
-                return state_dicts_in(loaded[wrapper], path)
-    kind = type(loaded).__name__
-    if isinstance(loaded, Mapping):
-        some = [str(key) for key in list(loaded)[:4]]
-        kind = f"a dict with {', '.join(some)}{', ...' if len(loaded) > 4 else ''}"
+    """Return the optimizers' state_dicts in a loaded object."""
+    state_dicts: list[Mapping[str, Any]] = []
+    rest, seen = [(loaded, DEEPEST)], set()
+    while rest:
+        value, deeper = rest.pop()
+        is_new = deeper > 0 and id(value) not in seen  # a list in itself has no end
+        seen.add(id(value))
+        keys = value.keys() if isinstance(value, Mapping) else {}
+        wrapper = next((name for name in WRAPPERS if name in keys), None)
+        if {"state", "param_groups"} <= {*keys}:
+            state_dicts.append(value)
+        elif is_new and isinstance(value, (list, tuple)) and value:
+            rest += [(member, deeper - 1) for member in reversed(value)]
+        elif is_new and wrapper:
+            rest.append((value[wrapper], deeper - 1))
+        else:
+            raise _without_optimizer(value, path)
+    return state_dicts
+
+
+def _without_optimizer(value: Any, path: Path) -> CaptureError:
+    kind = type(value).__name__
+    if isinstance(value, Mapping):
+        some = [str(key) for key in list(value)[:4]]
+        kind = f"a dict with {', '.join(some)}{', ...' if len(value) > 4 else ''}"
         kind = kind if some else "an empty dict"
-    raise CaptureError(
+    return CaptureError(
         f"{str(path)!r} must hold an optimizer state_dict ('state' and 'param_groups'), but holds "
         f"{kind}"
     )
 
 
 def slots_of(state_dicts: Sequence[Mapping[str, Any]], path: Path) -> list[Slot]:
-    """Every parameter in the order of the optimizers and their groups."""
+    """Return every parameter in the order of the optimizers and their groups."""
     slots: list[Slot] = []
     for number, state_dict in enumerate(state_dicts):
         prefix = f"optimizer{number}." if len(state_dicts) > 1 else ""
@@ -228,10 +243,10 @@ def slots_of(state_dicts: Sequence[Mapping[str, Any]], path: Path) -> list[Slot]
 
 def _parameters(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
     for number, group in enumerate(state_dict["param_groups"]):
-        own = group.get("param_names") or ()
+        names = group.get("param_names") or ()
         for position, key in enumerate(group["params"]):
-            if position < len(own):
-                name = str(own[position])
+            if position < len(names):
+                name = str(names[position])
             elif isinstance(key, str):  # torch.distributed.checkpoint uses names as keys
                 name = key
             else:
@@ -243,7 +258,7 @@ def _parameters(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
 
 
 def _source(names: Names) -> str:
-    """What `names` are from, where no file of a model tells."""
+    """Return the source of `names`, if that is not a model's file."""
     if names is None:
         return "the checkpoint"
     if isinstance(names, (str, os.PathLike)):
@@ -252,7 +267,7 @@ def _source(names: Names) -> str:
 
 
 def _place(names: Names) -> tuple[Path | None, Listed]:
-    """Where a model is whose parameters have the names, or the names themselves, or neither."""
+    """Return the path of a model, or else the names; (None, None) without names."""
     if not isinstance(names, (str, os.PathLike)):
         return None, names
     place = Path(names)
@@ -262,7 +277,7 @@ def _place(names: Names) -> tuple[Path | None, Listed]:
 
 
 def labels_of(slots: list[Slot], names: Listed, path: Path) -> list[str]:
-    """The parameters' names, in the checkpoint's order."""
+    """Return the parameters' names, in the checkpoint's order."""
     if names is None:
         labels = [label for label, _, _ in slots]
     elif isinstance(names, torch.nn.Module):
@@ -288,7 +303,7 @@ def labels_of(slots: list[Slot], names: Listed, path: Path) -> list[str]:
 
 
 def _has_names(state_dict: Mapping[str, Any]) -> bool:
-    """Whether a parameter of the checkpoint has a name of its own."""
+    """Return True if a parameter of the checkpoint has a name."""
     return any(
         group.get("param_names") or any(isinstance(key, str) for key in group["params"])
         for group in state_dict["param_groups"]
@@ -296,11 +311,11 @@ def _has_names(state_dict: Mapping[str, Any]) -> bool:
 
 
 def _groups(state_dicts: Sequence[Mapping[str, Any]], states: Sequence[Collected]) -> list[Group]:
-    """The groups of all optimizers, with what the states tell of their parameters."""
-    rest = iter(states)
+    """Return the groups of all optimizers, with the shapes of parameters from their states."""
+    remaining = iter(states)
     return [
         Group(
-            [fit.parameter_shape(next(rest).tensors) for _ in group["params"]],
+            [fit.parameter_shape(next(remaining).tensors) for _ in group["params"]],
             group.get("weight_decay"),
         )
         for state_dict in state_dicts
@@ -309,7 +324,7 @@ def _groups(state_dicts: Sequence[Mapping[str, Any]], states: Sequence[Collected
 
 
 def _by_place(place: Path, groups: list[Group]) -> tuple[list[str], str]:
-    """Names from a model's file or folder that was given."""
+    """Return the names from a model's file or folder, and their source."""
     if not exists(place):
         raise BadValueError(f"names={str(place)!r} does not exist")
     try:
@@ -328,16 +343,16 @@ def _by_model(
     groups: list[Group],
     path: Path,
 ) -> list[str]:
-    """Names from a model that was given; `labels` are its parameters in its own order."""
-    known = Known.of(model, "the model")
+    """Return the names from a model; `labels` are its parameters in its order."""
+    expected = Known.of(model, "the model")
     try:
-        return fit.fitted(known, groups)
+        return fit.fitted(expected, groups)
     except Unnamed as error:
-        for label, each in zip(labels, states, strict=True):
-            shape = fit.parameter_shape(each.tensors)
-            if shape is not None and shape != known.shapes[label]:
+        for label, collected in zip(labels, states, strict=True):
+            shape = fit.parameter_shape(collected.tensors)
+            if shape is not None and shape != expected.shapes[label]:
                 raise BadValueError(
-                    f"names gives {label!r} of shape {known.shapes[label]} a state of shape "
+                    f"names gives {label!r} of shape {expected.shapes[label]} a state of shape "
                     f"{shape} in {str(path)!r}; the optimizer orders its parameters differently, "
                     "perhaps by groups: give the names as a list in its order"
                 ) from None

@@ -1,8 +1,8 @@
 """One file per captured step: safetensors with JSON metadata.
 
-Tensors are named by number. The metadata entry ``qmaps_capture`` says of each which parameter
-and state it is, so that names may hold any character; ``qmaps_xxh3`` has the checksums of that
-entry and of each tensor (`qmaps.storage.checksums`).
+Tensors are named by number. The metadata entry ``qmaps_capture`` has the parameter and the state of
+each, so names may hold any character; ``qmaps_xxh3`` has the checksums of that entry and of each
+tensor (`qmaps.storage.checksums`).
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""The dtypes that a snapshot can hold, and what safetensors calls them."""
+"""Dtypes in a snapshot, and their names in safetensors."""
 
 _BY_CODE = {code: dtype for dtype, code in DTYPES.items()}
 _BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 
 
 Part = Callable[[int, int], Tensor]
-"""Fetches the elements from the first number on, up to and without the second; of shape (n,)."""
+"""Reads elements ``begin`` to ``end`` (exclusive) of a flattened tensor, of shape (n,)."""
 
 
 @dataclass(frozen=True)
 class Lazy:
-    """A tensor that is fetched when it is wanted, so that one at a time is in memory.
+    """A tensor that is read on demand, so that one at a time is in memory.
 
     Attributes:
-        shape: its shape, known without fetching it.
-        dtype: its dtype, likewise.
-        read: fetches it.
+        shape: shape of the tensor.
+        dtype: dtype of the tensor.
+        read: reads the tensor.
         store: writes another tensor of this shape in its place, rounded to `dtype`, into files that
-            were read within `qmaps.storage.editing.editing`; None if it is not kept as it is.
-        parts: makes a function that fetches the elements from one number to another, in row-major
-            order and of shape (n,); None where only the whole can be read.
+            were read within `qmaps.storage.editing.editing`; None if the file does not store the
+            tensor as it is.
+        parts: returns a `Part`; None if only the whole tensor can be read.
     """
 
     shape: tuple[int, ...]
@@ -80,12 +80,12 @@ class Lazy:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
+        """Number of bytes of the elements."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @classmethod
     def of(cls, tensor: Tensor) -> Lazy:
-        """A tensor that is in memory already, or mapped into it."""
+        """Wrap a tensor in memory, or mapped into it."""
         return cls(
             tuple(tensor.shape),
             tensor.dtype,
@@ -94,9 +94,9 @@ class Lazy:
         )
 
     def opened(self) -> Part:
-        """A function that fetches the elements from one number up to another, of shape (n,).
+        """Return a `Part` of the tensor.
 
-        Where only the whole can be read, it is read now and stays in memory with the function.
+        If only the whole tensor can be read, it is read now and stays in memory with the function.
         """
         return self.parts() if self.parts is not None else Lazy.of(self.read()).opened()
 
@@ -107,7 +107,7 @@ def _part_of(flat: Tensor, begin: int, end: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a snapshot says of one tensor.
+    """Name, shape and dtype of one tensor in a snapshot.
 
     Attributes:
         parameter: name of the parameter.
@@ -134,8 +134,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class About:
-    """What a snapshot says of itself.
+class Info:
+    """Contents of a snapshot, without the tensors.
 
     Attributes:
         step: number of optimizer steps taken.
@@ -167,32 +167,32 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """The steps captured in `folder`, ascending; unfinished files do not count."""
+    """Return the steps captured in `folder`, ascending, without unfinished files."""
     matches = (_NAME.fullmatch(path.name) for path in folder.iterdir())
     return sorted(int(match[1]) for match in matches if match)
 
 
-def size_of(about: About, tensors: Sequence[Lazy]) -> int:
+def size_of(info: Info, tensors: Sequence[Lazy]) -> int:
     """Return the size in bytes of the file that `write` makes."""
-    header = _header(_numbered(tensors), _metadata(about))
+    header = _header(_numbered(tensors), _metadata(info))
     return len(header) + sum(lazy.nbytes for lazy in tensors)
 
 
-def write(path: Path, about: About, tensors: Sequence[Lazy]) -> None:
+def write(path: Path, info: Info, tensors: Sequence[Lazy]) -> None:
     """Write a snapshot, holding one tensor in memory at a time.
 
     The file appears whole or not at all.
 
     Args:
         path: the file; an existing one is replaced.
-        about: what the snapshot says of itself.
-        tensors: the tensors in the order of ``about.tensors``, of the dtypes in `DTYPES`.
+        info: contents of the snapshot.
+        tensors: the tensors in the order of ``info.tensors``, of the dtypes in `DTYPES`.
 
     Raises:
         OutputError: the file cannot be written.
     """
     with replacing(path) as temporary:
-        save_file(_numbered(tensors), temporary, metadata=_metadata(about))
+        save_file(_numbered(tensors), temporary, metadata=_metadata(info))
 
 
 def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, str]) -> None:
@@ -211,22 +211,22 @@ def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, st
     Raises:
         RuntimeError: a tensor has another shape or dtype than its `Lazy` says.
     """
-    found: dict[str, str] = {}
+    sums: dict[str, str] = {}
     with path.open("wb") as file:
         file.write(_header(tensors, metadata))
         for name in _order(tensors):
             content = _bytes(tensors[name])
             file.write(content)
-            found[name] = checksums.of(content)
+            sums[name] = checksums.of(content)
         file.seek(0)
-        file.write(_header(tensors, metadata, found))  # has the same length as before
+        file.write(_header(tensors, metadata, sums))  # has the same length as before
         file.flush()
         # Otherwise a power cut could leave the new name on an incomplete file.
         os.fsync(file.fileno())
 
 
-def read_about(path: Path) -> About:
-    """What the snapshot at `path` says of itself.
+def read_info(path: Path) -> Info:
+    """Read the contents of a snapshot, without the tensors.
 
     Raises:
         CaptureError: it is missing, truncated, no capture, or of a later format.
@@ -235,16 +235,16 @@ def read_about(path: Path) -> About:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
-            held = {key: (s.get_shape(), s.get_dtype()) for key, s in slices.items()}
+            tensors = {key: (s.get_shape(), s.get_dtype()) for key, s in slices.items()}
     except (OSError, SafetensorError) as error:
         raise unreadable(path, error) from None
     if KEY not in metadata:
         raise CaptureError(f"{str(path)!r} is a safetensors file without qmaps metadata")
-    _checksums(path, metadata, held)
+    _checksums(path, metadata, tensors)
     damaged = CaptureError(f"{str(path)!r} has qmaps metadata that cannot be read")
     try:
-        about = json.loads(metadata[KEY])
-        version = about.get("format")
+        content = json.loads(metadata[KEY])
+        version = content.get("format")
     except DAMAGE:
         raise damaged from None
     if version != FORMAT:
@@ -252,19 +252,19 @@ def read_about(path: Path) -> About:
             f"{str(path)!r} has capture format {version}; the supported format is {FORMAT}"
         )
     try:
-        about["tensors"] = [Entry(**entry) for entry in about["tensors"]]
-        found = About(**about)
-        named = {
+        content["tensors"] = [Entry(**entry) for entry in content["tensors"]]
+        info = Info(**content)
+        listed = {
             str(number): (entry.shape, DTYPES[dtype_of(entry)])
-            for number, entry in enumerate(found.tensors)
+            for number, entry in enumerate(info.tensors)
         }
     except DAMAGE:
         raise damaged from None
-    if not _fits(found):
+    if not _fits(info):
         raise damaged
-    if held != named:
+    if tensors != listed:
         raise CaptureError(f"{str(path)!r} does not hold the tensors that its metadata lists")
-    return found
+    return info
 
 
 def read_tensor(path: Path, number: int) -> Tensor:
@@ -275,26 +275,26 @@ def read_tensor(path: Path, number: int) -> Tensor:
     """
     try:
         with safe_open(path, framework="numpy") as file:
-            found = _checksums(path, file.metadata() or {}, file.keys())
+            sums = _checksums(path, file.metadata() or {}, file.keys())
         tensor = read_named(path, str(number))
     except (OSError, KeyError, SafetensorError) as error:
         raise unreadable(path, error) from None
-    if found and checksums.of_tensor(tensor) != found[str(number)]:
+    if sums and checksums.of_tensor(tensor) != sums[str(number)]:
         raise CaptureError(f"{str(path)!r} is damaged: the checksum of tensor {number} is wrong")
     return tensor
 
 
 def parts_of_tensor(path: Path, number: int) -> Part:
-    """A function that reads parts of tensor `number`, whose checksum is verified here.
+    """Return a function that reads parts of tensor `number`; its checksum is verified here.
 
     Raises:
-        CaptureError: the file is missing, truncated or damaged; the function raises it as well.
+        CaptureError: the file is missing, truncated or damaged; also raised by the function.
     """
     try:
         with safe_open(path, framework="numpy") as file:
-            found = _checksums(path, file.metadata() or {}, file.keys())
+            sums = _checksums(path, file.metadata() or {}, file.keys())
         read = parts_of_named(path, str(number))
-        if found and checksums.of(*read.pieces()) != found[str(number)]:
+        if sums and checksums.of(*read.pieces()) != sums[str(number)]:
             raise CaptureError(
                 f"{str(path)!r} is damaged: the checksum of tensor {number} is wrong"
             )
@@ -304,7 +304,7 @@ def parts_of_tensor(path: Path, number: int) -> Part:
 
 
 def read_named(path: Path, key: str) -> Tensor:
-    """One tensor of a safetensors file whose header is known to be right.
+    """Read one tensor of a safetensors file with a valid header.
 
     The library maps the whole file into memory as if it would be written to, which systems refuse
     for files larger than memory.
@@ -336,7 +336,7 @@ class Parts:
     shape: tuple[int, ...]
 
     def __call__(self, begin: int, end: int) -> Tensor:
-        """The elements from one number up to another, of shape (n,).
+        """Read elements `begin` to `end` (exclusive), of shape (n,).
 
         Raises:
             CaptureError: the file is missing or truncated.
@@ -348,7 +348,7 @@ class Parts:
             raise unreadable(self.path, error) from None
 
     def bytes(self, begin: int, end: int) -> Tensor:
-        """Some of the tensor's bytes, uint8 of shape (n,).
+        """Read bytes `begin` to `end` (exclusive) of the tensor, uint8 of shape (n,).
 
         Raises:
             OSError: the file cannot be read, or ends early.
@@ -361,13 +361,13 @@ class Parts:
         return content
 
     def pieces(self) -> Iterator[memoryview]:
-        """All bytes, some at a time; raises as `bytes`."""
+        """Yield all bytes in pieces; raises as `bytes`."""
         for begin in range(0, self.nbytes, PIECE):
             yield self.bytes(begin, min(begin + PIECE, self.nbytes)).numpy().data
 
 
 def parts_of_named(path: Path, key: str) -> Parts:
-    """As `read_named`, for parts of a tensor.
+    """Return a reader of parts of a tensor; see `read_named`.
 
     Raises:
         OSError: the file cannot be read.
@@ -382,7 +382,7 @@ def parts_of_named(path: Path, key: str) -> Parts:
 
 
 def metadata(path: Path) -> dict[str, str]:
-    """The metadata in the header of a safetensors file, without reading a tensor.
+    """Read the metadata in the header of a safetensors file.
 
     Raises:
         CaptureError: the file is missing, truncated or damaged.
@@ -395,22 +395,22 @@ def metadata(path: Path) -> dict[str, str]:
 
 
 def digest(path: Path) -> str:
-    """Return a digest of what a snapshot holds, from the checksums in its header.
+    """Return a digest of a snapshot, from the checksums in its header.
 
     Raises:
         CaptureError: the file is missing, truncated or damaged.
     """
-    found = metadata(path)
-    return checksums.of("".join(found[key] for key in sorted(found)).encode())
+    entries = metadata(path)
+    return checksums.of("".join(entries[key] for key in sorted(entries)).encode())
 
 
 def dtype_of(entry: Entry) -> torch.dtype:
-    """The dtype that `entry` names."""
+    """Return the dtype of an entry."""
     return _BY_NAME[entry.dtype]
 
 
 def unreadable(path: Path, error: Exception) -> CaptureError:
-    """The error for a file that is missing, forbidden, corrupt or truncated."""
+    """Return the error for a file that is missing, forbidden, corrupt or truncated."""
     if not exists(path):
         return CaptureError(f"{str(path)!r} does not exist")
     if isinstance(error, PermissionError):
@@ -422,27 +422,30 @@ def unreadable(path: Path, error: Exception) -> CaptureError:
 
 
 def _checksums(path: Path, metadata: dict[str, str], tensors: Collection[str]) -> dict[str, str]:
-    """The checksum of each tensor, by number; empty if they were written without."""
+    """Return the checksum of each tensor by number; empty if the file has none."""
     try:
         return checksums.in_metadata(metadata, tensors)
     except BadValueError as error:
         raise CaptureError(f"{str(path)!r} is damaged: {error}") from None
 
 
-def _fits(about: About) -> bool:
-    """Whether every part has the type that readers expect."""
+def _fits(info: Info) -> bool:
+    """Return True if every part has the expected type."""
     return (
-        type(about.step) is int
-        and isinstance(about.optimizer, str)
-        and isinstance(about.skipped, list)
-        and isinstance(about.parameters, dict)
-        and isinstance(about.window, dict)
-        and all(isinstance(e.parameter, str) and isinstance(e.state, str) for e in about.tensors)
+        type(info.step) is int
+        and isinstance(info.optimizer, str)
+        and isinstance(info.skipped, list)
+        and isinstance(info.parameters, dict)
+        and isinstance(info.window, dict)
+        and all(isinstance(e.parameter, str) and isinstance(e.state, str) for e in info.tensors)
         and all(
-            isinstance(by_name, dict) and all(isinstance(own, dict) for own in by_name.values())
-            for by_name in (about.hyperparameters, about.scalars)
+            isinstance(by_name, dict)
+            and all(isinstance(values, dict) for values in by_name.values())
+            for by_name in (info.hyperparameters, info.scalars)
         )
-        and all(isinstance(x, (int, float)) for own in about.scalars.values() for x in own.values())
+        and all(
+            isinstance(x, (int, float)) for values in info.scalars.values() for x in values.values()
+        )
     )
 
 
@@ -450,24 +453,24 @@ def _numbered(tensors: Sequence[Lazy]) -> dict[str, Lazy]:
     return {str(number): lazy for number, lazy in enumerate(tensors)}
 
 
-def _metadata(about: About) -> dict[str, str]:
-    plain = asdict(about)
-    if not about.window:  # earlier versions read snapshots, and do not know the entry
+def _metadata(info: Info) -> dict[str, str]:
+    plain = asdict(info)
+    if not info.window:  # earlier versions read snapshots, and do not know the entry
         del plain["window"]
     return {KEY: json.dumps(plain)}
 
 
 def _order(tensors: Mapping[str, Lazy]) -> list[str]:
-    """Names as the tensors lie in the file: wide dtypes first, so that all are aligned."""
+    """Return the names in the order of the file: wide dtypes first, so that all are aligned."""
     return sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)
 
 
 def _header(
-    tensors: Mapping[str, Lazy], metadata: Mapping[str, str], found: Mapping[str, str] | None = None
+    tensors: Mapping[str, Lazy], metadata: Mapping[str, str], sums: Mapping[str, str] | None = None
 ) -> bytes:
-    """The bytes before the first tensor; zeros in place of checksums that are not known yet."""
+    """Return the bytes before the first tensor, with zeros in place of unknown checksums."""
     checked = checksums.with_checksums(
-        metadata, found or dict.fromkeys(tensors, "0" * checksums.DIGITS)
+        metadata, sums or dict.fromkeys(tensors, "0" * checksums.DIGITS)
     )
     header: dict[str, Any] = {"__metadata__": checked}
     end = 0

@@ -24,7 +24,7 @@ SHOWN = 20
 
 
 class CapturedStates:
-    """The optimizer states of one step, by parameter and state name.
+    """Optimizer states of one step, by parameter and state name.
 
     Made by `qmaps.capture.load` from files, or by `from_tensors` from memory. Tensors are read
     when they are asked for and not kept. Do not change them in place: one that was in memory
@@ -33,8 +33,8 @@ class CapturedStates:
     Attributes:
         step: number of optimizer steps taken.
         steps: all steps that the source holds, ascending.
-        optimizer: class name of the optimizer; ``unknown`` where the source does not say.
-        source: where the states come from, for messages.
+        optimizer: class name of the optimizer; ``unknown`` if the source does not have it.
+        source: path or description of the source, for messages.
         skipped: ``parameter: state (type)`` of states that were not recorded.
         naming: source of a checkpoint's parameter names, such as ``config.json and
             model.safetensors``; ``numbers:`` and the reason where they could not be recovered;
@@ -75,7 +75,7 @@ class CapturedStates:
         optimizer: str = "unknown",
         eps: float = 1e-8,
     ) -> CapturedStates:
-        """States that are in memory.
+        """Make captured states from tensors in memory.
 
         Args:
             tensors: tensors by parameter and state name; they are not copied.
@@ -112,7 +112,7 @@ class CapturedStates:
         )
 
     def renamed(self, names: Sequence[str]) -> CapturedStates:
-        """The same states under other names, without recorded gradients.
+        """Return the same states under other names, without recorded gradients.
 
         Args:
             names: a name for each of `parameters`, in their order.
@@ -128,38 +128,38 @@ class CapturedStates:
             steps=self.steps,
             optimizer=self.optimizer,
             hyperparameters={
-                new[name]: own for name, own in self._hyperparameters.items() if name in new
+                new[name]: values for name, values in self._hyperparameters.items() if name in new
             },
-            scalars={new[name]: own for name, own in self._scalars.items() if name in new},
+            scalars={new[name]: values for name, values in self._scalars.items() if name in new},
             skipped=self.skipped,
             source=self.source,
             naming=self.naming,
         )
 
     def parameters(self) -> list[str]:
-        """Names of the parameters that have a state."""
+        """Return the names of the parameters with a state."""
         return list(self._tensors)
 
     def states(self, parameter: str) -> list[str]:
-        """Names of the states of `parameter`."""
+        """Return the names of the states of `parameter`."""
         return list(self._entry(parameter))
 
     def shape(self, parameter: str, state: str) -> tuple[int, ...]:
-        """Shape of a state, without reading it."""
+        """Return the shape of a state, without reading it."""
         return self._entry(parameter, state)[state].shape
 
     def hyperparameters(self, parameter: str) -> dict[str, Any]:
-        """Options of the parameter's group, such as lr and eps; empty where unknown."""
+        """Return options of the parameter's group, such as lr and eps; empty if unknown."""
         self._entry(parameter)
         return dict(self._hyperparameters.get(parameter, {}))
 
     def scalars(self, parameter: str) -> dict[str, float]:
-        """States of `parameter` that are numbers, and its ``step`` where the optimizer has one."""
+        """Return the numbers among the states of `parameter`, such as ``step``."""
         self._entry(parameter)
         return dict(self._scalars.get(parameter, {}))
 
     def eps(self, parameter: str) -> float:
-        """Adam's eps for `parameter`; torch's default 1e-8 where unknown."""
+        """Return Adam's eps for `parameter`; torch's default 1e-8 if unknown."""
         eps = self.hyperparameters(parameter).get("eps")
         # Adafactor has a pair of eps, and neither is Adam's.
         return float(eps) if isinstance(eps, (int, float)) else 1e-8
@@ -189,11 +189,11 @@ class CapturedStates:
         return tensor
 
     def in_parts(self, parameter: str, state: str) -> bool:
-        """Whether parts of a state can be read without the whole."""
+        """Return True if parts of a state can be read without the whole."""
         return self._entry(parameter, state)[state].parts is not None
 
     def opened(self, parameter: str, state: str) -> Part:
-        """Open a state of which parts are to be read.
+        """Open a state to read parts of it.
 
         Args:
             parameter: name of the parameter.
@@ -202,7 +202,7 @@ class CapturedStates:
         Returns:
             A function ``read(begin, end)``: the elements from number `begin` up to `end` in
             row-major order, float32 of shape (end - begin,) on the CPU. It refuses parts with NaN
-            or infinity. Where the format cannot read parts (`in_parts`), it holds the whole.
+            or infinity. If the format cannot read parts (`in_parts`), it keeps the whole in memory.
 
         Raises:
             CaptureError, BadValueError: as for `tensor`; the function raises CaptureError as well.
@@ -213,9 +213,9 @@ class CapturedStates:
 
         def read(begin: int, end: int) -> Tensor:
             with self._damage(parameter, state):
-                found = part(begin, end).detach().to("cpu", torch.float32)
-            self._refuse_bad(parameter, state, found, begin)
-            return found
+                values = part(begin, end).detach().to("cpu", torch.float32)
+            self._refuse_bad(parameter, state, values, begin)
+            return values
 
         return read
 
@@ -247,8 +247,8 @@ class CapturedStates:
         bad = ~values.isfinite()
         if count := int(bad.sum()):
             first = begin + int(bad.reshape(-1).int().argmax())
-            whole = values.numel() == math.prod(self.shape(parameter, state))
-            among = "" if whole else f" among {values.numel()} from index {begin} on"
+            is_whole = values.numel() == math.prod(self.shape(parameter, state))
+            among = "" if is_whole else f" among {values.numel()} from index {begin} on"
             raise CaptureError(
                 f"state {state!r} of parameter {parameter!r} in {self.source!r} holds {count} "
                 f"NaN or infinite elements{among}, the first at flat index {first}; only finite "
@@ -256,7 +256,7 @@ class CapturedStates:
             )
 
     def window(self, parameter: str | None = None) -> list[int]:
-        """The consecutive steps after `step` whose gradients were recorded; empty if none were.
+        """Return the consecutive steps after `step` with recorded gradients; may be empty.
 
         Args:
             parameter: return only the steps in which this parameter had a gradient.
@@ -272,12 +272,12 @@ class CapturedStates:
         return self._window.steps if parameter is None else self._window.steps_of(parameter)
 
     def rows(self, parameter: str) -> Tensor | None:
-        """Indices of the rows of `parameter` whose gradients were recorded; None if all were."""
+        """Return the indices of rows of `parameter` with recorded gradients; None for all rows."""
         self._entry(parameter)
         return None if self._window is None else self._window.rows(parameter)
 
     def gradients(self, parameter: str) -> Iterator[tuple[int, Tensor]]:
-        """Yield step and gradient of each step in `window` in which `parameter` had one.
+        """Yield step and gradient of each step in `window` with a gradient of `parameter`.
 
         Gradients are float32 on the CPU, of the rows that `rows` names.
 
@@ -289,14 +289,14 @@ class CapturedStates:
         if self._window is None:
             return
         for step, gradient in self._window.gradients(parameter):
-            found = None if gradient.is_complex() else gradient.float()
-            if found is None or not bool(found.isfinite().all()):
-                what = "is complex" if found is None else "holds NaN or infinity"
+            values = None if gradient.is_complex() else gradient.float()
+            if values is None or not bool(values.isfinite().all()):
+                problem = "is complex" if values is None else "holds NaN or infinity"
                 raise CaptureError(
                     f"the gradient of parameter {parameter!r} at step {step} beside "
-                    f"{self.source!r} {what}; only finite real gradients can be replayed"
+                    f"{self.source!r} {problem}; only finite real gradients can be replayed"
                 )
-            yield step, found
+            yield step, values
 
     def check_finite(self) -> None:
         """Read every state once.
@@ -328,11 +328,11 @@ class CapturedStates:
             CaptureError: no parameter has `exp_avg` and `exp_avg_sq`, their shapes differ, a
                 second moment is negative somewhere, or a moment holds NaN or infinity.
         """
-        found = False
+        any_pair = False
         for parameter, states in self._tensors.items():
             if not {"exp_avg", "exp_avg_sq"} <= states.keys():
                 continue
-            found = True
+            any_pair = True
             m, v = self.tensor(parameter, "exp_avg"), self.tensor(parameter, "exp_avg_sq")
             if m.shape != v.shape:
                 raise CaptureError(
@@ -346,7 +346,7 @@ class CapturedStates:
                     "negative values; a second moment cannot be negative"
                 )
             yield parameter, m, v, self.eps(parameter)
-        if not found:
+        if not any_pair:
             names = sorted({state for states in self._tensors.values() for state in states})
             have = ", ".join(names) if names else "no tensor states at all"
             raise CaptureError(
@@ -355,7 +355,7 @@ class CapturedStates:
             )
 
     def fingerprint(self) -> str:
-        """A digest of every state, to tell one capture from another.
+        """Return a digest of all states.
 
         Raises:
             CaptureError: a state holds NaN or infinity.
@@ -384,7 +384,7 @@ class CapturedStates:
         )
 
     def _repr_html_(self) -> str:
-        """What notebooks show; no state is read."""
+        """Return HTML for notebooks; no state is read."""
         rows = [
             (name, " x ".join(map(str, shape)) or "scalar", ", ".join(states))
             for name, states in list(self._tensors.items())[:SHOWN]
@@ -402,9 +402,9 @@ class CapturedStates:
 
     def _entry(self, parameter: str, state: str | None = None) -> dict[str, Lazy]:
         if parameter not in self._tensors:
-            known = ", ".join(self._tensors)
+            names = ", ".join(self._tensors)
             raise BadValueError(
-                f"parameter={parameter!r} is not in {self.source!r}; its parameters are {known}"
+                f"parameter={parameter!r} is not in {self.source!r}; its parameters are {names}"
             )
         entry = self._tensors[parameter]
         if state is not None and state not in entry:

@@ -19,8 +19,8 @@ class StepCount:
 
     Args:
         optimizer: the optimizer.
-        taken_before: returns the number of steps before the states that the optimizer has now. It
-            is called here, unless `start` is given, and after each `load_state_dict`.
+        taken_before: returns the number of steps that led to the current states. It is called
+            here, unless `start` is given, and after each `load_state_dict` with states.
         start: number of steps taken so far.
     """
 
@@ -32,9 +32,10 @@ class StepCount:
     ) -> None:
         # A CPUOffloadOptimizer skips a step where its host_optimizer does.
         self._optimizer = getattr(optimizer, "host_optimizer", optimizer)
+        self._calls = self._last = 0
         self._begin(taken_before() if start is None else start)
         self._hook = optimizer.register_load_state_dict_post_hook(
-            lambda _: self._begin(taken_before())
+            lambda loaded: self._begin(taken_before()) if loaded.state else None
         )
 
     @property
@@ -52,19 +53,20 @@ class StepCount:
     def advance(self) -> int | None:
         """Count a call as `add` does; return the number of the step, None if it was skipped."""
         self.add()
-        before, self._last = self._last, self.taken
-        return self._last if self._last > before else None
+        before, taken = self._last, self.taken
+        self._last = taken
+        return taken if taken > before else None
 
     def close(self) -> None:
         """Remove the hook; closing twice is allowed."""
         self._hook.remove()
 
-    def _begin(self, taken: int) -> None:
-        self._calls = taken + self._skipped()
-        self._last = taken
+    def _begin(self, steps: int) -> None:
+        self._calls, self._last = steps + self._skipped(), steps
 
     def _skipped(self) -> int:
-        return getattr(self._optimizer, "skipped_steps", 0)
+        skipped: int = getattr(self._optimizer, "skipped_steps", 0)
+        return skipped
 
 
 def state_counts(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What commands print: tables, JSON, errors, progress."""
+"""Output of commands: tables, JSON, errors, progress."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def write_markdown(
 
 
 def provenance(states: CapturedStates, parameters: int) -> list[str]:
-    """What states a table is of.
+    """Describe the states that a table was made from.
 
     Args:
         states: the states.

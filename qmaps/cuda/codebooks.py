@@ -119,7 +119,7 @@ class Half:
     most: int
 
     def holds(self, values: Tensor, above: Tensor) -> bool:
-        """Whether these are the values of the codes, and codes those of numbers that are rounded.
+        """Return True if these are the codes' values, and codes those of rounded numbers.
 
         Args:
             values: ascending float32 of shape (count,).
@@ -197,7 +197,7 @@ class Searching:
 
 
 def searching(map_: Map, *, stochastic: bool) -> Searching:
-    """How kernels find the codes of a map."""
+    """Parameters of the kernels' search for the codes of a map."""
     if map_.bits > BYTE:
         steps = 0 if half(map_) else wide_searches(map_)[stochastic].steps
         return Searching(signed=False, steps=steps)

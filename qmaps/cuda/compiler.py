@@ -76,7 +76,7 @@ class Compiled:
 
 
 def missing() -> str:
-    """Why kernels cannot be compiled on this machine; empty if they can."""
+    """Reason why kernels cannot be compiled on this machine; empty if they can."""
     try:
         core()
         from cuda.bindings import nvrtc

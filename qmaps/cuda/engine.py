@@ -111,7 +111,7 @@ _stand_in: ContextVar[Engine | None] = ContextVar("qmaps_cuda_stand_in", default
 
 
 def missing() -> str:
-    """Why this engine cannot run on this machine; an empty string if it can."""
+    """Reason why this engine cannot run on this machine; empty if it can."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
@@ -154,5 +154,5 @@ def engine_on(device: torch.device) -> Engine | None:
 
 
 def recording() -> bool:
-    """Whether a CUDA graph records what is launched now."""
+    """Return True if a CUDA graph records what is launched now."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

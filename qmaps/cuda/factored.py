@@ -104,7 +104,7 @@ def slices(shape: tuple[int, ...]) -> ScaleLayout:
 
 
 def _matrices(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """How many matrices there are, and the rows and columns of each."""
+    """Number of matrices, and the rows and columns of each."""
     *outer, rows, columns = shape
     return torch.Size(outer).numel(), rows, columns
 

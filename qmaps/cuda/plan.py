@@ -74,7 +74,7 @@ class CudaSteps(StepEngine):
         return int(self._skipped)
 
     def supports(self, rule: Rule, given: ParameterStep) -> bool:
-        """Whether it can step this parameter."""
+        """Return True if it can step this parameter."""
         gradient = given.gradient
         if (rule.name, given.kernel_states) not in RULES or not isinstance(gradient, Tensor):
             return False
@@ -504,7 +504,7 @@ class CudaPlan(FusedPlan):
 
 
 def _books(given: ParameterStep) -> int:
-    """How many codebooks a kernel copies to shared memory to step a parameter."""
+    """Number of codebooks that a kernel copies to shared memory to step a parameter."""
     quantizers = [state.quantizer for state in given.states if state.quantizer is not None]
     narrow = sum(q.map.bits <= BYTE for q in quantizers)
     return narrow + sum(q.error_feedback for q in quantizers)

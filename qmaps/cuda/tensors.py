@@ -41,7 +41,7 @@ MAX_BITS = 16
 
 @dataclass(frozen=True)
 class ScaleLayout:
-    """Where a tensor's scales lie, for kernels.
+    """Layout of a tensor's scales, for kernels.
 
     Attributes:
         geometry: the lists of scales.
@@ -55,17 +55,17 @@ class ScaleLayout:
 
     @property
     def log(self) -> bool:
-        """Whether they are the ends of log2 ranges."""
+        """True if they are the ends of log2 ranges."""
         return self.geometry.log and not self.geometry.ratio
 
     @property
     def grids(self) -> bool:
-        """Whether some scales are codes of a grid that depends on all of them."""
+        """True if some scales are codes of a grid that depends on all of them."""
         return any(part.ends is not None for part in self.geometry.parts)
 
     @property
     def rounds(self) -> bool:
-        """Whether some scales are not stored as the maxima that they are computed from."""
+        """True if some scales are not stored as the maxima that they are computed from."""
         return self.geometry.log or not all(part.plain for part in self.geometry.parts)
 
     @property
@@ -100,7 +100,7 @@ def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout | N
 
 
 def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
-    """Whether this engine can quantize and decode a tensor of `shape`.
+    """Return True if this engine can quantize and decode a tensor of `shape`.
 
     Args:
         normalizer: computes the scales; see `layout_of`.
@@ -112,7 +112,7 @@ def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
 
 
 def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
-    """Whether this engine can also read single codes, as error metrics need them.
+    """Return True if this engine can also read single codes, as error metrics need them.
 
     Args:
         normalizer: as in `supports`.
@@ -152,7 +152,7 @@ def format_name(
 
 
 class Places(NamedTuple):
-    """Where a part of the scales has its places in the memory of a `Workspace`, in floats.
+    """Offsets of a part of the scales in the memory of a `Workspace`, in floats.
 
     Attributes:
         fresh: of its maxima; -1 for none, as for the others.

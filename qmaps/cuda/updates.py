@@ -174,7 +174,7 @@ def add_update_grid(
 
 
 def supports_tensor(t: QuantizedTensor) -> bool:
-    """Whether this engine can decode `t` in place, if it is on a device of the engine."""
+    """Return True if this engine can decode `t` in place, if it is on a device of the engine."""
     q = t.quantizer
     stored = (t.packed, *t.scales)
     able = t.key is None and q.low_rank is None and measures(q.normalizer, q.map, t.shape)

@@ -59,7 +59,7 @@ class SharedScales(NamedTuple):
 
 
 def spans_shards(normalizer: Normalizer, shard: Shard) -> bool:
-    """Whether some of the scales depend on other shards."""
+    """Return True if some of the scales depend on other shards."""
     dims = len(shard.shape)
     extents = normalizer.extents(dims) or ()
     return any(not each.block and shard.groups(each.over(dims)) for each in extents)
@@ -146,11 +146,11 @@ class _Leaf:
 
     @property
     def shares(self) -> bool:
-        """Whether its format depends on the scales of all shards."""
+        """True if its format depends on the scales of all shards."""
         return self.format is not None and self.format.shared > 0
 
     def wide(self) -> list[tuple[int, Groups]]:
-        """Which scales span shards, and over which groups."""
+        """Scales that span shards, with the groups that they span."""
         dims = len(self.request.shard.shape)
         found = [
             (number, self.request.shard.groups(extent.over(dims)))

@@ -65,7 +65,7 @@ def by_rows() -> Iterator[None]:
 
 
 def wanted() -> bool:
-    """Whether `by_rows` is in force."""
+    """Return True if `by_rows` is in force."""
     return _always.get()
 
 
@@ -144,7 +144,7 @@ class Rows:
 
     @property
     def aligned(self) -> bool:
-        """Whether blocks begin where they would in a tensor of these rows alone."""
+        """True if blocks begin where they would in a tensor of these rows alone."""
         rows, width = _sides(self.local_shape)
         extents = _extents(self.quantizer, self.shape)
         return all(each.aligned for each in self.beside) and all(
@@ -171,7 +171,7 @@ class Rows:
         )
 
     def restored(self) -> Tensor:
-        """What these rows were quantized from, as far as it is known: `decoded`, and the residual.
+        """Values that these rows were quantized from, if known: `decoded`, plus the residual.
 
         The residual is that of error feedback; without it this is `decoded`.
         """
@@ -299,7 +299,7 @@ def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
 
 
 def _about(q: Quantizer, shape: Shape) -> dict[str, Any]:
-    """What a dict of rows says of the whole tensor."""
+    """Metadata of the whole tensor in a dict of rows."""
     return {**described(q), "format": FORMAT, "rows": list(shape)}
 
 
@@ -383,7 +383,7 @@ def _sides(shape: Shape) -> tuple[int, int]:
 
 
 def _blocks(width: int, block: int) -> int:
-    """How many blocks a row can touch, wherever it begins."""
+    """Largest number of blocks that a row can touch."""
     if width % block == 0:
         return width // block
     return (width + block - 2) // block + 1

@@ -1,4 +1,4 @@
-"""Which part of a whole tensor this process holds, where several processes hold shards of it.
+"""Shards: the part of a whole tensor that this process holds.
 
 A `DTensor` (``fully_shard``, HSDP, tensor parallelism) has a mesh and placements. This module turns
 them into a box: the position of the local tensor in the whole tensor, and the process groups that
@@ -26,7 +26,7 @@ Groups = tuple["ProcessGroup", ...]
 
 
 def is_distributed(x: object) -> bool:
-    """Whether `x` is a DTensor."""
+    """Return True if `x` is a DTensor."""
     module: Any = sys.modules.get(
         "torch.distributed.tensor"
     )  # if it is not imported, there are no DTensors
@@ -34,7 +34,7 @@ def is_distributed(x: object) -> bool:
 
 
 def any_distributed(tensors: Iterable[Tensor]) -> bool:
-    """Whether any of these is a DTensor: `is_distributed` for many at once."""
+    """Return True if any of these is a DTensor: `is_distributed` for many at once."""
     module: Any = sys.modules.get("torch.distributed.tensor")
     return module is not None and any(
         issubclass(cls, module.DTensor) for cls in {*map(type, tensors)}
@@ -100,7 +100,7 @@ class Shard:
 
     @property
     def by_rows(self) -> bool:
-        """Whether only the first dimension is split, on any process."""
+        """True if only the first dimension is split, on any process."""
         return all(dim in (None, 0) for dim in self.splits)
 
     def groups(self, dims: Iterable[int] | None = None) -> Groups:

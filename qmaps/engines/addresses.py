@@ -22,7 +22,7 @@ from qmaps.errors import BadValueError
 
 
 def in_memory(x: Tensor) -> bool:
-    """Whether an engine can read the elements of a real tensor at its address.
+    """Return True if an engine can read the elements of a real tensor at its address.
 
     It cannot for subclasses that define torch's operations themselves (DTensors, fake tensors,
     quantized weights of any library), functorch's wrappers, tensors that are not dense, tensors
@@ -34,7 +34,7 @@ def in_memory(x: Tensor) -> bool:
 
 
 def missing_bytes(x: Tensor) -> int:
-    """How many bytes the storage of a dense tensor lacks for its elements; 0 if it is whole."""
+    """Number of bytes that the storage of a dense tensor lacks; 0 if it is complete."""
     if not (numel := x.numel()):
         return 0
     elements = int(x.storage_offset()) + (numel if x.is_contiguous() else _spanned(x))
@@ -46,7 +46,7 @@ def missing_bytes(x: Tensor) -> int:
 
 
 def _spanned(x: Tensor) -> int:
-    """How many elements the memory of a dense, non-empty tensor spans, the first to the last."""
+    """Number of elements between the first and the last of a dense, non-empty tensor."""
     strides = zip(x.shape, x.stride(), strict=True)
     return 1 + sum((size - 1) * stride for size, stride in strides)
 
@@ -92,7 +92,7 @@ def plain(x: Tensor, name: str) -> Tensor:
 
 
 def _is_dense(x: Tensor) -> bool:
-    """Whether `x` has strides and a storage, and its class leaves its operations to torch."""
+    """Return True if `x` has strides and a storage, and its class has torch's own operations."""
     return type(x).__torch_dispatch__ is Tensor.__torch_dispatch__ and not lack(x)
 
 
@@ -175,7 +175,7 @@ class Kept:
             self._first = look(self._tensors)
 
     def unchanged(self) -> bool:
-        """Whether addresses and appearance are unchanged since this object was made."""
+        """Return True if addresses and appearance are unchanged since this object was made."""
         if _TORCH:
             same: bool = self._kept.unchanged()
             return same
@@ -192,7 +192,7 @@ def _look(x: Tensor) -> tuple[Any, ...]:
 
 
 def _plain_address(x: Tensor) -> int:
-    """Where `x` begins if it is contiguous, plain and not empty, by torch's C interface; else 0.
+    """Address of `x` if it is contiguous, plain and not empty, by torch's C interface; else 0.
 
     The check is quick, and 0 may also mean that the answer is not known.
     """

@@ -16,7 +16,7 @@ from qmaps.cuda.engine import Engine
 from qmaps.engines import native
 from qmaps.engines.addresses import in_memory
 from qmaps.engines.native import build
-from qmaps.errors import BadValueError, nearest
+from qmaps.errors import BackendError, BadValueError, nearest
 
 NAMES = ("reference", "native", "cuda")
 _chosen: ContextVar[str | None] = ContextVar("qmaps_backend", default=None)
@@ -59,14 +59,17 @@ def backend() -> str:
 
     Raises:
         BadValueError: ``QMAPS_BACKEND`` does not name an engine, or it is not available.
+        BackendError: ``QMAPS_ISA`` names no instruction set of this processor.
     """
     if _wanted() == "reference" or native.core is None:
         return "reference"
+    if native.refused:
+        raise BackendError(native.refused)
     return "native"
 
 
 def native_runs() -> bool:
-    """Whether the native engine runs CPU tensors.
+    """Return True if the native engine runs CPU tensors.
 
     Work on CPU tensors asks this. The first time that the engine is missing, and nobody asked for
     the reference, it warns.
@@ -137,7 +140,7 @@ def _checked(name: str, parameter: str) -> str:
 
 def _instruction_sets() -> str:
     best, *others = native.isas()
-    used = native.core.isa()
+    used = native.isa()
     others = [isa for isa in (best, *others) if isa != used]
     also = f"; QMAPS_ISA also allows {', '.join(others)}" if others else ""
     return f"C++, CPU tensors, {used}{also}"

@@ -1,4 +1,4 @@
-"""Which tensors are dense: strided, with every element in memory."""
+"""Dense tensors: strided, with every element in memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def lack(x: Tensor) -> str:
-    """Why the elements of `x` cannot be read, or an empty string where they can.
+    """Reason why the elements of `x` cannot be read; empty if they can.
 
     >>> lack(torch.zeros(2)), lack(torch.zeros(2).to_sparse())
     ('', 'has the layout torch.sparse_coo')
@@ -23,7 +23,7 @@ def lack(x: Tensor) -> str:
 
 
 def overlaps_itself(x: Tensor) -> bool:
-    """Whether elements of a dense tensor share one place in memory, as after ``expand``.
+    """Return True if elements of a dense tensor share one place in memory, as after ``expand``.
 
     Only strides of 0 and torch's zero tensors are recognized.
     """

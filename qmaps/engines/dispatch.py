@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 def runs_native(*tensors_: Tensor) -> bool:
-    """Whether the native engine is in use and can read all of these."""
+    """Return True if the native engine is in use and can read all of these."""
     on_cpu = all(t.is_cpu for t in tensors_)
     return on_cpu and native_runs() and all(map(in_memory, tensors_))
 
@@ -184,7 +184,7 @@ def each(work: Callable[[T], R], items: Sequence[T], *read: Tensor) -> Iterator[
 
 
 def holds_bad(x: Tensor, map_: Map) -> bool:
-    """Whether `x` holds NaN, infinity, or negative values under an unsigned map."""
+    """Return True if `x` holds NaN, infinity, or negative values under an unsigned map."""
     return not bool(x.isfinite().all()) or (not map_.signed and bool((x < 0).any()))
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def lacks(normalizer: Normalizer, map_: Map) -> str:
-    """Why a normalizer and a map cannot be dithered; empty if they can."""
+    """Reason why a normalizer and a map cannot be dithered; empty if they can."""
     if not normalizer.linear:
         return f"+dither needs a normalizer that divides by a scale; {normalizer.spec} does not"
     if map_.fitted or spacing(map_) is None:

@@ -54,7 +54,7 @@ class Cells:
         return codebook
 
     def partition(self, cut: Tensor, size: int) -> list[int]:
-        """Which `size` intervals between cuts cost least: the cuts that end them, last first.
+        """Find the `size` intervals of the lowest cost; returns the cuts that end them, last first.
 
         Among equals an interval starts at the first.
         """

@@ -39,7 +39,7 @@ NARROW = (torch.bfloat16, torch.float16)
 
 
 def has_master(param: Tensor, group: Mapping[str, Any]) -> bool:
-    """Whether a parameter of this group has a master copy."""
+    """Return True if a parameter of this group has a master copy."""
     # Parameters that are kept as codes (`qmaps.lpmm`) are updated differently.
     return group["master_weights"] is True and param.dtype in NARROW and codes_of(param) is None
 

@@ -18,12 +18,12 @@ from qmaps.normalize.base import Layout, Normalizer
 
 
 def packed_bytes(count: int, bits: int) -> int:
-    """How many bytes `count` codes of `bits` bits take."""
+    """Number of bytes of `count` codes of `bits` bits."""
     return -(-count * bits // 8)
 
 
 class Stored(NamedTuple):
-    """What a quantized tensor of some shape is stored in.
+    """Storage of a quantized tensor: dtype and shape of its parts.
 
     Attributes:
         packed: bytes of its packed codes.
@@ -38,7 +38,7 @@ class Stored(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def stored(normalizer: Normalizer, bits: int, shape: tuple[int, ...]) -> Stored:
-    """What a tensor of `shape` is stored in.
+    """Storage of a quantized tensor of `shape`.
 
     Args:
         normalizer: computes the scales.

@@ -101,7 +101,7 @@ class FusedPlan(StepPlan):
         """Describe the parameters and their states to the engine."""
 
     def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Whether no address has changed; if so, the next step takes these gradients.
+        """Return True if no address has changed; if so, the next step takes these gradients.
 
         Every step but the first takes those that were given here. They are kept until it ends.
         """
@@ -185,7 +185,7 @@ def fused_supports(
     spanning: bool = False,
     roundings: Collection[Rounding] = (Rounding.NEAREST, Rounding.STOCHASTIC),
 ) -> bool:
-    """Whether an engine can step this parameter: the conditions that all fused engines share.
+    """Return True if a parameter meets the conditions that all fused engines share.
 
     Args:
         rule: the update rule.
@@ -305,16 +305,16 @@ def memory_of(value: Any) -> list[Tensor]:
 
 
 def readable(value: Tensor | QuantizedTensor) -> bool:
-    """Whether engines can read and write a state in place."""
+    """Return True if engines can read and write a state in place."""
     return all(in_memory(each) and each.is_contiguous() for each in memory_of(value))
 
 
 def same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
-    """Whether two sequences hold the same objects."""
+    """Return True if two sequences hold the same objects."""
     return len(ours) == len(theirs) and all(map(is_, ours, theirs))
 
 
 def _of_torch(tensors: Sequence[Tensor]) -> bool:
-    """Whether all are of classes that leave their operations to torch."""
+    """Return True if all are of classes that leave their operations to torch."""
     classes: set[Any] = set(map(type, tensors))
     return all(cls.__torch_dispatch__ is Tensor.__torch_dispatch__ for cls in classes)

@@ -38,7 +38,7 @@ class ReferenceEngine(StepEngine):
     """Decodes states, applies the rule, and encodes the new states, one parameter at a time."""
 
     def supports(self, rule: Rule, given: ParameterStep) -> bool:  # noqa: ARG002
-        """Whether it can step this parameter: always."""
+        """Return True if it can step this parameter: always."""
         return True
 
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
@@ -54,7 +54,7 @@ class ReferencePlan(StepPlan):
         self._scalars: dict[tuple[int, int, float | None], dict[str, float]] = {}
 
     def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:  # noqa: ARG002
-        """Whether the next step can be taken by this plan: each plan is for one step."""
+        """Return True if the next step can be taken by this plan: each plan is for one step."""
         return False
 
     def requests(self, inputs: Inputs) -> dict[Scaled, Request]:

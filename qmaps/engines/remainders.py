@@ -85,5 +85,5 @@ def join(param: Tensor, remainder: Tensor) -> Tensor:
 
 
 def _dropped(dtype: torch.dtype) -> int:
-    """How many of the 16 lower bits of a float32 number a remainder does not hold."""
+    """Number of the 16 lower bits of a float32 number that a remainder does not hold."""
     return 16 - 8 * dtype.itemsize

@@ -129,7 +129,7 @@ def _as_rules(rows: Iterable[Sequence[Any]]) -> dict[tuple[str, str], KernelRule
 
 
 def _parts(rule: KernelRule) -> list[str]:
-    """What a rule has besides its name and states, each as text."""
+    """Fields of a rule besides its name and states, as text."""
     scalars = [f"scalar {number} {name!r}" for number, name in enumerate(rule.scalars)]
     return [rule.type, f"takes_norms={rule.takes_norms}", rule.factoring.name, *scalars]
 

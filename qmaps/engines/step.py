@@ -198,7 +198,7 @@ class StepPlan(ABC):
 
     @abstractmethod
     def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Whether the next step can be taken by this plan; if so, with these gradients.
+        """Return True if the next step can be taken by this plan; if so, with these gradients.
 
         Args:
             params: the parameters of the plan, as the optimizer has them now.
@@ -250,7 +250,7 @@ class StepEngine(ABC):
 
     @abstractmethod
     def supports(self, rule: Rule, given: ParameterStep) -> bool:
-        """Whether it can step this parameter."""
+        """Return True if it can step this parameter."""
 
     @abstractmethod
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:

@@ -53,8 +53,9 @@ modules(__name__, list(__path__))
 for _name, _found in brought(entry_points(group="qmaps.figures")):
     if _found not in FIGURES.values():
         ignored("qmaps.figures", _name, "it is not a figure declared by qmaps.figures.figure")
-globals().update(FIGURES)
-__all__ += [_name for _name in FIGURES if _name not in __all__]
+_further = {name: drawn for name, drawn in FIGURES.items() if name not in __all__}
+globals().update(_further)
+__all__ += [*_further]
 
 
 def __getattr__(name: str) -> Callable[..., Figure]:  # declares further figures to type checkers

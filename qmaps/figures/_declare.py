@@ -9,6 +9,7 @@ from typing import ParamSpec
 from matplotlib.figure import Figure
 
 from qmaps.figures._style import styled
+from qmaps.maps._registry import refuse_built_in
 
 P = ParamSpec("P")
 
@@ -57,6 +58,10 @@ def figure(
     """
 
     def declared(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+        refuse_built_in(draw.__name__, draw, FIGURES, "figure")
+        for picture in pictures:
+            known = {name: other for name, (_, other) in _PICTURES.items()}
+            refuse_built_in(picture.name, draw, known, "picture")
         drawn = styled(draw)
         FIGURES[draw.__name__] = drawn
         if file:

@@ -104,7 +104,7 @@ def _within(box: Bbox, outer: Bbox) -> bool:
 
 
 def _inside(points: NDArray[np.float64], box: Bbox) -> int:
-    """How many of the points lie in the box."""
+    """Number of points in the box."""
     x, y = points[:, 0], points[:, 1]
     return int(((x > box.x0) & (x < box.x1) & (y > box.y0) & (y < box.y1)).sum())
 

@@ -134,7 +134,7 @@ def _range(frame: pd.DataFrame, name: str, ends: tuple[float, float]) -> tuple[f
 
 
 def _beyond(values: pd.Series[float], low: float, high: float) -> tuple[bool, bool]:
-    """Whether values lie below and above the colours."""
+    """Return True if values lie below and above the colours."""
     return bool((values < low).any()), bool((values > high).any())
 
 

@@ -20,13 +20,13 @@ NOTE = "#B34700"
 @figure(
     Picture(
         "histogram_second",
-        "A second moment on its way through three quantizers",
+        "A second moment on its way through quantizers",
         "Of the largest matrix. After figures 20 to 31 of the 4-bit paper.",
         place=90,
     ),
     Picture(
         "histogram_first",
-        "A first moment on its way through three quantizers",
+        "A first moment on its way through quantizers",
         "The same matrix.",
         place=100,
     ),

@@ -1,4 +1,4 @@
-"""What repeated quantization does to updates: length, noise, explosions, stalled states."""
+"""Effect of repeated quantization on updates: length, noise, explosions, stalled states."""
 
 from __future__ import annotations
 

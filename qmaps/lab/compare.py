@@ -30,12 +30,14 @@ class Contender:
         state_quantizers: as for `qmaps.optim.AdamW`; None stands for ``torch.optim.AdamW``.
         overrides: as for `qmaps.optim.AdamW`.
         min_quantized_size: as for `qmaps.optim.AdamW`.
+        key: ``recommended`` or a preset's name, by which a page finds its result; or empty.
     """
 
     label: str
     state_quantizers: StateQuantizers = None
     overrides: Mapping[str, StateQuantizers] | None = None
     min_quantized_size: int = MIN_SIZE
+    key: str = ""
 
     def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
         """Make the optimizer of a model with the workload's options."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from qmaps import analyze, maps
+from qmaps.algebra.pair import UNQUANTIZED
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
 from qmaps.capture import CapturedStates
@@ -61,6 +62,7 @@ def analyze_states(
     states: States,
     out: str | os.PathLike[str],
     *,
+    pairs: Sequence[str] = (),
     min_quantized_size: int = MIN_SIZE,
     progress: Callable[[int, int, str], None] | None = None,
     executor: Executor | None = None,
@@ -74,6 +76,7 @@ def analyze_states(
     Args:
         states: captured states, their path, or tensors by parameter and state name.
         out: the run folder, created if need be.
+        pairs: pairs of quantizers that figures show beside those of the papers.
         min_quantized_size: parameters of at most this many elements are left out.
         progress: called before each frame with the number of frames done, the number of all, and
             the frame's name; with workers after each; at the end with an empty name.
@@ -94,10 +97,12 @@ def analyze_states(
             another process.
     """
     captured = as_states(states)
-    items = _items(captured, min_quantized_size)
+    items = _items(captured, tuple(pairs), min_quantized_size)
     executors.check(items, executor, workers)
     next(captured.adam_pairs())  # says at once if there are no Adam states
     identity = {"states": captured.fingerprint(), "min_quantized_size": min_quantized_size}
+    if pairs:
+        identity["pairs"] = list(pairs)
     with FolderLock(Path(out) / "frames", "frames") as lock:
         known = _claim(lock.folder / "states.json", identity)
         paths = [lock.folder / f"{item.name}.parquet" for item in items]
@@ -144,6 +149,7 @@ class Item:
         source: the file or folder of the states; empty for states in memory.
         name: its name.
         parameters: names of the parameters, which the caller may have given.
+        pairs: further pairs of quantizers.
         min_quantized_size: parameters of at most this many elements are left out.
     """
 
@@ -151,6 +157,7 @@ class Item:
     source: str
     name: str
     parameters: tuple[str, ...] = field(repr=False)
+    pairs: tuple[str, ...]
     min_quantized_size: int
 
     @property
@@ -171,15 +178,15 @@ class Item:
             states = opened(self.source)
             if states.parameters() != list(self.parameters):
                 states = states.renamed(self.parameters)
-        return _jobs(states, self.min_quantized_size)[self.name]()
+        return _jobs(states, self.pairs, self.min_quantized_size)[self.name]()
 
 
-def _items(captured: CapturedStates, min_quantized_size: int) -> list[Item]:
+def _items(captured: CapturedStates, pairs: tuple[str, ...], min_quantized_size: int) -> list[Item]:
     """The frames of states; none is computed."""
     source, names = executors.source_of(captured), tuple(captured.parameters())
     return [
-        Item(number, source, name, names, min_quantized_size)
-        for number, name in enumerate(_jobs(captured, min_quantized_size))
+        Item(number, source, name, names, pairs, min_quantized_size)
+        for number, name in enumerate(_jobs(captured, pairs, min_quantized_size))
     ]
 
 
@@ -199,17 +206,22 @@ def frame_of(
     Raises:
         CaptureError: as in `analyze_states`.
     """
-    job = _jobs(as_states(states), min_quantized_size).get(name)
+    job = _jobs(as_states(states), (), min_quantized_size).get(name)
     return None if job is None else job()
 
 
 def _jobs(
-    captured: CapturedStates, min_quantized_size: int
+    captured: CapturedStates, pairs: tuple[str, ...], min_quantized_size: int
 ) -> Mapping[str, Callable[[], pd.DataFrame]]:
-    """What computes each frame."""
+    """The functions that compute the frames, by name."""
+    parts = [pair.split(" + ") for pair in pairs]
+    firsts, seconds = (
+        tuple(dict.fromkeys([*specs, *(part[i] for part in parts if part[i] != UNQUANTIZED)]))
+        for i, specs in enumerate((FIRST_MOMENT, SECOND_MOMENT))
+    )
     return {
         "update_error": lambda: analyze.update_error(
-            captured, COMPARED, min_quantized_size=min_quantized_size
+            captured, dict.fromkeys([*COMPARED, *pairs]), min_quantized_size=min_quantized_size
         ),
         "code_pairs": lambda: analyze.code_pairs(
             captured, HEATMAPS, min_quantized_size=min_quantized_size
@@ -218,10 +230,10 @@ def _jobs(
             captured, CURVES, min_quantized_size=min_quantized_size
         ),
         "map_curves": _map_curves,
-        "histogram_first": lambda: _histogram(captured, "exp_avg", FIRST_MOMENT),
-        "histogram_second": lambda: _histogram(captured, "exp_avg_sq", SECOND_MOMENT),
+        "histogram_first": lambda: _histogram(captured, "exp_avg", firsts),
+        "histogram_second": lambda: _histogram(captured, "exp_avg_sq", seconds),
         "inverse_sqrt": lambda: analyze.inverse_sqrt(
-            captured, SECOND_MOMENT, min_quantized_size=min_quantized_size
+            captured, seconds, min_quantized_size=min_quantized_size
         ),
         "outliers": lambda: _outliers(captured),
         "profiles": lambda: profiles(captured, min_quantized_size=min_quantized_size),
@@ -249,7 +261,7 @@ def _claim(path: Path, identity: dict[str, Any]) -> bool:
 
 
 def _kept(path: Path) -> bool:
-    """Whether an earlier call wrote the frame, and it is not damaged."""
+    """Return True if an earlier call wrote the frame, and it is not damaged."""
     if not path.exists():
         return False
     try:

@@ -15,7 +15,7 @@ from qmaps.errors import CaptureError, OutputError
 from qmaps.lab import provenance, report
 from qmaps.lab.frames import analyze_states
 from qmaps.lab.pictures import draw
-from qmaps.lab.recommendation import recommend_for
+from qmaps.lab.recommendation import main_pair, recommend_for
 from qmaps.lab.run import Progress, stage
 from qmaps.storage.files import exists, write_record
 from qmaps.storage.locks import FolderLock
@@ -31,7 +31,7 @@ def run_checkpoint(
     command: str = "",
     progress: Progress | None = None,
 ) -> Path:
-    """Capture the states of a checkpoint, sweep, recommend, draw, and report.
+    """Capture the states of a checkpoint, recommend, sweep, draw, and report.
 
     Everything is kept in `out`: ``states/`` (a copy, since trainers delete old checkpoints),
     ``sweep/``, ``frames/``, ``recommend/``, ``figures/``, ``about.json``, ``report.html``. What is
@@ -42,7 +42,7 @@ def run_checkpoint(
             `qmaps.capture.load`.
         out: the run folder, created if need be.
         names: names of the parameters, as for `qmaps.capture.load`.
-        pairs: quantizers of both moments to sweep, such as
+        pairs: quantizers of both moments to sweep beside the recommended ones, such as
             ``"B128/DE@4s + rank1/linear@4u"``.
         min_quantized_size: parameters of at most this many elements are left out.
         command: the command that the report names as the one that made it.
@@ -69,9 +69,16 @@ def run_checkpoint(
         captured(0, 1, "")
         _keep(states, fingerprint, folder / "states")
         captured(1, 1, "")
+        recommend_for(
+            states,
+            folder,
+            min_quantized_size=min_quantized_size,
+            progress=stage(progress, "recommend quantizers"),
+        )
+        shown = main_pair(folder)
         sweep.run(
             states,
-            pairs,
+            [*pairs, *shown],
             out=folder / "sweep",
             min_quantized_size=min_quantized_size,
             progress=stage(progress, "sweep quantizers"),
@@ -79,14 +86,9 @@ def run_checkpoint(
         analyze_states(
             states,
             folder,
+            pairs=shown,
             min_quantized_size=min_quantized_size,
             progress=stage(progress, "analyze states"),
-        )
-        recommend_for(
-            states,
-            folder,
-            min_quantized_size=min_quantized_size,
-            progress=stage(progress, "recommend quantizers"),
         )
         draw(folder, keep=True, progress=stage(progress, "draw figures"))
         shapes = [states.shape(name, "exp_avg") for name in _with_moments(states)]

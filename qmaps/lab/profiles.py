@@ -1,4 +1,4 @@
-"""What a page shows of each tensor: magnitudes of its moments, and where the large ones lie."""
+"""Profile of each tensor on a page: magnitudes of its moments, positions of the large ones."""
 
 from __future__ import annotations
 

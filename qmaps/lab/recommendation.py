@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from qmaps.algebra.pair import Pair
 from qmaps.analyze import recommend, replay
 from qmaps.analyze.recommend.candidates import PRESETS
 from qmaps.capture import CapturedStates
@@ -64,4 +65,11 @@ def contender(run: Path) -> Contender:
     """An AdamW with the choice of ``run/recommend``."""
     folder = run / FOLDER
     bits = read_record(folder / "summary.json")["bits_per_element"]
-    return Contender(f"recommended ({bits:.2f} bits)", **load_choice(folder / "choice.json"))
+    choice = load_choice(folder / "choice.json")
+    return Contender(f"recommended ({bits:.2f} bits)", **choice, key="recommended")
+
+
+def main_pair(run: Path) -> list[str]:
+    """The pair of most elements in the choice of ``run/recommend``; none if it is 32 bits."""
+    quantizers = load_choice(run / FOLDER / "choice.json")["state_quantizers"]
+    return [Pair(*quantizers.values()).spec] if quantizers else []

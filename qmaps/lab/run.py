@@ -15,13 +15,13 @@ from qmaps.lab import provenance, report
 from qmaps.lab.compare import Contender, compare, loss_frame, summarize_losses
 from qmaps.lab.frames import analyze_states
 from qmaps.lab.pictures import draw
-from qmaps.lab.recommendation import contender, recommend_for
+from qmaps.lab.recommendation import contender, main_pair, recommend_for
 from qmaps.lab.workloads import Workload
 from qmaps.storage.files import write_frame, write_record
 from qmaps.storage.locks import FolderLock
 
 BASE = Contender("32-bit AdamW")
-PAPER = Contender("4-bit AdamW (B128/DE, rank1/linear)", "paper-4bit")
+PAPER = Contender("4-bit AdamW (B128/DE, rank1/linear)", "paper-4bit", key="paper-4bit")
 
 GRADIENTS = Gradients(steps=60, max_bytes=2**26)
 """What is recorded after the states in the middle of the 32-bit run."""
@@ -50,7 +50,7 @@ def run(
     command: str = "",
     progress: Progress | None = None,
 ) -> Path:
-    """Train, capture, sweep, recommend, train again with quantized states, draw, and report.
+    """Train, capture, recommend, sweep, train again with quantized states, draw, and report.
 
     Everything is kept in `out`: ``train/`` (one folder per run), ``states/`` (captured from the
     32-bit run, with a window of gradients), ``sweep/``, ``frames/``, ``recommend/``, ``figures/``,
@@ -63,7 +63,7 @@ def run(
         out: the run folder, created if need be.
         seed: seed of the weights and the batches, at least 0.
         steps: number of steps of each training run; the workload's default if left out.
-        pairs: quantizers of both moments to sweep, such as
+        pairs: quantizers of both moments to sweep beside the recommended ones, such as
             ``"B128/DE@4s + rank1/linear@4u"``.
         contenders: the quantized optimizers to train with; one with the recommended choice is
             added.
@@ -118,17 +118,24 @@ def _run(
         progress=trained,
     )
     states = capture.load(folder / "states")
-    sweep.run(states, pairs, out=folder / "sweep", progress=stage(progress, "sweep quantizers"))
-    analyze_states(states, folder, progress=stage(progress, "analyze states"))
     recommend_for(
         _before(folder / "states", states),
         folder,
         min_quantized_size=MIN_SIZE,
         progress=stage(progress, "recommend quantizers"),
     )
+    shown = main_pair(folder)
+    sweep.run(
+        states,
+        [*pairs, *shown],
+        out=folder / "sweep",
+        progress=stage(progress, "sweep quantizers"),
+    )
+    analyze_states(states, folder, pairs=shown, progress=stage(progress, "analyze states"))
+    quantized = [*contenders, contender(folder)]
     runs = base + compare(
         workload,
-        [*contenders, contender(folder)],
+        quantized,
         out=folder / "train",
         seeds=[seed],
         steps=steps,
@@ -142,6 +149,7 @@ def _run(
         {
             "workload": workload.name,
             "unit": workload.unit,
+            "trained": {c.key: c.label for c in quantized if c.key},
             "parameters": sum(p.numel() for p in workload.model(seed).parameters()),
             "seed": seed,
             "steps": steps,

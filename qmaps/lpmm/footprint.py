@@ -72,7 +72,7 @@ def predict(
     *,
     min_quantized_size: int = 0,
 ) -> ModelMemory:
-    """What training a model will take, from its parameters' shapes alone.
+    """Predict the memory of training a model, from its parameters' shapes alone.
 
     Args:
         model: not converted; on any device, "meta" too.
@@ -122,7 +122,7 @@ def predict(
 
 
 def measure(model: nn.Module, optimizer: torch.optim.Optimizer) -> ModelMemory:
-    """What the tensors of a model and its optimizer take now, converted or not.
+    """Measure the memory of a model and its optimizer now, converted or not.
 
     Gradients and states that are not there yet are not counted; a low-precision accumulator is
     there from the beginning. Step counters are left out.

@@ -87,7 +87,7 @@ def _same(values: Tensor, t: QuantizedTensor) -> Tensor:
 
 
 def _plausible(values: Tensor, found: QuantizedTensor, ends: set[float]) -> bool:
-    """Whether most of a few elements are products of a code and a scale."""
+    """Return True if most of a few elements are products of a code and a scale."""
     q = found.quantizer
     x = values.reshape(-1)[:SAMPLE].float()
     expanded = q.normalizer.expand(found.scales, found.shape).expand(found.shape)

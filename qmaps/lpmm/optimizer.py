@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
-from qmaps.errors import DAMAGE, BadValueError, QmapsError
+from qmaps.errors import BadValueError
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
@@ -181,15 +181,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         """As every optimizer; gradients that the checkpoint does not have are left empty."""
         check_form(saved)
         ours = self._low_precision()
-        try:
-            micro_batches, pending = self._accumulated(saved.get("accumulated"), ours)
-        except QmapsError:
-            raise
-        except DAMAGE as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise BadValueError(
-                f"the parts of 'accumulated' in state_dict do not fit together ({reason})"
-            ) from error
+        micro_batches, pending = self._accumulated(saved.get("accumulated"), ours)
         super()._load({k: v for k, v in saved.items() if k != "accumulated"})
         self._micro_batches = micro_batches
         self._drops = None

@@ -70,7 +70,7 @@ class LowPrecisionParameter(LowPrecisionTensor):
 
     @property
     def grad(self) -> LowPrecisionTensor | None:
-        """What has been accumulated."""
+        """Accumulated gradient."""
         if self.accumulator is None or not self.accumulator.count:
             return None
         return LowPrecisionTensor(self.accumulator.total, self.dtype)
@@ -228,7 +228,7 @@ class _Decode(torch.autograd.Function):
 
 
 class _Saved(NamedTuple):
-    """What autograd saves in place of decoded values: how to view them when decoded again."""
+    """Saved tensor of autograd: the view to take once it is decoded again."""
 
     param: LowPrecisionParameter
     writes: int

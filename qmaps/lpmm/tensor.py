@@ -130,7 +130,7 @@ class LowPrecisionTensor(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """What C++ calls without having asked `__torch_function__`."""
+        """Handle operators that C++ calls without `__torch_function__`."""
         if func._schema.is_mutable:
             raise BadTypeError(f"{func} cannot write to a {cls.__name__}; use its copy_")
         return func(*decoded(args), **decoded(dict(kwargs or {})))
@@ -174,7 +174,7 @@ def _plainly(func: Callable[..., Any], args: Any, named: dict[str, Any]) -> Any:
 
 
 def _writes(name: str) -> bool:
-    """Whether a function of this name writes its first argument."""
+    """Return True if a function of this name writes its first argument."""
     if name.startswith("__"):
         return name == "__setitem__" or (name.startswith("__i") and name in _AUGMENTED)
     return name.endswith("_")

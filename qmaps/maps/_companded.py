@@ -29,7 +29,7 @@ class CompandedMap(Map):
     @property
     @abstractmethod
     def transform(self) -> Transform:
-        """What the values are evenly spaced under."""
+        """Transform under which the values are evenly spaced."""
 
     def values(self) -> Tensor:
         return self.transform.expanded(self._transforms())

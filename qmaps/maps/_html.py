@@ -1,4 +1,4 @@
-"""How objects show themselves in notebooks: a small table in the notebook's own colours."""
+"""Tables of objects in notebooks, in the notebook's colours."""
 
 from __future__ import annotations
 

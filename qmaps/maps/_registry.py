@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoints
 from types import ModuleType
 from typing import Any
+
+from qmaps.errors import BadValueError, shown
 
 
 def modules(package: str, path: list[str]) -> list[ModuleType]:
@@ -24,13 +26,33 @@ def brought(points: EntryPoints) -> Iterator[tuple[str, Any]]:
         points: entry points of one group.
 
     Yields:
-        The name and the object of each entry point; one that raises is ignored with a warning.
+        The name and the object of each entry point; one that raises or exits is ignored with a
+        warning.
     """
     for point in points:
         try:
             yield point.name, point.load()
-        except Exception as error:  # a broken plugin must not break qmaps
+        except (Exception, SystemExit) as error:  # a broken plugin must not break qmaps
             ignored(point.group, point.name, f"{type(error).__name__}: {error}")
+
+
+def refuse_built_in(name: str, made: Any, known: Mapping[str, Any], kind: str) -> None:
+    """Raise if `name` is that of a built-in part, in any letter case.
+
+    Args:
+        name: the name of a new part.
+        made: the new part, a class or a function.
+        known: the parts that there are, by name.
+        kind: for the error message, such as ``map``.
+
+    Raises:
+        BadValueError: a part of qmaps has that name.
+    """
+    for other, part in known.items():
+        module = part.__module__
+        own = module.startswith("qmaps.") and module != getattr(made, "__module__", "")
+        if own and other.lower() == name.lower():
+            raise BadValueError(f"name={shown(name)} is the name of a built-in {kind}")
 
 
 def ignored(group: str, name: str, why: str) -> None:

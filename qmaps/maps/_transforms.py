@@ -129,7 +129,7 @@ TRANSFORMS: tuple[type[Transform], ...] = (
 
 
 def written() -> list[str]:
-    """How specs name the transforms."""
+    """Forms of the transforms in specs."""
     return [cls.name if cls.number is None else f"{cls.name}<{cls.number}>" for cls in TRANSFORMS]
 
 

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.maps import _html
+from qmaps.maps._registry import refuse_built_in
 from qmaps.maps.nearest import thresholds
 
 P = ParamSpec("P")
@@ -49,6 +50,7 @@ class Map(ABC):
     def __init_subclass__(cls, *, name: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if name is not None:
+            refuse_built_in(name, cls, REGISTRY, "map")
             cls.spec_name = name
             REGISTRY[name] = cls
 
@@ -72,12 +74,12 @@ class Map(ABC):
 
     @property
     def counted(self) -> bool:
-        """Whether the codebook is stored, and counted, with every tensor."""
+        """True if the codebook is stored, and counted, with every tensor."""
         return self.fitted
 
     @property
     def position_rounding(self) -> bool:
-        """Whether stochastic rounding is unbiased in log2 ranges instead of the value."""
+        """True if stochastic rounding is unbiased in log2 ranges instead of the value."""
         return False
 
     def widths(self, signed: bool) -> range:
@@ -160,7 +162,7 @@ class Map(ABC):
         return self.spec
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """HTML table for notebooks."""
         return _html.table(
             type(self).__name__,
             [

@@ -89,7 +89,7 @@ class Codebook(Map):
 
     @property
     def counted(self) -> bool:
-        """Whether the codebook is stored, and counted, with every tensor."""
+        """True if the codebook is stored, and counted, with every tensor."""
         return self.per_tensor
 
     def values(self) -> Tensor:

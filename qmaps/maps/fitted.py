@@ -114,10 +114,10 @@ class Cells(Protocol):
         """The weighted sum of squared errors of the nearest codes."""
 
     def refined(self, codebook: Tensor) -> Tensor:
-        """What Lloyd's iteration makes of an ascending float64 codebook."""
+        """Refine an ascending float64 codebook by Lloyd's iteration."""
 
     def partition(self, cut: Tensor, size: int) -> list[int]:
-        """Which `size` intervals between cuts cost least: the cuts that end them, last first."""
+        """Return the cuts that end the `size` intervals of the lowest cost, last first."""
 
 
 class Engine(Protocol):
@@ -148,5 +148,5 @@ def fit_on(engine: Engine) -> None:
 
 
 def engine() -> Engine:
-    """What fits run on."""
+    """Engine of fits."""
     return _engines[0]

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from qmaps.maps._registry import modules
+from qmaps.maps._registry import modules, refuse_built_in
 from qmaps.metrics._sums import Sums
 
 __all__ = ["METRICS", "SUMMED", "Metric", "Sums", "measure", "measure_sums", "register"]
@@ -41,7 +41,11 @@ def register(name: str, metric: Metric, from_sums: Callable[[Sums], float] | Non
         metric: computes it from float32 values, the decoded values, their codes and the size of
             the codebook.
         from_sums: its second form, if it has one.
+
+    Raises:
+        BadValueError: a metric of qmaps has that name, in any letter case.
     """
+    refuse_built_in(name, metric, METRICS, "metric")
     METRICS[name] = metric
     if from_sums is not None:
         SUMMED[name] = from_sums

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import BadTypeError, SpecError
+from qmaps.maps._registry import refuse_built_in
 from qmaps.maps.base import Map
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Normalizer(ABC):
     def __init_subclass__(cls, *, name: str | None = None, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if name is not None:
+            known = {other: each for each in REGISTRY for other in (each.spec_name, *each.aliases)}
+            refuse_built_in(name, cls, known, "normalizer")
             cls.spec_name = name
             REGISTRY.append(cls)
 
@@ -86,26 +89,26 @@ class Normalizer(ABC):
 
     @property
     def clips(self) -> bool:
-        """Whether an element can be larger than its scale, which was rounded down."""
+        """True if an element can be larger than its scale, which was rounded down."""
         return False
 
     @property
     def ones(self) -> bool:
-        """Whether every scale is 1; see `Map.for_scales`."""
+        """True if every scale is 1; see `Map.for_scales`."""
         return False
 
     @property
     def alone(self) -> bool:
-        """Whether it combines neither with others under ``&`` nor with a format of scales."""
+        """True if it combines neither with others under ``&`` nor with a format of scales."""
         return self.ones or not self.linear
 
     @property
     def powers_of_two(self) -> bool:
-        """Whether every scale is a power of two; see `Map.for_scales`."""
+        """True if every scale is a power of two; see `Map.for_scales`."""
         return False
 
     def extents(self, dims: int) -> tuple[Extent, ...] | None:
-        """What each stored part spans in a tensor of `dims` dimensions.
+        """Extent of each stored part in a tensor of `dims` dimensions.
 
         None means that shards of a tensor cannot have such scales.
         """

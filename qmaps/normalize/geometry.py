@@ -54,7 +54,7 @@ class Part:
 
     @property
     def plain(self) -> bool:
-        """Whether the scales are stored in float32."""
+        """True if the scales are stored in float32."""
         return self.ends is None and self.stored is Stored.FLOAT32
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import SpecError
+from qmaps.maps._registry import refuse_built_in
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, refuse_combined
 from qmaps.normalize.extent import Extent
 from qmaps.normalize.minimum import Minimum
@@ -37,6 +38,7 @@ class ScaleFormat(Normalizer):
     def __init_subclass__(cls, *, suffix: str | None = None) -> None:
         super().__init_subclass__()
         if suffix is not None:
+            refuse_built_in(suffix, cls, SUFFIXES, "format of scales")
             cls.suffix = suffix
             SUFFIXES[suffix] = cls
 

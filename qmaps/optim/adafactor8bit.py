@@ -13,18 +13,7 @@ class Adafactor8bit(FixedWidth, Adafactor):
     ``B128/DE@8s``. Rows and columns are quantized where there are more than `min_quantized_size`
     of them; those of projected gradients stay in 32 bits.
 
-    Args:
-        params, lr, beta2_decay, eps, d, weight_decay, beta1, beta2, relative_step, scale_parameter,
-            scale_weight_decay, factored, beta3, came_eps, fira_margin, apollo_rank,
-            apollo_scale_type, apollo_scale, apollo_update_proj_gap, apollo_factorize: as for
-            `Adafactor`.
-        block_size: elements per range of second moments, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `Adafactor`, and `block_size` for `state_quantizers` (`FixedWidth`).
 
     Source: 8-bit Adafactor, project page and its later development.
 

@@ -73,7 +73,7 @@ def _with_options(group: Any) -> Any:
 
 
 def _is_below(floor: float | None, param: Tensor, state: Mapping[str, Any]) -> bool:
-    """Whether torch would raise a second moment to its floor, which is that of its root."""
+    """Return True if torch would raise a second moment to its floor, which is that of its root."""
     if floor is None:
         floor = torch.finfo(param.dtype).eps
     if "row_var" in state:

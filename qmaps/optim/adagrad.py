@@ -112,28 +112,12 @@ class Adagrad(QuantizedOptimizer):
 class Adagrad8bit(EightBit, Adagrad):
     """`Adagrad` with an 8-bit sum: ``B256/DE-0@8u``.
 
-    Args:
-        params, lr, lr_decay, weight_decay, initial_accumulator_value, eps: as for `Adagrad`.
-        block_size: elements per scale, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `Adagrad`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """
 
 
 class Adagrad4bit(FourBit, Adagrad):
     """`Adagrad` with a 4-bit sum: ``B128/DE-0@4u``.
 
-    Args:
-        params, lr, lr_decay, weight_decay, initial_accumulator_value, eps: as for `Adagrad`.
-        block_size: elements per scale, at least 1; 128 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `Adagrad`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """

@@ -131,28 +131,12 @@ def descend(
 class Adam8bit(EightBit, Adam):
     """`Adam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
 
-    Args:
-        params, lr, betas, eps, weight_decay: as for `Adam`.
-        block_size: elements per scale, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `Adam`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """
 
 
 class Adam4bit(FourBit, Adam):
     """`Adam` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``.
 
-    Args:
-        params, lr, betas, eps, weight_decay: as for `Adam`.
-        block_size: elements per scale, at least 1; 128 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `Adam`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """

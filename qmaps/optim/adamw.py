@@ -89,15 +89,7 @@ class AdamW8bit(EightBit, AdamW):
     The second map leaves out zero, so that no second moment decodes to it. The paper's own
     pair is ``AdamW(..., state_quantizers="paper-8bit")``.
 
-    Args:
-        params, lr, betas, eps, weight_decay: as for `AdamW`.
-        block_size: elements per scale, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `AdamW`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """
 
 
@@ -108,15 +100,7 @@ class AdamW4bit(FourBit, AdamW):
     does not change unless a step moves it by half the distance to the next one. The map of the
     second leaves out zero. The paper's own pair is ``AdamW(..., state_quantizers="paper-4bit")``.
 
-    Args:
-        params, lr, betas, eps, weight_decay: as for `AdamW`.
-        block_size: elements per scale, at least 1; 128 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `AdamW`, and `block_size` for `state_quantizers` (`FixedWidth`).
 
     Source: 4-bit optimizers, section 4.1 (``DE-0``).
     """

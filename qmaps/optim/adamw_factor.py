@@ -123,15 +123,7 @@ class AdamW8bitFactor(EightBit, AdamWFactor):
 
     The second moment of tensors that are not factored is ``B256/DE-0@8u``.
 
-    Args:
-        params, lr, betas, eps, weight_decay: as for `AdamWFactor`.
-        block_size: elements per scale, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `AdamWFactor`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """
 
 
@@ -141,15 +133,7 @@ class AdamW4bitFactor(FourBit, AdamWFactor):
     The second moment of tensors that are not factored is ``B128/DE-0@4u``. The paper's first moment
     is rounded to nearest: ``AdamWFactor(..., state_quantizers="paper-4bit")``.
 
-    Args:
-        params, lr, betas, eps, weight_decay: as for `AdamWFactor`.
-        block_size: elements per scale, at least 1; 128 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `AdamWFactor`, and `block_size` for `state_quantizers` (`FixedWidth`).
 
     Source: after 4-bit optimizers, section 5 ("4-bit Factor").
     """

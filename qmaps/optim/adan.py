@@ -139,28 +139,12 @@ class Adan(QuantizedOptimizer):
 class Adan8bit(EightBit, Adan):
     """`Adan` with 8-bit states: ``B256/DE@8s`` three times and ``B256/DE-0@8u``.
 
-    Args:
-        params, lr, betas, eps, weight_decay, no_prox: as for `Adan`.
-        block_size: elements per scale, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `Adan`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """
 
 
 class Adan4bit(FourBit, Adan):
     """`Adan` with 4-bit states: ``B128/DE@4s+sr`` three times and ``B128/DE-0@4u``.
 
-    Args:
-        params, lr, betas, eps, weight_decay, no_prox: as for `Adan`.
-        block_size: elements per scale, at least 1; 128 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `Adan`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """

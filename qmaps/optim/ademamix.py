@@ -157,15 +157,7 @@ class AdEMAMix(QuantizedOptimizer):
 class AdEMAMix8bit(EightBit, AdEMAMix):
     """`AdEMAMix` with 8-bit moments: ``B256/DE@8s`` twice and ``B256/DE-0@8u``.
 
-    Args:
-        params, lr, betas, alpha, t_alpha, t_beta3, eps, weight_decay: as for `AdEMAMix`.
-        block_size: elements per scale, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `AdEMAMix`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """
 
 
@@ -175,13 +167,5 @@ class AdEMAMix4bit(FourBit, AdEMAMix):
     Rounded to the nearest of 16 values, a moment as slow as n would stand still, since a gradient
     moves it by 1e-4 of itself. Rounded stochastically (``+sr``), it moves in expectation.
 
-    Args:
-        params, lr, betas, alpha, t_alpha, t_beta3, eps, weight_decay: as for `AdEMAMix`.
-        block_size: elements per scale, at least 1; 128 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `AdEMAMix`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """

@@ -42,7 +42,7 @@ class Projection:
 
     @property
     def from_right(self) -> bool:
-        """Whether columns are projected, which leaves rows as the channels."""
+        """True if columns are projected, which leaves rows as the channels."""
         return self.sides[0] >= self.sides[1]
 
     @property

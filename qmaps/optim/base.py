@@ -226,7 +226,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether steps unscale gradients by themselves; `torch.amp.GradScaler` reads it."""
+        """True if steps unscale gradients by themselves; `torch.amp.GradScaler` reads it."""
         return self._stepper.unscales(self)
 
     @property
@@ -317,14 +317,16 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         return hooks.save(self, self._saved)
 
     def _saved(self) -> dict[str, Any]:
-        """What `state_dict` returns, before hooks."""
+        """Result of `state_dict` before hooks."""
         return saved_states.saved(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load the result of `state_dict`, bit for bit, or the checkpoint of the torch optimizer.
 
         Float states of a torch checkpoint are quantized where this optimizer quantizes them.
-        Options come from the checkpoint where it has them.
+        Options come from the checkpoint where it has them. `overrides` of a group are those of the
+        checkpoint, with a warning where this optimizer was given others; where the checkpoint has
+        none, this optimizer's stay.
 
         If an error is raised, nothing has changed.
 
@@ -336,8 +338,9 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         hooks.load(self, state_dict, self._load)
 
     def _load(self, saved: Any) -> None:
-        """What `load_state_dict` does, without hooks."""
+        """`load_state_dict` without hooks."""
         groups, states = saved_states.read(self, saved)
+        saved_states.warn_of_overrides(self.param_groups, groups, stacklevel=4)
         if (about := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
             saved_states.warn_of_stream(about.get("stream", 1), groups, states, stacklevel=4)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})

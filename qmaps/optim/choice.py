@@ -1,4 +1,4 @@
-"""Which states are quantized, by which quantizer, and why: all of it is decided here."""
+"""Choice of a quantizer for each state, with its reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _marks = 0
 
 
 class Decision(NamedTuple):
-    """What is to become of one state of one parameter.
+    """Decision about one state of one parameter.
 
     Attributes:
         quantizer: None keeps it in 32 bits.
@@ -57,7 +57,7 @@ def keep_in_32_bits(param: Tensor, why: str) -> None:
 
 
 def global_numel(param: Tensor) -> int:
-    """How many elements a parameter has before it is sharded.
+    """Number of elements of a parameter before it is sharded.
 
     A DTensor (``fully_shard``, tensor parallelism) knows by itself. A wrapper that hands an
     optimizer plain tensors that are shards sets the attribute `qmaps_global_numel` on them; with
@@ -158,6 +158,12 @@ class Choices:
                     raise BadValueError(
                         f"{option} sets {name!r} to {q.spec}, which is unsigned; {name} has "
                         "negative values and needs a signed map"
+                    )
+                harmless = name in self._signed or not q.map.signed or q.map.fitted
+                if not (harmless or q.keeps_zero):
+                    raise BadValueError(
+                        f"{option} sets {name!r} to {q.spec}, which makes zeros negative; "
+                        f"{name} is never negative and needs an unsigned map"
                     )
                 self._known[q.spec] = q
                 specs[name] = q.spec

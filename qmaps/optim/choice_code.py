@@ -13,6 +13,7 @@ WIDTH = 100
 """Characters of a line."""
 OPTIONS = "# Give lr, weight_decay and the other options as before."
 IN_GROUPS = "# Give the options that all groups share as before."
+GROUPED = ("lr", "betas", "eps", "weight_decay")
 FILL = """\
 for name, param in model.named_parameters():
     number = next((n for pattern, n in patterns.items() if fnmatchcase(name, pattern)), {rest})
@@ -36,7 +37,7 @@ def of(
         overrides: the same by pattern of parameter names.
         codebooks: `bits`, `signed` and `values` of each codebook by its label.
         options: further arguments of the optimizer.
-        of_parameters: options of each parameter by its name; those with equal ones form a group.
+        of_parameters: options of each parameter's group by its name.
     """
     groups = _groups(of_parameters)
     lines = [f"from qmaps.optim import {optimizer}", ""]
@@ -59,9 +60,17 @@ def of(
 
 
 def _groups(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Lines that put a model's parameters into groups; none if one group has them all."""
-    code = {name: "".join(f", {_quoted(k)}: {v!r}" for k, v in own.items())
-            for name, own in options.items()}  # fmt: skip
+    """Lines that put a model's parameters into groups; none if `GROUPED` options are all equal."""
+
+    def option(name: str, key: str) -> str:
+        value = options[name].get(key)
+        if key == "lr":  # which a schedule has changed
+            value = options[name].get("initial_lr", value)
+        shown = tuple(value) if isinstance(value, list) else value
+        return "" if value is None else f', "{key}": {shown!r}'
+
+    differing = [key for key in GROUPED if len({option(name, key) for name in options}) > 1]
+    code = {name: "".join(option(name, key) for key in differing) for name in options}
     groups = list(dict.fromkeys(code.values()))
     if len(groups) < 2:
         return []

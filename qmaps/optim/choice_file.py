@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,9 @@ KEYS = (
     *("format", "optimizer", "state_quantizers", "overrides", "min_quantized_size"),
     *("codebooks", "provenance"),
 )
+ALIASED = 10_000
+"""Values that the aliases of a YAML file may stand for, at most."""
+
 IN_32_BITS = ("32-bit", "32bit")
 """What files, and the dicts of a `Choice`, call the absence of a quantizer; None does too."""
 
@@ -118,8 +122,8 @@ class Choice:
         """Python code that makes the optimizer with parameter groups.
 
         Args:
-            options: options such as `weight_decay` by parameter name. Parameters with equal ones
-                form a group.
+            options: options of each parameter's group by the parameter's name. Those of lr, betas,
+                eps and weight_decay that differ are given to the groups.
         """
         books = {label: _described(book) for label, book in self.codebooks().items()}
         return choice_code.of(
@@ -177,7 +181,7 @@ class Choice:
                 without PyYAML.
         """
         source = Path(path)
-        read = _yaml(source).safe_load if _is_yaml(source) else json.loads
+        read = partial(_read_yaml, _yaml(source)) if _is_yaml(source) else _read_json
         try:
             return cls._of(_content(source, read))
         except QmapsError as error:
@@ -239,7 +243,7 @@ class Choice:
                 yield from (q for q in given.values() if isinstance(q, Quantizer))
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """HTML table for notebooks."""
         rows = [("all parameters", self.state_quantizers), *self.overrides.items()]
         lines = [
             (name, state, str(spec))
@@ -362,6 +366,37 @@ def _yaml(path: Path) -> ModuleType:
         ) from None
 
 
+def _read_json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_unique)
+
+
+def _read_yaml(yaml: ModuleType, text: str) -> Any:
+    loader = yaml.SafeLoader(text)
+    root = loader.get_single_node()
+    # Aliases of aliases make a few bytes into more values than any memory holds.
+    rest, left = [root] if root else [], len(text) + ALIASED
+    while rest:
+        node = rest.pop()
+        left -= 1
+        if left < 0:
+            raise BadValueError("its aliases stand for too many values; write them out")
+        if isinstance(node.value, list):
+            pairs = [each for each in node.value if isinstance(each, tuple)]
+            _unique([(key.value, value) for key, value in pairs])
+            rest += [each for pair in pairs for each in pair] or node.value
+    return loader.construct_document(root) if root else None
+
+
+def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """A dict of `pairs`, none of which would replace another."""
+    found: dict[Any, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise BadValueError(f"it has the key {shown(key)} twice in one dict")
+        found[key] = value
+    return found
+
+
 def _content(path: Path, read: Callable[[str], Any]) -> Mapping[str, Any]:
     """The dict in a file, which has the keys of a choice."""
     try:
@@ -372,6 +407,8 @@ def _content(path: Path, read: Callable[[str], Any]) -> Mapping[str, Any]:
         text = "\0"
     try:
         plain = read(text)
+    except (QmapsError, MemoryError):
+        raise
     except Exception:  # PyYAML's errors have no base that is known here
         plain = None
     if not isinstance(plain, dict):

@@ -25,7 +25,7 @@ def described(
     storage: dict[str, Any],
     observers: tuple[Observer, ...] = (),
 ) -> ParameterStep:
-    """What an engine is told of a parameter.
+    """Describe a parameter to engines.
 
     Args:
         optimizer: whose parameter it is.

@@ -34,7 +34,7 @@ def with_gradients(optimizer: QuantizedOptimizer) -> list[Entry]:
 
 
 def label_of(optimizer: QuantizedOptimizer, number: int) -> str:
-    """How messages name a parameter: by its name, or by its number where there are no names."""
+    """Label of a parameter in messages: its name, or its number where there are no names."""
     rest = number
     for group in optimizer.param_groups:
         if rest < len(group["params"]):

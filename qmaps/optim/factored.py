@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 
 
 def factors(shape: Shape) -> bool:
-    """Whether a tensor of this shape has rows and columns."""
+    """Return True if a tensor of this shape has rows and columns."""
     return len(shape) >= 2
 
 

@@ -166,28 +166,12 @@ def _ratio(param_norm: Tensor, update_norm: Tensor, s: dict[str, float]) -> Tens
 class LAMB8bit(EightBit, LAMB):
     """`LAMB` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
 
-    Args:
-        params, lr, betas, eps, weight_decay, bias_correction, trust_clip, max_unorm: as for `LAMB`.
-        block_size: elements per scale, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `LAMB`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """
 
 
 class LAMB4bit(FourBit, LAMB):
     """`LAMB` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``.
 
-    Args:
-        params, lr, betas, eps, weight_decay, bias_correction, trust_clip, max_unorm: as for `LAMB`.
-        block_size: elements per scale, at least 1; 128 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `LAMB`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """

@@ -159,28 +159,12 @@ def _ratio(param_norm: Tensor, grad_norm: Tensor, s: dict[str, float]) -> Tensor
 class LARS8bit(EightBit, LARS):
     """`LARS` with an 8-bit momentum buffer: ``B256/DE@8s``.
 
-    Args:
-        params, lr, momentum, weight_decay, trust_coefficient, nesterov, max_unorm: as for `LARS`.
-        block_size: elements per scale, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `LARS`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """
 
 
 class LARS4bit(FourBit, LARS):
     """`LARS` with a 4-bit momentum buffer: ``B128/DE@4s+sr``.
 
-    Args:
-        params, lr, momentum, weight_decay, trust_coefficient, nesterov, max_unorm: as for `LARS`.
-        block_size: elements per scale, at least 1; 128 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `LARS`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """

@@ -102,28 +102,12 @@ class Lion(QuantizedOptimizer):
 class Lion8bit(EightBit, Lion):
     """`Lion` with an 8-bit momentum: ``B256/DE@8s``.
 
-    Args:
-        params, lr, betas, weight_decay: as for `Lion`.
-        block_size: elements per scale, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `Lion`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """
 
 
 class Lion4bit(FourBit, Lion):
     """`Lion` with a 4-bit momentum: ``B128/DE@4s+sr``.
 
-    Args:
-        params, lr, betas, weight_decay: as for `Lion`.
-        block_size: elements per scale, at least 1; 128 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `Lion`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """

@@ -1,4 +1,4 @@
-"""What an optimizer's states take, and why."""
+"""Memory of an optimizer's states, with the reason for each quantizer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class StateMemory:
 
 @dataclass(frozen=True)
 class Memory:
-    """What states take, one row for each parameter and state; printed, it is a table.
+    """Memory of states, one row for each parameter and state; prints as a table.
 
     Step counters, of 4 bytes each, are left out, as they are in `state_nbytes`. So are frozen
     parameters, which get no states, as long as they have none.
@@ -81,7 +81,7 @@ class Memory:
 
     @property
     def predicted(self) -> bool:
-        """Whether some of the states are not there yet."""
+        """True if some of the states are not there yet."""
         return any(row.predicted for row in self.rows)
 
     def __iter__(self) -> Iterator[StateMemory]:
@@ -123,7 +123,7 @@ class Memory:
         return lines
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """HTML table for notebooks."""
         header, *lines = self._lines(LONGEST)
         return _html.grid("Memory of optimizer states", header, lines, self._totals())
 
@@ -143,7 +143,7 @@ class Memory:
 
 
 def memory(optimizer: QuantizedOptimizer) -> Memory:
-    """What the states of an optimizer take, or will take once there are any."""
+    """Memory of the states of an optimizer, also before the first step."""
     rows = []
     numel = whole = 0
     for number, group in enumerate(optimizer.param_groups):

@@ -134,7 +134,7 @@ class Muon(QuantizedOptimizer):
 
     @classmethod
     def lack(cls, param: Tensor) -> str:
-        """Why the rule cannot step a parameter; empty if it can."""
+        """Reason why the rule cannot step a parameter; empty if it can."""
         if param.ndim == 2:
             return ""
         return (
@@ -184,16 +184,7 @@ def _ratio(param: Tensor, adjustment: str | None) -> float:
 class Muon8bit(EightBit, Muon):
     """`Muon` with an 8-bit momentum: ``B256/DE@8s``.
 
-    Args:
-        params, lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn:
-            as for `Muon`.
-        block_size: elements per scale, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `Muon`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """
 
 
@@ -203,14 +194,5 @@ class Muon4bit(FourBit, Muon):
     Rounded to nearest, ``Muon(params, state_quantizers={"momentum_buffer": "B128/DE@4s"})`` ended
     lower on the model that was tried, and `Muon8bit` where 32 bits did (reports/muon.md).
 
-    Args:
-        params, lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn:
-            as for `Muon`.
-        block_size: elements per scale, at least 1; 128 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `Muon`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """

@@ -36,9 +36,9 @@ class NAdam(QuantizedOptimizer):
             + lr * mu_{t+1} / (1 - mu_1 * ... * mu_{t+1}) * m
         p = p - u / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 
-    The update uses the new moments before they are encoded. States are named as torch names
-    them: `exp_avg` for m, `exp_avg_sq` for v, and `step`. The product of the mu_t is kept in float32
-    as `mu_product`, so that betas[0] and momentum_decay may change between steps.
+    The update uses the new moments before they are encoded. States have torch's names: `exp_avg`
+    for m, `exp_avg_sq` for v, and `step`. The product of the mu_t is kept in float32 as
+    `mu_product`, so that betas[0] and momentum_decay may change between steps.
 
     Args:
         params: parameters, or groups of them.
@@ -131,7 +131,7 @@ class NAdam(QuantizedOptimizer):
         param.sub_(mixed.div_(denominator))
 
     def product(self, storage: Mapping[str, Any], group: dict[str, Any]) -> float | None:
-        """What `mu_product` begins with: 1, or what `step` gives where older states lack it."""
+        """Initial value of `mu_product`: 1, or the product up to `step` for older states."""
         if PRODUCT in storage:
             return None
         since = int(storage.get("step", 0)) - int(storage.get(RESET, 0))
@@ -151,30 +151,12 @@ def product_after(steps: int, group: Mapping[str, Any]) -> float:
 class NAdam8bit(EightBit, NAdam):
     """`NAdam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
 
-    Args:
-        params, lr, betas, eps, weight_decay, momentum_decay, decoupled_weight_decay: as for
-            `NAdam`.
-        block_size: elements per scale, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `NAdam`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """
 
 
 class NAdam4bit(FourBit, NAdam):
     """`NAdam` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``.
 
-    Args:
-        params, lr, betas, eps, weight_decay, momentum_decay, decoupled_weight_decay: as for
-            `NAdam`.
-        block_size: elements per scale, at least 1; 128 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `NAdam`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """

@@ -1,4 +1,4 @@
-"""What a NaN or infinity in a gradient does: the values of the option `nonfinite`.
+"""Policies for NaN and infinity in gradients: the values of the option `nonfinite`.
 
 The host checks gradients, on all processes that have shards of them. An engine that checks
 gradients itself on its device learns from `ParameterStep.skips` whether to skip the step.
@@ -37,7 +37,7 @@ def check_policy(policy: Any) -> None:
 def leaves_out(
     optimizer: QuantizedOptimizer, entries: Sequence[Entry], *, skipping: bool = True
 ) -> bool:
-    """Whether to skip the step of these parameters.
+    """Return True if to skip the step of these parameters.
 
     All processes that have shards of a parameter make the same decision.
 
@@ -114,7 +114,7 @@ def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
 
 
 def bad_scales(t: QuantizedTensor) -> tuple[int, int]:
-    """How many scales of `t` are NaN or infinite, and the flat index of the first.
+    """Number of scales of `t` that are NaN or infinite, and the flat index of the first.
 
     A NaN or infinite element makes its scale NaN or infinite, and every element that shares the
     scale decodes to NaN or infinity.

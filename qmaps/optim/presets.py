@@ -13,7 +13,7 @@ from qmaps.maps.codebook import Codebook
 
 @dataclass(frozen=True)
 class Preset:
-    """What a preset does with a state, which depends on the state's sign alone.
+    """Quantizers of a preset, chosen by the sign of a state alone.
 
     Attributes:
         signed: spec of states that can be negative, None for 32 bits; ``{block}``, if it has one,

@@ -142,28 +142,12 @@ class RMSprop(QuantizedOptimizer):
 class RMSprop8bit(EightBit, RMSprop):
     """`RMSprop` with 8-bit states: ``B256/DE-0@8u``, signed ones ``B256/DE@8s``.
 
-    Args:
-        params, lr, alpha, eps, weight_decay, momentum, centered: as for `RMSprop`.
-        block_size: elements per scale, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `RMSprop`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """
 
 
 class RMSprop4bit(FourBit, RMSprop):
     """`RMSprop` with 4-bit states: ``B128/DE-0@4u``, signed ones ``B128/DE@4s+sr``.
 
-    Args:
-        params, lr, alpha, eps, weight_decay, momentum, centered: as for `RMSprop`.
-        block_size: elements per scale, at least 1; 128 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `RMSprop`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """

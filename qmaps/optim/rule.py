@@ -74,7 +74,7 @@ class UpdateRule:
 
     @classmethod
     def lack(cls, param: Tensor) -> str:  # noqa: ARG003
-        """Why the rule cannot step a parameter, as the end of a sentence; empty if it can."""
+        """Reason why the rule cannot step a parameter, to end a sentence; empty if it can."""
         return ""
 
     @abstractmethod
@@ -135,7 +135,7 @@ class UpdateRule:
         return dict.fromkeys(self.states, tuple(param.shape))
 
     def product(self, storage: Mapping[str, Any], group: dict[str, Any]) -> float | None:  # noqa: ARG002
-        """What `mu_product` begins with; None if it is in `storage`, or not one of `numbers`.
+        """Initial value of `mu_product`; None if it is in `storage`, or not one of `numbers`.
 
         Args:
             storage: a parameter's states, and the number of its steps.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,7 @@ from qmaps.distributed.shards import Shard, is_distributed, local, shard_of
 from qmaps.engines.dense import lack
 from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
 from qmaps.engines.step import COUNTER, NUMBERS, PRODUCT, RESET, codes_of
-from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
+from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, StateWarning, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import Choices, check_patterns, listed
 from qmaps.optim.entries import label_of
@@ -149,12 +150,7 @@ def read(
     try:
         with choices.learning(state_dict["state"]):
             return _read(optimizer, choices, state_dict)
-    except DAMAGE as error:
-        if not isinstance(error, QmapsError):
-            reason = f"{type(error).__name__}: {error}"
-            raise BadValueError(
-                f"the parts of state_dict do not fit together ({reason})"
-            ) from error
+    except QmapsError as error:
         written_by = state_dict.get(ABOUT, {}).get("optimizer", type(optimizer).__name__)
         if written_by == type(optimizer).__name__:
             raise
@@ -185,6 +181,39 @@ def warn_of_stream(
             UserWarning,
             stacklevel=stacklevel + 1,
         )
+
+
+def warn_of_overrides(own: Sequence[Group], loaded: Sequence[Group], stacklevel: int) -> None:
+    """Warn if loading replaces overrides by others.
+
+    Args:
+        own: the parameter groups before loading.
+        loaded: the parameter groups after loading.
+        stacklevel: of the warning, seen from the caller.
+    """
+    replaced = [
+        name
+        for before, after in zip(own, loaded, strict=True)
+        for name, asked, found in zip(
+            before.get("param_names", ()), _overridden(before), _overridden(after), strict=False
+        )
+        if asked not in (None, found)
+    ]
+    if replaced:
+        warnings.warn(
+            f"this optimizer's overrides of {listed(replaced)} are replaced by the checkpoint's; "
+            "set 'overrides' in param_groups to change them after loading",
+            StateWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _overridden(group: Group) -> Iterator[State | None]:
+    """Overrides of a group for each of its parameters; None without overrides."""
+    for name in group.get("param_names", ()):
+        matching = (s for pattern, s in group["overrides"].items() if fnmatchcase(name, pattern))
+        specs = next(matching, None)
+        yield specs and {state: spec for state, spec in specs.items() if spec is not None}
 
 
 def _rounds_stochastically(param: Tensor, group: Group, state: Any) -> bool:
@@ -279,6 +308,8 @@ def _groups(
             if (key not in TORCH_OPTIONS or key in own) and key != "params"
         }
         merged = {**own, **kept}
+        if own["overrides"] and not kept.get("overrides"):  # they follow the names given with them
+            merged |= {name: own[name] for name in ("overrides", "param_names") if name in own}
         try:
             merged["state_quantizers"] = choices.specs(merged["state_quantizers"])
             merged["overrides"] = choices.overrides(merged["overrides"])
@@ -411,6 +442,11 @@ def read_state(
     if state:
         # torch's SGD counts no steps; one at least has been taken.
         state.setdefault("step", torch.ones((), dtype=COUNTER))
+        if RESET in state and state[RESET] > state["step"]:
+            raise BadValueError(
+                f"state_dict has {RESET}={int(state[RESET])} for {where}, above its "
+                f"step={int(state['step'])}"
+            )
         if (product := optimizer.product(state, group)) is not None:
             state[PRODUCT] = torch.tensor(product, dtype=torch.float32)
     for name in optimizer.state_names:

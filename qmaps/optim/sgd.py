@@ -128,28 +128,12 @@ class SGD(QuantizedOptimizer):
 class SGD8bit(EightBit, SGD):
     """`SGD` with an 8-bit momentum buffer: ``B256/DE@8s``.
 
-    Args:
-        params, lr, momentum, dampening, weight_decay, nesterov: as for `SGD`.
-        block_size: elements per scale, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `SGD`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """
 
 
 class SGD4bit(FourBit, SGD):
     """`SGD` with a 4-bit momentum buffer: ``B128/DE@4s+sr``.
 
-    Args:
-        params, lr, momentum, dampening, weight_decay, nesterov: as for `SGD`.
-        block_size: elements per scale, at least 1; 128 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `SGD`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """

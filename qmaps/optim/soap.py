@@ -125,7 +125,7 @@ class SOAP(QuantizedOptimizer):
 
     @classmethod
     def lack(cls, param: Tensor) -> str:
-        """Why the rule cannot step a parameter; empty if it can."""
+        """Reason why the rule cannot step a parameter; empty if it can."""
         if param.ndim <= DIMENSIONS:
             return ""
         return f"has {param.ndim} dimensions, and SOAP supports at most {DIMENSIONS}"
@@ -193,30 +193,12 @@ class SOAP(QuantizedOptimizer):
 class SOAP8bit(EightBit, SOAP):
     """`SOAP` with 8-bit states: ``B256/DE@8s``, and ``B256/DE-0@8u`` for the second moment.
 
-    Args:
-        params, lr, betas, shampoo_beta, eps, weight_decay, precondition_frequency, max_precond_dim:
-            as for `SOAP`.
-        block_size: elements per scale, at least 1; 256 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `SOAP`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """
 
 
 class SOAP4bit(FourBit, SOAP):
     """`SOAP` with 4-bit states: ``B128/DE@4s+sr``, and ``B128/DE-0@4u`` for the second moment.
 
-    Args:
-        params, lr, betas, shampoo_beta, eps, weight_decay, precondition_frequency, max_precond_dim:
-            as for `SOAP`.
-        block_size: elements per scale, at least 1; 128 if left out.
-        blocksize: the same option under the name that bitsandbytes uses.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
-            passing it raises a `BadValueError`.
+    Takes the arguments of `SOAP`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """

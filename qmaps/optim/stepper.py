@@ -67,7 +67,7 @@ class Stepper:
         self._plans = {at: kept for at, kept in self._plans.items() if at.type != "cpu"}
 
     def unscales(self, optimizer: QuantizedOptimizer) -> bool:
-        """Whether engines divide all gradients by the scale of a `torch.amp.GradScaler`."""
+        """Return True if engines divide all gradients by the scale of a `torch.amp.GradScaler`."""
         params = [param for group in optimizer.param_groups for param in group["params"]]
         return all(self._cuda_engine(optimizer, param.device) is not None for param in params)
 
@@ -194,7 +194,7 @@ class Stepper:
         entries: Sequence[Entry],
         fresh: dict[Tensor, dict[str, Any]],
     ) -> list[ParameterStep]:
-        """What engines are told of parameters, whose states are checked."""
+        """Descriptions of parameters for engines; their states are checked."""
         numbers = {id(group): number for number, group in enumerate(optimizer.param_groups)}
         given = []
         for entry in entries:
@@ -272,7 +272,7 @@ class _Repeated:
         entries: Sequence[Entry],
         observers: tuple[Any, ...],
     ) -> bool:
-        """Whether these are the parameters of the plan, and nothing about them has changed.
+        """Return True if these are the parameters of the plan, and nothing about them has changed.
 
         If so, the next step of the plan takes their gradients.
         """

@@ -82,7 +82,7 @@ def meant(name: str, options: Iterable[str]) -> str:
 
 
 def distance(one: str, other: str) -> int:
-    """How many letters to insert, leave out, replace or swap with the next make them equal.
+    """Number of insertions, deletions, replacements and swaps that make two words equal.
 
     >>> distance("nonfinite", "nonfiniet"), distance("seeds", "seed")
     (1, 1)

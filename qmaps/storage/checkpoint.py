@@ -208,11 +208,10 @@ def _known(stand_ins: Mapping[str, Callable[..., Any]] = MappingProxyType({})) -
     """Within the block ``torch.load`` takes these, and `NUMBERS`, for what they are named."""
     before = torch.serialization.get_safe_globals()
     ours = {**NUMBERS, **stand_ins}
+    marked: list[Any] = [known for known in before if _name_of(known) not in ours]
+    marked += [(kind, name) for name, kind in ours.items()]
     torch.serialization.clear_safe_globals()
-    torch.serialization.add_safe_globals([
-        *(known for known in before if _name_of(known) not in ours),
-        *((kind, name) for name, kind in ours.items()),
-    ])  # fmt: skip
+    torch.serialization.add_safe_globals(marked)
     try:
         yield
     finally:
@@ -236,6 +235,8 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise BadValueError(f"{shown} cannot be read ({error.strerror})") from None
+    except UnicodeEncodeError:
+        raise BadValueError(f"{shown} cannot be read (torch needs a path in Unicode)") from None
     except Exception as error:  # torch raises many kinds on damaged files
         refused = re.search(r"GLOBAL ([\w.]+)", str(error))
         if refused:

@@ -72,7 +72,7 @@ def sealed(content: bytes) -> bytes:
 
 
 def intact(content: bytes) -> bool | None:
-    """Whether the seal in `content` is right; None if there is none."""
+    """Return True if the seal in `content` is right; None if there is none."""
     if SEAL not in content:
         return None
     before, after = _around_seal(content)

@@ -33,7 +33,7 @@ Know = Callable[[Collection[str]], None]
 
 @dataclass(frozen=True)
 class Part:
-    """Where a stream of ``torch.save`` is.
+    """Location of a stream of ``torch.save``.
 
     Attributes:
         path: the file.
@@ -46,7 +46,7 @@ class Part:
     length: int
 
     def load(self, know: Know | None = None) -> Any:
-        """What was saved; see `qmaps.storage.checkpoint.load_part`."""
+        """Load a stream; see `qmaps.storage.checkpoint.load_part`."""
         return checkpoint.load_part(self.path, self.start, self.length, know=know)
 
 
@@ -126,7 +126,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a folder of ``torch.distributed.checkpoint`` holds.
+    """Contents of a folder of ``torch.distributed.checkpoint``.
 
     Attributes:
         tensors: by key.
@@ -322,7 +322,7 @@ def _lies_within(chunk: Chunk, shape: tuple[int, ...]) -> bool:
 
 
 def _overlap(chunks: Sequence[Chunk]) -> bool:
-    """Whether two chunks have an element in common; they have offsets of the same length."""
+    """Return True if two chunks have an element in common; they have offsets of the same length."""
     filled = [chunk for chunk in chunks if 0 not in chunk.sizes]
     near: list[Chunk] = []  # those that reach as far in the first dimension as the next begins
     for chunk in sorted(filled, key=lambda each: each.offsets):
@@ -334,6 +334,6 @@ def _overlap(chunks: Sequence[Chunk]) -> bool:
 
 
 def _meet(one: Chunk, other: Chunk, dims: int) -> bool:
-    """Whether two chunks have indices in common in each of the first `dims` dimensions."""
+    """Return True if two chunks have indices in common in each of the first `dims` dimensions."""
     spans = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
     return all(a < b + n and b < a + m for a, m, b, n in list(spans)[:dims])

@@ -73,7 +73,7 @@ def output_file(path: str | os.PathLike[str], parameter: str = "out") -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is something at `path`; False for a name that no file can have."""
+    """Return True if there is something at `path`; False for a name that no file can have."""
     try:
         return path.exists()
     except OSError:  # the name is too long
@@ -135,7 +135,7 @@ def replacing(path: str | os.PathLike[str], *, anew: bool = False) -> Iterator[P
 
 
 def _linked(temporary: Path, target: Path) -> bool:
-    """Whether there is a file at `target` now: this one, or an earlier one."""
+    """Return True if there is a file at `target` now: this one, or an earlier one."""
     try:
         os.link(temporary, target)
     except FileExistsError:

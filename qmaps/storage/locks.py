@@ -11,11 +11,13 @@ import gc
 import json
 import os
 import platform
+import shutil
 import sys
 import textwrap
 import weakref
-from contextlib import suppress
-from datetime import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -72,7 +74,7 @@ class FolderLock:
 
     @property
     def inherited(self) -> bool:
-        """Whether this is a forked child's copy of its parent's lock."""
+        """True if this is a forked child's copy of its parent's lock."""
         return os.getpid() != self._process
 
     def release(self) -> None:
@@ -91,7 +93,7 @@ class FolderLock:
         self.release()
 
     def _acquire(self, lock: BaseFileLock, parameter: str) -> bool:
-        """Whether the lock is held now; False where the file system has none."""
+        """Return True if the lock is held now; False where the file system has none."""
         try:
             try:
                 lock.acquire(timeout=0)
@@ -114,7 +116,7 @@ class FolderLock:
         return True
 
     def _holder(self) -> str:
-        """Who holds the lock, and what to do about it, for an error message."""
+        """Holder of the lock, and what to do about it, for an error message."""
         try:
             found = json.loads(self._about.read_text(encoding="utf-8"))
             pid, host = int(found["pid"]), str(found["host"])
@@ -124,6 +126,39 @@ class FolderLock:
         if (pid, host) == (os.getpid(), platform.node()):
             return f"is being written by this process {about}; close that recorder or end that run"
         return f"is being written by process {pid} on {host:.30} {about}; wait until it has ended"
+
+
+@contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield an empty folder, and rename it to `path` if the block succeeds.
+
+    Until then it is in the hidden folder ``.NAME.tmp`` beside `path`. If the process is killed,
+    that folder stays, and the next call for the same path removes it.
+
+    Args:
+        path: the folder, which must not exist.
+
+    Raises:
+        OutputError: the folder cannot be written, or another process writes it.
+    """
+    target = Path(path)
+    hidden = target.with_name(f".{target.name}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FolderLock(hidden, "new"):
+            new = hidden / "new"
+            try:
+                shutil.rmtree(new, ignore_errors=True)
+                new.mkdir()
+                yield new
+                new.rename(target)
+            finally:
+                shutil.rmtree(new, ignore_errors=True)
+    except OSError as error:
+        raise OutputError(f"{str(target)!r} cannot be written ({error.strerror})") from error
+    finally:
+        with suppress(OSError):  # another process writes there
+            hidden.rmdir()
 
 
 _TAKEN: weakref.WeakSet[FolderLock] = weakref.WeakSet()
@@ -164,5 +199,5 @@ def _self() -> dict[str, Any]:
         "pid": os.getpid(),
         "host": platform.node(),
         "command": textwrap.shorten(" ".join(sys.argv), 40, placeholder=" ..."),
-        "since": datetime.now().astimezone().isoformat(" ", "seconds"),
+        "since": datetime.now(UTC).isoformat(" ", "seconds"),
     }

@@ -1,4 +1,4 @@
-"""What tells the states of one sweep from those of another, without reading them where possible."""
+"""Identity of the states of a sweep, found without reading them where possible."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def read_part(folder: Path, number: int) -> pd.DataFrame | None:
 
 
 def record(folder: Path, parameter: str) -> dict[str, Any]:
-    """What a folder says of its sweep.
+    """Record of a sweep in its folder.
 
     Args:
         folder: the folder of a sweep.

@@ -59,7 +59,7 @@ class Units:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """How many units of the tensor each chosen one stands for."""
+        """Number of units of the tensor that each chosen one stands for."""
         drawn = int((~self.certain).sum())
         return np.where(self.certain, 1.0, (self.count - self.certain.sum()) / drawn)
 

@@ -55,7 +55,7 @@ def outside(codebook: Tensor) -> Tensor:
 
 
 def upper_is_nearer(n: float, low: float, high: float) -> bool:
-    """Whether n is strictly nearer to `high`, decided in exact arithmetic."""
+    """Return True if n is strictly nearer to `high`, decided in exact arithmetic."""
     return math.fsum((n, n, -low, -high)) > 0  # fsum rounds once, so its sign is exact
 
 
@@ -69,7 +69,7 @@ def exact_codes(n: Tensor, codebook: Tensor) -> list[int]:
 
 
 def rounds_to_nearest(map_: Map) -> bool:
-    """Whether the thresholds of a map are those of rounding to the nearest value."""
+    """Return True if the thresholds of a map are those of rounding to the nearest value."""
     return torch.equal(limits(map_), thresholds(table(map_)))
 
 

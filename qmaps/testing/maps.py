@@ -1,4 +1,4 @@
-"""What holds for every map."""
+"""Checks of every map."""
 
 from __future__ import annotations
 

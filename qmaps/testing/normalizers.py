@@ -1,4 +1,4 @@
-"""What holds for every normalizer with every map, nearest and stochastic.
+"""Checks of every normalizer with every map, nearest and stochastic.
 
 A check takes one normalizer and goes through all maps; a failure names the quantizer.
 """
@@ -52,7 +52,7 @@ def composed(normalizer: Normalizer, maps: Maps) -> Iterator[Quantizer]:
 
 
 def unit_codebook(q: Quantizer) -> bool:
-    """Whether no code's value exceeds 1, so that nothing decodes beyond the scale."""
+    """Return True if no code's value exceeds 1, so that nothing decodes beyond the scale."""
     return q.map.fitted or float(q.map.codebook().abs().max()) <= 1
 
 

@@ -1,4 +1,4 @@
-"""What holds for every optimizer."""
+"""Checks of every optimizer."""
 
 from __future__ import annotations
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -71,6 +74,14 @@ def test_quantized_checkpoints_are_read_decoded(tmp_path: Path) -> None:
     assert torch.equal(found, optimizer.state[layer.weight]["exp_avg"].dequantize())
 
 
+def test_numbers_of_numpy_in_groups(trained, tmp_path: Path) -> None:
+    net, optimizer = trained
+    optimizer.param_groups[0]["lr"] = np.cos(np.float64(0.3))  # as a schedule computes it
+    torch.save(optimizer.state_dict(), tmp_path / "o.pt")
+    found = load(tmp_path / "o.pt", names=net).hyperparameters("0.weight")["lr"]
+    assert (found, type(found)) == (math.cos(0.3), float)
+
+
 def test_convert(trained, tmp_path: Path) -> None:
     net, optimizer = trained
     torch.save(optimizer.state_dict(), tmp_path / "o.pt")
@@ -87,7 +98,11 @@ class Unsafe:
         return (os.mkdir, ("should-not-exist",))
 
 
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
 CHECKPOINTS = {
+    "endless": (ENDLESS,
+                "must hold an optimizer state_dict ('state' and 'param_groups'), but holds list"),
     "empty": (b"", "is empty"),
     "text": (b"hello world", "is not a checkpoint that torch can load; it is corrupt, truncated, "
                              "or a file of another kind"),
@@ -120,8 +135,10 @@ def test_what_is_no_checkpoint(kind: str, tmp_path: Path, monkeypatch) -> None:
 
 
 def test_missing_and_empty_places(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
     for path, message in (
         (tmp_path / "none", "does not exist"),
+        (tmp_path / "pipe", "is neither a file nor a folder"),
         (tmp_path, "holds no captured steps (step-*.safetensors)"),
     ):
         with pytest.raises(CaptureError) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -10,13 +11,13 @@ import pytest
 
 import qmaps
 from qmaps.engines.native import build
-from qmaps.optim.doctor import examination
-from qmaps.optim.doctor.findings import NOTE, PROBLEM, Finding
+from qmaps.optim import doctor
+from qmaps.optim.doctor import NOTE, PROBLEM, Finding
 
 
 @pytest.fixture(autouse=True)
 def nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "findings", lambda *_: [Finding(NOTE, "A note.", "Nothing.")])
+    monkeypatch.setattr(doctor, "findings", lambda *_: [Finding(NOTE, "A note.", "Nothing.")])
 
 
 def test_the_version(call) -> None:
@@ -62,7 +63,7 @@ def test_what_is_no_size(text: str, call) -> None:
 
 def test_a_problem_is_told_by_the_exit_code(call, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Finding(PROBLEM, "The native engine is missing.", "Run:", build.command())
-    monkeypatch.setattr(examination, "findings", lambda *_: [problem])
+    monkeypatch.setattr(doctor, "findings", lambda *_: [problem])
     code, out, _ = call("doctor --seconds 0")
     assert code == 1
     assert f"problem: The native engine is missing.\n  Run:\n    {build.command()}\n" in out
@@ -70,7 +71,8 @@ def test_a_problem_is_told_by_the_exit_code(call, monkeypatch: pytest.MonkeyPatc
 
 def test_a_wrong_instruction_set_is_named() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "import os; os.environ['QMAPS_ISA'] = 'avx9'; import qmaps"],
+        [sys.executable, "-c", "import qmaps; qmaps.backend()"],
+        env={**os.environ, "QMAPS_ISA": "avx9"},
         capture_output=True,
         text=True,
         check=False,

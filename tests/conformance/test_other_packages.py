@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
 
 import qmaps
+from qmaps import metrics
+from qmaps.errors import BadValueError
+from qmaps.figures import Picture, figure
+from qmaps.maps._registry import brought
+from qmaps.maps.base import Map
+from qmaps.normalize import Normalizer
+from qmaps.normalize.scale_format import ScaleFormat
 
 MODULE = """
 from dataclasses import dataclass
@@ -180,3 +190,49 @@ def test_what_another_package_brings(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     assert '"map": "cubic"' in done.stdout
     assert '"whole"' in done.stdout
+
+
+def pareto(*_: object) -> None:
+    """A figure and a metric with a name of qmaps's own."""
+
+
+@pytest.mark.parametrize(
+    ("declare", "name", "kind"),
+    [
+        (lambda: type("M", (Map,), {}, name="de"), "de", "map"),
+        (lambda: type("N", (Normalizer,), {}, name="Rank-1"), "Rank-1", "normalizer"),
+        (lambda: type("N", (Normalizer,), {}, name="b<n>"), "b<n>", "normalizer"),
+        (lambda: type("S", (ScaleFormat,), {}, suffix="X8"), "X8", "format of scales"),
+        (lambda: metrics.register("MSE", pareto), "MSE", "metric"),
+        (lambda: figure()(pareto), "pareto", "figure"),
+        (lambda: figure(Picture("Outliers", "", ""))(len), "Outliers", "picture"),
+    ],
+)
+def test_names_of_built_in_parts_are_refused(
+    declare: Callable[[], object], name: str, kind: str
+) -> None:
+    before = str(qmaps.quantizer("B128/DE@8s").map.codebook())
+    with pytest.raises(
+        BadValueError, match=f"^{re.escape(f'name={name!r} is the name of a built-in {kind}')}$"
+    ):
+        declare()
+    assert str(qmaps.quantizer("B128/DE@8s").map.codebook()) == before
+
+
+def test_a_package_that_exits_or_has_our_names_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "brought_exit.py").write_text("raise SystemExit(3)")
+    (tmp_path / "brought_de.py").write_text(MODULE.replace("cubic", "de"))
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [
+        EntryPoint("one", "brought_exit:Map", "qmaps.maps"),
+        EntryPoint("two", "brought_de:Cubic", "qmaps.maps"),
+    ]
+    with pytest.warns(UserWarning, match="is ignored") as told:
+        assert list(brought(EntryPoints(points))) == []
+    assert [str(warning.message) for warning in told] == [
+        "entry point 'one' of qmaps.maps is ignored: SystemExit: 3",
+        "entry point 'two' of qmaps.maps is ignored: BadValueError: name='de' is the name of a "
+        "built-in map",
+    ]

@@ -516,8 +516,8 @@ def test_step_scalars_have_the_hosts_bits(
 ) -> None:
     library = build(
         f'#include "block.hpp"\n{source_of("begin.cuh")}'
-        'extern "C" double value(const qmaps::StepScalar* given, std::uint64_t step, float before) {\n'
-        "    return qmaps::value_of(*given, step, before);\n}\n",
+        'extern "C" double value(const qmaps::StepScalar* given, std::uint64_t step, '
+        "float before) {\n    return qmaps::value_of(*given, step, before);\n}\n",
         request.config.cache.mkdir("cuda-emulation"),
     )
     library.value.restype = ctypes.c_double

@@ -62,8 +62,16 @@ def test_the_report_is_one_self_contained_page(lab: Path) -> None:
     assert len(re.findall(r'<img [^>]*src="data:image/png;base64,', page)) == 11
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
     for text in ("Beside the papers", "201.0 ± 17.0 %", "B128/DE-0@4u", "paper, mean absolute",
-                 "zero-point share", "one step under 76 pairs", "stdlib-lm-tiny"):  # fmt: skip
+                 "zero-point share", "one step under 77 pairs", "stdlib-lm-tiny"):  # fmt: skip
         assert text in page
+    losses = pd.read_parquet(lab / "frames" / "losses.parquet")
+    first = page[: page.index('id="tensors"')]
+    assert f"<b>{losses['difference'].iloc[-1]:+.4f}</b> from that of 32 bits" in first
+    chosen = json.loads((lab / "recommend" / "summary.json").read_text())["choice"]
+    pair = " + ".join(chosen["state_quantizers"].values())  # of most elements
+    for frame, column in (("frames/update_error", pair), ("sweep/sweep", pair),
+                          ("frames/inverse_sqrt", pair.split(" + ")[1])):  # fmt: skip
+        assert column in set(pd.read_parquet(lab / f"{frame}.parquet")["quantizer"])
 
 
 @pytest.mark.usefixtures("few_pictures")

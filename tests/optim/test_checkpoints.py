@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from torch import nn
 
 import qmaps
 from qmaps.engines.backends import use_backend
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, StateWarning
 from qmaps.optim import (
     SGD,
     Adafactor,
@@ -241,6 +242,30 @@ def test_overrides_follow_the_checkpoints_names() -> None:
     weight = optimizer.param_groups[0]["params"][0]
     assert optimizer.state[weight]["exp_avg"].quantizer.spec == "B64/DE@4s"
     assert str(optimizer.quantizer_of("exp_avg", weight, optimizer.param_groups[0])) == "B64/DE@4s"
+
+
+def test_overrides_stay_where_the_checkpoint_has_none_and_a_warning_says_where_not() -> None:
+    plain, other = trained(AdamW8bit), trained(AdamW8bit, overrides={"0.*": "4bit"})
+    saved = plain.state_dict()
+    saved["param_groups"][0]["param_names"] = [
+        f"module.{name}" for name, _ in model().named_parameters()
+    ]
+    optimizer = trained(AdamW8bit, overrides={"0.weight": None})
+    weight = optimizer.param_groups[0]["params"][0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.load_state_dict(saved)
+        assert optimizer.quantizer_of("exp_avg", weight, optimizer.param_groups[0]) is None
+        # What another pattern says of the same parameters is the same.
+        trained(AdamW8bit, overrides={"0.[wb]*": "4bit"}).load_state_dict(other.state_dict())
+    message = (
+        "this optimizer's overrides of 0.weight are replaced by the checkpoint's; set "
+        "'overrides' in param_groups to change them after loading"
+    )
+    with pytest.warns(StateWarning, match=f"^{re.escape(message)}$") as caught:
+        optimizer.load_state_dict(other.state_dict())
+    assert caught[0].filename == __file__
+    assert optimizer.quantizer_of("exp_avg", weight, optimizer.param_groups[0]).map.bits == 4
 
 
 MINE = qmaps.quantizer(

@@ -149,6 +149,8 @@ FILES = {
     "2**53",
     '{"state_quantizers": "8bit", "codebooks": {"a": 7}}': "damaged",
     '{"state_quantizers": "8bit", "provenance": [7]}': "damaged",
+    '{"state_quantizers": "8bit", "overrides": {"*": null, "*": "4bit"}}': "it has the key '*' "
+    "twice in one dict",
 }
 
 
@@ -167,6 +169,26 @@ def test_damaged_and_foreign_files_are_one_line(number: int, tmp_path: Path) -> 
         assert "unknown map 'mine'; allowed are " in text
     else:
         assert text == f"{str(path)!r}: {message}"
+
+
+def test_aliases_in_yaml(tmp_path: Path) -> None:
+    pytest.importorskip("yaml", reason="PyYAML is not installed")
+    path = tmp_path / "c.yaml"
+    path.write_text("state_quantizers: &a {exp_avg: B8/DE@4s}\noverrides: {x: *a, y: {<<: *a}}")
+    options = qmaps.load_choice(path)
+    assert options["overrides"] == dict.fromkeys("xy", options["state_quantizers"])
+    whole = "state_quantizers: 8bit\nprovenance:\n  a0: &a0 [x, x]\n"
+    for text, message in (
+        (
+            whole + "".join(f"  a{n + 1}: &a{n + 1} [{f'*a{n},' * 9}]\n" for n in range(9)),
+            "its aliases stand for too many values; write them out",
+        ),
+        (whole + "  a0: 2\n", "it has the key 'a0' twice in one dict"),
+    ):
+        path.write_text(text)
+        with pytest.raises(BadValueError) as caught:
+            qmaps.load_choice(path)
+        assert str(caught.value) == f"{str(path)!r}: {message}"
 
 
 def test_every_truncation_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import qmaps
 from qmaps import lpmm, optim
-from qmaps.capture.conversion import convert_file
+from qmaps.capture.conversion import convert_file, convert_state_dict
 from qmaps.engines.backends import backends, use_backend
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 from tests.helpers import examples
@@ -80,6 +80,113 @@ def test_anything_anywhere_is_loaded_or_refused(data: st.DataObject) -> None:
     optimizer = trained(optim.AdamW8bit if cls is torch.optim.AdamW else cls)
     if not refused(optimizer.load_state_dict, damaged):
         refused(optimizer.step)
+
+
+EDITED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "8bit": (optim.AdamW8bit, {}),
+    "reset": (optim.AdamW4bit, {"reset_every": 2}),
+    "master": (optim.AdamW8bit, {"master_weights": True}),
+    "remainder": (optim.AdamW, {"master_weights": "bf16+8", "state_quantizers": "paper-4bit"}),
+    "fitted": (optim.AdamW, {"state_quantizers": "B8/lloyd@4s + B8/quantile@4u"}),
+    "feedback": (optim.AdamW, {"state_quantizers": "B8/DE@4s+ef4 + B8/linear@4u"}),
+    "SGD": (optim.SGD, {"momentum": 0.9}),
+    "NAdam": (optim.NAdam8bit, {}),
+    "Adafactor": (optim.Adafactor8bit, {}),
+    "AdEMAMix": (optim.AdEMAMix8bit, {}),
+    "SM3": (optim.SM3, {}),
+    "SOAP": (optim.SOAP, {}),
+    "offload": (optim.CPUOffloadOptimizer, {}),
+    "LPMM": (lpmm.LPMMAdam, {"accumulation_steps": 2}),
+}
+"""Optimizers whose state_dicts are edited, with every kind of entry."""
+
+
+def stepped(name: str) -> tuple[Any, Any]:
+    """An optimizer that has taken steps, and its model."""
+    cls, options = EDITED[name]
+    torch.manual_seed(0)
+    model: Any = torch.nn.Linear(6, 4)
+    if "master_weights" in options:
+        model = model.bfloat16()
+    if name == "LPMM":
+        model = lpmm.convert(model, "B8/linear0@12s+sr", "B8/linear0@8s")
+    optimizer = cls(model.named_parameters(), min_quantized_size=0, **options)
+    for _ in range(3):
+        step(optimizer, model)
+    return optimizer, model
+
+
+def step(optimizer: Any, model: Any) -> None:
+    model(torch.ones(2, 6, dtype=model.weight.dtype)).square().sum().backward()
+    optimizer.step()
+
+
+def contents(value: Any) -> Any:
+    """Nested containers with tensors as lists, which can be compared."""
+    if isinstance(value, dict):
+        return {key: contents(member) for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [contents(member) for member in value]
+    return (value.dtype, value.tolist()) if isinstance(value, torch.Tensor) else value
+
+
+def edited_tensors(x: torch.Tensor) -> list[torch.Tensor]:
+    flat = x.reshape(-1)
+    return [
+        flat[:-1], torch.cat([flat, flat]), x[None], x.new_full(x.shape, 127), x.double(), x.int(),
+        torch.full_like(x.float(), torch.nan), -x.float() - 1, x.to("meta"), x.to_sparse(),
+        x.new_ones(()).expand(x.shape), x.clone().float().requires_grad_(),
+    ]  # fmt: skip
+
+
+def edit(data: st.DataObject, saved: Any) -> None:
+    """Change, delete, rename or repeat an entry of a state_dict."""
+    place = data.draw(st.sampled_from(places(saved)))
+    inside = saved
+    for key in place[:-1]:
+        inside = inside[key]
+    key, value = place[-1], inside[place[-1]]
+    kind = data.draw(st.sampled_from(["change", "take", "put", "delete", "rename", "repeat"]))
+    if kind == "change" and isinstance(value, torch.Tensor):
+        inside[key] = data.draw(st.sampled_from(edited_tensors(value)))
+    elif kind in ("take", "change"):
+        others: Any = saved
+        for other in data.draw(st.sampled_from(places(saved))):
+            others = others[other]
+        inside[key] = copy.deepcopy(others)
+    elif kind == "put":
+        inside[key] = data.draw(objects())
+    elif kind == "delete":
+        del inside[key]
+    elif isinstance(inside, dict):
+        names = [0, 1, 2, 0.0, True, None, "0", "step", "reset_step", "mu_product", "master_param"]
+        inside[data.draw(st.sampled_from(names))] = value
+        if kind == "rename":
+            inside.pop(key, None)
+
+
+@pytest.mark.fuzz
+@settings(
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(data=st.data())
+def test_an_edited_state_dict_is_loaded_or_changes_nothing(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(EDITED)))
+    optimizer, model = stepped(name)
+    saved = copy.deepcopy(optimizer.state_dict())
+    for _ in range(data.draw(st.integers(1, 3))):
+        edit(data, saved)
+    before = contents([optimizer.state_dict(), *model.state_dict().values()])
+    if refused(optimizer.load_state_dict, saved):
+        assert contents([optimizer.state_dict(), *model.state_dict().values()]) == before
+        step(optimizer, model)
+    else:
+        refused(step, optimizer, model)
+        optimizer.state_dict()
+    refused(convert_state_dict, saved, "torch")
+    refused(convert_state_dict, saved, "bitsandbytes")
 
 
 def read(path: Path) -> None:
@@ -153,6 +260,12 @@ WRONG = [
     (("param_groups", 0, "lr"), 10**400, BadValueError,
      "lr=<int of 1329 bits> is too large for a float"),
     (("param_groups", 0, "betas"), 0.9, BadTypeError, "betas=0.9 must be two numbers"),
+    (("state", 0, "reset_step"), 3, BadValueError,
+     "state_dict has reset_step=3 for parameter 'weight', above its step=1"),
+    (("qmaps", "stream"), torch.ones(2), BadValueError, (
+        "the parts of state_dict do not fit together (RuntimeError: Boolean value of Tensor with "
+        "more than one value is ambiguous)"
+    )),
     (("param_groups", 0, "params"), [[0], [1]], BadValueError, (
         "the parts of state_dict do not fit together (TypeError: unhashable type: 'list')"
     )),

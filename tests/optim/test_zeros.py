@@ -1,14 +1,16 @@
-"""Zeros of states that can be negative: presets keep them."""
+"""Zeros of states stay zeros, or at least do not become negative."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
-from qmaps.optim import PRESETS, SGD, AdamW, Lion, QuantizedOptimizer
+from qmaps.errors import BadValueError
+from qmaps.optim import PRESETS, SGD, SM3, AdamW, Lion, QuantizedOptimizer
 
 OPTIMIZERS: dict[str, Callable[..., QuantizedOptimizer]] = {
     "AdamW": AdamW,
@@ -28,3 +30,16 @@ def test_a_weight_whose_gradient_is_zero_does_not_move(preset: str, optimizer: s
         weight.grad = torch.randn(64, 128, generator=generator) * mask
         stepped.step()
     assert torch.equal(weight == 0, ~mask)
+
+
+@pytest.mark.parametrize("spec", ["B64/linear@4s", "B64/linear0@4s+dither", "B32/DE-0@3s+sr"])
+def test_states_that_are_never_negative_do_not_become_so(spec: str) -> None:
+    weight = nn.Parameter(torch.zeros(64, 128))
+    for make, state in ((SM3, "accumulator_0"), (AdamW, "exp_avg_sq")):
+        message = (
+            f"state_quantizers sets '{state}' to {spec}, which makes zeros negative; {state} is "
+            "never negative and needs an unsigned map"
+        )
+        with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):
+            make([weight], state_quantizers={state: spec})
+    AdamW([weight], state_quantizers={"exp_avg_sq": "B64/DE@4s"})

@@ -89,6 +89,18 @@ def test_the_lock_of_a_killed_process_does_not_block(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+def test_a_time_zone_that_there_is_not(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        env={**os.environ, "TZ": "XXX-25:99"},
+        capture_output=True,
+        text=True,
+        check=False,
+        input="\n",
+    )
+    assert (done.stdout, done.stderr) == ("held\n", "")
+
+
 def test_two_in_one_process(tmp_path: Path) -> None:
     first = FolderLock(tmp_path, "capture")
     since = json.loads((tmp_path / ".capture.lock.json").read_text())["since"][:19]

@@ -122,7 +122,7 @@ def choices(
 def _summary(
     whole: pd.DataFrame, frame: pd.DataFrame, picks: dict[str, dict[str, Pair]]
 ) -> pd.DataFrame:
-    """What each choice takes and costs, from one replay of all pairs that occur."""
+    """Size and cost of each choice, from one replay of all pairs that occur."""
     found = []
     for which, own in picks.items():
         measures = measures_of(whole, own)
@@ -166,7 +166,7 @@ def _patterns(both: dict[str, Choice]) -> pd.DataFrame:
 
 
 def _of_pattern(choice: Choice, pattern: str) -> Pair | None:
-    """What a choice gives the parameters that a pattern matches; None if that depends on them."""
+    """Pair of a choice for a pattern's parameters; None if they differ."""
     if pattern in choice.overrides:
         return _members(choice, choice.overrides[pattern])
     name = re.sub(r"\[([*?[])\]", r"\1", pattern)

@@ -126,7 +126,7 @@ def _names(states: CapturedStates, least: int) -> list[str]:
 
 
 def _counts(tensor: Tensor) -> np.ndarray:
-    """How many magnitudes lie in each bin of `EDGES`."""
+    """Number of magnitudes in each bin of `EDGES`."""
     flat = tensor.reshape(-1).double().abs()
     return np.histogram(flat[flat > 0].log10().numpy(), EDGES)[0].astype(float)
 

@@ -10,11 +10,11 @@ from qmaps.errors import BadValueError
 
 
 class Option(NamedTuple):
-    """What one quantizer pair makes of one tensor.
+    """Bytes and error of one tensor under one pair of quantizers.
 
     Attributes:
-        nbytes: what its states take.
-        error: what it costs; errors of tensors add up. Infinity or NaN is never chosen.
+        nbytes: bytes of its states.
+        error: errors of tensors add up; infinity or NaN is never chosen.
     """
 
     nbytes: int
@@ -31,27 +31,25 @@ def hull(options: Sequence[Option]) -> list[int]:
         Indices into `options`. From each to the next bytes grow, the error falls, and it falls by
         less and less per byte.
     """
-    able = [index for index, option in enumerate(options) if math.isfinite(option.error)]
-    found: list[int] = []
-    for index in sorted(able, key=lambda i: (options[i].nbytes, options[i].error)):
-        option = options[index]
-        if found and option.error >= options[found[-1]].error:
+    finite = [index for index, option in enumerate(options) if math.isfinite(option.error)]
+    corners: list[int] = []
+    for index in sorted(finite, key=lambda i: (options[i].nbytes, options[i].error)):
+        if corners and options[index].error >= options[corners[-1]].error:
             continue
-        while len(found) > 1 and _gain(options, found[-2], found[-1]) <= _gain(
-            options, found[-1], index
+        while len(corners) > 1 and _gain(options, *corners[-2:]) <= _gain(
+            options, corners[-1], index
         ):
-            found.pop()
-        found.append(index)
-    return found
+            corners.pop()
+        corners.append(index)
+    return corners
 
 
 def choose(tensors: Sequence[Sequence[Option]], nbytes: float) -> list[int]:
     """The option of each tensor, of least total error within the budget.
 
-    Each tensor starts with the fewest bytes; then, again and again, the step along some tensor's
-    hull is taken that lowers the error most per byte, if it fits. Choices on the way are those
-    that a Lagrange multiplier finds, so each is the best one for the bytes it takes; the last
-    steps fill what is left.
+    Each tensor starts with the fewest bytes; then the step along some tensor's hull that lowers
+    the error most per byte is taken again and again, if it fits. Choices on the way are those that
+    a Lagrange multiplier finds, so each is the best one for its bytes.
 
     Args:
         tensors: the options of each tensor, each with at least one of finite error.

@@ -60,11 +60,10 @@ def write(
 
 
 def holds(out: str | os.PathLike[str], states: dict[str, Any]) -> bool:
-    """Whether a folder has a whole recommendation for the states that `write` was told.
+    """Return True if a folder has a whole recommendation for the states that `write` was told.
 
     Args:
         out: the folder.
-        curves: a frame of `qmaps.replay.curves` of the same states.
         states: what tells the states.
     """
     folder = Path(out)

@@ -88,7 +88,7 @@ def kind(parameter: str) -> str:
 
 
 class _Options:
-    """What the pairs cost and take, for each group of parameters that get the same pair.
+    """Cost and size of each pair, for each group of parameters that get the same pair.
 
     Args:
         tensors: a row per parameter and pair.
@@ -142,13 +142,13 @@ def scaled(frame: pd.DataFrame, numel: Mapping[str, int]) -> pd.DataFrame:
 
 
 def rows_of(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> pd.Series:
-    """Which rows are those of a choice."""
+    """Mark the rows of a choice."""
     specs = {name: pair.spec for name, pair in picks.items()}
     return tensors["quantizer"] == tensors["parameter"].map(specs)
 
 
 def measures_of(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> dict[str, Any]:
-    """What `qmaps.replay.summarize` says of a choice."""
+    """Measures of `qmaps.replay.summarize` for a choice."""
     taken = tensors[rows_of(tensors, picks)].assign(quantizer="choice")
     (measures,) = records(replay.summarize(replay_only(taken)))
     return measures

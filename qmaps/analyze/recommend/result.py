@@ -1,4 +1,4 @@
-"""What a recommendation holds, and how it shows itself."""
+"""The recommendation and its representations."""
 
 from __future__ import annotations
 
@@ -23,8 +23,18 @@ EARLY = 100
 """Steps before which second moments with the usual beta2 of 0.999 are averages of few gradients."""
 HALF = 0.5
 """Share of stalled elements from which on a parameter is named."""
+SIMULATED = """Gradients were not recorded; they were simulated with the mean and variance that the
+moments tell. To replay real ones, record them while training:
+qmaps.capture.StateRecorder(optimizer, folder, gradients=60).""".replace("\n", " ")
+FEW = "second moments average about 1,000 gradients and have seen few. Ask again with a later step."
 NAMED = 3
 """Names in a note, where not all are given."""
+
+
+def brief(names: list[str], most: int = NAMED) -> str:
+    """The first names; of more only the number is given."""
+    more = f" and {len(names) - most} more tensors" * (len(names) > most)
+    return ", ".join(names[:most]) + more
 
 
 @dataclass(frozen=True)
@@ -36,9 +46,8 @@ class Recommendation:
         verdict: the verdict on the choice: ``safe``, ``caution`` or ``unsafe``.
         reason: the measure that decided it.
         step_cost: the `step_cost` of the choice over all parameters.
-        loss: nats of validation loss above 32 bits that go with this step cost on one small
-            fine-tuned model (`qmaps.analyze.recommend.loss.NATS`); NaN with zero points or very
-            large updates. Your model's may differ.
+        loss: nats of validation loss above 32 bits that this step cost predicts
+            (`qmaps.analyze.recommend.loss.predicted`). Your model's may differ.
         nbytes: what the states of the choice take, those that stay in 32 bits included.
         full_nbytes: what all take in 32 bits.
         bits_per_element: of both moments of the parameters that may be quantized.
@@ -49,8 +58,7 @@ class Recommendation:
             is none.
         gradients: ``recorded``, ``simulated`` or ``mixed``.
         min_quantized_size: parameters of at most this many elements stay in 32 bits.
-        options: those of lr, betas, eps and weight_decay that differ between parameter groups, by
-            parameter name; empty if none differs, or if the parameters have no names.
+        options: options such as lr by parameter name; empty if the parameters have no names.
         pairs: a row per candidate; see `run`.
         tensors: a row per parameter and candidate; see `run`.
     """
@@ -82,14 +90,8 @@ class Recommendation:
         """Sentences on the gradients, and on parameters that the choice may not suit."""
         rows = self.tensors[self.tensors["chosen"]]
         step, in_32_bits = int(rows["step"].iloc[0]), rows["quantizer"] == FULL.spec
-        notes = [
-            "Gradients were not recorded; they were simulated with the mean and variance that the "
-            "moments tell. To replay real ones, record them while training: "
-            "qmaps.capture.StateRecorder(optimizer, folder, gradients=60)."
-        ] * (self.gradients != "recorded") + [
-            f"Step {step} is early: second moments average about a thousand gradients and have "
-            "seen few. Ask again with a later checkpoint."
-        ] * (step < EARLY)
+        notes = [SIMULATED] * (self.gradients != "recorded")
+        notes += [f"Step {step} is early: {FEW}"] * (step < EARLY)
         unsafe = (rows["verdict"] == "unsafe") & ~in_32_bits
         stalled = "moments did not follow the exact ones within the replay in"
         named = {
@@ -103,8 +105,7 @@ class Recommendation:
         for text, where in {"Unsafe by themselves:": unsafe, **named}.items():
             names = list(rows.loc[where, "parameter"])
             most = NAMED if text in named else len(names)
-            more = f" and {len(names) - most} more tensors" * (len(names) > most)
-            notes += [f"{text} {', '.join(names[:most])}{more}."] * bool(names)
+            notes += [f"{text} {brief(names, most)}."] * bool(names)
         return notes
 
     def summary(self) -> dict[str, Any]:
@@ -144,7 +145,7 @@ class Recommendation:
         return "\n".join([*lines, *self.notes, "", self.code])
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """HTML table for notebooks."""
         rows = self.pairs[list(SHOWN)].to_dict("records")
         texts = [{**row, "bits_per_element": f"{row['bits_per_element']:.2f}"} for row in rows]
         table = [[str(row[name]) for name in SHOWN] for row in texts]

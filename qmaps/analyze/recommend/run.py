@@ -1,4 +1,4 @@
-"""Which quantizers are safe for the states of a run, and which to use."""
+"""Quantizers that are safe for the states of a run, and those to use."""
 
 from __future__ import annotations
 
@@ -55,8 +55,6 @@ from qmaps.optim import Choice
 from qmaps.optim.patterns import grouped
 from qmaps.optim.presets import pair_of
 
-OPTIONS = ("lr", "betas", "eps", "weight_decay")
-"""Options of parameter groups that code repeats."""
 STEPS = 60
 """Steps of the replay, about."""
 ELEMENTS = 2**18
@@ -88,19 +86,17 @@ def run(
     Each candidate is replayed (`qmaps.replay.run`), and its `step_cost` decides; updates that are
     longer than the exact ones count as if they were of equal length. A pair is
 
-    - ``unsafe`` if a second moment becomes 0 under a first moment that does not, if an update is as
-      large as 10,000 learning rates, or if the step cost is above 0.1,
+    - ``unsafe`` if a second moment decodes to 0 where the first does not, if an update is as large
+      as 10,000 learning rates, or if the step cost is above 0.1,
     - ``caution`` if the step cost is above 0.03, or if a parameter with at least 1 % of the cost of
       all updates is unsafe by itself; the reason names others too,
     - ``safe`` otherwise.
 
-    Parameters get different pairs where that lowers the error within the budget. The error of a
-    parameter is its share of the cost of all updates multiplied by its own step cost; one whose
-    replayed updates are all 0 counts as if it behaved as all parameters together. Each
-    parameter gets a pair on the convex hull of its errors over bytes
-    (`qmaps.analyze.recommend.budget.choose`). All parameters get the same pair, or all of one kind
-    (those whose names differ only in numbers, such as ``layers.3.up`` and ``layers.7.up``), if
-    exceptions lower the error by less than 5 %, or the bytes if a `loss` is given.
+    The error of a parameter is its share of the cost of all updates multiplied by its own step
+    cost; without replayed updates it is that of all parameters together. Parameters get different
+    pairs, on the convex hulls of their errors over bytes, where that lowers the error (or the bytes
+    under a `loss`) by 5 % against one pair for all, or for those whose names differ only in
+    numbers, such as ``layers.3.up`` and ``layers.7.up``.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name. Recorded
@@ -110,9 +106,9 @@ def run(
         bits: most bits per element, scales included, as the mean over both moments of all
             parameters that may be quantized. 4.3 if `nbytes` and `loss` are left out too.
         nbytes: most bytes of all states together, also of those that are not quantized.
-        loss: most nats of validation loss above 32 bits, as predicted from the step cost, instead
-            of a budget: the choice of fewest bytes that keeps to it. The scale is that of one small
-            fine-tuned model (`qmaps.analyze.recommend.loss.NATS`); your model's may differ.
+        loss: most nats of validation loss above 32 bits, instead of a budget: the choice of fewest
+            bytes that is predicted to keep to it (`qmaps.analyze.recommend.loss.NATS`; your model's
+            scale may differ).
         candidates: pairs of quantizers, or names of presets. Those with a moment in 32 bits, or
             with a map fitted to the data, are diagnostic: they are judged, but not chosen. So is a
             default candidate whose second moment has a map with a zero (``paper-8bit``).
@@ -132,16 +128,14 @@ def run(
         workers: as in `qmaps.replay.run`.
 
     Returns:
-        The recommendation. Its frame `pairs` has one row per candidate: `quantizer`, `preset` (its
-        name, or empty), `diagnostic`, `up_to` (the first of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per
-        element that it does not exceed, or infinity), `verdict`, `reason`, `nbytes` (of all
-        states), then the columns of `qmaps.replay.summarize`; a gain above 1 counts as 1 in
-        `step_cost`, as it does in verdicts. The narrowest come first, of these the safest.
-        `tensors` has one row per parameter and candidate: the columns of `qmaps.replay.run`, with
-        sums and `numel` as of the whole parameter instead of the `replayed` elements, then `nbytes`
-        (of both moments), `error`, `verdict` (``not measured`` where the replayed rows have no
-        updates) and `chosen`. It also has rows of
-        ``32-bit + 32-bit``, which each parameter may get if the budget allows it.
+        The recommendation. Its frame `pairs` has one row per candidate, the narrowest first, of
+        these the safest: `quantizer`, `preset` (its name, or empty), `diagnostic`, `up_to` (the
+        first of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per element that it does not exceed, or infinity),
+        `verdict`, `reason`, `nbytes` (of all states), then the columns of `qmaps.replay.summarize`,
+        with gains above 1 as 1 in `step_cost`. `tensors` has one row per parameter and candidate,
+        and for 32 bits: the columns of `qmaps.replay.run`, with sums and `numel` as of the whole
+        parameter instead of the `replayed` elements, then `nbytes` (of both moments), `error`,
+        `verdict` (``not measured`` where the replayed rows have no updates) and `chosen`.
 
     Raises:
         SpecError: a candidate does not parse.
@@ -196,17 +190,19 @@ def run(
     measures = measures_of(tensors, picks)
     judged = verdict(measures, taken)
     used = sum(sizes.of(name, pair) for name, pair in picks.items())
-    given_budget = {"bits": bits, "nbytes": nbytes, "loss": loss}
+    budgets = {"bits": bits, "nbytes": nbytes, "loss": loss}
     provenance = {
         "source": captured.source,
         "step": captured.step,
         "parameters": len(picks),
         "gradients": measures["gradients"],
-        "budget": {name: value for name, value in given_budget.items() if value is not None}
-        or {"bits": BITS},
+        "budget": {k: value for k, value in budgets.items() if value is not None} or {"bits": BITS},
     }
     best = {limit: best_of(table, able, limit) for limit in LIMITS}
-    simplest = _narrowest_safe(table, able)
+    levels = dict(zip(table["quantizer"], table["verdict"], strict=True))
+    safe = [pair for pair in able if levels[pair.spec] == "safe"]
+    simplest = min(safe, key=sizes.total, default=None)
+    numbered = captured.naming.startswith("numbers")  # names that the model does not have
 
     def choice(picks: Mapping[str, Pair]) -> Choice:
         return _choice(captured, picks, sizes, min_quantized_size, provenance)
@@ -225,30 +221,10 @@ def run(
         simplest=None if simplest is None else choice(dict.fromkeys(picks, simplest)),
         gradients=measures["gradients"],
         min_quantized_size=min_quantized_size,
-        options=_options(captured),
+        options={} if numbered else {n: captured.hyperparameters(n) for n in captured.parameters()},
         pairs=table,
         tensors=tensors,
     )
-
-
-def _options(states: CapturedStates) -> dict[str, dict[str, Any]]:
-    """Those options of each parameter's group that differ between groups; of names alone."""
-    if states.naming.startswith("numbers"):
-        return {}
-    options = {name: states.hyperparameters(name) for name in states.parameters()}
-    for of_group in options.values():  # the schedule makes lr of it
-        of_group["lr"] = of_group.get("initial_lr", of_group.get("lr"))
-    differing = [
-        key for key in OPTIONS if len({str(given.get(key)) for given in options.values()}) > 1
-    ]
-    return {
-        name: {key: _plain(given[key]) for key in differing if given.get(key) is not None}
-        for name, given in options.items()
-    }
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _replayed(states: CapturedStates, names: list[str]) -> list[str]:
@@ -301,31 +277,23 @@ def _table(
     by_spec = {pair.spec: pair for pair in pairs}
     measured = replay.summarize(replay_only(tensors[tensors["quantizer"].isin(list(by_spec))]))
     numel = sum(sizes.numel.values())
-    found = []
+    rows = []
     for row in records(measured):
         pair = by_spec[row["quantizer"]]
-        judged = verdict(row, tensors[tensors["quantizer"] == pair.spec])
+        judged, reason = verdict(row, tensors[tensors["quantizer"] == pair.spec])
         bits = 4 * sizes.total(pair) / numel
         about = {
             "quantizer": pair.spec,
             "preset": PRESETS.get(pair.spec, ""),
             "diagnostic": diagnostic(pair) or pair not in able,
             "up_to": up_to(bits),
-            "verdict": judged.level,
-            "reason": judged.reason,
+            "verdict": judged,
+            "reason": reason,
             "nbytes": sizes.rest + sizes.total(pair),
         }
-        found.append({**about, **row, "bits_per_element": bits, "step_cost": cost_of(row)})
-    found.sort(key=lambda r: (r["up_to"], LEVELS.index(r["verdict"]), r["step_cost"]))
-    return pd.DataFrame(found)
-
-
-def _narrowest_safe(table: pd.DataFrame, pairs: Sequence[Pair]) -> Pair | None:
-    """The safe pair of the fewest bits; None if none is safe."""
-    by_spec = {pair.spec: pair for pair in pairs}
-    safe = table[(table["verdict"] == "safe") & table["quantizer"].isin(list(by_spec))]
-    narrowest = safe.sort_values("nbytes")["quantizer"].head(1)
-    return by_spec[str(narrowest.iloc[0])] if len(narrowest) else None
+        rows.append({**about, **row, "bits_per_element": bits, "step_cost": cost_of(row)})
+    rows.sort(key=lambda r: (r["up_to"], LEVELS.index(r["verdict"]), r["step_cost"]))
+    return pd.DataFrame(rows)
 
 
 def _choice(

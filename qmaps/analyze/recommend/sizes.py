@@ -1,4 +1,4 @@
-"""What the states of a run take in bytes, and what a budget leaves for them."""
+"""Bytes of the states of a run, and the bytes that a budget leaves for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BITS = 4.3
 
 
 class Sizes:
-    """What the states of a run take under any pair.
+    """Bytes of the states of a run under any pair.
 
     Args:
         states: the captured states.

@@ -1,4 +1,4 @@
-"""How far quantized updates lead along the exact way, step by step."""
+"""Distance that quantized updates cover along the exact path, step by step."""
 
 from __future__ import annotations
 

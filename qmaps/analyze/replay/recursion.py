@@ -175,7 +175,7 @@ _SUMS = ("along", "error", "rounding", "pull", "resisted", "rerounded")
 
 
 def exact_measures(beta: float) -> dict[str, float]:
-    """What `Recursion.measures` is of a moment that is kept in 32 bits."""
+    """`Recursion.measures` of a moment in 32 bits."""
     nan = float("nan")
     return {
         "gain": 1.0,

@@ -1,4 +1,4 @@
-"""What a parameter's replay needs: moments to begin with, gradients, and Adam's options."""
+"""Input of a parameter's replay: initial moments, gradients, and Adam's options."""
 
 from __future__ import annotations
 

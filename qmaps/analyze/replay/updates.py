@@ -197,7 +197,7 @@ def share(one: float, other: float) -> float:
 
 
 def step_cost(update_gain: float, update_noise: float, largest_update: float) -> float:
-    """What quantized updates cost in training, from three measures of `qmaps.replay.run`.
+    """Cost of quantized updates in training, from three measures of `qmaps.replay.run`.
 
     It is -log(update_gain) + update_noise^2 / 50 + 0.03 log10(largest_update / 10): the length that
     updates lack, their noise, and 0.03 for each factor of 10 by which the largest update is above

@@ -17,6 +17,7 @@ from qmaps.capture.conversion.state_dict import convert_state_dict
 from qmaps.capture.decoded import in_memory
 from qmaps.capture.load import load
 from qmaps.capture.readers import reader_of
+from qmaps.capture.readers.base import damage
 from qmaps.capture.saved import WRAPPERS, found, load_safely, state_dicts_in
 from qmaps.engines.step import NUMBERS
 from qmaps.errors import BadValueError, CaptureError, OutputError
@@ -134,7 +135,7 @@ def convert_file(
 
 
 def _is_captured(path: Path) -> bool:
-    """Whether a path is of captured states and not of a checkpoint."""
+    """Return True if a path is of captured states and not of a checkpoint."""
     holder = found(path)
     return holder is None or (holder.suffix == ".safetensors" and reader_of(holder) is None)
 
@@ -154,11 +155,12 @@ def _of_capture(path: Path) -> dict[str, Any]:
 
 
 def _loaded(path: Path, *, captured: bool = False) -> Any:
-    """What a file holds, or the optimizer's state_dict in a folder of another package."""
+    """Load a file, or the optimizer's state_dict from a folder of another package."""
     if captured:
         return _of_capture(path)
     if reader := reader_of(path):
-        state_dicts = in_memory(reader.read(path))
+        with damage(path):
+            state_dicts = in_memory(reader.read(path))
         return state_dicts[0] if len(state_dicts) == 1 else state_dicts
     know_classes(path)
     loaded = load_safely(path)

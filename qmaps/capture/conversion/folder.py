@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 from qmaps.algebra.quantized import from_plain
 from qmaps.distributed import rows
 from qmaps.errors import BadValueError, OutputError, shown
+from qmaps.storage.locks import new_folder
 
 
 def save(state_dict: Mapping[str, Any], folder: Path, key: str) -> None:
@@ -51,22 +50,13 @@ def save(state_dict: Mapping[str, Any], folder: Path, key: str) -> None:
         },
         "param_groups": groups,
     }
-    temporary = None
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that this is one process
-            save_folder({key: whole}, checkpoint_id=temporary / "new", no_dist=True)
-        # It has the usual permissions; those of `temporary` are 0o700.
-        (temporary / "new").rename(folder)
-    except OSError as error:
-        raise OutputError(f"{str(folder)!r} cannot be written ({error.strerror})") from error
-    except CheckpointException as error:
-        raise OutputError(f"{str(folder)!r} cannot be written ({error.failures[0][0]})") from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+    with new_folder(folder) as new, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this is one process
+        try:
+            save_folder({key: whole}, checkpoint_id=new, no_dist=True)
+        except CheckpointException as error:
+            reason = error.failures[0][0]
+            raise OutputError(f"{str(folder)!r} cannot be written ({reason})") from error
 
 
 def _by_rows(value: Any) -> Any:

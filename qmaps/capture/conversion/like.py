@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, OutputError, QmapsError
 from qmaps.storage.editing import editing, renumber
 from qmaps.storage.files import exists, size_of
+from qmaps.storage.locks import new_folder
 
 STEP = "step"
 
@@ -58,7 +57,7 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
     ours = _by_name([state_dict], source)
     _check(ours, _stored(reader, template), source, template)
     holder = reader.holder(template) or template
-    with _folder(folder) as new:
+    with new_folder(folder) as new:
         _copy(template, holder, reader, new)
         at = new / holder.relative_to(template)
         try:
@@ -183,21 +182,3 @@ def _copy(template: Path, holder: Path, reader: Reader, new: Path) -> None:
             with damage(path):
                 size_of(path)  # raises for a pipe or a device
             shutil.copyfile(path, target)
-
-
-@contextmanager
-def _folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder, which is renamed to `folder` if the block succeeds."""
-    temporary = None
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        new = temporary / "new"
-        new.mkdir()  # with the usual permissions; those of `temporary` are 0o700
-        yield new
-        new.rename(folder)
-    except OSError as error:
-        raise OutputError(f"{str(folder)!r} cannot be written ({error.strerror})") from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a conversion did, and the error that it added."""
+"""Report of a conversion, with the error that it added."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qmaps.capture.conversion.zeros import Zeros
 
 @dataclass(frozen=True)
 class StateRow:
-    """What became of one state.
+    """Conversion of one state.
 
     Attributes:
         parameter: the parameter's name.
@@ -41,7 +41,7 @@ class StateRow:
 
 @dataclass(frozen=True)
 class UpdateRow:
-    """What a conversion did to a parameter's Adam update, u = m / (sqrt(v) + eps).
+    """Change of a parameter's Adam update, u = m / (sqrt(v) + eps), by a conversion.
 
     Attributes:
         parameter: the parameter's name.
@@ -61,7 +61,7 @@ class UpdateRow:
 
 @dataclass(frozen=True)
 class Report:
-    """What a conversion did.
+    """Result of a conversion.
 
     Attributes:
         source: the format read.
@@ -81,7 +81,7 @@ class Report:
 
     @property
     def lossless(self) -> bool:
-        """Whether every state decodes to what it was, bit for bit."""
+        """True if every state decodes to what it was, bit for bit."""
         return all(row.how == "same values" for row in self.states)
 
     def as_dict(self) -> dict[str, Any]:

@@ -79,6 +79,13 @@ def convert_state_dict(
     hint = None if optimizer is None else family(optimizer)
     try:
         old = origin.read(state_dict, hint)
+        if not target.keeps_resets:
+            old = old.without_resets()
+        planned, plan = target.plan(old, states)
+        encoded = planned.with_states(_encoded(planned, plan))
+        encoded, found = _handled(old, encoded, zeros)
+        told = report(old, encoded, found, (origin.name, target.name), encoded.notes)
+        return target.write(encoded), told
     except QmapsError:
         raise
     except DAMAGE as error:
@@ -86,13 +93,6 @@ def convert_state_dict(
         raise CaptureError(
             f"the parts of the optimizer state_dict do not fit together ({reason})"
         ) from error
-    if not target.keeps_resets:
-        old = old.without_resets()
-    planned, plan = target.plan(old, states)
-    encoded = planned.with_states(_encoded(planned, plan))
-    encoded, found = _handled(old, encoded, zeros)
-    told = report(old, encoded, found, (origin.name, target.name), encoded.notes)
-    return target.write(encoded), told
 
 
 def _format(name: str, option: str) -> Format:

@@ -24,10 +24,10 @@ class _Callback(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to record."""
         if trainer.is_global_zero:
-            folder, taken = trainer.default_root_dir, trainer.global_step
+            folder, global_step = trainer.default_root_dir, trainer.global_step
             # The step count is that of all optimizers together.
-            taken //= max(len(trainer.optimizers), 1)
-            self._recording.begin(trainer.optimizers, pl_module, folder, taken)
+            global_step //= max(len(trainer.optimizers), 1)
+            self._recording.begin(trainer.optimizers, pl_module, folder, global_step)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Stop recording."""

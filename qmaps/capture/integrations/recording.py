@@ -1,4 +1,4 @@
-"""The common part of the callbacks of all trainers."""
+"""Common part of the callbacks of all trainers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Watcher = StateRecorder | Monitor
 
 @dataclass(frozen=True)
 class Kind:
-    """What a callback does while it is attached to an optimizer.
+    """Kind of a callback: recording or monitoring.
 
     Attributes:
-        options: the arguments of the recorder or monitor that are a callback's too; a trainer knows
-            the others.
-        default: where it writes in the trainer's own folder.
-        begin: makes the recorder or monitor of an optimizer, given the optimizer, the path, the
-            model, the number of steps taken so far, and the options.
+        options: arguments of the recorder or monitor that the callback accepts, too; the trainer
+            has the others.
+        default: default path in the trainer's folder.
+        begin: makes a recorder or monitor from the optimizer, the path, the model, the number of
+            steps taken so far, and the options.
     """
 
     options: tuple[str, ...]
@@ -35,17 +35,23 @@ class Kind:
     begin: Callable[..., Watcher]
 
     def path(self, out: Path, number: int) -> Path:
-        """The path of one of several optimizers: a folder in `out`, or a file beside it."""
+        """Return the path for one of several optimizers: a folder in `out`, or a file beside it."""
         if Path(self.default).suffix:
             return out.with_name(f"{out.stem}-{number}{out.suffix}")
         return out / str(number)
 
 
 def _record(
-    optimizer: torch.optim.Optimizer, out: Path, model: torch.nn.Module, taken: int, **options: Any
+    optimizer: torch.optim.Optimizer,
+    out: Path,
+    model: torch.nn.Module,
+    global_step: int,
+    **options: Any,
 ) -> StateRecorder:
     counts = state_counts(unwrapped(optimizer), {})
-    start = None if counts else taken  # a trainer also counts steps that the optimizer skipped
+    start = (
+        None if counts else global_step
+    )  # a trainer also counts steps that the optimizer skipped
     return StateRecorder(optimizer, out, names=model, start=start, **options)
 
 
@@ -53,7 +59,7 @@ def _monitor(
     optimizer: Any,
     out: Path,
     model: torch.nn.Module,
-    taken: int,  # noqa: ARG001 - optimizers of qmaps count their steps
+    global_step: int,  # noqa: ARG001 - optimizers of qmaps count their steps
     **options: Any,
 ) -> Monitor:
     return Monitor(optimizer, out, names=model, **options)
@@ -72,9 +78,9 @@ class Recording:
 
     Args:
         owner: the callback's name, for error messages.
-        kind: what is done.
-        out: the folder or file, or None for the default in the trainer's own folder.
-        options: the arguments that `kind` names.
+        kind: recording or monitoring.
+        out: the folder or file, or None for the default in the trainer's folder.
+        options: arguments in ``kind.options``.
 
     Raises:
         BadTypeError: an option is none of these.
@@ -99,25 +105,25 @@ class Recording:
         optimizers: Sequence[torch.optim.Optimizer],
         model: torch.nn.Module,
         default_folder: str | os.PathLike[str],
-        taken: int,
+        global_step: int,
     ) -> None:
-        """Record from now on.
+        """Begin to record.
 
         Args:
             optimizers: the optimizers to record. A single one is recorded at the path itself,
                 several at paths with the numbers 0, 1, ...
             model: the model, which gives the parameters' names.
             default_folder: the trainer's folder, in which the default path is.
-            taken: number of steps taken so far, for optimizers that do not count them.
+            global_step: number of steps taken so far, for optimizers that do not count them.
         """
         self.end()
         kind = self._kind
         path = self._out if self._out is not None else Path(default_folder) / kind.default
         for number, optimizer in enumerate(optimizers):
             out = path if len(optimizers) == 1 else kind.path(path, number)
-            self._watchers.append(kind.begin(optimizer, out, model, taken, **self._options))
+            self._watchers.append(kind.begin(optimizer, out, model, global_step, **self._options))
 
     def end(self) -> None:
-        """Record no longer; ending twice is allowed."""
+        """Stop recording; ending twice is allowed."""
         while self._watchers:
             self._watchers.pop().close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -48,6 +49,8 @@ def lint_file(
       moment if there is one: no gradient has reached them,
     - ``quantizer`` (a warning): a state that is quantized otherwise than the options of its group
       say,
+    - ``no-zero`` (a warning): states that can be negative and whose quantizer does not keep zeros,
+      so that weights whose gradient is always 0 move,
     - ``float16`` (a note): the share of second moments that saving in float16 would make 0.
 
     Args:
@@ -85,23 +88,28 @@ def lint_file(
         parameters = _saved(source, names)
     findings: list[Finding] = []
     lost = total = 0
+    without: Counter[tuple[str, str]] = Counter()
     for name, states, kinds, problems in parameters:
         findings += problems
         findings += checked(name, states, kinds)
-        one, other = _below_float16(states)
-        lost, total = lost + one, total + other
+        counts = _below_float16(states)
+        lost, total = lost + counts[0], total + counts[1]
+        without.update(_without_zero(states))
+    for (state, spec), count in without.items():
+        message = f"{spec} does not keep zeros: weights whose gradient is always 0 move"
+        findings.append(Finding(WARNING, "no-zero", "", state, count, 0.0, message))
     if lost:
         message = f"saved in float16, {lost / total:.2%} of the non-zero exp_avg_sq would become 0"
         findings.append(Finding(NOTE, "float16", "", "exp_avg_sq", lost, lost / total, message))
-    return sorted(findings, key=lambda found: LEVELS.index(found.level))
+    return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
 def _captured(source: Path, step: int | None) -> Iterator[Parameter]:
     """The states of a capture."""
     states = load(source, step=step)
     for name in states.parameters():
-        found = {state: states.tensor(name, state, check=False) for state in states.states(name)}
-        yield name, dict(found), dict.fromkeys(found, "this capture"), []
+        tensors = {state: states.tensor(name, state, check=False) for state in states.states(name)}
+        yield name, dict(tensors), dict.fromkeys(tensors, "this capture"), []
 
 
 def _saved(source: Path, names: Listed) -> Iterator[Parameter]:
@@ -113,13 +121,13 @@ def _saved(source: Path, names: Listed) -> Iterator[Parameter]:
     if not any(state for _, _, state in slots):
         raise CaptureError(f"{str(source)!r} is an optimizer checkpoint that holds no states")
     formats = [
-        recognized(each)
-        for each in state_dicts
-        for group in each["param_groups"]
+        recognized(state_dict)
+        for state_dict in state_dicts
+        for group in state_dict["param_groups"]
         for _ in group["params"]
     ]
-    for label, (_, group, state), known in zip(labels, slots, formats, strict=True):
-        states, findings = _read(known, state, label)
+    for label, (_, group, state), layout in zip(labels, slots, formats, strict=True):
+        states, findings = _read(layout, state, label)
         kinds = {
             name: value.quantizer.spec
             if isinstance(value, QuantizedTensor)
@@ -130,23 +138,23 @@ def _saved(source: Path, names: Listed) -> Iterator[Parameter]:
 
 
 def _read(
-    known: Format, state: Mapping[Any, Any], label: str
+    layout: Format, state: Mapping[Any, Any], label: str
 ) -> tuple[dict[str, State], list[Finding]]:
     """The states of a parameter, and those that cannot be read as findings."""
-    own = {name: value for name, value in state.items() if not _is_other(value)}
+    values = {name: value for name, value in state.items() if not _is_other(value)}
     try:
-        return known.named(known.states(own, label), None), []
+        return layout.named(layout.states(values, label), None), []
     except DAMAGE as error:
-        whole = error
+        first_error = error
     # One by one, so that a damaged state does not hide the others.
     states: dict[str, State] = {}
     findings: list[Finding] = []
-    for name, value in own.items():
+    for name, value in values.items():
         try:
-            states |= known.states({name: value}, label)
+            states |= layout.states({name: value}, label)
         except DAMAGE as error:
             findings.append(_damaged(label, str(name), error))
-    return states, findings or [_damaged(label, "", whole)]
+    return states, findings or [_damaged(label, "", first_error)]
 
 
 def _damaged(label: str, state: str, error: Exception) -> Finding:
@@ -155,7 +163,7 @@ def _damaged(label: str, state: str, error: Exception) -> Finding:
 
 
 def _is_other(value: Any) -> bool:
-    """Whether a value is no averaged state: a number, a list, or a tensor of integers."""
+    """Return True for a number, a list, or a tensor of integers, which is no averaged state."""
     if type(value) in (Tensor, torch.nn.Parameter):
         return not value.is_floating_point() and value.dtype != torch.uint8
     return value is None or isinstance(value, (bool, int, float, str, list, tuple))
@@ -188,6 +196,14 @@ def _other_quantizers(
         if wanted != t.quantizer.spec:
             message = f"it is {t.quantizer.spec}, but the options of its group say {wanted}"
             yield Finding(WARNING, "quantizer", label, name, 0, 0.0, message)
+
+
+def _without_zero(states: Mapping[str, State]) -> Iterator[tuple[str, str]]:
+    """States that can be negative and whose zeros decode to something else, and their specs."""
+    for name, t in states.items():
+        q = t.quantizer if isinstance(t, QuantizedTensor) else None
+        if q is not None and q.map.signed and not (q.map.counted or q.keeps_zero):
+            yield name, q.spec
 
 
 def _below_float16(states: Mapping[str, State]) -> tuple[int, int]:

@@ -44,7 +44,7 @@ class CsvFile:
 
     @property
     def inherited(self) -> bool:
-        """Whether this is a forked child's copy, which must not write."""
+        """True in a forked child, whose copy must not write."""
         return self._lock.inherited
 
     def close(self) -> None:
@@ -64,10 +64,10 @@ class CsvFile:
         Raises:
             OSError: they cannot be written; the file is as before.
         """
-        known = self._known if step == self.last else set()
+        written = self._known if step == self.last else set()
         cells = ([step, *map(row.get, self._columns[1:])] for row in rows)
         lines = [[printable(x) if isinstance(x, str) else x for x in line] for line in cells]
-        lines = [line for line in lines if tuple(line[1:3]) not in known]
+        lines = [line for line in lines if tuple(line[1:3]) not in written]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         with self.path.open("ab", buffering=0) as file:
@@ -82,7 +82,7 @@ class CsvFile:
             except OSError:
                 file.truncate(size)
                 raise
-        self.last, self._known = step, known | {tuple(line[1:3]) for line in lines}
+        self.last, self._known = step, written | {tuple(line[1:3]) for line in lines}
         return bool(lines)
 
     def _read(self) -> int:
@@ -99,9 +99,9 @@ class CsvFile:
         if header.encode().startswith(content):  # empty, or cut off within the header
             os.truncate(self.path, 0)
             return 0
-        whole = content[: content.rfind(b"\n") + 1]
+        complete = content[: content.rfind(b"\n") + 1]
         try:
-            text = io.StringIO(whole.decode(errors="replace"), newline="")
+            text = io.StringIO(complete.decode(errors="replace"), newline="")
             columns, *rows = csv.reader(text)
         except (csv.Error, ValueError):
             columns = []
@@ -116,7 +116,7 @@ class CsvFile:
             raise OutputError(
                 f"out={str(self.path)!r} is damaged: its last row has no step; give another file"
             ) from None
-        if len(whole) < len(content):
-            os.truncate(self.path, len(whole))
+        if len(complete) < len(content):
+            os.truncate(self.path, len(complete))
         self._known = {tuple(row[1:3]) for row in rows if row[:1] == rows[-1][:1]}
         return last

@@ -1,4 +1,4 @@
-"""What an optimizer's rule makes of sampled states when nothing is rounded."""
+"""Steps of an optimizer's rule on sampled states, without rounding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Values = dict[str, Tensor]
 def is_element_wise(
     optimizer: QuantizedOptimizer, parameter: Tensor, group: dict[str, Any]
 ) -> bool:
-    """Whether the next states of an element of `parameter` follow from that element alone."""
+    """Return True if the next states of an element follow from that element alone."""
     if type(optimizer).advance is not UpdateRule.advance or optimizer.takes_norms:
         return False
     shapes = optimizer.state_shapes(parameter, group).values()
@@ -33,7 +33,7 @@ class Exact:
     Args:
         optimizer: an optimizer whose rule is element-wise.
         group: the parameter group of all of them.
-        taken: number of steps that each of them has taken.
+        steps: number of steps taken so far, the same for all.
         param: the sampled values of the parameters, float32; changed here.
         states: the states of these elements, float32; changed here.
     """
@@ -42,13 +42,13 @@ class Exact:
         self,
         optimizer: QuantizedOptimizer,
         group: dict[str, Any],
-        taken: int,
+        steps: int,
         param: Tensor,
         states: Values,
     ) -> None:
-        self._optimizer, self._group, self._taken = optimizer, group, taken
+        self._optimizer, self._group, self._taken = optimizer, group, steps
         self._param, self._states = param, states
-        self._left: list[tuple[Tensor, dict[str, float]]] = []
+        self._pending: list[tuple[Tensor, dict[str, float]]] = []
 
     def step(self, gradient: Tensor) -> None:
         """Take one step with the elements' gradient, float32 and not scaled.
@@ -59,12 +59,12 @@ class Exact:
         self._taken += 1
         exact = self._optimizer.scalars(self._group, self._taken)
         rounded = torch.tensor(list(exact.values()), dtype=torch.float64).float().tolist()
-        self._left.append((gradient, dict(zip(exact, rounded, strict=True))))
+        self._pending.append((gradient, dict(zip(exact, rounded, strict=True))))
 
     @torch.no_grad()
     def states(self) -> Values:
         """The states after the steps so far, on the CPU."""
-        for gradient, scalars in self._left:
+        for gradient, scalars in self._pending:
             self._optimizer.update(self._param, gradient, self._states, scalars)
-        self._left.clear()
+        self._pending.clear()
         return {name: value.cpu() for name, value in self._states.items()}

@@ -1,4 +1,4 @@
-"""Where measures go besides the CSV file: a function of values and step."""
+"""Loggers of measures besides the CSV file: functions of values and step."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ Log = Callable[[dict[str, float], int], object]
 """Takes values by name and the number of the step, as ``wandb.log`` and ``trackio.log`` do."""
 
 
-def logs_of(given: Any) -> list[Log]:
+def logs_of(log: Any) -> list[Log]:
     """The functions behind the argument `log` of a monitor.
 
     Args:
-        given: None, one of these, or a list of them: a function ``f(values, step)``; an object with
+        log: None, one of these, or a list of them: a function ``f(values, step)``; an object with
             ``log(values, step=...)``, such as a run of W&B or trackio; or a
             ``torch.utils.tensorboard.SummaryWriter``.
 
     Raises:
         BadTypeError: it is none of these.
     """
-    if given is None:
+    if log is None:
         return []
-    members = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    return [_log_of(each) for each in members]
+    members = log if isinstance(log, Sequence) and not isinstance(log, str) else [log]
+    return [_log_of(member) for member in members]
 
 
-def _log_of(given: Any) -> Log:
-    if hasattr(given, "add_scalar"):
-        return tensorboard(given)
+def _log_of(logger: Any) -> Log:
+    if hasattr(logger, "add_scalar"):
+        return tensorboard(logger)
     # A run of W&B has a method, and so has each module.
-    if callable(log := getattr(given, "log", None)):
+    if callable(log := getattr(logger, "log", None)):
         return lambda values, step: log(values, step=step)
-    if callable(given):
-        function: Log = given
+    if callable(logger):
+        function: Log = logger
         return function
     raise BadTypeError(
-        f"log={shown(given)} must be a function of values and step, a SummaryWriter, or an object "
+        f"log={shown(logger)} must be a function of values and step, a SummaryWriter, or an object "
         "with a method log(values, step=...)"
     )
 

@@ -50,28 +50,30 @@ def of_states(
     Returns:
         The measures of each state.
     """
-    found = [dict.fromkeys(MEASURES, math.nan) for _ in sizes]
+    measures = [dict.fromkeys(MEASURES, math.nan) for _ in sizes]
     codes = last.codes()
     shares: dict[str, Tensor] = {}
     if first is not None:
-        held = shares["held_share"] = first.codes() == codes
+        same = shares["held_share"] = first.codes() == codes
         if drifted is not None:
             moved = shares["moved_share"] = gaps.moved(first, drifted - first.dequantize())
-            shares["stalled_share"] = moved & held
+            shares["stalled_share"] = moved & same
     if exact is not None:
         shares["saturated_share"] = _saturated(last, exact, codes)
         wide = exact.double()
         noise = (wide - last.dequantize()).square()
         signals, noises = _sums(wide.square(), sizes), _sums(noise, sizes)
-        for each, size, signal, square in zip(found, sizes, signals, noises, strict=True):
-            each["sqnr_db"] = sqnr_db.from_sums(_of(size, signal=signal, square=square))
+        for measured, size, signal, square in zip(measures, sizes, signals, noises, strict=True):
+            measured["sqnr_db"] = sqnr_db.from_sums(_of(size, signal=signal, square=square))
     for name, where in shares.items():
-        for each, size, count in zip(found, sizes, _sums(where, sizes), strict=True):
-            each[name] = count / size
-    for each in found:  # the share of those that moved
-        moved_share = each["moved_share"]
-        each["stalled_share"] = each["stalled_share"] / moved_share if moved_share else math.nan
-    return found
+        for measured, size, count in zip(measures, sizes, _sums(where, sizes), strict=True):
+            measured[name] = count / size
+    for measured in measures:  # the share of those that moved
+        moved_share = measured["moved_share"]
+        measured["stalled_share"] = (
+            measured["stalled_share"] / moved_share if moved_share else math.nan
+        )
+    return measures
 
 
 def of_moments(
@@ -94,26 +96,28 @@ def of_moments(
     """
     v = torch.ones_like(second) if exact is None else exact["exp_avg_sq"]
     zeroed = _sums(zero_points(first, second, v), sizes)
-    found = [{"zero_point_share": n / size} for n, size in zip(zeroed, sizes, strict=True)]
+    measures = [{"zero_point_share": n / size} for n, size in zip(zeroed, sizes, strict=True)]
     if exact is None or set(exact) != set(MOMENTS):  # AdEMAMix's update has a third state
-        return found
+        return measures
     # Bias corrections multiply the whole update by a number if eps is multiplied as well.
     eps = float(group["eps"]) * math.sqrt(1 - float(group["betas"][1]) ** step)
     u, w = adam_update(exact["exp_avg"], v, eps), adam_update(first, second, eps)
-    kept, wide = u != 0, u.double()
+    nonzero, wide = u != 0, u.double()
     relative = ((w - wide) / wide).abs()
-    totals, counts = _sums(torch.where(kept, relative, 0.0), sizes), _sums(kept, sizes)
-    parts = torch.split(torch.where(kept, relative, math.nan), list(sizes))
+    totals, counts = _sums(torch.where(nonzero, relative, 0.0), sizes), _sums(nonzero, sizes)
+    parts = torch.split(torch.where(nonzero, relative, math.nan), list(sizes))
     medians = [float(part.nanmedian()) for part in parts]
-    for each, size, total, count, median in zip(found, sizes, totals, counts, medians, strict=True):
+    for measured, size, total, count, median in zip(
+        measures, sizes, totals, counts, medians, strict=True
+    ):
         sums = _of(size, relative=total, nonzero=int(count))
-        each["update_mean_rel_error"] = mean_rel_error.from_sums(sums)
-        each["update_median_rel_error"] = median
-    return found
+        measured["update_mean_rel_error"] = mean_rel_error.from_sums(sums)
+        measured["update_median_rel_error"] = median
+    return measures
 
 
 def _saturated(t: QuantizedTensor, exact: Tensor, codes: Tensor) -> Tensor:
-    """Where an element has an end code, though its magnitude is below its scale."""
+    """Return a mask of elements with an end code and a magnitude below their scale."""
     ends = codes == len(t.quantizer.map.codebook()) - 1
     if t.quantizer.map.signed:
         ends |= codes == 0
@@ -128,9 +132,9 @@ def _sums(x: Tensor, sizes: Sequence[int]) -> list[float]:
     return [part.sum().item() for part in torch.split(x, list(sizes))]
 
 
-def _of(numel: int, **known: float) -> Sums:
+def _of(numel: int, **sums: float) -> Sums:
     """Sums of which only some are known."""
     nothing = dict.fromkeys(("absolute", "square", "signal", "relative", "largest"), math.nan)
     codes = torch.empty(0, dtype=torch.float32)
     counts: dict[str, Any] = {"nonzero": 0, "zeroed": 0, "codes": codes}
-    return Sums(numel=numel, **{**nothing, **counts, **known})
+    return Sums(numel=numel, **{**nothing, **counts, **sums})

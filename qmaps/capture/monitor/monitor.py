@@ -62,8 +62,8 @@ class Monitor:
 
     and, in the row of the second moment of Adam (of the first if the second is in 32 bits),
 
-    - `zero_point_share`: share of elements with y > 0 whose second moment decodes to 0 under a
-      first moment that does not; the next update may be m / eps,
+    - `zero_point_share`: share of elements with y > 0 where v decodes to 0 and m does not; the next
+      update may be m / eps,
     - `update_mean_rel_error` and `update_median_rel_error`: mean and median of
       \|u(q) - u(y)\| / \|u(y)\| over elements with u(y) != 0, where u is the update
       (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) of both moments.
@@ -71,8 +71,8 @@ class Monitor:
     Shares are fractions from 0 to 1. A measure that does not apply is NaN: `stalled_share` if
     nothing moved, `held_share` and what follows from it in a window in which a fitted map was
     refitted, and all that need y or x for optimizers whose rule is not element-wise (LAMB, LARS,
-    Adafactor, SM3, APOLLO, and factored second moments). For these any second moment that decodes
-    to 0 under a first moment that does not is a zero point. The update's error is measured for
+    Adafactor, SM3, APOLLO, and factored second moments). For these every element where v decodes to
+    0 and m does not is a zero point. The update's error is measured for
     rules whose states are Adam's two moments.
 
     A step that the optimizer skips is not measured, nor is a parameter without a gradient in one of
@@ -148,10 +148,10 @@ class Monitor:
     ) -> None:
         optimizer = unwrapped(optimizer)
         if not isinstance(optimizer, QuantizedOptimizer):
-            found = f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}"
+            expected = f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}"
             if isinstance(optimizer, CPUOffloadOptimizer):
-                raise BadTypeError(f"{found}; give its host_optimizer")
-            raise BadTypeError(f"{found}, which has no quantized states")
+                raise BadTypeError(f"{expected}; give its host_optimizer")
+            raise BadTypeError(f"{expected}, which has no quantized states")
         if optimizer.steps_codes:
             raise BadTypeError(
                 f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}, which "
@@ -174,7 +174,7 @@ class Monitor:
         self.rows: list[Row] = []
         self._told: set[str] = set()
         # Steps to wait for the window, steps left after the next in it, and the measured step.
-        self._wait = self._left = self._due = 0
+        self._wait = self._remaining = self._due = 0
         self._open: Window | None = None
         self._optimizer = optimizer
         self._count = StepCount(optimizer, self._taken_before, begin)
@@ -205,7 +205,7 @@ class Monitor:
     def _check(self, optimizer: QuantizedOptimizer, parameters: Parameters) -> None:
         """Raise unless a chosen parameter has a state that is, or will be, quantized."""
         everything = list(labelled(optimizer, self._names))
-        chosen = [each for each in everything if self._wanted(each[0])]
+        chosen = [member for member in everything if self._wanted(member[0])]
         if not chosen:
             raise no_match(parameters, [label for label, _, _ in everything])
         for label, parameter, group in chosen:
@@ -225,7 +225,7 @@ class Monitor:
                         f"{supported}"
                     )
         for _, parameter, group in chosen:
-            if any(isinstance(each, QuantizedTensor) for each in _states(optimizer, parameter)):
+            if any(isinstance(member, QuantizedTensor) for member in _states(optimizer, parameter)):
                 return
             names = optimizer.state_shapes(parameter, group)
             if any(optimizer.quantizer_of(name, parameter, group) for name in names):
@@ -243,16 +243,18 @@ class Monitor:
         optimizer = self._optimizer
         if self._open is None:
             step = self._count.taken + 1
-            left = -step % self._every  # steps from this one to the measured one
-            if left >= self._window:
-                self._wait = left - self._window + 1
+            until_measured = -step % self._every  # steps from this one to the measured one
+            if until_measured >= self._window:
+                self._wait = until_measured - self._window + 1
                 return
             if not optimizer.state:  # they do not exist yet
                 return
-            chosen = (each for each in labelled(optimizer, self._names) if self._wanted(each[0]))
-            self._open, self._due = Window(optimizer, chosen, self._sample), step + left
-            self._left = left
-        if self._left == 0:
+            chosen = (
+                member for member in labelled(optimizer, self._names) if self._wanted(member[0])
+            )
+            self._open, self._due = Window(optimizer, chosen, self._sample), step + until_measured
+            self._remaining = until_measured
+        if self._remaining == 0:
             self._open.before_last()
 
     def _after(self) -> None:
@@ -265,8 +267,8 @@ class Monitor:
         if window is None:
             return
         window.after_step()
-        if self._left:
-            self._left -= 1
+        if self._remaining:
+            self._remaining -= 1
             return
         self._open = None
         # It is another one if steps were skipped, or a checkpoint was loaded.
@@ -275,7 +277,7 @@ class Monitor:
             self._measured(window.rows(), self._due)
 
     def _taken_before(self) -> int:
-        """Number of steps taken so far, as the states tell."""
+        """Return the number of steps taken so far, from the states."""
         return max(state_counts(self._optimizer, self._names).values(), default=0)
 
     def _measured(self, rows: list[Row], step: int) -> None:

@@ -28,54 +28,54 @@ BYTE = 8
 
 
 class Places:
-    """Which elements of a flattened tensor a sample takes: runs of 256, spread evenly over it.
+    """Sampled elements of a flattened tensor: runs of 256, spread evenly.
 
-    Their number is a multiple of 8, so that their codes fill whole bytes. What is computed from
-    them is kept, and must not be changed.
+    Their number is a multiple of 8, so that their codes fill whole bytes. Derived indices are
+    cached, and must not be changed.
 
     Args:
         numel: number of elements of the tensor.
-        most: largest number of elements of the sample, at least 8.
+        size: largest number of elements of the sample, at least 8.
         device: where the tensor is.
 
     Attributes:
         index: ascending indices, int64; of all elements but the last 7 at most if there are no more
-            than `most`.
+            than `size`.
     """
 
-    def __init__(self, numel: int, most: int, device: torch.device | str = "cpu") -> None:
-        if numel <= most:
+    def __init__(self, numel: int, size: int, device: torch.device | str = "cpu") -> None:
+        if numel <= size:
             index = torch.arange(numel // BYTE * BYTE)
         else:
-            length = min(RUN, most) // BYTE * BYTE
-            wanted, runs = most // length, numel // length
+            length = min(RUN, size) // BYTE * BYTE
+            wanted, runs = size // length, numel // length
             starts = (2 * torch.arange(wanted) + 1) * runs // (2 * wanted) * length
             index = (starts[:, None] + torch.arange(length)).reshape(-1)
         self.index = index.to(device)
-        self._known: dict[tuple[int, ...], Tensor] = {}
+        self._cached: dict[tuple[int, ...], Tensor] = {}
 
     def __len__(self) -> int:
         return self.index.numel()
 
     def bytes_of(self, bits: int) -> Tensor:
         """Indices of the bytes that hold the codes of these elements."""
-        if (bits,) not in self._known:
-            within = torch.arange(bits, device=self.index.device)
-            places = (self.index[::BYTE] // BYTE * bits)[:, None] + within
-            self._known[bits,] = places.reshape(-1)
-        return self._known[bits,]
+        if (bits,) not in self._cached:
+            offsets = torch.arange(bits, device=self.index.device)
+            index = (self.index[::BYTE] // BYTE * bits)[:, None] + offsets
+            self._cached[bits,] = index.reshape(-1)
+        return self._cached[bits,]
 
     def scales_of(self, divisor: int, count: int) -> Tensor:
         """Indices of the scales of these elements; see `qmaps.normalize.geometry`."""
-        if (divisor, count) not in self._known:
-            self._known[divisor, count] = (self.index // divisor) % count
-        return self._known[divisor, count]
+        if (divisor, count) not in self._cached:
+            self._cached[divisor, count] = (self.index // divisor) % count
+        return self._cached[divisor, count]
 
 
 @cached(256)
-def places(numel: int, most: int, device: torch.device) -> Places:
+def places(numel: int, size: int, device: torch.device) -> Places:
     """The `Places` of these arguments, made once."""
-    return Places(numel, most, device)
+    return Places(numel, size, device)
 
 
 def values(x: Tensor, at: Places) -> Tensor:
@@ -92,7 +92,7 @@ def values(x: Tensor, at: Places) -> Tensor:
 
 
 def kind(t: QuantizedTensor) -> Hashable:
-    """What quantized tensors must have in common to be `joined`."""
+    """Return the properties that quantized tensors to be `joined` must share."""
     q = t.quantizer
     return q.map, q.rounding, _single(q.normalizer), t.device
 
@@ -153,8 +153,8 @@ def _scales(t: QuantizedTensor, at: Places) -> Scales:
     geometry = normalizer.geometry(t.shape)
     # A normalizer of another package, or a format of scales that is not a log2 grid.
     if geometry is None or any(part.stored is not Stored.FLOAT32 for part in geometry.parts):
-        whole = normalizer.expand(t.scales, t.shape).expand(t.shape)
-        return (torch.take(whole, at.index),)
+        expanded = normalizer.expand(t.scales, t.shape).expand(t.shape)
+        return (torch.take(expanded, at.index),)
     parts = [
         t.scales[part.array].reshape(-1)[at.scales_of(part.divisor, part.count)]
         for part in geometry.parts

@@ -1,4 +1,4 @@
-"""When a measure is worth a warning."""
+"""Limits of measures, and warnings beyond them."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Thresholds:
     update_median_rel_error: float | None = 0.5
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            limit = getattr(self, each.name)
+        for option in fields(self):
+            limit = getattr(self, option.name)
             if limit is None:
                 continue
             if isinstance(limit, bool) or not isinstance(limit, (int, float)):
-                raise BadTypeError(f"{each.name}={shown(limit)} must be a number or None")
+                raise BadTypeError(f"{option.name}={shown(limit)} must be a number or None")
             if not math.isfinite(limit):
-                raise BadValueError(f"{each.name}={shown(limit)} must be a finite number or None")
+                raise BadValueError(f"{option.name}={shown(limit)} must be a finite number or None")
 
 
 MOVERS = 0.1
@@ -76,12 +76,12 @@ class Warner:
     def look(self, rows: Sequence[dict[str, Any]], step: int) -> None:
         """Warn about what these rows show for the first time."""
         for state in dict.fromkeys(row["state"] for row in rows):
-            own = [row for row in rows if row["state"] == state]
-            for each in fields(self._thresholds):
-                limit = getattr(self._thresholds, each.name)
-                below = each.name == "sqnr_db"
+            of_state = [row for row in rows if row["state"] == state]
+            for option in fields(self._thresholds):
+                limit = getattr(self._thresholds, option.name)
+                below = option.name == "sqnr_db"
                 if limit is not None:
-                    self._compare(own, state, each.name, limit, step, below=below)
+                    self._compare(of_state, state, option.name, limit, step, below=below)
 
     def _compare(
         self,

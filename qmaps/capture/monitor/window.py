@@ -21,7 +21,7 @@ from qmaps.engines.remainders import join
 from qmaps.optim.base import QuantizedOptimizer
 
 Row = dict[str, Any]
-"""What is known of one state at one step, by column."""
+"""Measures of one state at one step, by column."""
 
 
 @dataclass(eq=False)
@@ -35,9 +35,9 @@ class Watched:
         state: the dict that its states are stored in.
         names: the states that its rule keeps.
         at: the sampled elements.
-        taken: number of its steps before the window.
-        rows: what is known of each quantized state, by name.
-        lost: whether a step of the window passed it over, so that it cannot be measured.
+        steps_before: number of its steps before the window.
+        rows: measures of each quantized state, by name.
+        lost: True if it had no gradient in a step of the window; it is not measured then.
     """
 
     label: str
@@ -46,7 +46,7 @@ class Watched:
     state: Mapping[str, Any]
     names: tuple[str, ...]
     at: Places
-    taken: int
+    steps_before: int
     rows: dict[str, Row] = field(default_factory=dict)
     lost: bool = False
 
@@ -57,7 +57,7 @@ class Column:
 
     Attributes:
         state: its name.
-        kind: what the quantized tensors have in common.
+        kind: shared properties of the quantized tensors (`sample.kind`).
         members: the parameters.
         places: the sampled elements of the state of each.
         first: the samples at the start of the window, on the states' device.
@@ -76,7 +76,7 @@ class Column:
 
     def tensors(self) -> list[tuple[QuantizedTensor, Places]]:
         """The states as they are now."""
-        now = [each.state[self.state] for each in self.members]
+        now = [member.state[self.state] for member in self.members]
         return list(zip(now, self.places, strict=True))
 
 
@@ -107,28 +107,28 @@ class Window:
         optimizer: the optimizer, before the first of these steps.
         chosen: name, parameter and group of the parameters to watch. Those without a quantized
             state are left out, also those that have no state yet.
-        most: number of elements of a sample.
+        size: number of elements of a sample.
     """
 
     def __init__(
         self,
         optimizer: QuantizedOptimizer,
         chosen: Iterable[tuple[str, Tensor, dict[str, Any]]],
-        most: int,
+        size: int,
     ) -> None:
         self._optimizer = optimizer
         self._steps = 0
-        found = (_watched(optimizer, *each, most) for each in chosen)
-        self._watched = [each for each in found if each is not None]
-        self._columns = list(_columns(self._watched, most))
+        watched = (_watched(optimizer, *entry, size) for entry in chosen)
+        self._watched = [member for member in watched if member is not None]
+        self._columns = list(_columns(self._watched, size))
         together: dict[Hashable, list[Watched]] = defaultdict(list)
-        for each in self._watched:
+        for member in self._watched:
             # Names of a rule that is not element-wise are none that a batch needs.
-            key = (id(each.group), each.taken, each.parameter.device, each.names)
-            together[key].append(each)
+            key = (id(member.group), member.steps_before, member.parameter.device, member.names)
+            together[key].append(member)
         decoded = self._decoded({id(c): c.first for c in self._columns})
         self._batches = [
-            Batch(members, self._exact(members, members[0].taken, decoded))
+            Batch(members, self._exact(members, members[0].steps_before, decoded))
             for members in together.values()
         ]
 
@@ -136,41 +136,43 @@ class Window:
         """Look at the states before the step that is to be measured."""
         decoded = self._decoded({id(c): sample.joined(c.tensors()) for c in self._columns})
         for batch in self._batches:
-            taken = batch.watched[0].taken + self._steps
-            batch.last = self._exact(batch.watched, taken, decoded)
+            steps = batch.watched[0].steps_before + self._steps
+            batch.last = self._exact(batch.watched, steps, decoded)
 
     def after_step(self) -> None:
         """Take the gradients of the step that the optimizer has just taken."""
         self._steps += 1
         scale = getattr(self._optimizer, "grad_scale", None)
-        for each in self._watched:
-            each.lost |= each.parameter.grad is None
+        for member in self._watched:
+            member.lost |= member.parameter.grad is None
         for batch in self._batches:
             if batch.drifting is None:
                 continue
-            gradient = torch.cat([_gradient(each) for each in batch.watched])
+            gradient = torch.cat([_gradient(member) for member in batch.watched])
             gradient = gradient if scale is None else gradient / scale.to(gradient)
             batch.drifting.step(gradient)
             if batch.last is not None:
                 batch.last.step(gradient)
 
     def rows(self) -> list[Row]:
-        """Return what was measured in the last step: a row for each quantized state."""
+        """Return the measures of the last step: a row for each quantized state."""
         drifted, exact, decoded = Decoded(), Decoded(), Decoded()
         for batch in self._batches:
-            for found, stepped in ((drifted, batch.drifting), (exact, batch.last)):
+            for values, stepped in ((drifted, batch.drifting), (exact, batch.last)):
                 if stepped is not None:
-                    found.update(_by_state(batch.watched, stepped.states()))
+                    values.update(_by_state(batch.watched, stepped.states()))
         for column in self._columns:
             for part in _unchanged(column):
                 decoded |= _measure(part, drifted, exact)
         for batch in self._batches:
             _measure_moments(batch, decoded, exact, self._steps)
-        return [row for each in self._watched if self._stepped(each) for row in each.rows.values()]
+        return [
+            row for member in self._watched if self._stepped(member) for row in member.rows.values()
+        ]
 
-    def _stepped(self, each: Watched) -> bool:
-        """Whether the optimizer took every step of the window with this parameter."""
-        return not each.lost and int(each.state["step"]) == each.taken + self._steps
+    def _stepped(self, member: Watched) -> bool:
+        """Return True if the optimizer stepped this parameter in every step of the window."""
+        return not member.lost and int(member.state["step"]) == member.steps_before + self._steps
 
     def _decoded(self, joined: Mapping[int, QuantizedTensor]) -> Decoded:
         decoded = Decoded()
@@ -179,7 +181,7 @@ class Window:
             decoded |= {(e, column.state): x for e, x in zip(column.members, parts, strict=True)}
         return decoded
 
-    def _exact(self, watched: list[Watched], taken: int, decoded: Decoded) -> Exact | None:
+    def _exact(self, watched: list[Watched], steps: int, decoded: Decoded) -> Exact | None:
         """Exact states that start from those of the optimizer now; None if the rule has none."""
         first, optimizer = watched[0], self._optimizer
         if not all(is_element_wise(optimizer, e.parameter, e.group) for e in watched):
@@ -194,7 +196,7 @@ class Window:
             for name in first.names
         }
         params = [_values(e) for e in watched]
-        return Exact(optimizer, first.group, taken, torch.cat(params), states)
+        return Exact(optimizer, first.group, steps, torch.cat(params), states)
 
 
 def _values(e: Watched) -> Tensor:
@@ -206,45 +208,45 @@ def _values(e: Watched) -> Tensor:
 
 
 def _watched(
-    optimizer: QuantizedOptimizer, label: str, parameter: Tensor, group: dict[str, Any], most: int
+    optimizer: QuantizedOptimizer, label: str, parameter: Tensor, group: dict[str, Any], size: int
 ) -> Watched | None:
-    """What is needed to watch a parameter; None if none of its states is quantized now."""
+    """Return the `Watched` of a parameter; None if none of its states is quantized now."""
     state = optimizer.state.get(parameter)
     if not isinstance(state, Mapping) or "step" not in state:
         return None
     if not any(isinstance(state.get(name), QuantizedTensor) for name in optimizer.state_names):
         return None
-    here = local(parameter)
-    at = sample.places(here.numel(), most, here.device)
+    shard = local(parameter)
+    at = sample.places(shard.numel(), size, shard.device)
     names = tuple(optimizer.state_shapes(parameter, group))
     return Watched(label, parameter, group, state, names, at, int(state["step"]))
 
 
-def _columns(watched: Sequence[Watched], most: int) -> Iterator[Column]:
+def _columns(watched: Sequence[Watched], size: int) -> Iterator[Column]:
     """The quantized states of all parameters, those of one name and kind together."""
-    found: dict[tuple[str, Hashable], list[tuple[Watched, Places]]] = defaultdict(list)
-    for each in watched:
-        for name, value in each.state.items():
+    by_kind: dict[tuple[str, Hashable], list[tuple[Watched, Places]]] = defaultdict(list)
+    for member in watched:
+        for name, value in member.state.items():
             if isinstance(value, QuantizedTensor):
                 # A statistic of rows or columns has a size of its own.
-                at = sample.places(torch.Size(value.shape).numel(), most, value.device)
+                at = sample.places(torch.Size(value.shape).numel(), size, value.device)
                 if len(at):
-                    found[name, sample.kind(value)].append((each, at))
-    for (name, kind), members in found.items():
-        first = sample.joined([(each.state[name], at) for each, at in members])
+                    by_kind[name, sample.kind(value)].append((member, at))
+    for (name, kind), members in by_kind.items():
+        first = sample.joined([(member.state[name], at) for member, at in members])
         yield Column(name, kind, [e for e, _ in members], [at for _, at in members], first)
 
 
 def _unchanged(column: Column) -> Iterator[Column]:
     """The column itself; or a column for each of its states, if one has another map by now."""
-    now = [each.state.get(column.state) for each in column.members]
+    now = [member.state.get(column.state) for member in column.members]
     if all(isinstance(t, QuantizedTensor) and sample.kind(t) == column.kind for t in now):
         yield column
         return
     parts = sample.split(column.first, column.sizes)
-    for each, at, first, t in zip(column.members, column.places, parts, now, strict=True):
+    for member, at, first, t in zip(column.members, column.places, parts, now, strict=True):
         if isinstance(t, QuantizedTensor):  # otherwise another checkpoint was loaded
-            yield Column(column.state, column.kind, [each], [at], first)
+            yield Column(column.state, column.kind, [member], [at], first)
 
 
 def _measure(column: Column, drifted: Decoded, exact: Decoded) -> Decoded:
@@ -252,26 +254,28 @@ def _measure(column: Column, drifted: Decoded, exact: Decoded) -> Decoded:
     tensors, sizes = column.tensors(), column.sizes
     last = sample.joined(tensors).to("cpu")
     same = sample.kind(tensors[0][0]) == column.kind
-    keys = [(each, column.state) for each in column.members]
+    keys = [(member, column.state) for member in column.members]
     measures: list[Measures] = []
     if all(key in exact for key in keys):
-        x, y = (torch.cat([found[key] for key in keys]) for found in (drifted, exact))
+        x, y = (torch.cat([values[key] for key in keys]) for values in (drifted, exact))
         measures = of_states(column.first.to("cpu") if same else None, last, x, y, sizes)
     else:
-        for key, one, other in zip(
+        for key, first_part, last_part in zip(
             keys,
             sample.split(column.first.to("cpu"), sizes),
             sample.split(last, sizes),
             strict=True,
         ):
-            first = one if same else None
-            measures += of_states(first, other, drifted.get(key), exact.get(key), other.shape)
+            first = first_part if same else None
+            measures += of_states(
+                first, last_part, drifted.get(key), exact.get(key), last_part.shape
+            )
     # Parameters share their quantizers, and a spec takes long to write.
     specs = {id(q): q.spec for q in {id(t.quantizer): t.quantizer for t, _ in tensors}.values()}
-    for each, (t, at), found in zip(column.members, tensors, measures, strict=True):
+    for member, (t, at), state_measures in zip(column.members, tensors, measures, strict=True):
         spec = specs[id(t.quantizer)]
-        about = {"parameter": each.label, "state": column.state, "quantizer": spec}
-        each.rows[column.state] = {**about, "numel": len(at), **found}
+        row = {"parameter": member.label, "state": column.state, "quantizer": spec}
+        member.rows[column.state] = {**row, "numel": len(at), **state_measures}
     return dict(zip(keys, torch.split(last.dequantize(), sizes), strict=True))
 
 
@@ -280,33 +284,33 @@ def _measure_moments(batch: Batch, decoded: Decoded, exact: Decoded, steps: int)
     watched = [e for e in batch.watched if e.rows and set(MOMENTS) <= set(e.names)]
     if not watched:
         return
-    m, v = (torch.cat([_after(each, name, decoded) for each in watched]) for name in MOMENTS)
-    known = None
+    m, v = (torch.cat([_after(member, name, decoded) for member in watched]) for name in MOMENTS)
+    exact_states = None
     if batch.last is not None:
-        known = {n: torch.cat([exact[e, n] for e in watched]) for n in watched[0].names}
-    first, sizes = watched[0], [len(each.at) for each in watched]
-    measures = of_moments(m, v, known, first.group, first.taken + steps, sizes)
-    for each, found in zip(watched, measures, strict=True):
-        each.rows[[name for name in MOMENTS if name in each.rows][-1]].update(found)
+        exact_states = {n: torch.cat([exact[e, n] for e in watched]) for n in watched[0].names}
+    first, sizes = watched[0], [len(member.at) for member in watched]
+    measures = of_moments(m, v, exact_states, first.group, first.steps_before + steps, sizes)
+    for member, moment_measures in zip(watched, measures, strict=True):
+        member.rows[[name for name in MOMENTS if name in member.rows][-1]].update(moment_measures)
 
 
-def _after(each: Watched, name: str, decoded: Decoded) -> Tensor:
+def _after(member: Watched, name: str, decoded: Decoded) -> Tensor:
     """A decoded moment after the step, on the CPU."""
-    known = decoded.get((each, name))
-    return sample.values(each.state[name], each.at).cpu() if known is None else known
+    sampled = decoded.get((member, name))
+    return sample.values(member.state[name], member.at).cpu() if sampled is None else sampled
 
 
 def _by_state(watched: Sequence[Watched], states: Values) -> Decoded:
-    sizes = [len(each.at) for each in watched]
+    sizes = [len(member.at) for member in watched]
     return {
-        (each, name): part
+        (member, name): part
         for name, value in states.items()
-        for each, part in zip(watched, torch.split(value, sizes), strict=True)
+        for member, part in zip(watched, torch.split(value, sizes), strict=True)
     }
 
 
-def _gradient(each: Watched) -> Tensor:
-    gradient = each.parameter.grad
+def _gradient(member: Watched) -> Tensor:
+    gradient = member.parameter.grad
     if gradient is None:
-        return each.at.index.new_zeros(len(each.at), dtype=torch.float32)
-    return sample.values(gradient, each.at)
+        return member.at.index.new_zeros(len(member.at), dtype=torch.float32)
+    return sample.values(gradient, member.at)

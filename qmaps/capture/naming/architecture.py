@@ -82,11 +82,11 @@ def _compare(model: nn.Module, held: Mapping[str, Shape], file: str) -> None:
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
-    for parameter, own in names.items():
-        shapes = [held[name] for name in own if name in held]
+    for parameter, tied in names.items():
+        shapes = [held[name] for name in tied if name in held]
         if not shapes or any(shape != tuple(parameter.shape) for shape in shapes):
-            raise Unnamed(f"{file} does not hold {own[0]!r} of the model of {CONFIG}")
-    odd = held.keys() - {name for own in names.values() for name in own}
+            raise Unnamed(f"{file} does not hold {tied[0]!r} of the model of {CONFIG}")
+    odd = held.keys() - {name for tied in names.values() for name in tied}
     odd -= {name for name, _ in model.named_buffers()}
     if odd:
         raise Unnamed(f"{file} holds {min(odd)!r}, which the model of {CONFIG} does not have")

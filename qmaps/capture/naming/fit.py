@@ -1,10 +1,10 @@
-"""Which parameter of a model each number of an optimizer is.
+"""Matching of an optimizer's numbered parameters to a model's names.
 
 An optimizer has its parameters in the model's order, or in two groups: those with weight decay and
-those without, each in the model's order. A group is told by its place and its weight decay, and
-which parameter belongs to which group by the rules in `RULES`. Parameters that the optimizer does
-not have, such as frozen ones, are left out. Names are accepted only if the shape of every state
-agrees, and no other names would agree too.
+those without, each in the model's order. A group is identified by its place and its weight decay,
+and the group of a parameter by the rules in `RULES`. Parameters that the optimizer does not have,
+such as frozen ones, are left out. Names are accepted only if the shape of every state agrees, and
+no other names would agree too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHAPED_AS_PARAMETER = (
     "state1",
     "state2",
 )
-"""States that have their parameter's shape, under any optimizer that keeps them."""
+"""States with the shape of their parameter, in any optimizer."""
 
 
 class Unnamed(Exception):  # noqa: N818
@@ -50,7 +50,7 @@ class Group:
 
 
 def parameter_shape(states: Mapping[str, _Shaped]) -> Shape | None:
-    """Return the shape of a parameter as its states tell it, or None.
+    """Return the shape of a parameter from its states, or None.
 
     Args:
         states: the states by name.
@@ -64,36 +64,36 @@ def parameter_shape(states: Mapping[str, _Shaped]) -> Shape | None:
     return (*rows.shape, *columns.shape[-1:])
 
 
-def fitted(known: Known, groups: Sequence[Group]) -> list[str]:
+def fitted(model: Known, groups: Sequence[Group]) -> list[str]:
     """Return the name of each parameter in the optimizer's order.
 
     Args:
-        known: parameters of the model.
+        model: parameters of the model.
         groups: groups of the optimizer.
 
     Raises:
         Unnamed: no names agree with all shapes, or several do.
     """
-    wanted = [shape for group in groups for shape in group.shapes]
-    if all(shape is None for shape in wanted):
+    shapes = [shape for group in groups for shape in group.shapes]
+    if all(shape is None for shape in shapes):
         raise Unnamed("no state has the shape of its parameter")
-    if len(known.shapes) < len(wanted):
+    if len(model.shapes) < len(shapes):
         raise Unnamed(
-            f"{known.source} has {len(known.shapes)} parameters and the optimizer {len(wanted)}"
+            f"{model.source} has {len(model.shapes)} parameters and the optimizer {len(shapes)}"
         )
-    found: set[tuple[str, ...]] = set(_ways([_Part(list(known.shapes), wanted)], known))
+    orders: set[tuple[str, ...]] = set(_ways([_Part(list(model.shapes), shapes)], model))
     if len(groups) == 2:
         first, second = groups[::-1] if _exempt_first(groups) else groups
         for rule in RULES:
-            exempt = [name for name in known.shapes if rule(name, known)]
-            decaying = [name for name in known.shapes if not rule(name, known)]
+            exempt = [name for name in model.shapes if rule(name, model)]
+            decaying = [name for name in model.shapes if not rule(name, model)]
             parts = [_Part(decaying, first.shapes), _Part(exempt, second.shapes)]
-            found |= set(_ways(parts if first is groups[0] else parts[::-1], known))
-    if not found:
-        raise Unnamed(f"the states do not have the shapes of the parameters in {known.source}")
-    if len(found) > 1:
-        raise Unnamed(f"the states fit the parameters in {known.source} in several orders")
-    return list(found.pop())
+            orders |= set(_ways(parts if first is groups[0] else parts[::-1], model))
+    if not orders:
+        raise Unnamed(f"the states do not have the shapes of the parameters in {model.source}")
+    if len(orders) > 1:
+        raise Unnamed(f"the states fit the parameters in {model.source} in several orders")
+    return list(orders.pop())
 
 
 @dataclass(frozen=True)
@@ -104,57 +104,57 @@ class _Part:
     wanted: Sequence[Shape | None]
 
 
-def _ways(parts: Sequence[_Part], known: Known) -> list[tuple[str, ...]]:
+def _ways(parts: Sequence[_Part], model: Known) -> list[tuple[str, ...]]:
     """The first and the last choice of names for all parts; they differ if there are several."""
     ways = []
     for step in (1, -1):
         chosen: list[str] = []
         for part in parts:
-            found = _first_fit(part.names[::step], part.wanted[::step], known)
-            if found is None:
+            fit = _first_fit(part.names[::step], part.wanted[::step], model)
+            if fit is None:
                 return []
-            chosen += found[::step]
+            chosen += fit[::step]
         ways.append(tuple(chosen))
     return ways
 
 
 def _first_fit(
-    names: Sequence[str], wanted: Sequence[Shape | None], known: Known
+    names: Sequence[str], wanted: Sequence[Shape | None], model: Known
 ) -> list[str] | None:
     """For each shape in turn the next name of that shape; None if the names do not suffice."""
-    rest = iter(names)
-    found = []
+    candidates = iter(names)
+    fit = []
     for shape in wanted:
-        name = next((n for n in rest if shape in (None, known.shapes[n])), None)
+        name = next((n for n in candidates if shape in (None, model.shapes[n])), None)
         if name is None:
             return None
-        found.append(name)
-    return found
+        fit.append(name)
+    return fit
 
 
 def _exempt_first(groups: Sequence[Group]) -> bool:
-    """Whether the first of two groups is the one without weight decay."""
+    """Return True if the first of two groups is the one without weight decay."""
     return not groups[0].weight_decay and bool(groups[1].weight_decay)
 
 
-def _by_trainer(name: str, known: Known) -> bool:
+def _by_trainer(name: str, model: Known) -> bool:
     """Biases, and weights of norms by the module's type or name: transformers 5."""
     parts = name.lower().split(".")
     return (
-        name in known.norms
+        name in model.norms
         or any(word in name.lower() for word in ("bias", "layernorm", "rmsnorm"))
         or any(part == "norm" or part.endswith("_norm") for part in parts)
     )
 
 
-def _by_earlier_trainer(name: str, known: Known) -> bool:
+def _by_earlier_trainer(name: str, model: Known) -> bool:
     """Biases, and weights of ``nn.LayerNorm``: transformers 4."""
-    return name in known.norms or "bias" in name
+    return name in model.norms or "bias" in name
 
 
-def _by_dimensions(name: str, known: Known) -> bool:
+def _by_dimensions(name: str, model: Known) -> bool:
     """Parameters of fewer than two dimensions, as many training scripts do."""
-    return len(known.shapes[name]) < 2
+    return len(model.shapes[name]) < 2
 
 
 RULES: tuple[Callable[[str, Known], bool], ...] = (
@@ -162,4 +162,4 @@ RULES: tuple[Callable[[str, Known], bool], ...] = (
     _by_earlier_trainer,
     _by_dimensions,
 )
-"""Whether a parameter is exempt from weight decay."""
+"""Rules that return True for parameters exempt from weight decay."""

@@ -1,4 +1,4 @@
-"""What is known of a model's parameters."""
+"""Shapes and kinds of a model's parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Known:
     """The parameters of a model, in the model's order.
 
     Attributes:
-        source: where they come from, for messages.
+        source: source of the parameters, for messages.
         shapes: shape of each parameter by its name; a tied parameter has its first name.
         norms: names of the parameters that are in an ``nn.LayerNorm``, as far as known.
     """
@@ -26,11 +26,11 @@ class Known:
 
     @classmethod
     def of(cls, model: nn.Module, source: str) -> Known:
-        """The parameters of a model that are trained.
+        """Return the trained parameters of a model.
 
         Args:
             model: the model, also on the meta device.
-            source: where it comes from, for messages.
+            source: source of the model, for messages.
         """
         shapes = {
             name: tuple(parameter.shape)

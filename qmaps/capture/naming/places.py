@@ -1,4 +1,4 @@
-"""Files that tell the names of a model's parameters."""
+"""Names of parameters from files of a model, or from text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-"""Where a model is in a checkpoint's folder, the first that is there."""
+"""Names of a model's file in a checkpoint's folder, in the order of preference."""
 
 
 def names_in_text(path: Path) -> list[str]:
@@ -67,10 +67,10 @@ def by_place(place: Path, groups: Sequence[Group]) -> tuple[list[str], str]:
         except Unnamed as error:  # a model tells what a list of names does not
             reason = f"{error}, and "
     try:
-        known = architecture.known(path.parent, held, path.name)
+        model = architecture.known(path.parent, held, path.name)
     except Unnamed as error:
         raise Unnamed(f"{reason}{error}") from None
-    return fitted(known, groups), known.source
+    return fitted(model, groups), model.source
 
 
 def _file(place: Path) -> Path:
@@ -102,8 +102,8 @@ def _held(path: Path) -> Iterator[tuple[str, Shape]]:
 
 def _shards(index: Path) -> list[Path]:
     parsed = json.loads(content_of(index))
-    found = parsed.get("weight_map") if isinstance(parsed, dict) else None
-    names = list(found.values()) if isinstance(found, dict) else []
+    weight_map = parsed.get("weight_map") if isinstance(parsed, dict) else None
+    names = list(weight_map.values()) if isinstance(weight_map, dict) else []
     # A shard lies beside its index: anything else is not what a Trainer wrote.
     if not names or not all(isinstance(n, str) and Path(n).name == n for n in names):
         raise ValueError

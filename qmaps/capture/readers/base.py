@@ -1,4 +1,4 @@
-"""What every reader of checkpoints does."""
+"""Base class of the readers of checkpoints, and the functions they share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ StateDict = dict[str, Any]
 
 
 class Reader(ABC):
-    """How one package stores an optimizer's states in files.
+    """Layout of one package's checkpoint files.
 
     Attributes:
         name: name of the format.
@@ -43,7 +43,7 @@ class Reader(ABC):
 
     @abstractmethod
     def holder(self, path: Path) -> Path | None:
-        """What of a file or folder is one checkpoint of this format.
+        """Return the file or folder that is one checkpoint of this format.
 
         It is found by names of files; nothing is loaded.
 
@@ -53,7 +53,7 @@ class Reader(ABC):
         """
 
     def detect(self, path: Path) -> bool:
-        """Whether a file or folder is of this format."""
+        """Return True if a file or folder is of this format."""
         return self.holder(path) is not None
 
     def edited(self, path: Path) -> list[Path]:  # noqa: ARG002

@@ -61,7 +61,7 @@ class Experts:
     def names(
         self, parameters: Sequence[str], part: int, parts: int, every: Sequence[str]
     ) -> dict[str, str]:
-        """What the experts of some ranks are called among all.
+        """Names of the experts of some ranks among all experts.
 
         Args:
             parameters: names of the parameters of a group, as a rank calls them.

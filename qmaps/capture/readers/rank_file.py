@@ -54,7 +54,7 @@ class Rank:
 
     @cached_property
     def damage(self) -> BadValueError | None:
-        """What is wrong with the file's large tensors; all of it is read once to find out."""
+        """Description of damage to the file's large tensors; reads all of it once."""
         try:
             checkpoint.verify(self.path)
         except BadValueError as error:
@@ -64,7 +64,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Piece:
-    """What one rank has of one parameter.
+    """Part of a parameter on one rank.
 
     Attributes:
         rank: the rank's file.

@@ -31,7 +31,7 @@ PIECE = re.compile(rf"({CHARACTER})([*+?])\??|((?:{CHARACTER}(?![*+?]))+)")
 
 @dataclass(frozen=True)
 class Column:
-    """What the data-parallel ranks of one model-parallel rank hold together.
+    """Data that the data-parallel ranks of one model-parallel rank hold together.
 
     Attributes:
         model: the file of the model, for messages.
@@ -61,7 +61,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Cut:
-    """How a parameter was cut along one dimension.
+    """Partition of a parameter along one dimension.
 
     Attributes:
         dim: the dimension.
@@ -167,7 +167,7 @@ def _joined(name: str, own: Sequence[Lazy], holders: Sequence[Column], first: Co
 def _cut(
     name: str, shapes: Sequence[tuple[int, ...]], holders: Sequence[Column], first: Column
 ) -> Cut | None:
-    """How a parameter of several ranks was cut; None if each of them has all of it."""
+    """Partition of a parameter of several ranks; None if each rank has all of it."""
     model = str(first.model)
     about = first.saved.get(INFO)
     degrees = first.saved.get("checkpoint_parallel_dimensions") or {}

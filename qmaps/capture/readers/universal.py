@@ -26,7 +26,7 @@ STEP = "step"
 
 
 class Universal(Reader):
-    """What DeepSpeed's ``ds_to_universal`` makes of the checkpoint of any number of ranks.
+    """Folder of DeepSpeed's ``ds_to_universal``, for any number of ranks.
 
     Groups are those of ``optimizer_state.pt``; which parameters they have is in the model's file
     that lies in the same folder, and without it all parameters are in one group. Made of ZeRO 3,

@@ -307,7 +307,7 @@ def _owners(
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
     experts: Experts | None,
 ) -> Iterator[tuple[list[Rank], dict[str, str]]]:
-    """Which ranks share a group, and what they call its experts; several if they have different."""
+    """Ranks that share a group, with their names of its experts; several if these differ."""
     counts = ranks[0].optimizer["partition_count"]
     count = counts[number] if isinstance(counts, (list, tuple)) else int(counts)
     if experts is None:

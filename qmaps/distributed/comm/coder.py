@@ -51,7 +51,7 @@ class Coder:
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """Name in reports."""
         return self.quantizer.spec
 
     @property
@@ -124,7 +124,7 @@ class OneBit(Coder):
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """Name in reports."""
         return f"1 bit, B{self.block_size}"
 
     def quantize(self, x: Tensor, key: RoundingKey) -> QuantizedTensor:

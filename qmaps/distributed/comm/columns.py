@@ -203,7 +203,7 @@ class Plain(Coder):
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """Name in reports."""
         return "32-bit"
 
     @property

@@ -29,7 +29,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Header:
-    """What ranks tell each other before an exchange, so that all raise the same error.
+    """Header that ranks exchange first, so that all raise the same error.
 
     Attributes:
         kind: index into `KINDS`.
@@ -49,7 +49,7 @@ class Header:
 
     @property
     def place(self) -> str:
-        """What is exchanged, for error messages."""
+        """Description of the exchange, for error messages."""
         return f"{KINDS[self.kind]} {self.number}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Traffic:
-    """What one rank sent and received.
+    """Bytes that one rank sent and received.
 
     Bytes are those handed to the process group for other ranks: codes, scales, fitted codebooks,
     and the headers by which ranks agree. A gather counts once for each receiver.
@@ -28,7 +28,7 @@ class Traffic:
 
     @property
     def ratio(self) -> float:
-        """How many times fewer bytes were sent than in float32; 1 before any exchange."""
+        """Bytes in float32 divided by bytes sent; 1 before any exchange."""
         return self.in_32_bits / self.sent if self.sent else 1.0
 
     def reset(self) -> None:

@@ -1,1 +1,1 @@
-"""What one element goes through, in C++ that the native engine and CUDA compile."""
+"""C++ of one element's computation, which the native engine and CUDA compile."""

@@ -1,4 +1,4 @@
-"""What the headers in ``rules`` declare, and the numbers that C++, CUDA and Python share.
+"""Declarations of the headers in ``rules``, and numbers shared by C++, CUDA and Python.
 
 C++ and CUDA are compiled from text that this module makes: the native engine when it is built, by
 ``python declarations.py rules FILE``, and CUDA kernels when they are compiled. It imports nothing
@@ -19,14 +19,14 @@ INCLUDED_FROM = "qmaps/engines/kernels/rules"
 
 
 class Flags(IntFlag):
-    """What an engine finds in a tensor that it quantizes."""
+    """Flags that an engine returns for the input of `quantize`."""
 
     NON_FINITE = 1
     NEGATIVE = 2
 
 
 class Factoring(IntEnum):
-    """How a rule combines states that have fewer elements than the parameter."""
+    """Kind of factored statistics of a rule."""
 
     NOT_FACTORED = 0
     PRODUCT = 1

@@ -18,6 +18,8 @@ core: Any = None
 """The extension module, or None where it was not built."""
 reason = ""
 """Why there is no extension module."""
+refused = ""
+"""Why the extension module cannot run as the environment asks."""
 
 try:
     core = importlib.import_module("qmaps.engines.native._core")
@@ -30,8 +32,20 @@ else:
     try:
         core.isa()
     except ValueError as error:  # QMAPS_ISA names none of this processor
-        raise BackendError(str(error)) from None
-    check_build(core)
+        refused = str(error)
+    else:
+        check_build(core)
+
+
+def isa() -> str:
+    """The instruction set in use.
+
+    Raises:
+        BackendError: ``QMAPS_ISA`` names none of this processor.
+    """
+    if refused:
+        raise BackendError(refused)
+    return str(core.isa())
 
 
 def isas() -> list[str]:

@@ -1,4 +1,4 @@
-"""How the extension of this installation is built: the command, and whether sources are newer.
+"""Build of this installation's extension: the command, and the age of its sources.
 
 It reads file times only, so it is cheap; `import qmaps` compares what the headers declare.
 """

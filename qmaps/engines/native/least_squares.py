@@ -23,7 +23,7 @@ class NativeCells(Cells):
         return refine(cells, codebook, SWEEPS, TOLERANCE)
 
     def partition(self, cut: Tensor, size: int) -> list[int]:
-        """Which `size` intervals between cuts cost least: the cuts that end them, last first."""
+        """Return the cuts that end the `size` intervals of the lowest cost, last first."""
         return partition(self.w[cut], self.wx[cut], self.wxx[cut], size)
 
 

@@ -157,7 +157,7 @@ def add_update_grid(
 
 
 def supports_tensor(t: QuantizedTensor) -> bool:
-    """Whether this engine can decode `t` in place."""
+    """Return True if this engine can decode `t` in place."""
     q = t.quantizer
     return (
         t.device.type == "cpu"

@@ -39,7 +39,7 @@ class NativeEngine(StepEngine):
     """Steps on the CPU, in C++."""
 
     def supports(self, rule: Rule, given: ParameterStep) -> bool:
-        """Whether it can step this parameter."""
+        """Return True if it can step this parameter."""
         if (str(rule.name), given.kernel_states) not in rules():
             return False
         found = [state.quantizer for state in given.states if not state.factored]
@@ -218,12 +218,12 @@ def _last_key(dithered: Dithered) -> tuple[int, bool, int, tuple[int, ...]]:
 
 
 def _rounded_here(param: Tensor) -> bool:
-    """Whether the engine itself rounds the master copy into this parameter."""
+    """Return True if the engine itself rounds the master copy into this parameter."""
     return param.dtype == torch.bfloat16 and param.is_contiguous()
 
 
 def _codes_supported(given: ParameterStep) -> bool:
-    """Whether the engine supports a parameter and a gradient that are kept as codes."""
+    """Return True if the engine supports a parameter and a gradient that are kept as codes."""
     codes, gradient, param = given.codes, given.gradient, given.param
     assert codes is not None
     whole = param.device.type == "cpu" and param.dtype == torch.float32 and param.numel() > 0
@@ -241,13 +241,13 @@ def _supported(t: QuantizedTensor) -> bool:
 
 
 def _whole_blocks(q: Quantizer, given: ParameterStep) -> bool:
-    """Whether scales are computed from all elements of a block at once, unlike maxima."""
+    """Return True if scales are computed from all elements of a block at once, unlike maxima."""
     found = q.normalizer.geometry(tuple(given.param.shape))
     return found is not None and (found.log or any(part.rms for part in found.parts))
 
 
 def _residuals_supported(given: ParameterStep, whole: Collection[Normalizer]) -> bool:
-    """Whether the engine supports the error feedback of these states, if some have it.
+    """Return True if the engine supports the error feedback of these states, if some have it.
 
     Args:
         given: the parameter.
@@ -270,7 +270,7 @@ def _residuals_supported(given: ParameterStep, whole: Collection[Normalizer]) ->
 
 
 def _local(t: QuantizedTensor) -> bool:
-    """Whether each scale belongs to one block, short enough to be encoded by itself."""
+    """Return True if each scale belongs to one block, short enough to be encoded by itself."""
     found = t.quantizer.normalizer.geometry(t.shape)
     if not _supported(t) or found is None or found.log or len(found.parts) != 1:
         return False

@@ -61,7 +61,7 @@ def codebook(map_: Map, *, brief: bool = False) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
-    """Where each element's scale lies, or None where the engine does not support the normalizer."""
+    """Position of each element's scale; None if the engine does not support the normalizer."""
     found = normalizer.geometry(shape)
     if found is None or len(found.parts) > 8 or found.arrays > 8:
         return None
@@ -86,7 +86,7 @@ def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
 
 
 def _local(found: Geometry, shape: tuple[int, ...]) -> bool:
-    """Whether each block is encoded by itself, as ``Geometry::local_block`` tells."""
+    """Return True if each block is encoded by itself, as ``Geometry::local_block`` tells."""
     part = found.parts[0]
     whole = part.divisor * (8 if part.divisor % 8 else 1)
     again = part.divisor * part.count < torch.Size(shape).numel()
@@ -94,7 +94,7 @@ def _local(found: Geometry, shape: tuple[int, ...]) -> bool:
 
 
 def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
-    """Whether this engine can quantize and decode a tensor of `shape`.
+    """Return True if this engine can quantize and decode a tensor of `shape`.
 
     Args:
         normalizer: computes the scales. It needs a `geometry` of at most 8 lists of scales,
@@ -113,7 +113,7 @@ def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
 
 
 def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
-    """Whether this engine can also read single codes, as error metrics need them.
+    """Return True if this engine can also read single codes, as error metrics need them.
 
     Args:
         normalizer: as in `supports`; its scales are largest magnitudes in float32 or codes of

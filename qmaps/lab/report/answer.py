@@ -1,4 +1,4 @@
-"""What a run's page answers: the recommendation, its alternatives, and its warnings."""
+"""Answer on a run's page: the recommendation, its alternatives, and its warnings."""
 
 from __future__ import annotations
 
@@ -13,29 +13,34 @@ import pandas as pd
 from qmaps import maps
 from qmaps.algebra.quantizer import quantizer
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
+from qmaps.analyze.recommend.loss import NATS
+from qmaps.analyze.recommend.result import brief
 from qmaps.analyze.recommend.sizes import BITS
-from qmaps.analyze.recommend.verdict import cost_of, dangerous, records
+from qmaps.analyze.recommend.verdict import SAFE, cost_of, dangerous, records
 from qmaps.errors import QmapsError
 from qmaps.lab.report.table import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record
 
+OWN = "recommended"
+"""The key of the run's own choice among its trainings."""
 PAPERS = ("paper-8bit", "paper-4bit")
 """Presets that papers train with."""
 HALF = 0.5
 """Share of outliers in few rows from which on a tensor is named."""
-NAMED = 3
-"""Names in a warning; of more tensors only the number is given."""
 MANY_ROWS = 40
 """Rows, or columns, from which on 5 % of them are few."""
 
 
-def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
-    """What the first screen shows of ``folder/recommend``; None without a recommendation.
+def answer(
+    folder: Path, about: Mapping[str, Any], losses: pd.DataFrame | None
+) -> dict[str, Any] | None:
+    """Contents of the first screen, of ``folder/recommend``; None without a recommendation.
 
     Args:
         folder: the run folder.
-        naming: where the names of a checkpoint's parameters are from, as in
-            `qmaps.capture.CapturedStates`.
+        about: settings of the run: `naming` (source of the names of a checkpoint's parameters) and
+            `trained` (labels in `losses` by preset, and of ``recommended``).
+        losses: results of the run's own trainings, of `qmaps.lab.summarize_losses`.
 
     Raises:
         OutputError: a file is damaged.
@@ -45,11 +50,23 @@ def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
         return None
     summary = read_record(own / "summary.json")
     pairs, tensors = (read_frame(own / f"{name}.parquet") for name in ("pairs", "tensors"))
-    profiles = _optional(folder / "frames" / "profiles.parquet")
+    path = folder / "frames" / "profiles.parquet"
+    profiles = read_frame(path) if exists(path) else None
     chosen = tensors[tensors["chosen"]]
     counts = chosen.groupby("quantizer")["numel"].agg(["sum", "size"]).sort_values("sum")
+    trained = _trained(about["trained"], losses)
+    keys = pairs["preset"].mask(pairs["quantizer"].eq(counts.index[-1]) & (len(counts) == 1), OWN)
+    pairs["by_replay"] = pairs["verdict"]
+    pairs[["verdict", "reason"]] = [
+        _judged(row, trained.get(key, 0)) for row, key in zip(records(pairs), keys, strict=True)
+    ]
+    verdict, reason = _judged(summary, trained.get(OWN, 0))
     return {
         **summary,
+        "verdict": verdict,
+        "reason": reason,
+        "trained": trained.get(OWN),
+        "pairs": pairs,
         "main": counts.index[-1],
         "mixed": len(counts),
         "size": size(summary["nbytes"]),
@@ -59,7 +76,7 @@ def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
         "widths": list(_widths(summary, pairs)),
         "papers": [row for row in records(pairs) if row["preset"] in PAPERS],
         "first_name": next((spec.split(" + ")[0] for spec in counts.index[::-1]), ""),
-        "first": [*_of_names(naming), *summary["notes"]],
+        "first": [*_of_names(about["naming"]), *summary.get("notes", ())],
         "warnings": [*_hardest(tensors, profiles), *_of_states(profiles)],
         "budget": _budget(summary["choice"]["provenance"].get("budget", {})),
         "candidates": [_candidate(row) for row in records(pairs.sort_values("nbytes"))],
@@ -70,8 +87,23 @@ def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
     }
 
 
-def _optional(path: Path) -> pd.DataFrame | None:
-    return read_frame(path) if exists(path) else None
+def _trained(labels: Mapping[str, str], losses: pd.DataFrame | None) -> dict[str, float]:
+    """Final losses minus that of 32 bits, by preset; NaN where training diverged."""
+    if losses is None:
+        return {}
+    known = dict(zip(losses["run"], losses["difference"], strict=True))
+    return {key: float(known[label]) for key, label in labels.items() if label in known}
+
+
+def _judged(row: Mapping[str, Any], difference: float) -> tuple[str, str]:
+    """Verdict and reason, which a worse loss of the run's own training overrules."""
+    verdict, reason = str(row["verdict"]), str(row["reason"])
+    if difference <= NATS * SAFE:
+        return verdict, reason
+    worst = verdict if verdict != "safe" else "caution"
+    if not math.isfinite(difference):
+        worst = "unsafe"
+    return worst, f"trained with it, this run ended {difference:+.4f} from 32 bits; {reason}"
 
 
 def size(nbytes: float) -> str:
@@ -87,17 +119,16 @@ def size(nbytes: float) -> str:
 
 
 def saved(nbytes: float, full: float) -> str:
-    """What is saved of `full`, in percent."""
+    """Saving relative to `full`, in percent."""
     return f"{1 - nbytes / full:.0%}"
 
 
 def _beside_8_bits(summary: Mapping[str, Any], pairs: pd.DataFrame) -> dict[str, str]:
-    """What the states take under the preset of 8 bits, and what is saved of it; empty without."""
-    found = pairs.loc[pairs["preset"] == "8bit", "nbytes"]
-    if not len(found) or found.iloc[0] <= summary["nbytes"]:
+    """Size of the states under the preset of 8 bits, and the saving; empty if there is none."""
+    nbytes = float(pairs.loc[pairs["preset"] == "8bit", "nbytes"].max())  # NaN without the preset
+    if not nbytes > summary["nbytes"]:
         return {"size8": "", "saved8": ""}
-    eight = float(found.iloc[0])
-    return {"size8": size(eight), "saved8": saved(summary["nbytes"], eight)}
+    return {"size8": size(nbytes), "saved8": saved(summary["nbytes"], nbytes)}
 
 
 def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[str, Any]]:
@@ -110,13 +141,13 @@ def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[st
     }
     simplest = ""
     if summary["simplest"]:
-        safe = pairs[(pairs["verdict"] == "safe") & ~pairs["diagnostic"]]
+        safe = pairs[(pairs["by_replay"] == "safe") & ~pairs["diagnostic"]]
         simplest = str(safe.sort_values("nbytes")["quantizer"].iloc[0])
         found[simplest] = summary["simplest"]
     for spec in sorted(found, key=lambda each: rows[each]["nbytes"]):
         row = rows[spec]
         yield {
-            "simplest": spec == simplest,
+            "simplest": spec == simplest and row["verdict"] == "safe",
             "spec": spec,
             "preset": row["preset"],
             "bits": f"{row['bits_per_element']:.2f}",
@@ -152,7 +183,7 @@ def _of_names(naming: str) -> Iterable[str]:
 
 
 def _budget(budget: Mapping[str, Any]) -> str:
-    """What was asked for."""
+    """Budget in words."""
     if "nbytes" in budget:
         return f"at most {budget['nbytes']:,.0f} bytes"
     if "loss" in budget:
@@ -192,7 +223,7 @@ def _of_states(profiles: pd.DataFrame | None) -> Iterable[str]:
         if len(found):
             yield (
                 f"Outlier {lines}: more than half of the largest 1 % of the second moments lie in "
-                f"5 % of the {lines} of {_names(found)}. One scale for all would leave few codes "
+                f"5 % of the {lines} of {brief(found)}. One scale for all would leave few codes "
                 "for the others."
             )
     elements = second["counts"].map(sum) + second["zeros"]
@@ -200,7 +231,7 @@ def _of_states(profiles: pd.DataFrame | None) -> Iterable[str]:
     dead = second.loc[none > 0.01, "parameter"]
     if len(dead):
         yield (
-            f"Second moments of 0, up to {none.max():.0%} of a tensor, in {_names(dead)}: no "
+            f"Second moments of 0, up to {none.max():.0%} of a tensor, in {brief(dead)}: no "
             "gradient reached these elements."
         )
 
@@ -209,13 +240,6 @@ def _extent(shape: Sequence[int], axis: int) -> int:
     if len(shape) < 2:
         return 0
     return int(shape[0] if axis == 0 else math.prod(shape[1:]))
-
-
-def _names(names: Iterable[str]) -> str:
-    listed = list(names)
-    if len(listed) > NAMED:
-        return f"{', '.join(listed[:NAMED])} and {len(listed) - NAMED} more tensors"
-    return ", ".join(listed)
 
 
 def _maps(specs: Iterable[str]) -> Iterable[list[Cell]]:

@@ -22,8 +22,12 @@ STEPS = (0.003, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
 """Step costs at which the colour of a cell changes; 0.03 and 0.1 are where verdicts do."""
 
 
-def heatmap(folder: Path) -> dict[str, Any]:
+def heatmap(folder: Path, pairs: pd.DataFrame) -> dict[str, Any]:
     """The columns and rows of the heatmap of ``folder/recommend``, and the data of the cards.
+
+    Args:
+        folder: the run folder.
+        pairs: a row per candidate, with the verdicts of the page.
 
     Returns:
         `columns` (a dict per pair: `first`, `second`, `preset`, `bits`, `verdict`), `groups`
@@ -31,14 +35,15 @@ def heatmap(folder: Path) -> dict[str, Any]:
         and `cells`: `text`, `shade`, `title`, `chosen`), and `cards`
         (JSON).
     """
-    own = folder / "recommend"
-    pairs, tensors = (read_frame(own / f"{name}.parquet") for name in ("pairs", "tensors"))
+    tensors = read_frame(folder / "recommend" / "tensors.parquet")
     pairs = pairs.sort_values(["up_to", "bits_per_element"], kind="stable")
     specs = [str(spec) for spec in pairs["quantizer"]]
     if (tensors["chosen"] & (tensors["quantizer"] == FULL.spec)).any():
         specs.append(FULL.spec)
-    by_name = {str(name): group for name, group in tensors.groupby("parameter", sort=False)}
-    options = {name: _options(group, specs) for name, group in by_name.items()}
+    options = {
+        str(name): records(group.set_index("quantizer", drop=False).loc[specs])
+        for name, group in tensors.groupby("parameter", sort=False)
+    }
     return {
         "columns": [*map(_column, records(pairs))] + [_FULL] * (len(specs) - len(pairs)),
         "groups": [(_limit(limit), len(rows)) for limit, rows in pairs.groupby("up_to")]
@@ -66,12 +71,6 @@ def _column(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _options(group: pd.DataFrame, specs: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of one tensor in the order of the columns."""
-    known = {row["quantizer"]: row for row in records(group)}
-    return [known[spec] for spec in specs]
-
-
 def _row(name: str, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "name": name,
@@ -81,7 +80,7 @@ def _row(name: str, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 "text": _short(row),
                 "shade": _shade(row),
                 "chosen": bool(row["chosen"]),
-                "title": f"{row['quantizer']}: {row['verdict']}, step cost {_text(cost_of(row))}",
+                "title": f"{row['quantizer']}: {row['verdict']}, step cost x 100: {_short(row)}",
             }
             for row in options
         ],
@@ -101,27 +100,17 @@ def _shade(row: Mapping[str, Any]) -> int:
 def _short(row: Mapping[str, Any]) -> str:
     """The step cost in hundredths; an exclamation mark for zero points and exploding updates."""
     cost = cost_of(row)
-    if not row["cost"] > 0:
-        return "-"
-    if dangerous(row):
+    if row["cost"] > 0 and dangerous(row):
         return "!"
-    return (
-        "-"
-        if math.isnan(cost)
-        else f"{100 * max(cost, 0):.2g}"
-        if cost < 1
-        else f"{100 * cost:.0f}"
-    )
-
-
-def _text(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.2g}"
+    if not row["cost"] > 0 or math.isnan(cost):
+        return "-"
+    return f"{100 * max(cost, 0):.2g}" if cost < 1 else f"{100 * cost:.0f}"
 
 
 def _cards(
     folder: Path, specs: Sequence[str], options: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> Markup:
-    """What the page's script makes cards of, as JSON that HTML may hold."""
+    """Data of the page's cards, as JSON that HTML may hold."""
     curves = _curves(folder / "recommend" / "curves.parquet")
     moments = _moments(folder / "frames" / "profiles.parquet")
     tensors = [

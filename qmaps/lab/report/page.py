@@ -21,7 +21,11 @@ from qmaps.storage import files
 from qmaps.storage.files import exists, write_text
 from qmaps.sweep import summarize
 
-UNKNOWN = {"workload": "", "checkpoint": "", "naming": "", "min_quantized_size": MIN_SIZE}
+UNKNOWN = {
+    **dict.fromkeys(("workload", "checkpoint", "naming", "unit"), ""),
+    "min_quantized_size": MIN_SIZE,
+    "trained": {},
+}
 """What a page says of a run where its folder does not tell."""
 
 
@@ -55,7 +59,7 @@ def write(run: str | os.PathLike[str]) -> Path:
     losses = read_frame(folder / "frames" / "losses.parquet")
     swept = read_frame(folder / "sweep" / "sweep.parquet")
     about = {**UNKNOWN, **read_about(folder)}
-    answered = answer(folder, about["naming"])
+    answered = answer(folder, about, losses)
     if not pictures and errors is None and swept is None and answered is None:
         raise CaptureError(
             f"run={str(folder)!r} must hold figures, frames, a sweep or a recommendation"
@@ -64,7 +68,7 @@ def write(run: str | os.PathLike[str]) -> Path:
         about=about,
         folder=folder,
         answer=answered,
-        heatmap=answered and heatmap(folder),
+        heatmap=answered and heatmap(folder, answered["pairs"]),
         claims=[] if errors is None else claims(errors, swept),
         losses=[] if losses is None else _losses(losses),
         pictures=pictures,

@@ -1,4 +1,4 @@
-"""What every workload is: a model, its data, and how it is trained by default."""
+"""Workloads: a model, its data, and default training options."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Corpus:
 
 
 def is_validation(name: str) -> bool:
-    """Whether a file is held out: one in ten, by a hash of its relative path."""
+    """Return True if a file is held out: one in ten, by a hash of its relative path."""
     return hashlib.sha256(name.encode()).digest()[0] < 26
 
 

@@ -173,6 +173,35 @@ def test_a_parameter_kept_in_32_bits_stays_so() -> None:
     assert became["2.weight"] == "B256/DE@8s"
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_states_that_it_kept_in_32_bits_stay_so(named: bool) -> None:
+    """As its GlobalOptimManager keeps those of embeddings."""
+    net, adam = trained(bnb.AdamW8bit, min_8bit_size=500)
+    exact = flat(trained(bnb.AdamW)[1].state_dict())[0]
+    exact["state2"][0, :10] = 0
+    saved = adam.state_dict()
+    saved["state"][0] = exact
+    if not named:
+        del saved["param_groups"][0]["param_names"]
+    converted, report = convert_state_dict(saved, "qmaps")
+    assert converted["state"][0]["exp_avg_sq"].equal(exact["state2"])
+    assert report.updates[0].zeros.raised == 0
+    assert report.notes == (
+        ()
+        if named
+        else (
+            "group0.param0 stays in 32 bits, and has no name by which overrides could say so: "
+            "loading quantizes what the overrides of the loading optimizer do not name",
+        )
+    )
+    # By the checkpoint's overrides, or by those of the optimizer that loads it.
+    mine = AdamW(net.named_parameters(), overrides=None if named else {"0.weight": None})
+    mine.load_state_dict(converted)
+    assert mine.state[net[0].weight]["exp_avg_sq"].equal(exact["state2"])
+    assert mine.quantizer_of("exp_avg", net[0].weight, mine.param_groups[0]) is None
+    assert mine.state[net[2].weight]["exp_avg"].quantizer.spec == "B256/bitsandbytes@8s"
+
+
 def test_codebooks_that_differ_get_different_names() -> None:
     net, adam = trained(bnb.AdamW8bit, min_8bit_size=500)
     saved = copy.deepcopy(adam.state_dict())

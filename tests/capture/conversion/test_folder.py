@@ -21,6 +21,7 @@ from qmaps.algebra.quantized import from_plain
 from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
 from qmaps.errors import BadValueError, OutputError, QmapsError
+from qmaps.storage.locks import FolderLock
 from tests.capture.fixtures import HERE, expect
 
 
@@ -118,6 +119,21 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     message = f"{str(out)!r} cannot be written (File exists)"
     refused(OutputError, message, "dcp/fsdp2", out, "torch")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_a_killed_conversion_leaves_is_removed_by_the_next(tmp_path: Path) -> None:
+    source, out = HERE / "dcp/fsdp2", tmp_path / "out"
+    left = tmp_path / ".out.tmp/new/__0_0.distcp"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    (tmp_path / ".out.tmp/.new.lock").touch()  # as a killed process leaves it
+    with FolderLock(tmp_path / ".out.tmp", "new"):  # as one has it that is alive
+        with pytest.raises(OutputError, match="is being written by this process since"):
+            convert_file(source, out, to="torch", distributed="optim")
+        assert left.exists()
+    convert_file(source, out, to="torch", like=source)
+    assert list(tmp_path.iterdir()) == [out]
+    expect(load(out), "dcp/fsdp2")
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """States written back into checkpoints of DeepSpeed, Megatron-core and torch."""
 
+import os
 import re
 import shutil
 import zipfile
@@ -50,6 +51,17 @@ def test_there_and_back_byte_for_byte(name: str, tmp_path: Path) -> None:
     assert (report.lossless, report.notes) == (True, ())
     assert files(tmp_path / "back") == files(HERE / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "ours.pt"]
+
+
+def test_a_pipe_in_a_template_is_refused(tmp_path: Path) -> None:
+    template = copied("deepspeed/zero1", tmp_path)
+    convert_file(template, tmp_path / "ours.pt", to="torch")
+    pipe = template / "global_step3" / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(CaptureError) as caught:
+        convert_file(tmp_path / "ours.pt", tmp_path / "out", to="torch", like=template)
+    assert str(caught.value) == f"{str(pipe)!r} cannot be read (it is no regular file)"
+    assert not (tmp_path / "out").exists()
 
 
 def later(source: Path, out: Path, step: float = 700) -> Path:

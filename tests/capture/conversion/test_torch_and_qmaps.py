@@ -344,6 +344,16 @@ def test_damaged_states_are_refused(change: object, message: str) -> None:
         convert_state_dict(damaged(change), "qmaps")
 
 
+def test_damage_that_only_writing_meets_is_refused() -> None:
+    saved = damaged(lambda s: s["param_groups"][0].update(betas=(), momentum_decay=4e-3))
+    with pytest.raises(CaptureError) as caught:
+        convert_state_dict(saved, "torch")
+    assert str(caught.value) == (
+        "the parts of the optimizer state_dict do not fit together (IndexError: tuple index out of "
+        "range)"
+    )
+
+
 def test_damaged_packed_states_are_refused() -> None:
     _, adam = trained(AdamW8bit)
     saved = copy.deepcopy(adam.state_dict())

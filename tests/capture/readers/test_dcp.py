@@ -1,6 +1,7 @@
 """torch.distributed.checkpoint: every way in which FSDP saves an optimizer, and damaged folders."""
 
 import dataclasses
+import os
 import pickle
 import re
 import shutil
@@ -229,6 +230,59 @@ def test_metadata_that_would_run_code_is_refused(tmp_path: Path) -> None:
             f"{str(path)!r} is not the metadata of torch.distributed.checkpoint; it is corrupt, "
             "truncated, or a file of another kind",
         )
+
+
+def test_metadata_takes_no_more_memory_than_it_has(tmp_path: Path) -> None:
+    folder = copied("dcp/fsdp2", tmp_path)
+    path = folder / ".metadata"
+    resource = pytest.importorskip("resource")
+    for content in (
+        b"\x80\x04Nr\x00\x00\x00\x04.",
+        b"\x80\x05\x96" + (2**32).to_bytes(8, "little"),
+    ):
+        path.write_bytes(content)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        refused(
+            folder,
+            f"{str(path)!r} is not the metadata of torch.distributed.checkpoint; it is corrupt, or "
+            "a file of another kind"
+            if content[1] == 4
+            else f"{str(path)!r} is not the metadata of torch.distributed.checkpoint; it is "
+            "corrupt, truncated, or a file of another kind",
+        )
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB
+
+
+def test_a_missing_state_is_refused(tmp_path: Path) -> None:
+    folder = copied("dcp/fsdp2", tmp_path)
+
+    def without(metadata) -> None:
+        del metadata.state_dict_metadata["optim.state.2.bias.exp_avg_sq"]
+
+    rewritten(folder, without)
+    refused(
+        folder,
+        f"{str(folder)!r} has no 'exp_avg_sq' of '2.bias'; other parameters of its group have this "
+        "state",
+    )
+
+
+def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
+    folder = copied("dcp/fsdp2", tmp_path)
+    last = folder / "__1_0.distcp"
+    for path, message in (
+        (last, "; the metadata says that a part of 'optim.state.2.bias.exp_avg_sq' is in it"),
+        (folder / ".metadata", ""),
+    ):
+        path.unlink()
+        os.mkfifo(path)
+        refused(folder, f"{str(path)!r} cannot be read (it is no regular file){message}")
+        path.unlink()
+        path.symlink_to("/dev/zero")
+        refused(folder, f"{str(path)!r} cannot be read (it is no regular file){message}")
+        shutil.copy(HERE / "dcp/fsdp2" / path.name, tmp_path)
+        path.unlink()
+        (tmp_path / path.name).rename(path)
 
 
 def test_chunks_that_would_run_code_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Megatron-core's distributed optimizer, saved as ``torch_dist``."""
 
+import pickle
 import re
 from pathlib import Path
 
@@ -66,6 +67,18 @@ def test_what_does_not_name_parameters_is_refused() -> None:
         f"{str(folder)!r} has no states by parameter, but "
         "param_state_sharding_type='dp_reshardable'; only 'fully_reshardable' says which "
         "parameters they are of",
+    )
+
+
+def test_a_missing_state_is_refused(tmp_path: Path) -> None:
+    folder = copied(SAVED, tmp_path)
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    del metadata.state_dict_metadata["optimizer.state.exp_avg_sq.module.first.bias"]
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    refused(
+        folder,
+        f"{str(folder)!r} has no 'exp_avg_sq' of 'module.first.bias'; other parameters of its "
+        "group have this state",
     )
 
 

@@ -1,5 +1,6 @@
 """DeepSpeed's ZeRO 1, 2 and 3: what it wrote itself, and folders with files missing or mixed."""
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -232,6 +233,21 @@ def test_latest_names_a_folder_beside_it(name: str, tmp_path: Path) -> None:
     shutil.copytree(folder / "global_step3", tmp_path, dirs_exist_ok=True)
     (folder / "latest").write_text(name)
     refused(folder, f"{str(folder)!r} holds no captured steps (step-*.safetensors)")
+
+
+@pytest.mark.parametrize(
+    "place", ["latest", "global_step3/zero_pp_rank_0_mp_rank_00_model_states.pt"]
+)
+def test_pipes_and_devices_are_refused(place: str, tmp_path: Path) -> None:
+    path = copied("deepspeed/zero3", tmp_path) / place
+    for number in range(2):
+        path.unlink()
+        if number:
+            path.symlink_to("/dev/zero")
+        else:
+            os.mkfifo(path)
+        with pytest.raises(CaptureError, match=r"holds no captured steps|is empty"):
+            load(tmp_path / "zero3")
 
 
 def test_truncated_and_damaged_files_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """DeepSpeed's tensor-parallel and pipeline ranks and its experts: as it wrote them, and damaged."""
 
+import random
 import re
 import shutil
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
 from qmaps.capture.readers.experts import Experts
 from qmaps.capture.readers.rank_file import STAND_INS
+from qmaps.capture.readers.tensor_parallel import matches
 from qmaps.errors import CaptureError, one_line
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, copied, expect
@@ -229,6 +231,30 @@ def test_cuts_that_are_not_read(kind: str, value: Any, message: str, tmp_path: P
     folder = copied("deepspeed/parallel-zero1", tmp_path) / "global_step3"
     model = models(folder, lambda saved: saved[INFO].update({kind: value}))
     refused(folder, message.format(str(model)))
+
+
+@pytest.mark.parametrize("pattern", [r"^(\w+\.?)+!$", "(a|aa)+$", "a{1,9}", "(?=up)", r"(u)\1"])
+def test_patterns_that_may_take_years_are_refused(pattern: str, tmp_path: Path) -> None:
+    folder = copied("deepspeed/parallel-zero1", tmp_path) / "global_step3"
+    models(folder, lambda saved: saved[INFO].update(vocabulary_parameter_patterns=[pattern]))
+    refused(
+        folder,
+        f"the pattern {pattern!r} of parameter names is not read; only characters, classes, '.', "
+        "'*', '+', '?', '^' and '$' are",
+    )
+
+
+def test_patterns_are_those_of_re() -> None:
+    chance = random.Random(0)
+    pieces = ["a", "b", ".", r"\d", r"\.", r"\w", "[ab.]", "[^a]", r"[\d-]"]
+    for _ in range(2000):
+        parts = [
+            chance.choice(pieces) + chance.choice(["", "", "*", "+", "?", "*?"]) for _ in "abcd"
+        ]
+        pattern = chance.choice(["", "^"]) + "".join(parts) + chance.choice(["", "$"])
+        name = "".join(chance.choices("ab1.-", k=chance.randrange(7)))
+        assert matches(pattern, name) == bool(re.match(pattern, name)), (pattern, name)
+    assert not matches(".*" * 50 + "!", "a" * 100)
 
 
 def test_rows_of_padding_are_left_out(tmp_path: Path) -> None:

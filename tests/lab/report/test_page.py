@@ -158,6 +158,8 @@ CLICKS = """
   field.dispatchEvent(new Event("input"));
   answer.kept = [...document.querySelectorAll("tr[data-tensor]")].filter(row => !row.hidden).length;
   document.querySelector("button[data-copy=code]").click();
+  answer.cut = [...document.querySelectorAll("#code, th.name, th.name button")]
+    .filter(one => one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight).length;
 """
 
 
@@ -177,7 +179,7 @@ def test_in_a_browser(run: Path) -> None:
     assert card["bars"] > 10
     assert card["options"] >= len(pd.read_parquet(run / "recommend" / "pairs.parquet"))
     assert min(card["painted"]) > 10
-    assert (found["closed"], found["zoomed"], found["kept"]) == (True, 1, 1)
+    assert (found["closed"], found["zoomed"], found["kept"], found["cut"]) == (True, 1, 1, 0)
 
 
 def test_the_answer_is_kept_for_the_same_states(run: Path, monkeypatch) -> None:
@@ -198,6 +200,30 @@ def test_a_page_without_names_warns(run: Path, tmp_path: Path) -> None:
     write_record(folder / "about.json", {"naming": "numbers: no config.json"})
     page = report.write(folder).read_text()
     assert "Parameters have numbers: no config.json. Overrides fit the model only under" in page
+
+
+def test_trainings_of_the_run_overrule_replays(run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    path = folder / "recommend" / "pairs.parquet"
+    pairs = pd.read_parquet(path)
+    pairs.loc[pairs["preset"] == "paper-4bit", "verdict"] = "safe"
+    pairs.to_parquet(path)
+    differences = {"32-bit AdamW": 0.0, "paper": 0.0235, "mine": -0.0053, "8 bits": float("nan")}
+    losses = pd.DataFrame({"run": list(differences), "difference": list(differences.values()),
+                           "mean": 2.0, "state_mib": 1.0, "nonfinite": 0})  # fmt: skip
+    losses.to_parquet(folder / "frames" / "losses.parquet")
+    trained = {"paper-4bit": "paper", "recommended": "mine", "8bit": "8 bits"}
+    write_record(folder / "about.json", {"trained": trained})
+    page = report.write(folder).read_text()
+    before = page[: page.index('id="losses"')]
+    assert "Trained with it, this run ended at a validation loss <b>-0.0053</b> from" in before
+    worse = "trained with it, this run ended +0.0235 from 32 bits"
+    assert f'<code>paper-4bit</code> is <span class="caution">caution</span>: {worse}' in before
+    (row,) = (r for r in re.findall(r"<tr>.*?</tr>", before, re.DOTALL) if ">paper-4bit<" in r)
+    assert ">caution<" in row
+    assert ">safe<" not in row
+    (row,) = (r for r in re.findall(r"<tr>.*?</tr>", before, re.DOTALL) if ">8bit</td>" in r)
+    assert ">unsafe<" in row
 
 
 def test_tensors_without_updates_are_not_called_safe(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from importlib.metadata import entry_points
 
 from qmaps.capture.conversion.formats.base import Format
-from qmaps.maps._registry import brought, ignored, modules
+from qmaps.errors import BadValueError
+from qmaps.maps._registry import brought, ignored, modules, refuse_built_in
 
 __all__ = ["FORMATS", "Format", "know"]
 
@@ -17,10 +18,14 @@ _classes: list[type[Format]] = [
     if isinstance(found, type) and issubclass(found, Format) and hasattr(found, "name")
 ]
 for _name, _found in brought(entry_points(group="qmaps.formats")):
-    if isinstance(_found, type) and issubclass(_found, Format) and hasattr(_found, "name"):
-        _classes.append(_found)
-    else:
+    if not (isinstance(_found, type) and issubclass(_found, Format) and hasattr(_found, "name")):
         ignored("qmaps.formats", _name, "it is not a subclass of Format with a name")
+        continue
+    try:
+        refuse_built_in(_found.name, _found, {known.name: known for known in _classes}, "format")
+        _classes.append(_found)
+    except BadValueError as _error:
+        ignored("qmaps.formats", _name, str(_error))
 
 FORMATS: dict[str, Format] = {
     known.name: known() for known in sorted(_classes, key=lambda cls: (cls.asked, cls.name))

@@ -1,4 +1,4 @@
-"""What every format shares: taking a state_dict apart, and putting one together."""
+"""Base of formats: taking a state_dict apart, and putting one together."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NUMBERS = frozenset({"lr", "eps", "weight_decay", "alpha", "momentum", "dampenin
 
 
 class Format(ABC):
-    """How one library lays out an optimizer's state_dict.
+    """Layout of an optimizer's state_dict in one library.
 
     Attributes:
         name: name of the format, as the options `to` and `source` give it.
@@ -70,7 +70,7 @@ class Format(ABC):
 
     @abstractmethod
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
-        """Whether a state_dict is of this format."""
+        """Return True if a state_dict is of this format."""
 
     @abstractmethod
     def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:
@@ -338,7 +338,7 @@ def refuse_options(state: OptimizerState, needed: Mapping[str, object], name: st
 
 
 def _same(found: object, value: object) -> bool:
-    """Whether an option has this value; a tensor without exactly one element has none."""
+    """Return True if an option has this value; a tensor without exactly one element has none."""
     try:
         return bool(found == value)
     except (RuntimeError, ValueError):

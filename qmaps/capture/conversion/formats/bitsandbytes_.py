@@ -49,7 +49,7 @@ SLOW = "state1 (slow)"
 
 @dataclass(frozen=True)
 class StateSlots:
-    """How bitsandbytes keeps what a family of optimizers has.
+    """Names under which bitsandbytes keeps the states of a family of optimizers.
 
     Attributes:
         slots: the states in `state1` and, where there is one, `state2`.
@@ -106,7 +106,7 @@ class BitsAndBytes(Format):
     widths: ClassVar[tuple[str, ...]] = ("8bit", "32bit")
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
-        """Whether a state has `state1`."""
+        """Return True if a state has `state1`."""
         return any("state1" in saved or WRAPPED in saved for saved in state_dict["state"].values())
 
     def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002

@@ -71,7 +71,7 @@ def codebook_of(map_: Map, length: int) -> Tensor:
 
 
 def holds(t: QuantizedTensor, bits: int, block: int | None = None) -> bool:
-    """Whether a tensor is made of codes, a codebook within -1 to 1, and one scale per block.
+    """Return True if a tensor is made of codes, a codebook within -1 to 1, and one scale per block.
 
     It then has no low-rank part, no random numbers to take away, and no residual.
 

@@ -23,6 +23,7 @@ from qmaps.capture.conversion.formats.base import (
 )
 from qmaps.capture.conversion.formats.fp8 import unit
 from qmaps.errors import BadTypeError, BadValueError
+from qmaps.optim.choice import listed
 from qmaps.optim.presets import PRESETS, preset
 from qmaps.optim.saved_states import ABOUT, FORMAT, STREAM, check_form
 
@@ -39,7 +40,7 @@ class Qmaps(Format):
     Quantized states keep their codes and their codebooks, which the checkpoint holds. The options
     of the groups say how the training goes on: `state_quantizers`, `min_quantized_size`, and
     `overrides` for parameters that differ from their group. A parameter that differs and has no
-    name is encoded as its group is, so that loading changes nothing further.
+    name is encoded as its group is, so that loading changes nothing further; in 32 bits it stays.
     """
 
     name: ClassVar[str] = "qmaps"
@@ -48,7 +49,7 @@ class Qmaps(Format):
     keeps_resets: ClassVar[bool] = True
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
-        """Whether it names qmaps, a group has `state_quantizers`, or a state is packed."""
+        """Return True if it names qmaps, a group has `state_quantizers`, or a state is packed."""
         return (
             ABOUT in state_dict
             or any("state_quantizers" in group for group in state_dict["param_groups"])
@@ -86,6 +87,7 @@ class Qmaps(Format):
             wanted = None if _chosen_by_qmaps(state) else "8bit"
         groups: list[Group] = []
         plan: Plan = {}
+        unnamed: list[str] = []
         for group in state.groups:
             if wanted is not None:
                 specs, size = _specs(wanted, state.family), MIN_SIZE
@@ -94,10 +96,22 @@ class Qmaps(Format):
             elif "state_quantizers" in group.options:
                 own, choice = {p.label: _kept(p) for p in group.parameters}, {}
             else:
-                own, choice = _as_in_source(group, state.family)
+                own, choice, exact = _as_in_source(group, state.family)
+                unnamed += exact
             plan |= own
             groups.append(replace(group, options={**group.options, **choice}))
-        return replace(state, groups=tuple(groups)), plan
+        notes = state.notes
+        if unnamed:
+            stay = (
+                "stays in 32 bits, and has no name"
+                if len(unnamed) == 1
+                else ("stay in 32 bits, and have no names")
+            )
+            notes += (
+                f"{listed(unnamed)} {stay} by which overrides could say so: loading quantizes "
+                "what the overrides of the loading optimizer do not name",
+            )
+        return replace(state, groups=tuple(groups), notes=notes), plan
 
     def write(self, state: OptimizerState) -> dict[str, Any]:
         """The state_dict, with the groups' choices."""
@@ -135,8 +149,11 @@ def _by_rule(
 
 def _as_in_source(
     group: Group, family: Family
-) -> tuple[dict[str, dict[str, Quantizer | None]], dict[str, Any]]:
-    """A group's states as the source has them, and the options that say so."""
+) -> tuple[dict[str, dict[str, Quantizer | None]], dict[str, Any], list[str]]:
+    """A group's states as the source has them, the options that say so, and what they cannot say.
+
+    That is which parameters without a name stay in 32 bits.
+    """
     quantized = [p for p in group.parameters if any(_kept(p).values())]
     specs: dict[str, str | None] = {}
     for name in family.states:
@@ -146,16 +163,27 @@ def _as_in_source(
     size = min([MIN_SIZE, *(p.numel - 1 for p in quantized)])
     plan = _by_rule(group, specs, size)
     overrides: dict[str, dict[str, str | None]] = {}
+    unnamed = []
     for parameter in group.parameters:
         own = _kept(parameter)
-        if parameter.name is not None and _spelled(own) != _spelled(plan[parameter.label]):
-            plan[parameter.label] = own
+        if _spelled(own) == _spelled(plan[parameter.label]):
+            continue
+        if parameter.name is not None:
             overrides[escape(parameter.name)] = _spelled(own)
-    return plan, {
-        "state_quantizers": specs,
-        "min_quantized_size": size,
-        "overrides": overrides,
-    }
+        elif any(own.values()):
+            continue
+        else:
+            unnamed.append(parameter.label)
+        plan[parameter.label] = own
+    return (
+        plan,
+        {
+            "state_quantizers": specs,
+            "min_quantized_size": size,
+            "overrides": overrides,
+        },
+        unnamed,
+    )
 
 
 def _spelled(quantizers: Mapping[str, Quantizer | None]) -> dict[str, str | None]:

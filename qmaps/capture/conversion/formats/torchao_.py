@@ -65,7 +65,7 @@ class TorchAO(Format):
             imported()
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
-        """Whether a state is of one of the classes."""
+        """Return True if a state is of one of the classes."""
         return any(
             _is_quantized(value)
             for saved in state_dict["state"].values()

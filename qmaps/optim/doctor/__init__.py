@@ -1,8 +1,0 @@
-"""What an installation has, what is wrong with it, and what a step costs here."""
-
-from qmaps.optim.doctor.examination import doctor
-from qmaps.optim.doctor.findings import Finding
-from qmaps.optim.doctor.report import Report
-from qmaps.optim.doctor.speed import StepCost
-
-__all__ = ["Finding", "Report", "StepCost", "doctor"]

@@ -1,0 +1,186 @@
+"""Checkpoints of which any part says anything else: they are read, or refused in one line."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import pickle
+import shutil
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from qmaps.capture import load
+from qmaps.capture.conversion import convert_file
+from qmaps.capture.readers import READERS, reader_of
+from qmaps.capture.readers.rank_file import STAND_INS, StandIn
+from qmaps.storage import checkpoint
+from tests.capture.fixtures import HERE
+from tests.helpers import examples
+from tests.odd import objects, refused
+
+FOLDERS = [path for path in sorted(HERE.glob("*/*")) if path.is_dir()]
+NAMED = {"a.exp_avg": torch.ones(2, 3), "a.step": torch.tensor(3.0), "b.exp_avg": torch.ones(2)}
+SIZES = st.sampled_from([-1, 0, 1, 2, 3, 2**20, 2**40, 2**63])
+
+
+def of_deepspeed(patch: pytest.MonkeyPatch) -> dict[str, type]:
+    """Classes that are pickled under the names of DeepSpeed's."""
+    found = {}
+    modules = {part: ModuleType(part) for part in (full.rpartition(".")[0] for full in STAND_INS)}
+    for part, made in {"deepspeed": ModuleType("deepspeed"), **modules}.items():
+        patch.setitem(sys.modules, part, made)
+    for full in STAND_INS:
+        module, _, name = full.rpartition(".")
+        found[full] = type(name, (StandIn,), {"__module__": module})
+        setattr(modules[module], name, found[full])
+    return found
+
+
+def members(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return [*value.items()]
+    if isinstance(value, (list, tuple)):
+        return [*enumerate(value)]
+    return [*vars(value).items()] if hasattr(value, "__dict__") and not callable(value) else []
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container or object within, and a key, position or attribute of it."""
+    if isinstance(value, torch.Tensor):
+        return
+    for key, member in members(value):
+        if not isinstance(value, tuple):
+            yield value, key
+        yield from places(member)
+
+
+def put(into: Any, key: Any, value: Any) -> None:
+    if isinstance(into, (dict, list)):
+        into[key] = value
+    else:
+        object.__setattr__(into, key, value)
+
+
+def lie(data: st.DataObject, whole: Any) -> None:
+    """Put another value into one place: of another place, a size, any object, or none."""
+    into, key = data.draw(st.sampled_from([*places(whole)]))
+    kind = data.draw(st.sampled_from(["other", "other", "sizes", "object", "none"]))
+    if kind == "none" and isinstance(into, dict):
+        del into[key]
+    elif kind == "other":
+        other, there = data.draw(st.sampled_from([*places(whole)]))
+        put(into, key, dict(members(other))[there])
+    elif kind == "sizes":
+        sizes = st.lists(SIZES, max_size=3)
+        put(into, key, data.draw(st.one_of(SIZES, sizes, sizes.map(tuple))))
+    else:
+        put(into, key, data.draw(objects()))
+
+
+def rewrite(data: st.DataObject, path: Path) -> None:
+    """Change what a file says, and keep it in the form that its reader expects."""
+    if path.name == ".metadata":
+        saved = pickle.loads(path.read_bytes())
+        lie(data, saved)
+        path.write_bytes(pickle.dumps(saved))
+    elif path.suffix == ".safetensors":
+        content = path.read_bytes()
+        end = 8 + int.from_bytes(content[:8], "little")
+        saved = json.loads(content[8:end])
+        lie(data, saved)
+        header = json.dumps(saved).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
+    elif path.suffix == ".pt" and data.draw(st.booleans()):
+        with pytest.MonkeyPatch.context() as patch:
+            saved = checkpoint.load(path, stand_ins=of_deepspeed(patch))
+            lie(data, saved)
+            torch.save(saved, path)
+    elif path.suffix == ".pt":  # bytes of the pickle, with right checksums
+        with zipfile.ZipFile(path) as archive:
+            records = {each.filename: archive.read(each) for each in archive.infolist()}
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in records.items():
+                pickled = name.endswith("/data.pkl")
+                archive.writestr(name, flipped(data, content) if pickled else content)
+    else:
+        path.write_bytes(flipped(data, path.read_bytes()))
+
+
+def flipped(data: st.DataObject, content: bytes) -> bytes:
+    changed = bytearray(content)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    return bytes(changed)
+
+
+def change(data: st.DataObject, folder: Path) -> None:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    path = data.draw(st.sampled_from(files))
+    kind = data.draw(st.sampled_from([*["rewrite"] * 6, "copy", "delete", "cut"]))
+    if kind == "rewrite":
+        rewrite(data, path)
+    elif kind == "copy":
+        shutil.copy(data.draw(st.sampled_from(files)), path.with_suffix(".kept"))
+        path.with_suffix(".kept").replace(path)
+    elif kind == "delete":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: data.draw(st.integers(0, path.stat().st_size))])
+
+
+def read(path: Path) -> None:
+    states = load(path)
+    for parameter in states.parameters():
+        for name in states.states(parameter):
+            states.tensor(parameter, name, check=False)
+            part = states.opened(parameter, name)
+            part(0, min(2, math.prod(states.shape(parameter, name))))
+
+
+COUNT = itertools.count()
+
+
+@pytest.mark.fuzz
+@settings(
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_lies_are_read_or_refused(data: st.DataObject, tmp_path: Path) -> None:
+    # Files that are read lazily must not be written again, so each example has its own.
+    folder = path = tmp_path / f"{next(COUNT)}"
+    source = data.draw(st.sampled_from([*FOLDERS, None]))
+    if source is None:
+        path = folder / "o.safetensors"
+        folder.mkdir()
+        save_file(NAMED, path)
+    else:
+        shutil.copytree(source, folder, ignore=shutil.ignore_patterns("expected.pt"))
+    ours = folder.with_suffix(".pt")
+    fits = source is not None and not refused(convert_file, source, ours, to="torch")
+    try:
+        for _ in range(data.draw(st.integers(1, 2))):
+            change(data, folder)
+    except Exception:  # nothing that a file could hold
+        return
+    refused(read, path)
+    refused(convert_file, path, folder.with_suffix(".torch.pt"), to="torch")
+    if fits:
+        refused(convert_file, ours, folder.with_suffix(".like"), to="torch", like=folder)
+
+
+def test_every_reader_is_lied_to() -> None:
+    kinds = {reader.name for path in FOLDERS if (reader := reader_of(path))}
+    assert kinds == {*READERS} - {"safetensors"}
