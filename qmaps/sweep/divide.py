@@ -111,7 +111,7 @@ def _bytes(shapes: Mapping[str, tuple[int, ...]], specs: Specs, sampled: int | N
     every = quantizers_of(singles, pairs)
     if sampled:
         some = min(numel, FIT)
-        fits = [BASE * some + _temporary(q, some) for q in every if _is_fitted(q)]
+        fits = [BASE * some + _temporary(q, some) for q in every if isinstance(q.map, FittedMap)]
         return max(SAMPLED * SLAB, sampled * (SAMPLED + 4 * len(every)), *fits)
     total = BASE * numel + 4 * numel * max(0, len(shapes) - 2)
     kept = {
@@ -123,13 +123,8 @@ def _bytes(shapes: Mapping[str, tuple[int, ...]], specs: Specs, sampled: int | N
     return total + max((_temporary(q, numel) for q in every), default=0)
 
 
-def _is_fitted(q: Quantizer) -> bool:
-    """True if the map of a quantizer is fitted to the tensor."""
-    return isinstance(q.map, FittedMap)
-
-
 def _temporary(q: Quantizer, numel: int) -> int:
     """Bytes that measuring a quantizer needs beside `BASE`."""
-    if _is_fitted(q):
+    if isinstance(q.map, FittedMap):
         return max(SLOW * min(numel, FIT) if q.map.weighted else 0, QUANTILES * numel)
     return SLOW * numel if q.map.bits > WIDEST else 0

@@ -100,13 +100,13 @@ OPTIMIZER = '''
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.fixed_width import EightBit
+from qmaps.optim.rule import State
 
 
 class Heavy(QuantizedOptimizer):
     """p = p - lr * average."""
 
-    state_names = ("average",)
-    signed_states = frozenset({"average"})
+    states = {"average": State(signed=True)}
 
     def __init__(self, params, lr=1e-3, **shared):
         super().__init__(params, {"lr": lr}, **shared)
