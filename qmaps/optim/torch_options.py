@@ -58,6 +58,6 @@ def without_neutral_options(
 
 
 def _same(value: object, neutral: object) -> bool:
-    """Whether a value is the neutral one; 1 is not True, but 0.0 is 0."""
+    """Return True if a value is the neutral one; 1 is not True, but 0.0 is 0."""
     plain = value is None or isinstance(value, (int, float))
     return plain and isinstance(value, bool) == isinstance(neutral, bool) and value == neutral

@@ -209,7 +209,7 @@ LOCK = threading.Lock()
 
 
 def _loaded(load: Callable[[], Any], stand_ins: Mapping[str, type] = MappingProxyType({})) -> Any:
-    """What a call of ``torch.load`` returns, in which `stand_ins` and `NUMBERS` are known."""
+    """Call ``torch.load`` with `stand_ins` and `NUMBERS` allowed."""
     try:
         with torch.serialization.safe_globals([(kind, name) for name, kind in stand_ins.items()]):
             return load()
