@@ -66,8 +66,8 @@ IN_GROUPS = [
     ({"min_quantize_size": 1}, f"min_quantize_size=1 {END}; nearest match: min_quantized_size"),
     ({"optim_bits": 32}, f"optim_bits=32 {END}; bitsandbytes has it. In qmaps: "
      "'state_quantizers': '8bit', or 'quantize': False for 32 bits"),
-    ({"block_wise": False}, f"block_wise=False {END}; bitsandbytes has it. In qmaps: the normalizer "
-     "of a spec: B256, or tensor for one scale"),
+    ({"block_wise": False}, f"block_wise=False {END}; bitsandbytes has it. In qmaps: the "
+     "normalizer of a spec: B256, or tensor for one scale"),
     ({"block_size": 64}, f"block_size=64 {END}; a spec in the group's state_quantizers has the "
      "block size, such as B128/DE@4s"),
 ]  # fmt: skip
