@@ -167,7 +167,7 @@ def power(frame: pd.DataFrame) -> pd.DataFrame:
     records = []
     for judge, losses in table.groupby(level="judge", sort=False):
         gap = (losses[PAPER] - losses[FULL]).mean()
-        for quantizer in losses.columns:
+        for quantizer in losses.dropna(axis=1, how="all").columns:
             std = float((losses[quantizer] - losses[FULL]).std())
             found = paired(losses[quantizer], losses[FULL])
             records.append(
