@@ -25,7 +25,7 @@ RESUMED = "the sweep goes on from its parts"
 
 
 class Work(Protocol):
-    """What any process can measure by itself: small, for workers read the states."""
+    """A piece of work for any process: small, for workers read the states themselves."""
 
     @property
     def number(self) -> int:

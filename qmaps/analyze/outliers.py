@@ -1,4 +1,4 @@
-"""Where the large elements of a moment matrix lie."""
+"""Positions of the large elements of a moment matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all figures share: colours, column checks, axes, and isolation from matplotlib's state."""
+"""Parts of all figures: colours, column checks, axes, isolation from matplotlib's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the large elements of moment matrices lie."""
+"""Positions of the large elements of moment matrices."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def outliers(frame: pd.DataFrame, *, one_scale: bool = False) -> Figure:
 
 
 def _top(magnitudes: pd.Series[float]) -> float:
-    """Where a panel's colours end."""
+    """The largest value of a panel's colours."""
     return max(10.0, float(np.nanquantile(magnitudes.to_numpy(float), 0.999)))
 
 

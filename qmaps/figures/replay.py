@@ -1,4 +1,4 @@
-"""What repeated quantization does to updates: length, noise, explosions, stalled states."""
+"""Updates under repeated quantization: length, noise, explosions, stalled states."""
 
 from __future__ import annotations
 

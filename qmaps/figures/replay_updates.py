@@ -1,4 +1,4 @@
-"""Where quantized updates lead: descent, displacement, explosions, zero points."""
+"""Quantized updates over many steps: descent, displacement, explosions, zero points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a result belongs to: versions, machine, engine."""
+"""Provenance of a result: versions, machine, engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recommendation holds, and how it shows itself."""
+"""A recommendation, as text, JSON and HTML."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Recommendation:
         for text, where in {"Unsafe by themselves:": unsafe, **named}.items():
             names = rows.loc[where, "parameter"]
             most = NAMED if text in named else len(names)
-            notes += [f"{text} {brief(names, most)}."] * where.any()
+            notes += [f"{text} {brief(names, most)}."] * int(where.any())
         return notes
 
     def summary(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class Recommendation:
         return "\n".join([*lines, *self.notes, "", self.code])
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """HTML for notebooks."""
         rows = self.pairs[list(SHOWN)].to_dict("records")
         texts = [{**row, "bits_per_element": f"{row['bits_per_element']:.2f}"} for row in rows]
         table = [[str(row[name]) for name in SHOWN] for row in texts]

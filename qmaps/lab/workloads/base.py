@@ -1,4 +1,4 @@
-"""What every workload is: a model, its data, and how it is trained by default."""
+"""The base class of workloads: a model, its data, and default options of training."""
 
 from __future__ import annotations
 

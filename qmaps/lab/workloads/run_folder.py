@@ -1,4 +1,4 @@
-"""What a training run keeps on disk, and how it is found again."""
+"""Files of a training run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = ("step", "split", "metric", "value")
 
 @dataclass
 class TrainingRun:
-    """What was measured during one training run.
+    """Measurements of one training run.
 
     Attributes:
         label: name of the run.
@@ -126,7 +126,7 @@ class RunFolder:
         return self
 
     def finished(self, run: TrainingRun) -> bool:
-        """Whether the run is done; if so, `losses` and `state_nbytes` of `run` are filled in.
+        """True if the run is done; then `losses` and `state_nbytes` of `run` are filled in.
 
         Raises:
             OutputError: a file of the result is missing or damaged.
