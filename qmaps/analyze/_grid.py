@@ -113,9 +113,9 @@ def _count(sums: Tensor, exact: Exact, update: Tensor, cells: Tensor) -> None:
     """Add the errors of `update` to the cells that its elements belong to."""
     u, w, cell = exact.update.reshape(-1).double(), update.reshape(-1).double(), cells.reshape(-1)
     error = (u - w).abs()
-    kept = u != 0
-    fraction = torch.where(kept, error / u.abs(), 0.0)
+    nonzero = u != 0
+    fraction = torch.where(nonzero, error / u.abs(), 0.0)
     _, rows, columns = sums.shape
-    for target, weight in zip(sums, (None, error, fraction, kept.double()), strict=True):
-        found = torch.bincount(cell, weight, minlength=rows * columns)
-        target += found.view(rows, columns).to(sums.device)
+    for target, weight in zip(sums, (None, error, fraction, nonzero.double()), strict=True):
+        binned = torch.bincount(cell, weight, minlength=rows * columns)
+        target += binned.view(rows, columns).to(sums.device)

@@ -28,7 +28,7 @@ Moment = Tensor | QuantizedTensor
 
 @dataclass(frozen=True)
 class Exact:
-    """Data of one parameter in 32 bits.
+    """Moments and exact update of one parameter.
 
     Attributes:
         v: the second moment, float32 and contiguous.
@@ -163,9 +163,9 @@ class OnePass:
         self._errors.add(update, v, self._readable(first), self._readable(second), exact.eps)
 
     def columns(self) -> dict[str, float]:
-        numel, collapsed, *both = self._errors.summary(list(LEVELS.values()))
+        numel, collapsed, *sides = self._errors.summary(list(LEVELS.values()))
         columns: dict[str, float] = {}
-        for kind, (count, total, ranks) in zip(("abs", "rel"), both, strict=True):
+        for kind, (count, total, ranks) in zip(("abs", "rel"), sides, strict=True):
             mean = total / count if count else np.nan
             values = [mean, *(ranks or [np.nan] * (len(LEVELS) + 1))]
             columns |= _named(kind, values)
@@ -199,8 +199,8 @@ def element_errors(
     """Absolute error of every element, and relative error of those whose exact value is not 0."""
     exact = exact.reshape(-1).double()
     error = (exact - approximate.reshape(-1).double()).abs()
-    kept = exact != 0
-    relative = error[kept] / exact[kept].abs()
+    nonzero = exact != 0
+    relative = error[nonzero] / exact[nonzero].abs()
     return error.float().cpu().numpy(), relative.float().cpu().numpy()
 
 

@@ -15,7 +15,7 @@ from qmaps.analyze._states import MIN_SIZE, States
 def code_pairs(
     states: States, pairs: Iterable[Pair | str], *, min_quantized_size: int = MIN_SIZE
 ) -> pd.DataFrame:
-    """Count each (first, second) pair of codes, with the error of its update.
+    """Use of each (first, second) pair of codes, and the error of its update.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
@@ -37,8 +37,8 @@ def code_pairs(
     Source: 8-bit optimizers, figure 4.
     """
     frames = []
-    for given in pairs:
-        pair = Pair.parse(given)
+    for spec in pairs:
+        pair = Pair.parse(spec)
         grid = accumulate(states, pair, min_quantized_size)
         first, second = (index.numpy() for index in grid.count.nonzero(as_tuple=True))
         count, nonzero = grid.count.numpy()[first, second], grid.nonzero.numpy()[first, second]

@@ -25,7 +25,7 @@ RESUMED = "the sweep goes on from its parts"
 
 
 class Work(Protocol):
-    """Self-contained unit of work: small, because workers read the states themselves."""
+    """A piece of work for any process: small, for workers read the states themselves."""
 
     @property
     def number(self) -> int:

@@ -37,8 +37,8 @@ def first_code_error(
     Source: 8-bit optimizers, figure 5.
     """
     frames = []
-    for given in pairs:
-        pair = Pair.parse(given)
+    for spec in pairs:
+        pair = Pair.parse(spec)
         grid = accumulate(states, pair, min_quantized_size, exact_second=True)
         count, nonzero = grid.count.sum(1).numpy(), grid.nonzero.sum(1).numpy()
         with np.errstate(invalid="ignore"):

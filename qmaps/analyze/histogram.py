@@ -38,8 +38,8 @@ def histogram(
     Source: 4-bit optimizers, figures 20 to 31.
     """
     frames = []
-    for given in quantizers:
-        q = quantizer(given)
+    for spec in quantizers:
+        q = quantizer(spec)
         t = q.quantize(x)
         factors = low_rank_of(t)
         coded = x.float() - product(factors) if factors else x.float()
@@ -54,9 +54,9 @@ def histogram(
             "dequantized": t.dequantize(),
         }
         logs = {name: _log10(values) for name, values in panels.items()}
-        for one, other in (("original", "dequantized"), ("normalized", "quantized")):
-            edges = _edges([logs[one], logs[other]], bins)
-            for panel in (one, other):
+        for first, second in (("original", "dequantized"), ("normalized", "quantized")):
+            edges = _edges([logs[first], logs[second]], bins)
+            for panel in (first, second):
                 counts, _ = np.histogram(logs[panel], edges)
                 frames.append(
                     pd.DataFrame(

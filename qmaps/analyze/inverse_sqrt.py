@@ -49,7 +49,7 @@ def inverse_sqrt(
 
     Source: 4-bit optimizers, figure 3.
     """
-    parsed = [quantizer(given) for given in quantizers]
+    parsed = [quantizer(spec) for spec in quantizers]
     wanted = None if parameters is None else set(parameters)
     moments = [
         v
@@ -60,12 +60,12 @@ def inverse_sqrt(
         raise BadValueError(f"parameters={parameters!r} selects no second moment other than 0")
     variants = {UNQUANTIZED: moments}
     variants |= {q.spec: [q.quantize(v).dequantize() for v in moments] for q in parsed}
-    kept = [v != 0 for v in moments]
+    nonzero = [v != 0 for v in moments]
     logs = {
         name: np.concatenate(
             [
                 -(v[chosen].double().sqrt() + EPS).log10().numpy()
-                for v, chosen in zip(values, kept, strict=True)
+                for v, chosen in zip(values, nonzero, strict=True)
             ]
         )
         for name, values in variants.items()
@@ -75,7 +75,7 @@ def inverse_sqrt(
     frames = []
     for name, values in logs.items():
         counts, _ = np.histogram(values, edges)
-        zeroed = sum(int((w[c] == 0).sum()) for w, c in zip(variants[name], kept, strict=True))
+        zeroed = sum(int((w[c] == 0).sum()) for w, c in zip(variants[name], nonzero, strict=True))
         frames.append(
             pd.DataFrame(
                 {

@@ -56,12 +56,12 @@ def outlier_lines(
             )
         matrix = tensor.detach().float().abs().flatten(1)
         count = max(1, round(outliers * matrix.numel()))
-        found = matrix.flatten().topk(count).indices
+        largest = matrix.flatten().topk(count).indices
         shares = {
             name: _share(index.bincount(minlength=size), lines)
             for name, index, size in (
-                ("in_rows", found // matrix.shape[1], matrix.shape[0]),
-                ("in_cols", found % matrix.shape[1], matrix.shape[1]),
+                ("in_rows", largest // matrix.shape[1], matrix.shape[0]),
+                ("in_cols", largest % matrix.shape[1], matrix.shape[1]),
             )
         }
         rows.append({"tensor": title, "rows": matrix.shape[0], "cols": matrix.shape[1], **shares})

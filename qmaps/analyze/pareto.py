@@ -54,7 +54,7 @@ def pareto(sweep: pd.DataFrame, *, state: str = "exp_avg") -> pd.DataFrame:
 
 
 def frontier(bits: pd.Series, error: pd.Series, rivals: pd.Series) -> list[bool]:
-    """Mark the quantizers on the Pareto frontier of error over bits.
+    """Membership of each quantizer in the Pareto frontier of error over bits.
 
     Args:
         bits: bits per element of each quantizer.

@@ -51,7 +51,7 @@ def place(
     inside = axis.get_window_extent()
     dots = axis.transData.transform(np.asarray(avoid, dtype=float).reshape(-1, 2))
     strokes = _sampled([axis.transData.transform(np.asarray(line)) for line in lines if len(line)])
-    taken: list[Bbox] = []
+    drawn: list[Bbox] = []
     for point, text in zip(points, texts, strict=True):
         sample = axis.text(0, 0, text, fontsize=SMALL)
         extent = sample.get_window_extent()
@@ -60,7 +60,7 @@ def place(
         anchor = axis.transData.transform(point)
         best: tuple[float, Bbox] | None = None
         for preference, box in enumerate(_boxes(anchor, size, pixels)):
-            if not _within(box, inside) or any(box.overlaps(other) for other in taken):
+            if not _within(box, inside) or any(box.overlaps(neighbour) for neighbour in drawn):
                 continue
             cost = preference + 1000.0 * _inside(dots, box) + 4.0 * _inside(strokes, box)
             if best is None or cost < best[0]:
@@ -68,7 +68,7 @@ def place(
         if best is None:
             continue  # no room: a missing label is better than overlapping ones
         box = best[1]
-        taken.append(box)
+        drawn.append(box)
         centre = (box.x0 + box.x1) / 2 - anchor[0], (box.y0 + box.y1) / 2 - anchor[1]
         note = axis.annotate(
             text,
@@ -111,9 +111,9 @@ def _inside(points: NDArray[np.float64], box: Bbox) -> int:
 
 def _sampled(lines: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Points along polylines, dense enough that no label slips between two."""
-    found = [np.empty((0, 2))]
+    points = [np.empty((0, 2))]
     for line in lines:
         for start, end in pairwise(line):
             steps = 2 + int(np.hypot(*(end - start)) // 6)
-            found.append(start + np.linspace(0, 1, steps)[:, None] * (end - start))
-    return np.concatenate(found)
+            points.append(start + np.linspace(0, 1, steps)[:, None] * (end - start))
+    return np.concatenate(points)

@@ -1,4 +1,4 @@
-"""Style of all figures: colours, column checks, axes, and isolation from matplotlib's state."""
+"""Parts of all figures: colours, column checks, axes, isolation from matplotlib's state."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _range(frame: pd.DataFrame, name: str, ends: tuple[float, float]) -> tuple[f
 
 
 def _beyond(values: pd.Series[float], low: float, high: float) -> tuple[bool, bool]:
-    """Return True if values lie below and above the colours."""
+    """Presence of values below, and above, the range of colours."""
     return bool((values < low).any()), bool((values > high).any())
 
 
@@ -168,7 +168,7 @@ def _picks(values: pd.Series[float], size: int) -> list[int]:
     even = [int(codes[np.abs(codes - at).argmin()]) for at in np.linspace(0, size - 1, TICKS)]
     picks: list[int] = []
     for code in (int(codes[0]), int(codes[-1]), centre, *even):
-        if all(abs(code - other) >= 0.17 * size for other in picks):
+        if all(abs(code - pick) >= 0.17 * size for pick in picks):
             picks.append(code)
     return sorted(picks)
 

@@ -71,7 +71,7 @@ def first_code_error(frame: pd.DataFrame) -> Figure:
 
 def _dotted(values: pd.Series[float]) -> list[int]:
     """The codes that get a dot: all in a small codebook, else those without a line."""
-    there = values.notna().to_numpy()
-    if there.size > FEW:
-        there = there & ~np.r_[False, there[:-1]] & ~np.r_[there[1:], False]
-    return [int(code) for code in np.flatnonzero(there)]
+    isolated = values.notna().to_numpy()
+    if isolated.size > FEW:
+        isolated = isolated & ~np.r_[False, isolated[:-1]] & ~np.r_[isolated[1:], False]
+    return [int(code) for code in np.flatnonzero(isolated)]

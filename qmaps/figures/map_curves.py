@@ -84,12 +84,12 @@ def _apart(frame: pd.DataFrame, names: list[str]) -> Figure:
     for index, name in enumerate(names):
         axis = grid[index // COLUMNS_PER_ROW][index % COLUMNS_PER_ROW]
         part = frame[frame["map"] == name]
-        few = len(part) <= DOTS_UP_TO
+        dotted = len(part) <= DOTS_UP_TO
         axis.plot(
             part["position"],
             part["value"],
             color=COLOURS[0],
-            marker="o" if few else "",
+            marker="o" if dotted else "",
             **_shape(part),
         )
         log = axis.twinx()
@@ -112,10 +112,10 @@ def _apart(frame: pd.DataFrame, names: list[str]) -> Figure:
 
 def _shape(part: pd.DataFrame) -> dict[str, Any]:
     """Steps for small codebooks, a line for large ones."""
-    few = len(part) <= DOTS_UP_TO
+    dotted = len(part) <= DOTS_UP_TO
     return {
-        "linewidth": 1.0 if few else 1.5,
-        "drawstyle": "steps-mid" if few else "default",
+        "linewidth": 1.0 if dotted else 1.5,
+        "drawstyle": "steps-mid" if dotted else "default",
         "markersize": 4.0,
     }
 

@@ -89,7 +89,7 @@ def outliers(frame: pd.DataFrame, *, one_scale: bool = False) -> Figure:
 
 
 def _top(magnitudes: pd.Series[float]) -> float:
-    """Upper limit of a panel's colours."""
+    """The largest value of a panel's colours."""
     return max(10.0, float(np.nanquantile(magnitudes.to_numpy(float), 0.999)))
 
 

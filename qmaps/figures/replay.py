@@ -1,4 +1,4 @@
-"""Effect of repeated quantization on updates: length, noise, explosions, stalled states."""
+"""Updates under repeated quantization: length, noise, explosions, stalled states."""
 
 from __future__ import annotations
 

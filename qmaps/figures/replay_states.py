@@ -1,4 +1,4 @@
-"""Moments under repeated quantization beside their gradients."""
+"""Moments under repeated quantization."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEEDED = ("quantizer", *(f"{name}_{ending}" for name in MEASURES for ending, *_ 
 
 @figure(file="replay/summary.parquet")
 def replay_states(frame: pd.DataFrame) -> Figure:
-    """Draw the gain of both moments over their gradients for each pair of quantizers.
+    """Gain, lag and re-rounded codes of both moments under each pair of quantizers.
 
     Pairs stand in the frame's order, from the top. The panels show the part of the exact state that
     the quantized one has (gain; exact is 1), the mean age in steps of the gradients that it

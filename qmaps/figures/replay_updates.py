@@ -1,4 +1,4 @@
-"""Progress of quantized updates: descent, displacement, explosions, zero points."""
+"""Quantized updates over many steps: descent, displacement, explosions, zero points."""
 
 from __future__ import annotations
 

@@ -104,10 +104,10 @@ def analyze_states(
     if pairs:
         identity["pairs"] = list(pairs)
     with FolderLock(Path(out) / "frames", "frames") as lock:
-        known = _claim(lock.folder / "states.json", identity)
+        same_states = _claim(lock.folder / "states.json", identity)
         paths = [lock.folder / f"{item.name}.parquet" for item in items]
         # Where the states are known, only frames that are not there already are computed.
-        todo = [i for i in items if not (known and _kept(paths[i.number]))]
+        todo = [i for i in items if not (same_states and _kept(paths[i.number]))]
         done = len(items) - len(todo)
 
         def tell(note: str) -> None:
@@ -246,13 +246,13 @@ def _claim(path: Path, identity: dict[str, Any]) -> bool:
         write_record(path, identity)
         return False
     try:
-        found = read_record(path)
+        written = read_record(path)
     except OutputError:
         raise OutputError(
             f"out={str(path.parent)!r} has a damaged states.json; delete the folder or give "
             "another one"
         ) from None
-    if found != json.loads(json_text(identity)):
+    if written != json.loads(json_text(identity)):
         raise OutputError(
             f"out={str(path.parent)!r} holds frames of other states; delete the folder or give "
             "another one"
@@ -261,7 +261,7 @@ def _claim(path: Path, identity: dict[str, Any]) -> bool:
 
 
 def _kept(path: Path) -> bool:
-    """Return True if an earlier call wrote the frame, and it is not damaged."""
+    """True if an earlier call wrote the frame and it is not damaged."""
     if not path.exists():
         return False
     try:
@@ -296,8 +296,8 @@ def _histogram(states: CapturedStates, state: str, specs: tuple[str, ...]) -> pd
 
 def _outliers(states: CapturedStates) -> pd.DataFrame:
     """Both moments of a few matrices, taken at even distances over the model's parameters."""
-    found = set(_matrices(states))
-    names = [name for name in states.parameters() if name in found]
+    matrices = set(_matrices(states))
+    names = [name for name in states.parameters() if name in matrices]
     half = MATRICES // 2
     if len(names) > half:
         names = [names[i * (len(names) - 1) // (half - 1)] for i in range(half)]

@@ -69,7 +69,7 @@ def _drawn(drawing: Callable[..., Figure], frame: Callable[[], pd.DataFrame]) ->
 
 
 def _frame(folder: Path, name: str) -> Callable[[], pd.DataFrame] | None:
-    """Function that reads or makes the frame of that name; None if the run folder has none."""
+    """A function that reads or makes the frame of that name; None if the folder has none."""
     path, swept = _source(folder, name), folder / "sweep" / "sweep.parquet"
     if path != swept:
         return partial(read_frame, path) if exists(path) else None

@@ -1,4 +1,4 @@
-"""Profile of each tensor on a page: magnitudes of its moments, positions of the large ones."""
+"""Magnitudes of each tensor's moments, and positions of the large ones, for pages."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def profiles(states: States, *, min_quantized_size: int) -> pd.DataFrame:
     return pd.DataFrame(list(_rows(states, min_quantized_size)))
 
 
-def _rows(states: States, least: int) -> Iterator[dict[str, object]]:
-    for parameter, m, v, _ in adam_pairs(states, least):
+def _rows(states: States, min_size: int) -> Iterator[dict[str, object]]:
+    for parameter, m, v, _ in adam_pairs(states, min_size):
         for state, x in (("exp_avg", m), ("exp_avg_sq", v)):
             lowest, counts = _histogram(x)
             yield {

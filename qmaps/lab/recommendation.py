@@ -46,10 +46,10 @@ def recommend_for(
     }
     if recommend.holds(folder, identity):
         return
-    found = recommend.run(states, min_quantized_size=min_quantized_size, progress=progress)
-    tensors = found.tensors.drop_duplicates("parameter")
+    recommendation = recommend.run(states, min_quantized_size=min_quantized_size, progress=progress)
+    tensors = recommendation.tensors.drop_duplicates("parameter")
     largest = tensors.nlargest(SHOWN, "numel")["parameter"]
-    chosen = found.tensors.loc[found.tensors["chosen"], "quantizer"].unique()
+    chosen = recommendation.tensors.loc[recommendation.tensors["chosen"], "quantizer"].unique()
     curves = replay.curves(
         states,
         dict.fromkeys([*PRESETS, *chosen]),
@@ -58,7 +58,7 @@ def recommend_for(
         min_quantized_size=min_quantized_size,
         progress=progress,
     )
-    recommend.write(found, folder, curves=curves, states=identity)
+    recommend.write(recommendation, folder, curves=curves, states=identity)
 
 
 def contender(run: Path) -> Contender:

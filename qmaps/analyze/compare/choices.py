@@ -20,6 +20,7 @@ from qmaps.analyze.recommend.loss import predicted
 from qmaps.analyze.recommend.picks import measures_of, rows_of, scaled
 from qmaps.analyze.recommend.verdict import cost_of, verdict
 from qmaps.analyze.replay.source import share_of
+from qmaps.analyze.replay.zero_points import count_all
 from qmaps.errors import BadValueError
 from qmaps.optim import Choice
 from qmaps.optim.presets import pair_of
@@ -81,9 +82,9 @@ def choices(
         BadValueError: a choice has quantizers of other states than Adam's.
         CaptureError: as in `qmaps.replay.run`.
     """
-    both = dict(zip(CHOICES, (a, b), strict=True))
+    choices = dict(zip(CHOICES, (a, b), strict=True))
     if states is None:
-        return ChoicesCompared(_patterns(both), pd.DataFrame())
+        return ChoicesCompared(_patterns(choices), pd.DataFrame())
     captured = as_states(states)
     shapes = {
         name: captured.shape(name, MOMENTS[0])
@@ -92,21 +93,22 @@ def choices(
     }
     picks = {
         which: {name: _pair(choice, name, math.prod(shape)) for name, shape in shapes.items()}
-        for which, choice in both.items()
+        for which, choice in choices.items()
     }
     rows = []
     for name, shape in shapes.items():
         numel = math.prod(shape)
         nbytes = {which: _nbytes(picks[which][name], shape) for which in CHOICES}
-        bits = {which: 4 * own / max(numel, 1) for which, own in nbytes.items()}
+        bits = {which: 4 * size / max(numel, 1) for which, size in nbytes.items()}
         rows.append(_row(name, {which: picks[which][name] for which in CHOICES}, bits))
-        rows[-1] |= {"numel": numel} | {f"bytes_{which}": own for which, own in nbytes.items()}
+        rows[-1] |= {"numel": numel} | {f"bytes_{which}": size for which, size in nbytes.items()}
     frame = pd.DataFrame(rows)
     window = len(captured.window())
     names = [name for name in shapes if len(captured.window(name)) > 1 or not window]
+    pairs = dict.fromkeys([*(pair for pairs in picks.values() for pair in pairs.values()), FULL])
     replayed = replay.run(
         captured,
-        dict.fromkeys([*(pair for own in picks.values() for pair in own.values()), FULL]),
+        pairs,
         steps=min(steps, window) if window else steps,
         rounds=max(1, round(steps / window)) if window else 1,
         share=share_of(captured, names, ELEMENTS) if share is None else share,
@@ -115,20 +117,21 @@ def choices(
         seed=seed,
         progress=progress,
     )
-    whole = scaled(replayed, dict(zip(frame["parameter"], frame["numel"], strict=True)))
-    return ChoicesCompared(frame, _summary(whole, frame, picks))
+    replayed = count_all(replayed, captured, pairs, seed)
+    scaled_rows = scaled(replayed, dict(zip(frame["parameter"], frame["numel"], strict=True)))
+    return ChoicesCompared(frame, _summary(scaled_rows, frame, picks))
 
 
 def _summary(
-    whole: pd.DataFrame, frame: pd.DataFrame, picks: dict[str, dict[str, Pair]]
+    measured: pd.DataFrame, frame: pd.DataFrame, picks: dict[str, dict[str, Pair]]
 ) -> pd.DataFrame:
-    """Size and cost of each choice, from one replay of all pairs that occur."""
-    found = []
-    for which, own in picks.items():
-        measures = measures_of(whole, own)
-        judged = verdict(measures, whole[rows_of(whole, own)])
+    """Bytes and step cost of each choice, from one replay of all its pairs."""
+    rows = []
+    for which, pairs in picks.items():
+        measures = measures_of(measured, pairs)
+        judged = verdict(measures, measured[rows_of(measured, pairs)])
         nbytes = int(frame[f"bytes_{which}"].sum())
-        found.append(
+        rows.append(
             {
                 "choice": which,
                 "bits_per_element": 4 * nbytes / int(frame["numel"].sum()),
@@ -140,18 +143,20 @@ def _summary(
                 "gradients": measures["gradients"],
             }
         )
-    return pd.DataFrame(found)
+    return pd.DataFrame(rows)
 
 
-def _patterns(both: dict[str, Choice]) -> pd.DataFrame:
+def _patterns(choices: dict[str, Choice]) -> pd.DataFrame:
     """A row for each pattern of either choice, and one for all others."""
     numel = math.prod(SHAPE)
     rows: list[tuple[str, Mapping[str, Pair | None]]] = []
-    for pattern in dict.fromkeys(p for choice in both.values() for p in choice.overrides):
-        pairs = {which: _of_pattern(choice, pattern) for which, choice in both.items()}
+    for pattern in dict.fromkeys(p for choice in choices.values() for p in choice.overrides):
+        pairs = {which: _of_pattern(choice, pattern) for which, choice in choices.items()}
         rows.append((pattern, pairs))
-    own = {which: _members(choice, choice.state_quantizers) for which, choice in both.items()}
-    rows.append((OTHERS, own))
+    defaults = {
+        which: _members(choice, choice.state_quantizers) for which, choice in choices.items()
+    }
+    rows.append((OTHERS, defaults))
     return pd.DataFrame(
         _row(
             name,
@@ -166,7 +171,7 @@ def _patterns(both: dict[str, Choice]) -> pd.DataFrame:
 
 
 def _of_pattern(choice: Choice, pattern: str) -> Pair | None:
-    """Pair of a choice for a pattern's parameters; None if they differ."""
+    """The pair for all parameters of a pattern; None if it depends on the parameter."""
     if pattern in choice.overrides:
         return _members(choice, choice.overrides[pattern])
     name = re.sub(r"\[([*?[])\]", r"\1", pattern)
@@ -180,33 +185,33 @@ def _row(name: str, pairs: Mapping[str, Pair | None], bits: dict[str, float]) ->
     return {
         "parameter": name,
         **specs,
-        **{f"bits_{which}": own for which, own in bits.items()},
+        **{f"bits_{which}": value for which, value in bits.items()},
         "differs": len(set(specs.values())) > 1,
     }
 
 
 def _pair(choice: Choice, name: str, numel: int) -> Pair:
     """The quantizers that an optimizer gives a parameter, as `qmaps.optim.choice` decides it."""
-    least = MIN_SIZE if choice.min_quantized_size is None else choice.min_quantized_size
-    if numel <= least:
+    min_size = MIN_SIZE if choice.min_quantized_size is None else choice.min_quantized_size
+    if numel <= min_size:
         return FULL
-    matching = (given for p, given in choice.overrides.items() if fnmatchcase(name, p))
+    matching = (quantizers for p, quantizers in choice.overrides.items() if fnmatchcase(name, p))
     return _members(choice, next(matching, choice.state_quantizers))
 
 
-def _members(choice: Choice, given: Any) -> Pair:
+def _members(choice: Choice, quantizers: Any) -> Pair:
     """The pair of a preset's name, of quantizers by state name, or of None."""
-    if given is None:
+    if quantizers is None:
         return FULL
-    if isinstance(given, str):
-        return pair_of(given)
-    for state in given:
+    if isinstance(quantizers, str):
+        return pair_of(quantizers)
+    for state in quantizers:
         if state not in MOMENTS:
             raise BadValueError(
                 f"the choice for {choice.optimizer} has quantizers for {state!r}; only those of "
                 f"Adam's {' and '.join(MOMENTS)} can be compared"
             )
-    return Pair(given.get(MOMENTS[0]), given.get(MOMENTS[1]))
+    return Pair(quantizers.get(MOMENTS[0]), quantizers.get(MOMENTS[1]))
 
 
 def _nbytes(pair: Pair, shape: tuple[int, ...]) -> int:

@@ -82,7 +82,7 @@ def runs(
     captured = dict(zip(RUNS, map(as_states, (a, b)), strict=True))
     names = {run: _names(states, min_quantized_size) for run, states in captured.items()}
     shared = [name for name in names["A"] if name in names["B"]]
-    only = {run: [name for name in own if name not in shared] for run, own in names.items()}
+    only = {run: [name for name in listed if name not in shared] for run, listed in names.items()}
     if not shared:
         raise CaptureError(
             f"{captured['A'].source!r} and {captured['B'].source!r} have no parameter in common "
@@ -94,35 +94,38 @@ def runs(
     for run, states in captured.items():
         counts = {state: np.zeros(len(EDGES) - 1) for state in MOMENTS}
         rows: list[dict[str, Any]] = []
-        about = {"run": run, "source": states.source, "step": states.step}
+        source = {"run": run, "source": states.source, "step": states.step}
         for name, m, v, eps in adam_pairs(states, min_quantized_size):
             if progress:
                 progress(done, total, name)
             done += 1
             for state, tensor in zip(MOMENTS, (m, v), strict=True):
-                own = _counts(tensor)
+                binned = _counts(tensor)
                 if name in shared:
-                    counts[state] += own
-                rows.append({**about, **_tensor(name, state, tensor, own)})
-            one = CapturedStates.from_tensors({name: {MOMENTS[0]: m, MOMENTS[1]: v}}, eps=eps)
-            measured = records(update_error(one, parsed, min_quantized_size=0))
+                    counts[state] += binned
+                rows.append({**source, **_tensor(name, state, tensor, binned)})
+            single = CapturedStates.from_tensors({name: {MOMENTS[0]: m, MOMENTS[1]: v}}, eps=eps)
+            measured = records(update_error(single, parsed, min_quantized_size=0))
             errors += [{"run": run, "parameter": name, **_error(row)} for row in measured]
         common = [row for row in rows if row["parameter"] in shared]
-        moments += [*rows, *({**about, **each} for each in _all(common, counts))]
+        moments += [*rows, *({**source, **summary} for summary in _all(common, counts))]
         errors += _all_errors([e for e in errors if e["run"] == run and e["parameter"] in shared])
     if progress:
         progress(total, total, "")
     return RunsCompared(pd.DataFrame(moments), pd.DataFrame(errors), shared, only)
 
 
-def _names(states: CapturedStates, least: int) -> list[str]:
+def _names(states: CapturedStates, min_size: int) -> list[str]:
     """The parameters that are compared."""
-    return [
+    names = [
         name
         for name in states.parameters()
         if set(MOMENTS) <= set(states.states(name))
-        and math.prod(states.shape(name, MOMENTS[0])) > least
-    ] or [name for name, *_ in adam_pairs(states, least)]  # raises an error that gives the reason
+        and math.prod(states.shape(name, MOMENTS[0])) > min_size
+    ]
+    if not names:
+        next(adam_pairs(states, min_size))  # raises an error that gives the reason
+    return names
 
 
 def _counts(tensor: Tensor) -> np.ndarray:
@@ -134,8 +137,8 @@ def _counts(tensor: Tensor) -> np.ndarray:
 def _tensor(name: str, state: str, tensor: Tensor, counts: np.ndarray) -> dict[str, Any]:
     lines = {"in_rows": math.nan, "in_cols": math.nan}
     if tensor.dim() >= 2:
-        found = outlier_lines({name: tensor}).iloc[0]
-        lines = {line: float(found[line]) for line in lines}
+        measured = outlier_lines({name: tensor}).iloc[0]
+        lines = {line: float(measured[line]) for line in lines}
     return {
         "parameter": name,
         "shape": "x".join(map(str, tensor.shape)),
@@ -160,7 +163,7 @@ def _magnitudes(counts: np.ndarray, numel: int) -> dict[str, float]:
 
 def _all(rows: list[dict[str, Any]], counts: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:
     """A row per moment, over all these parameters."""
-    for state, own in counts.items():
+    for state, binned in counts.items():
         parts = [row for row in rows if row["state"] == state]
         matrices = [row for row in parts if not math.isnan(row["in_rows"])]
         numel = sum(row["numel"] for row in parts)
@@ -171,21 +174,21 @@ def _all(rows: list[dict[str, Any]], counts: dict[str, np.ndarray]) -> Iterator[
             else math.nan
             for line in ("in_rows", "in_cols")
         }
-        whole = {"parameter": "", "shape": "", "numel": numel, "state": state}
-        yield {**whole, **_magnitudes(own, numel), **lines}
+        columns = {"parameter": "", "shape": "", "numel": numel, "state": state}
+        yield {**columns, **_magnitudes(binned, numel), **lines}
 
 
 def _error(row: dict[str, Any]) -> dict[str, Any]:
     """The columns that can be joined over parameters."""
     names = [name for name in row if name.startswith(("mean_", "max_"))]
-    kept = ("numel", "quantizer", "bits_per_element", *names, "zeroed_share")
-    return {"preset": PRESETS.get(row["quantizer"], ""), **{name: row[name] for name in kept}}
+    columns = ("numel", "quantizer", "bits_per_element", *names, "zeroed_share")
+    return {"preset": PRESETS.get(row["quantizer"], ""), **{name: row[name] for name in columns}}
 
 
 def _all_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row per pair, over all these parameters."""
     frame = pd.DataFrame(rows)
-    found = []
+    joined = []
     for _, group in frame.groupby("quantizer", sort=False):
         row = {**records(group)[0], "parameter": "", "numel": int(group["numel"].sum())}
         for name in row:
@@ -193,5 +196,5 @@ def _all_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 row[name] = float(np.average(group[name], weights=group["numel"]))
             elif name.startswith("max_"):
                 row[name] = float(group[name].max())
-        found.append(row)
-    return found
+        joined.append(row)
+    return joined

@@ -65,26 +65,26 @@ def choose(tensors: Sequence[Sequence[Option]], nbytes: float) -> list[int]:
     """
     hulls = [hull(options) for options in tensors]
     places = [0] * len(hulls)
-    taken = sum(options[own[0]].nbytes for options, own in zip(tensors, hulls, strict=True))
-    if taken > nbytes:
+    used = sum(options[corners[0]].nbytes for options, corners in zip(tensors, hulls, strict=True))
+    if used > nbytes:
         raise BadValueError(
-            f"no choice takes {nbytes:,.0f} bytes or less; the smallest takes {taken:,.0f}"
+            f"no choice takes {nbytes:,.0f} bytes or less; the smallest takes {used:,.0f}"
         )
     steps = sorted(
-        (-_gain(options, own[place], own[place + 1]), tensor, place)
-        for tensor, (options, own) in enumerate(zip(tensors, hulls, strict=True))
-        for place in range(len(own) - 1)
+        (-_gain(options, corners[place], corners[place + 1]), tensor, place)
+        for tensor, (options, corners) in enumerate(zip(tensors, hulls, strict=True))
+        for place in range(len(corners) - 1)
     )
     for _, tensor, place in steps:
-        options, own = tensors[tensor], hulls[tensor]
-        more = options[own[place + 1]].nbytes - options[own[place]].nbytes
-        if places[tensor] == place and taken + more <= nbytes:
-            places[tensor], taken = place + 1, taken + more
-    return [own[place] for own, place in zip(hulls, places, strict=True)]
+        options, corners = tensors[tensor], hulls[tensor]
+        more = options[corners[place + 1]].nbytes - options[corners[place]].nbytes
+        if places[tensor] == place and used + more <= nbytes:
+            places[tensor], used = place + 1, used + more
+    return [corners[place] for corners, place in zip(hulls, places, strict=True)]
 
 
-def _gain(options: Sequence[Option], one: int, other: int) -> float:
+def _gain(options: Sequence[Option], smaller: int, larger: int) -> float:
     """By how much the error falls per byte from one option to a larger one."""
-    more = options[other].nbytes - options[one].nbytes
-    less = options[one].error - options[other].error
+    more = options[larger].nbytes - options[smaller].nbytes
+    less = options[smaller].error - options[larger].error
     return less / more if more else math.inf

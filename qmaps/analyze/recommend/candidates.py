@@ -56,6 +56,6 @@ def up_to(bits: float) -> float:
 
 
 def diagnostic(pair: Pair) -> bool:
-    """Return True if a pair only serves to compare: one moment in 32 bits, or a fitted map."""
+    """True if a pair only serves to compare: a moment in 32 bits, or a map fitted to the data."""
     members = (pair.first, pair.second)
     return any(q is None or isinstance(q.map, LloydMax) for q in members)

@@ -26,7 +26,7 @@ PAIRS, TENSORS, CURVES = "pairs.parquet", "tensors.parquet", "curves.parquet"
 
 
 def write(
-    found: Recommendation,
+    recommendation: Recommendation,
     out: str | os.PathLike[str],
     *,
     curves: pd.DataFrame | None = None,
@@ -37,7 +37,7 @@ def write(
     ``choice.json`` is removed first and written last: where it is, the other files belong to it.
 
     Args:
-        found: the recommendation.
+        recommendation: the recommendation.
         out: the folder, created if need be.
         curves: a frame of `qmaps.replay.curves` of the same states.
         states: what tells the states that it is of, for `holds`.
@@ -49,18 +49,18 @@ def write(
         folder = Path(out)
         for name in (CHOICE, STATES, CURVES):
             (folder / name).unlink(missing_ok=True)
-        write_frame(folder / PAIRS, found.pairs)
-        write_frame(folder / TENSORS, found.tensors)
-        write_record(folder / SUMMARY, found.summary())
+        write_frame(folder / PAIRS, recommendation.pairs)
+        write_frame(folder / TENSORS, recommendation.tensors)
+        write_record(folder / SUMMARY, recommendation.summary())
         if curves is not None:
             write_frame(folder / CURVES, curves)
         if states is not None:
             write_record(folder / STATES, states)
-        found.save(folder / CHOICE)
+        recommendation.save(folder / CHOICE)
 
 
 def holds(out: str | os.PathLike[str], states: dict[str, Any]) -> bool:
-    """Return True if a folder has a whole recommendation for the states that `write` was told.
+    """True if a folder has a whole recommendation for the states that `write` was told.
 
     Args:
         out: the folder.
@@ -73,7 +73,7 @@ def holds(out: str | os.PathLike[str], states: dict[str, Any]) -> bool:
         for name in (PAIRS, TENSORS):
             read_frame(folder / name)
         read_record(folder / SUMMARY)
-        known: dict[str, Any] = read_record(folder / STATES)
+        written: dict[str, Any] = read_record(folder / STATES)
     except OutputError:  # damaged
         return False
-    return bool(known == json.loads(json_text(states)))
+    return bool(written == json.loads(json_text(states)))

@@ -42,8 +42,8 @@ def within(
     kinds = _Options(tensors, pairs, kind)
     if kinds.smallest <= budget:
         simpler.append(kinds.within(budget))
-    most = TIE * _error(tensors, picks) + NOTHING
-    return next((one for one in simpler if _error(tensors, one) <= most), picks)
+    limit = TIE * _error(tensors, picks) + NOTHING
+    return next((choice for choice in simpler if _error(tensors, choice) <= limit), picks)
 
 
 def least(
@@ -63,19 +63,19 @@ def least(
     def total(picks: Mapping[str, Pair]) -> int:
         return sum(sizes.of(name, pair) for name, pair in picks.items())
 
-    each, kinds = (_Options(tensors, pairs, key) for key in (str, kind))
-    picks = smallest(each.within, fits, each.smallest, each.largest)
+    parameters, kinds = (_Options(tensors, pairs, key) for key in (str, kind))
+    picks = smallest(parameters.within, fits, parameters.smallest, parameters.largest)
     if picks is None:
-        best = predicted(measures_of(tensors, each.within(math.inf)))
+        best = predicted(measures_of(tensors, parameters.within(math.inf)))
         raise BadValueError(
             f"loss={shown(loss)} is less than is predicted for any choice; the smallest is "
             f"{best:.2g}"
         )
     singles = (dict.fromkeys(picks, pair) for pair in sorted(pairs, key=sizes.total))
-    alone = next((one for one in singles if fits(one)), None)
+    alone = next((choice for choice in singles if fits(choice)), None)
     by_kind = smallest(kinds.within, fits, kinds.smallest, kinds.largest)
-    most = TIE * total(picks)
-    return next((one for one in (alone, by_kind) if one and total(one) <= most), picks)
+    limit = TIE * total(picks)
+    return next((choice for choice in (alone, by_kind) if choice and total(choice) <= limit), picks)
 
 
 def kind(parameter: str) -> str:
@@ -88,7 +88,7 @@ def kind(parameter: str) -> str:
 
 
 class _Options:
-    """Cost and size of each pair, for each group of parameters that get the same pair.
+    """Error and bytes of the pairs, for each group of parameters that get the same pair.
 
     Args:
         tensors: a row per parameter and pair.
@@ -115,8 +115,8 @@ class _Options:
         }
         self.smallest, self.largest = (
             sum(
-                limit(option.nbytes for option in own if math.isfinite(option.error))
-                for own in self._options.values()
+                limit(option.nbytes for option in options if math.isfinite(option.error))
+                for options in self._options.values()
             )
             for limit in (min, max)
         )
@@ -135,22 +135,22 @@ def scaled(frame: pd.DataFrame, numel: Mapping[str, int]) -> pd.DataFrame:
         frame: of `qmaps.replay.run`.
         numel: elements of each parameter.
     """
-    whole = frame["parameter"].map(numel)
-    ratio = whole / frame["numel"]
+    numels = frame["parameter"].map(numel)
+    ratio = numels / frame["numel"]
     sums = {name: frame[name] * ratio for name in SUMMED}
-    return frame.assign(replayed=frame["numel"], numel=whole, **sums)
+    return frame.assign(replayed=frame["numel"], numel=numels, **sums)
 
 
 def rows_of(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> pd.Series:
-    """Mark the rows of a choice."""
+    """Mask of the rows of a choice."""
     specs = {name: pair.spec for name, pair in picks.items()}
     return tensors["quantizer"] == tensors["parameter"].map(specs)
 
 
 def measures_of(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> dict[str, Any]:
-    """Measures of `qmaps.replay.summarize` for a choice."""
-    taken = tensors[rows_of(tensors, picks)].assign(quantizer="choice")
-    (measures,) = records(replay.summarize(replay_only(taken)))
+    """The row of `qmaps.replay.summarize` for a choice."""
+    rows = tensors[rows_of(tensors, picks)].assign(quantizer="choice")
+    (measures,) = records(replay.summarize(replay_only(rows)))
     return measures
 
 
@@ -208,5 +208,5 @@ def _has_custom_map(pair: Pair) -> bool:
 
 def replay_only(tensors: pd.DataFrame) -> pd.DataFrame:
     """The columns that `qmaps.replay.summarize` knows."""
-    own = ["replayed", "nbytes", "error", "verdict", "chosen"]
-    return tensors.drop(columns=own, errors="ignore")
+    added = ["replayed", "nbytes", "error", "verdict", "chosen"]
+    return tensors.drop(columns=added, errors="ignore")

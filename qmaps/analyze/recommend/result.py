@@ -1,4 +1,4 @@
-"""The recommendation and its representations."""
+"""A recommendation, as text, JSON and HTML."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Recommendation:
         for text, where in {"Unsafe by themselves:": unsafe, **named}.items():
             names = rows.loc[where, "parameter"]
             most = NAMED if text in named else len(names)
-            notes += [f"{text} {brief(names, most)}."] * where.any()
+            notes += [f"{text} {brief(names, most)}."] * int(where.any())
         return notes
 
     def summary(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Recommendation:
         return "\n".join([*lines, *self.notes, "", self.code])
 
     def _repr_html_(self) -> str:
-        """HTML table for notebooks."""
+        """HTML for notebooks."""
         rows = self.pairs[list(SHOWN)].to_dict("records")
         texts = [{**row, "bits_per_element": f"{row['bits_per_element']:.2f}"} for row in rows]
         table = [[str(row[name]) for name in SHOWN] for row in texts]

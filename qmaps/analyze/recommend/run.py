@@ -1,4 +1,4 @@
-"""Quantizers that are safe for the states of a run, and those to use."""
+"""Verdicts on quantizers for the states of a run, and a choice among them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from qmaps.analyze.recommend.verdict import (
 )
 from qmaps.analyze.replay.run import Given, check, chosen
 from qmaps.analyze.replay.source import share_of
-from qmaps.analyze.replay.zero_points import holds_zero
+from qmaps.analyze.replay.zero_points import count_all, holds_zero
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
@@ -146,19 +146,19 @@ def run(
     check_budget(bits=bits, nbytes=nbytes, loss=loss)
     if not isinstance(diagnostics, bool):
         raise BadTypeError(f"diagnostics={shown(diagnostics)} must be a bool")
-    known = tuple(codebooks)
+    books = tuple(codebooks)
     specs = [*candidates, *(DIAGNOSTICS if diagnostics else ())]
-    pairs = list(dict.fromkeys(pair_of(spec, known) for spec in specs))
-    able = [pair for pair in pairs if (diagnostics or not diagnostic(pair)) and pair != FULL]
+    pairs = list(dict.fromkeys(pair_of(spec, books) for spec in specs))
+    choosable = [pair for pair in pairs if (diagnostics or not diagnostic(pair)) and pair != FULL]
     if candidates is CANDIDATES:  # nobody asked for zeros
-        able = [pair for pair in able if not holds_zero(pair.second)]
-    if not able:
+        choosable = [pair for pair in choosable if not holds_zero(pair.second)]
+    if not choosable:
         raise BadValueError("candidates must hold at least one pair that quantizes both moments")
     check(steps, share=1.0 if share is None else share, seed=seed)
     captured = as_states(states)
     names = _replayed(captured, chosen(captured, parameters, min_quantized_size))
     sizes = Sizes(captured, names)
-    budget = math.inf if loss is not None else sizes.budget(bits, nbytes, [*able, FULL])
+    budget = math.inf if loss is not None else sizes.budget(bits, nbytes, [*choosable, FULL])
     window = len(captured.window())
     frame = replay.run(
         captured,
@@ -168,27 +168,28 @@ def run(
         share=share_of(captured, names, ELEMENTS) if share is None else share,
         parameters=[glob.escape(name) for name in names],
         min_quantized_size=min_quantized_size,
-        codebooks=known,
+        codebooks=books,
         seed=seed,
         progress=progress,
         executor=executor,
         workers=workers,
     )
+    frame = count_all(frame, captured, [*pairs, FULL], seed)
     tensors = _tensors(frame, [*pairs, FULL], sizes)
     if not tensors["cost"].sum() > 0:
         raise CaptureError(
             f"all exact updates of {captured.source!r} are 0; there is nothing to compare with"
         )
-    table = _table(tensors, pairs, able, sizes)
+    table = _table(tensors, pairs, choosable, sizes)
     tensors = _unmeasured(tensors, table)
     if loss is None:
-        picks = within(budget, tensors, table, able, sizes)
+        picks = within(budget, tensors, table, choosable, sizes)
     else:
-        picks = least(loss, tensors, able, sizes)
+        picks = least(loss, tensors, choosable, sizes)
     tensors["chosen"] = rows_of(tensors, picks)
-    taken = tensors[tensors["chosen"]]
+    chosen_rows = tensors[tensors["chosen"]]
     measures = measures_of(tensors, picks)
-    judged = verdict(measures, taken)
+    judged = verdict(measures, chosen_rows)
     used = sum(sizes.of(name, pair) for name, pair in picks.items())
     budgets = {"bits": bits, "nbytes": nbytes, "loss": loss}
     provenance = {
@@ -198,9 +199,9 @@ def run(
         "gradients": measures["gradients"],
         "budget": {k: value for k, value in budgets.items() if value is not None} or {"bits": BITS},
     }
-    best = {limit: best_of(table, able, limit) for limit in LIMITS}
+    best = {limit: best_of(table, choosable, limit) for limit in LIMITS}
     levels = dict(zip(table["quantizer"], table["verdict"], strict=True))
-    safe = [pair for pair in able if levels[pair.spec] == "safe"]
+    safe = [pair for pair in choosable if levels[pair.spec] == "safe"]
     simplest = min(safe, key=sizes.total, default=None)
     numbered = captured.naming.startswith("numbers")  # names that the model does not have
 
@@ -236,13 +237,13 @@ def _replayed(states: CapturedStates, names: list[str]) -> list[str]:
 
 def _tensors(frame: pd.DataFrame, pairs: Iterable[Pair], sizes: Sizes) -> pd.DataFrame:
     """The replay's frame with sums as of whole parameters, bytes, errors and verdicts."""
-    known = {pair.spec: pair for pair in pairs}
+    by_spec = {pair.spec: pair for pair in pairs}
     tensors = scaled(frame, sizes.numel)
     full = tensors.loc[tensors["quantizer"] == FULL.spec, "cost"]
     total = float(full[full > 0].sum())
     rows = records(tensors)
     return tensors.assign(
-        nbytes=[sizes.of(row["parameter"], known[row["quantizer"]]) for row in rows],
+        nbytes=[sizes.of(row["parameter"], by_spec[row["quantizer"]]) for row in rows],
         error=[_lost(row, total) for row in rows],
         verdict=[level(row) if row["cost"] > 0 or dangerous(row) else UNMEASURED for row in rows],
         step_cost=[cost_of(row) for row in rows],
@@ -271,9 +272,9 @@ def _unmeasured(tensors: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _table(
-    tensors: pd.DataFrame, pairs: Sequence[Pair], able: Sequence[Pair], sizes: Sizes
+    tensors: pd.DataFrame, pairs: Sequence[Pair], choosable: Sequence[Pair], sizes: Sizes
 ) -> pd.DataFrame:
-    """A row per candidate, the narrowest first; those not in `able` are diagnostic."""
+    """A row per candidate, the narrowest first; those not in `choosable` are diagnostic."""
     by_spec = {pair.spec: pair for pair in pairs}
     measured = replay.summarize(replay_only(tensors[tensors["quantizer"].isin(list(by_spec))]))
     numel = sum(sizes.numel.values())
@@ -282,16 +283,16 @@ def _table(
         pair = by_spec[row["quantizer"]]
         judged, reason = verdict(row, tensors[tensors["quantizer"] == pair.spec])
         bits = 4 * sizes.total(pair) / numel
-        about = {
+        columns = {
             "quantizer": pair.spec,
             "preset": PRESETS.get(pair.spec, ""),
-            "diagnostic": diagnostic(pair) or pair not in able,
+            "diagnostic": diagnostic(pair) or pair not in choosable,
             "up_to": up_to(bits),
             "verdict": judged,
             "reason": reason,
             "nbytes": sizes.rest + sizes.total(pair),
         }
-        rows.append({**about, **row, "bits_per_element": bits, "step_cost": cost_of(row)})
+        rows.append({**columns, **row, "bits_per_element": bits, "step_cost": cost_of(row)})
     rows.sort(key=lambda r: (r["up_to"], LEVELS.index(r["verdict"]), r["step_cost"]))
     return pd.DataFrame(rows)
 
@@ -310,20 +311,20 @@ def _choice(
     total: dict[Pair, int] = {}
     for name, pair in picks.items():
         total[pair] = total.get(pair, 0) + sizes.numel[name]
-    most = max(total, key=lambda pair: total[pair])
+    main = max(total, key=lambda pair: total[pair])
     # What an optimizer would quantize though it is not to be.
-    kept = {
+    unquantized = {
         name: FULL
         for name in states.parameters()
         if name not in picks and MOMENTS[0] in states.states(name)
         and math.prod(states.shape(name, MOMENTS[0])) > min_quantized_size
     }  # fmt: skip
-    others = {name: pair for name, pair in {**picks, **kept}.items() if pair != most}
+    exceptions = {name: pair for name, pair in {**picks, **unquantized}.items() if pair != main}
     return Choice(
-        _quantizers(most),
+        _quantizers(main),
         {
             pattern: _quantizers(pair)
-            for pattern, pair in grouped(others, states.parameters()).items()
+            for pattern, pair in grouped(exceptions, states.parameters()).items()
         },
         provenance,
         min_quantized_size=None if min_quantized_size == MIN_SIZE else min_quantized_size,

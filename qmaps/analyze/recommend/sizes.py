@@ -1,4 +1,4 @@
-"""Bytes of the states of a run, and the bytes that a budget leaves for them."""
+"""Bytes of the states of a run, and budgets for them."""
 
 from __future__ import annotations
 
@@ -57,30 +57,30 @@ class Sizes:
             BadValueError: it is less than the fewest that one of the pairs takes.
         """
         numel = sum(self.numel.values())
-        least = sum(min(self.of(name, pair) for pair in pairs) for name in self.numel)
+        smallest = sum(min(self.of(name, pair) for pair in pairs) for name in self.numel)
         if nbytes is not None:
-            if nbytes < least + self.rest:
+            if nbytes < smallest + self.rest:
                 raise BadValueError(
                     f"nbytes={shown(nbytes)} is less than any choice takes; the smallest takes "
-                    f"{least + self.rest}, {self.rest} of them for states that stay in 32 bits"
+                    f"{smallest + self.rest}, {self.rest} of them for states that stay in 32 bits"
                 )
             return nbytes - self.rest
         wanted = BITS if bits is None else bits
-        if wanted * numel / 4 < least:
+        if wanted * numel / 4 < smallest:
             raise BadValueError(
                 f"bits={shown(wanted)} is less than any choice takes; the smallest takes "
-                f"{math.ceil(400 * least / numel) / 100:.2f} bits per element"
+                f"{math.ceil(400 * smallest / numel) / 100:.2f} bits per element"
             )
         return wanted * numel / 4
 
 
 def check_budget(**budgets: float | None) -> None:
     """Raise if a budget is not allowed, or if more than one is given."""
-    given = {name: value for name, value in budgets.items() if value is not None}
-    if len(given) > 1:
-        values = " and ".join(f"{name}={shown(value)}" for name, value in given.items())
+    budgets_given = {name: value for name, value in budgets.items() if value is not None}
+    if len(budgets_given) > 1:
+        values = " and ".join(f"{name}={shown(value)}" for name, value in budgets_given.items())
         raise BadValueError(f"{values}: give one of them")
-    for name, value in given.items():
+    for name, value in budgets_given.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise BadTypeError(f"{name}={shown(value)} must be a number")
         if not 0 < value < math.inf:

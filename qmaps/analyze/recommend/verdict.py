@@ -1,4 +1,4 @@
-"""Return True if a pair of quantizers is safe, and the measure that decides it."""
+"""The verdict on a pair of quantizers, and the measure behind it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def cost_of(row: Mapping[str, Any]) -> float:
 
 
 def dangerous(row: Mapping[str, Any]) -> bool:
-    """Return True if single updates of a row of `qmaps.replay.run` can ruin a training."""
+    """True if single updates of a row of `qmaps.replay.run` can ruin a training."""
     return row["zero_point_share"] > 0 or not row["largest_update"] < EXPLODING
 
 

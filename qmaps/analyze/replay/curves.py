@@ -1,4 +1,4 @@
-"""Distance that quantized updates cover along the exact path, step by step."""
+"""Displacement by quantized updates along that by exact ones, step by step."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def curves(
     Raises:
         As `run`; BadValueError also if `elements` is below 1.
     """
-    known = tuple(codebooks)
-    pairs = list(dict.fromkeys(pair_of(spec, known) for spec in listed(specs)))
+    books = tuple(codebooks)
+    pairs = list(dict.fromkeys(pair_of(spec, books) for spec in listed(specs)))
     if not pairs or elements < 1:
         raise BadValueError(f"elements={elements!r} must be at least 1, and specs not empty")
     check(steps, seed=seed)
@@ -69,13 +69,13 @@ def curves(
         if progress:
             progress(done, len(names), name)
         part = share_of(captured, [name], elements)
-        given = source(captured, name, numbers[name], steps=steps, share=part, seed=seed)
-        if given is None:
+        data = source(captured, name, numbers[name], steps=steps, share=part, seed=seed)
+        if data is None:
             continue
-        _, first, second, updates = recursions(given, pairs, seed)
-        last = given.steps - 1  # the last gradient only measures the update before it
+        _, first, second, updates = recursions(data, pairs, seed)
+        last = data.steps - 1  # the last gradient only measures the update before it
         points = {-(-last * number // POINTS) for number in range(1, POINTS + 1)}
-        for step in replayed(given, first, second, updates):
+        for step in replayed(data, first, second, updates):
             if step not in points:
                 continue
             rows += [

@@ -10,7 +10,6 @@ from qmaps.algebra.pair import Pair
 from qmaps.analyze._states import opened
 from qmaps.analyze.replay.rows import rows
 from qmaps.analyze.replay.source import source
-from qmaps.analyze.replay.zero_points import zero_point_shares
 from qmaps.capture import CapturedStates
 
 
@@ -61,7 +60,7 @@ class Item:
         if states is None:
             states = opened(self.source)
             name = states.parameters()[self.position]  # names may have been given by the caller
-        found = source(
+        data = source(
             states,
             name,
             self.position,
@@ -71,11 +70,7 @@ class Item:
             skip=self.skip,
             rounds=self.rounds,
         )
-        if found is None:
+        if data is None:
             return pd.DataFrame()
-        frame = pd.DataFrame(rows(states.step, found, list(self.pairs), self.seed))
-        if found.m.numel() < self.numel:
-            m, v = (states.tensor(name, state) for state in ("exp_avg", "exp_avg_sq"))
-            whole = zero_point_shares(m, v, self.pairs, self.seed, self.position)
-            frame["zero_point_share"] = frame["zero_point_share"].clip(lower=whole)
-        return frame.assign(parameter=self.parameter)
+        made = rows(states.step, data, list(self.pairs), self.seed)
+        return pd.DataFrame([{**row, "parameter": self.parameter} for row in made])

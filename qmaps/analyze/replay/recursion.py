@@ -106,23 +106,23 @@ class Recursion:
         changed = now != codes
         if bool(changed.any()):
             moved = self.before[row] - decoded
-            here, moved = decoded.view(self._shape), moved.view(self._shape)
-            still = moved.abs() < gaps.gap_at(previous, codes, here, moved) / 2
+            position, moved = decoded.view(self._shape), moved.view(self._shape)
+            still = moved.abs() < gaps.gap_at(previous, codes, position, moved) / 2
             self._sums["rerounded"][row - 1] += int((changed & still).sum())
 
     def _measure(self, rows: slice, z: Tensor, exact: Tensor) -> None:
-        own = slice(rows.start - 1, rows.stop - 1)
+        indices = slice(rows.start - 1, rows.stop - 1)
         before, after, sums = self.before[rows], self.after[rows], self._sums
-        one, other = self._scratch[0, : len(before)], self._scratch[1, : len(before)]
-        sums["along"][own] += (after @ exact).double()
-        error = torch.sub(after, exact, out=one)
-        self._drift[own] += error
-        sums["error"][own] += _squares(error)
-        rounding = torch.sub(after, before, out=one)
-        sums["rounding"][own] += _squares(rounding)
-        pull = torch.sub(before, z, out=other)
-        sums["pull"][own] += _squares(pull)
-        sums["resisted"][own] += rounding.mul_(pull).sum(dim=1).double()
+        first, second = self._scratch[0, : len(before)], self._scratch[1, : len(before)]
+        sums["along"][indices] += (after @ exact).double()
+        error = torch.sub(after, exact, out=first)
+        self._drift[indices] += error
+        sums["error"][indices] += _squares(error)
+        rounding = torch.sub(after, before, out=first)
+        sums["rounding"][indices] += _squares(rounding)
+        pull = torch.sub(before, z, out=second)
+        sums["pull"][indices] += _squares(pull)
+        sums["resisted"][indices] += rounding.mul_(pull).sum(dim=1).double()
 
     def measures(self) -> list[dict[str, float]]:
         """Return the measures of each quantizer after the steps so far, at least one.
@@ -133,7 +133,7 @@ class Recursion:
         """
         numel, count = max(1, len(self._start)), self._steps
         movement = self.after[0] - self._start
-        found = []
+        measures = []
         for index, first in enumerate(self._first):
             sums = {name: float(values[index]) for name, values in self._sums.items()}
             bias = float(self._drift[index].double().square().sum()) / count
@@ -142,7 +142,7 @@ class Recursion:
             movers = gaps.moved(first, movement.view(self._shape)).view(-1)
             stalled = int((movers & self._held[index]).sum())
             moved = int(movers.sum())
-            found.append(
+            measures.append(
                 {
                     "gain": _ratio(sums["along"], self._exact),
                     "effective_beta": beta,
@@ -155,7 +155,7 @@ class Recursion:
                     "rerounded_share": _ratio(sums["rerounded"], numel * self._checks),
                 }
             )
-        return found
+        return measures
 
 
 def advance(m: Tensor, v: Tensor, gradient: Tensor, betas: tuple[float, float]) -> None:
@@ -201,5 +201,5 @@ def _squares(rows: Tensor) -> Tensor:
     return norms.double().square()
 
 
-def _ratio(one: float, other: float) -> float:
-    return one / other if other else float("nan")
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else float("nan")

@@ -114,8 +114,7 @@ def run(
           one number that predicts what a pair costs in training
           (`qmaps.analyze.replay.step_cost`),
         - `zero_point_share`: share of elements with v > 0 whose second moment decodes to 0 where
-          the first does not; the next update may be m / eps. If only some elements are replayed,
-          it is at least the share that one encoding of the whole recorded moments has,
+          the first does not; the next update may be m / eps,
 
         and of each moment, with ``_first`` or ``_second`` at the end of the name,
 
@@ -147,8 +146,8 @@ def run(
             were recorded; gradients are of another run than the states, or lack coupled weight
             decay; or a state or a gradient holds NaN or infinity.
     """
-    known = tuple(codebooks)
-    pairs = list(dict.fromkeys(pair_of(spec, known) for spec in listed(specs)))
+    books = tuple(codebooks)
+    pairs = list(dict.fromkeys(pair_of(spec, books) for spec in listed(specs)))
     if not pairs:
         raise BadValueError("specs must hold at least one pair of quantizers")
     for q in (q for pair in pairs for q in (pair.first, pair.second) if q is not None):
@@ -197,8 +196,8 @@ def run(
         what="parameters",
         then=AGAIN,
     )
-    for item, found in results:
-        frames[item.number] = found
+    for item, frame in results:
+        frames[item.number] = frame
     tell("")
     filled = [frames[item.number] for item in items if len(frames[item.number])]
     if not filled:
@@ -214,13 +213,13 @@ def check(
 ) -> None:
     """Raise a BadTypeError or BadValueError if one of these arguments of `run` is not allowed."""
     counts = (("steps", steps, 2), ("skip", skip, 0), ("rounds", rounds, 1), ("seed", seed, 0))
-    for name, value, least in counts:
+    for name, value, minimum in counts:
         if value is None and name == "steps":
             continue
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadTypeError(f"{name}={shown(value)} must be an int")
-        if value < least or value >= 2**32:
-            raise BadValueError(f"{name}={shown(value)} must be {least} to 2**32 - 1")
+        if value < minimum or value >= 2**32:
+            raise BadValueError(f"{name}={shown(value)} must be {minimum} to 2**32 - 1")
     if isinstance(share, bool) or not isinstance(share, (int, float)):
         raise BadTypeError(f"share={shown(share)} must be a number")
     if not 0 < share <= 1:
@@ -256,14 +255,14 @@ def chosen(
             f"parameters={shown(parameters)} matches no parameter of {states.source!r}; the names "
             f"are {', '.join(every[:5])}{', ...' if len(every) > 5 else ''}"
         )
-    both = [name for name in names if set(MOMENTS) <= set(states.states(name))]
-    if not both:
-        found = sorted({state for name in names for state in states.states(name)})
+    adam = [name for name in names if set(MOMENTS) <= set(states.states(name))]
+    if not adam:
+        held = sorted({state for name in names for state in states.states(name)})
         raise CaptureError(
             f"{states.source!r} has no Adam states (exp_avg and exp_avg_sq); its states are "
-            f"{', '.join(found) or 'no tensors at all'}"
+            f"{', '.join(held) or 'no tensors at all'}"
         )
-    large = [n for n in both if math.prod(states.shape(n, MOMENTS[0])) > min_quantized_size]
+    large = [n for n in adam if math.prod(states.shape(n, MOMENTS[0])) > min_quantized_size]
     if not large:
         raise CaptureError(
             f"no parameter has more than min_quantized_size={min_quantized_size} elements, so "

@@ -32,9 +32,9 @@ def mean_and_variance(
     m = m.double() / (1 - beta1**taken)
     v = v.double() / (1 - beta2**taken)
     k = (1 - beta1) * (1 + beta1**taken) / ((1 + beta1) * (1 - beta1**taken))
-    both, squares = float(v.sum()), float(m.square().sum())
-    noise = (both - squares) / (1 - k) if k < 1 else 0.0
-    signal = min(max(both - noise, 0.0), squares)
+    total, squares = float(v.sum()), float(m.square().sum())
+    noise = (total - squares) / (1 - k) if k < 1 else 0.0
+    signal = min(max(total - noise, 0.0), squares)
     mean = m * (signal / squares) ** 0.5 if squares else m
     return mean, (v - mean.square()).clamp_(min=0)
 

@@ -1,4 +1,4 @@
-"""Input of a parameter's replay: initial moments, gradients, and Adam's options."""
+"""Data of a parameter's replay: initial moments, gradients, and Adam's options."""
 
 from __future__ import annotations
 
@@ -179,8 +179,8 @@ def _again(gradients: Iterator[Tensor], rounds: int) -> Iterator[Tensor]:
     """Gradients one round after another; those of several rounds are kept in memory."""
     if rounds == 1:
         return gradients
-    kept = list(gradients)
-    return chain.from_iterable(kept for _ in range(rounds))
+    repeated = list(gradients)
+    return chain.from_iterable(repeated for _ in range(rounds))
 
 
 def _advanced(

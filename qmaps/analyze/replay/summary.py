@@ -62,11 +62,11 @@ def _record(spec: str, group: pd.DataFrame) -> dict[str, Any]:
         "gradients": kinds[0] if len(kinds) == 1 else "mixed",
     }
     sums = {name: float(group[name].sum()) for name in SUMMED}
-    known = {**sums, **shares(sums)}
+    measures = {**sums, **shares(sums)}
     names = list(group.columns)
     for name in names[names.index("bits_per_element") :]:
-        if name in known:
-            record[name] = known[name]
+        if name in measures:
+            record[name] = measures[name]
         elif name in LARGEST:
             record[name] = float(group[name].max())
         elif name == "step_cost":  # after the columns that it needs
@@ -88,5 +88,7 @@ def _mean(name: str, group: pd.DataFrame) -> float:
         moved = group[name.replace("stalled", "moved")].to_numpy(float)
         weight = weight * np.nan_to_num(moved)
     values = group[name].to_numpy(float)
-    known = ~np.isnan(values) & (weight > 0)
-    return float(np.average(values[known], weights=weight[known])) if known.any() else math.nan
+    measured = ~np.isnan(values) & (weight > 0)
+    if not measured.any():
+        return math.nan
+    return float(np.average(values[measured], weights=weight[measured]))

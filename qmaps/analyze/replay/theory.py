@@ -1,4 +1,4 @@
-r"""Rounding under an exponential moving average, with evenly spaced codes.
+r"""Rounding under an exponential moving average, on codes of equal distance.
 
 The state is q = Q(y) with y = q + w and w = (1 - beta) (z - q), where z is what it averages: a
 value with normal noise of standard deviation sigma. Q rounds to multiples of a gap d. All functions

@@ -88,18 +88,18 @@ class Updates:
         self._curvature = v[0].div(1 - beta2**step).sqrt_()
         exact = m[0].mul(self._curvature).div_(self._denominators[0])
         for low in range(0, self._pairs.shape[1], group):
-            own = slice(low, low + group)
-            first, second = self._pairs[:, own]
+            rows = slice(low, low + group)
+            first, second = self._pairs[:, rows]
             update = m.index_select(0, first).div_(self._denominators.index_select(0, second))
-            self._path[own] += update
-            self._kept[own] += (update @ following).double()
+            self._path[rows] += update
+            self._kept[rows] += (update @ following).double()
             # Several times as fast as the norm of this order.
             largest = torch.maximum(update.amax(dim=1), -update.amin(dim=1))
-            self._largest[own] = torch.maximum(self._largest[own], largest)
+            self._largest[rows] = torch.maximum(self._largest[rows], largest)
             for row in (~(largest <= bound)).nonzero().view(-1).tolist():
                 self._exploded[low + row] += int((~(update[row].abs() <= bound)).sum())
-            self._shared[own] += (update @ exact).double()
-            self._spent[own] += (update.square_() @ self._curvature).double()
+            self._shared[rows] += (update @ exact).double()
+            self._spent[rows] += (update.square_() @ self._curvature).double()
 
     def check(self, m: Tensor, v: Tensor) -> None:
         """Look for zero points: second moments that decode to 0 though the exact one is not 0.
@@ -110,9 +110,9 @@ class Updates:
         """
         self._checks += 1
         zeroed = (v == 0) & (v[0] != 0)
-        some = zeroed.any(dim=1)
+        any_zeroed = zeroed.any(dim=1)
         for index, (first, second) in enumerate(self._pairs.T.tolist()):
-            if some[second]:
+            if any_zeroed[second]:
                 self._zeroed[index] += int((zeroed[second] & (m[first] != 0)).sum())
 
     def measures(self) -> list[dict[str, float]]:
@@ -123,7 +123,7 @@ class Updates:
             `step_cost` and `zero_point_share`, as `qmaps.analyze.replay.run` defines them.
         """
         updates, looked = self._steps * self._numel, max(1, self._checks) * self._numel
-        found = []
+        measured = []
         for index, paths in enumerate(self.displacements(), start=1):
             sums = {
                 "descent": float(self._kept[0]),
@@ -134,7 +134,7 @@ class Updates:
                 **paths,
             }
             measures, largest = shares(sums), float(self._largest[index])
-            found.append(
+            measured.append(
                 {
                     **sums,
                     **measures,
@@ -146,7 +146,7 @@ class Updates:
                     "zero_point_share": int(self._zeroed[index]) / looked,
                 }
             )
-        return found
+        return measured
 
     def displacements(self) -> list[dict[str, float]]:
         """Return how far the updates of each pair have led, after at least one step.
@@ -160,16 +160,16 @@ class Updates:
         return [
             {
                 "displacement": length,
-                "displacement_gap": self._curved(own - exact, own - exact),
-                "displacement_shared": self._curved(own, exact),
+                "displacement_gap": self._curved(path - exact, path - exact),
+                "displacement_shared": self._curved(path, exact),
             }
-            for own in self._path[1:]
+            for path in self._path[1:]
         ]
 
-    def _curved(self, one: Tensor, other: Tensor) -> float:
+    def _curved(self, x: Tensor, y: Tensor) -> float:
         """The inner product of two vectors under the curvature of the last step."""
         assert self._curvature is not None
-        return float((one.double() * other.double()) @ self._curvature.double())
+        return float((x.double() * y.double()) @ self._curvature.double())
 
 
 def shares(sums: Mapping[str, float]) -> dict[str, float]:
@@ -191,9 +191,9 @@ def shares(sums: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def share(one: float, other: float) -> float:
-    """The ratio; NaN if `other` is not above 0."""
-    return one / other if other > 0 else math.nan
+def share(numerator: float, denominator: float) -> float:
+    """The ratio; NaN if `denominator` is not above 0."""
+    return numerator / denominator if denominator > 0 else math.nan
 
 
 def step_cost(update_gain: float, update_noise: float, largest_update: float) -> float:

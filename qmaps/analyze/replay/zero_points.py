@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from qmaps.algebra.pair import Pair
 from qmaps.algebra.quantizer import Quantizer
+from qmaps.capture import CapturedStates
 from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import table
 
@@ -16,6 +19,32 @@ from qmaps.maps.base import table
 def holds_zero(q: Quantizer | None) -> bool:
     """True if 0 is, or can become by fitting, a value of a quantizer's map; False for none."""
     return q is not None and (q.map.fitted or bool((table(q.map) == 0).any()))
+
+
+def count_all(
+    frame: pd.DataFrame, states: CapturedStates, pairs: Iterable[Pair], seed: int
+) -> pd.DataFrame:
+    """Count the zero points of those parameters of which a replay has only some elements.
+
+    Args:
+        frame: of `qmaps.replay.run`.
+        states: the replayed states.
+        pairs: the replayed pairs.
+        seed: of stochastic rounding.
+
+    Returns:
+        The frame, with a `zero_point_share` of at least that of the whole recorded moments.
+    """
+    by_spec = {pair.spec: pair for pair in pairs}
+    numbers = {name: number for number, name in enumerate(states.parameters())}
+    shares = pd.Series(0.0, index=frame.index)
+    for parameter, rows in frame.groupby("parameter", sort=False):
+        name = str(parameter)
+        if rows["numel"].iloc[0] < math.prod(states.shape(name, "exp_avg")):
+            m, v = (states.tensor(name, state) for state in ("exp_avg", "exp_avg_sq"))
+            specs = [by_spec[spec] for spec in rows["quantizer"]]
+            shares[rows.index] = zero_point_shares(m, v, specs, seed, numbers[name])
+    return frame.assign(zero_point_share=frame["zero_point_share"].clip(lower=shares))
 
 
 def zero_point_shares(

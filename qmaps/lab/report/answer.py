@@ -1,4 +1,4 @@
-"""Answer on a run's page: the recommendation, its alternatives, and its warnings."""
+"""The first screen of a run's page: recommendation, alternatives, warnings."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def answer(
     Raises:
         OutputError: a file is damaged.
     """
-    own = folder / "recommend"
-    if not exists(own / "choice.json") or not exists(own / "summary.json"):
+    recommended = folder / "recommend"
+    if not exists(recommended / "choice.json") or not exists(recommended / "summary.json"):
         return None
-    summary = read_record(own / "summary.json")
-    pairs, tensors = (read_frame(own / f"{name}.parquet") for name in ("pairs", "tensors"))
+    summary = read_record(recommended / "summary.json")
+    pairs, tensors = (read_frame(recommended / f"{name}.parquet") for name in ("pairs", "tensors"))
     path = folder / "frames" / "profiles.parquet"
     profiles = read_frame(path) if exists(path) else None
     chosen = tensors[tensors["chosen"]]
@@ -91,8 +91,8 @@ def _trained(labels: Mapping[str, str], losses: pd.DataFrame | None) -> dict[str
     """Final losses minus that of 32 bits, by preset; NaN where training diverged."""
     if losses is None:
         return {}
-    known = dict(zip(losses["run"], losses["difference"], strict=True))
-    return {key: float(known[label]) for key, label in labels.items() if label in known}
+    differences = dict(zip(losses["run"], losses["difference"], strict=True))
+    return {key: float(differences[label]) for key, label in labels.items() if label in differences}
 
 
 def _judged(row: Mapping[str, Any], difference: float) -> tuple[str, str]:
@@ -119,7 +119,7 @@ def size(nbytes: float) -> str:
 
 
 def saved(nbytes: float, full: float) -> str:
-    """Saving relative to `full`, in percent."""
+    """The saving against `full`, in percent."""
     return f"{1 - nbytes / full:.0%}"
 
 
@@ -134,7 +134,7 @@ def _beside_8_bits(summary: Mapping[str, Any], pairs: pd.DataFrame) -> dict[str,
 def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[str, Any]]:
     """The best single pair of each width, and the narrowest that is safe; by bytes."""
     rows = {row["quantizer"]: row for row in records(pairs)}
-    found = {
+    codes = {
         spec: summary["singles"][limit]
         for limit in map(str, LIMITS)
         if (spec := summary["best"].get(limit)) is not None
@@ -143,8 +143,8 @@ def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[st
     if summary["simplest"]:
         safe = pairs[(pairs["by_replay"] == "safe") & ~pairs["diagnostic"]]
         simplest = str(safe.sort_values("nbytes")["quantizer"].iloc[0])
-        found[simplest] = summary["simplest"]
-    for spec in sorted(found, key=lambda each: rows[each]["nbytes"]):
+        codes[simplest] = summary["simplest"]
+    for spec in sorted(codes, key=lambda option: rows[option]["nbytes"]):
         row = rows[spec]
         yield {
             "simplest": spec == simplest and row["verdict"] == "safe",
@@ -156,7 +156,7 @@ def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[st
             "size": size(row["nbytes"]),
             "cost": f"{cost_of(row):.2g}",
             "saved": saved(row["nbytes"], summary["full_nbytes"]),
-            "code": found[spec],
+            "code": codes[spec],
         }
 
 
@@ -183,7 +183,7 @@ def _of_names(naming: str) -> Iterable[str]:
 
 
 def _budget(budget: Mapping[str, Any]) -> str:
-    """Budget in words."""
+    """The budget in words."""
     if "nbytes" in budget:
         return f"at most {budget['nbytes']:,.0f} bytes"
     if "loss" in budget:
@@ -199,17 +199,17 @@ def _hardest(tensors: pd.DataFrame, profiles: pd.DataFrame | None) -> Iterable[s
     measured["order"] = [math.inf if dangerous(row) else cost_of(row) for row in records(measured)]
     worst = measured.loc[measured.groupby("quantizer")["order"].idxmax(), "parameter"]
     name, times = worst.value_counts().index[0], int(worst.value_counts().iloc[0])
-    found = f"Hardest to quantize: {name}, which costs most under {times} of {len(worst)} pairs."
+    text = f"Hardest to quantize: {name}, which costs most under {times} of {len(worst)} pairs."
     if profiles is not None:
-        own = profiles[(profiles["parameter"] == name) & (profiles["state"] == "exp_avg_sq")]
-        for row in records(own):
+        moments = profiles[(profiles["parameter"] == name) & (profiles["state"] == "exp_avg_sq")]
+        for row in records(moments):
             decades = len(row["counts"]) / 4  # bins are quarters
-            found += f" Its second moments span {decades:.0f} decades"
+            text += f" Its second moments span {decades:.0f} decades"
             share, lines = max((row["in_rows"], "rows"), (row["in_cols"], "columns"))
             if share > HALF:
-                found += f", and {share:.0%} of the largest 1 % lie in 5 % of the {lines}"
-            found += "."
-    yield found
+                text += f", and {share:.0%} of the largest 1 % lie in 5 % of the {lines}"
+            text += "."
+    yield text
 
 
 def _of_states(profiles: pd.DataFrame | None) -> Iterable[str]:
@@ -219,11 +219,11 @@ def _of_states(profiles: pd.DataFrame | None) -> Iterable[str]:
     second = profiles[profiles["state"] == "exp_avg_sq"]
     rows, cols = (second["shape"].map(lambda shape, at=at: _extent(shape, at)) for at in (0, 1))
     for lines, many, share in (("rows", rows, "in_rows"), ("columns", cols, "in_cols")):
-        found = second.loc[(second[share] > HALF) & (many >= MANY_ROWS), "parameter"]
-        if len(found):
+        named = second.loc[(second[share] > HALF) & (many >= MANY_ROWS), "parameter"]
+        if len(named):
             yield (
                 f"Outlier {lines}: more than half of the largest 1 % of the second moments lie in "
-                f"5 % of the {lines} of {brief(found)}. One scale for all would leave few codes "
+                f"5 % of the {lines} of {brief(named)}. One scale for all would leave few codes "
                 "for the others."
             )
     elements = second["counts"].map(sum) + second["zeros"]
@@ -244,14 +244,14 @@ def _extent(shape: Sequence[int], axis: int) -> int:
 
 def _maps(specs: Iterable[str]) -> Iterable[list[Cell]]:
     """Each map of these pairs: what it is, and its names in the papers."""
-    found = dict.fromkeys(
+    names = dict.fromkeys(
         name for pair in specs for spec in pair.split(" + ") if (name := _map_of(spec))
     )
-    for name in sorted(found, key=str.lower):
-        known = maps.REGISTRY[name]
-        own = known.__module__.startswith("qmaps.")  # whose modules say what papers call the map
-        text = (sys.modules[known.__module__].__doc__ if own else known.__doc__) or ""
-        source = " ".join((known.__doc__ or "").partition("Source:")[2].split()).rstrip(".")
+    for name in sorted(names, key=str.lower):
+        cls = maps.REGISTRY[name]
+        built_in = cls.__module__.startswith("qmaps.")  # whose modules say what papers call the map
+        text = (sys.modules[cls.__module__].__doc__ if built_in else cls.__doc__) or ""
+        source = " ".join((cls.__doc__ or "").partition("Source:")[2].split()).rstrip(".")
         yield [cell(name), cell(" ".join(text.split("\n\n")[0].split())), cell(source or "-")]
 
 

@@ -106,7 +106,7 @@ class Claim:
 
 def weakest(verdicts: Iterable[Verdict]) -> Verdict:
     """The weakest verdict among those that compare something."""
-    found = set(verdicts)
+    given_verdicts = set(verdicts)
     for verdict in (
         Verdict.CONTRADICTS,
         Verdict.DIFFERS,
@@ -117,6 +117,6 @@ def weakest(verdicts: Iterable[Verdict]) -> Verdict:
         Verdict.UNDECIDED,
         Verdict.REPRODUCED,
     ):
-        if verdict in found:
+        if verdict in given_verdicts:
             return verdict
     return Verdict.NOT_COMPARED

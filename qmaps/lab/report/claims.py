@@ -46,13 +46,13 @@ def claims(update_error: pd.DataFrame, sweep: pd.DataFrame | None = None) -> lis
         (_zero_point, updates),
         (_first_moment, updates),
     ]
-    found = []
+    made = []
     for maker, frame in makers:
         try:
-            found.append(maker(frame))
+            made.append(maker(frame))
         except KeyError:  # a quantizer that this frame does not have
             continue
-    return found
+    return made
 
 
 def _rows(frame: pd.DataFrame) -> Errors:
@@ -230,14 +230,14 @@ def _zero_point(frame: Errors) -> Claim:
 
 
 def _first_moment(frame: Errors) -> Claim:
-    both = frame["B128/DE@4s + rank1/linear@4u"]
+    pair = frame["B128/DE@4s + rank1/linear@4u"]
     first = frame["B128/DE@4s + 32-bit"]
     second = frame["32-bit + rank1/linear@4u"]
-    share = first["mean_abs_error"] / both["mean_abs_error"]
+    share = first["mean_abs_error"] / pair["mean_abs_error"]
     return Claim(
         "Nearly all of the 4-bit pair's error comes from the first moment",
         share > 0.8,
-        f"Mean absolute error {number(both['mean_abs_error'])} for the pair, "
+        f"Mean absolute error {number(pair['mean_abs_error'])} for the pair, "
         f"{number(first['mean_abs_error'])} with only the first moment quantized, "
         f"{number(second['mean_abs_error'])} with only the second.",
         source="an earlier trial of this project's; no paper states it",

@@ -48,7 +48,7 @@ def heatmap(folder: Path, pairs: pd.DataFrame) -> dict[str, Any]:
         "columns": [*map(_column, records(pairs))] + [_FULL] * (len(specs) - len(pairs)),
         "groups": [(_limit(limit), len(rows)) for limit, rows in pairs.groupby("up_to")]
         + [("32", 1)] * (len(specs) - len(pairs)),
-        "rows": [_row(name, own) for name, own in options.items()],
+        "rows": [_row(name, rows) for name, rows in options.items()],
         "cards": _cards(folder, specs, options),
     }
 
@@ -110,7 +110,7 @@ def _short(row: Mapping[str, Any]) -> str:
 def _cards(
     folder: Path, specs: Sequence[str], options: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> Markup:
-    """Data of the page's cards, as JSON that HTML may hold."""
+    """Data for the cards of the page's script, as JSON inside HTML."""
     curves = _curves(folder / "recommend" / "curves.parquet")
     moments = _moments(folder / "frames" / "profiles.parquet")
     tensors = [
@@ -153,22 +153,22 @@ def _json(value: float) -> float | None:
 
 def _curves(path: Path) -> dict[str, dict[str, list[list[float | None]]]]:
     """Points (step, gain) by parameter and pair."""
-    found: dict[str, dict[str, list[list[float | None]]]] = {}
+    points: dict[str, dict[str, list[list[float | None]]]] = {}
     if exists(path):
         for row in records(read_frame(path)):
             if not math.isfinite(row["displacement_gain"]):
                 continue
             point = [int(row["step"]), _json(row["displacement_gain"])]
-            own = found.setdefault(row["parameter"], {})
-            own.setdefault(row["quantizer"], []).append(point)
-    return found
+            of_tensor = points.setdefault(row["parameter"], {})
+            of_tensor.setdefault(row["quantizer"], []).append(point)
+    return points
 
 
 def _moments(path: Path) -> dict[str, dict[str, Any]]:
     """Histogram and picture by parameter and moment."""
-    found: dict[str, dict[str, Any]] = {}
+    moments: dict[str, dict[str, Any]] = {}
     for row in records(read_frame(path)) if exists(path) else ():
-        found.setdefault(row["parameter"], {})[row["state"]] = {
+        moments.setdefault(row["parameter"], {})[row["state"]] = {
             "lowest": int(row["lowest"]),
             "counts": [int(count) for count in row["counts"]],
             "zeros": int(row["zeros"]),
@@ -176,4 +176,4 @@ def _moments(path: Path) -> dict[str, dict[str, Any]]:
             "cols": int(row["picture_cols"]),
             "picture": base64.b64encode(row["picture"]).decode("ascii"),
         }
-    return found
+    return moments

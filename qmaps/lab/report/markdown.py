@@ -48,11 +48,11 @@ def write_markdown(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
             f"{about['machine']}.",
             "",
         ]
-    least = about.get("min_quantized_size", MIN_SIZE)
+    min_size = about.get("min_quantized_size", MIN_SIZE)
     lines += [
         "Errors of the Adam update u = m / (sqrt(v) + eps) over all elements of all tensors with "
-        f"more than {least} elements; relative: |Δu| / |u| over elements with u ≠ 0. The papers' "
-        "linear is `linear0`.",
+        f"more than {min_size} elements; relative: |Δu| / |u| over elements with u ≠ 0. The "
+        "papers' linear is `linear0`.",
         "",
     ]
     for claim in claims(errors, read_frame(folder / "sweep" / "sweep.parquet")):

@@ -26,9 +26,9 @@ def template(
 
     def source(file: str) -> str | None:
         for place in dict.fromkeys((package, OWN)):
-            found = resources.files(place).joinpath("templates", file)
-            if found.is_file():
-                return found.read_text(encoding="utf-8")
+            path = resources.files(place).joinpath("templates", file)
+            if path.is_file():
+                return path.read_text(encoding="utf-8")
         return None
 
     environment = jinja2.Environment(

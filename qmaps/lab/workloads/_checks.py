@@ -8,7 +8,7 @@ from typing import Any
 from qmaps.errors import BadValueError, shown
 
 
-def integer(parameter: str, value: Any, least: int) -> int:
+def integer(parameter: str, value: Any, minimum: int) -> int:
     """Return an integer that a caller gave as an int.
 
     NumPy's integers and other types with ``__index__`` are allowed; True and 2.0 are not.
@@ -16,17 +16,17 @@ def integer(parameter: str, value: Any, least: int) -> int:
     Args:
         parameter: name of the argument, for the error message.
         value: what the caller gave.
-        least: smallest value allowed.
+        minimum: smallest value allowed.
 
     Raises:
-        BadValueError: `value` is not an integer, is below `least`, or is 2**63 or more.
+        BadValueError: `value` is not an integer, is below `minimum`, or is 2**63 or more.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
-    if number is None or number < least:
-        raise BadValueError(f"{parameter}={shown(value)} must be an int of at least {least}")
+    if number is None or number < minimum:
+        raise BadValueError(f"{parameter}={shown(value)} must be an int of at least {minimum}")
     if number >= 2**63:
         raise BadValueError(f"{parameter}={shown(value)} must be below 2**63")
     return number

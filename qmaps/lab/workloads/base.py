@@ -1,4 +1,4 @@
-"""Workloads: a model, its data, and default training options."""
+"""The base class of workloads: a model, its data, and default options of training."""
 
 from __future__ import annotations
 

@@ -40,21 +40,21 @@ class Corpus:
 
 
 def is_validation(name: str) -> bool:
-    """Return True if a file is held out: one in ten, by a hash of its relative path."""
+    """True if a file is held out: one in ten, by a hash of its relative path."""
     return hashlib.sha256(name.encode()).digest()[0] < 26
 
 
 def files(root: Path) -> dict[str, Path]:
     """The library's source files by relative path, sorted."""
-    found = {}
+    files = {}
     for folder, below, names in os.walk(root):
         # Pruned, not filtered: site-packages may hold a hundred times the library.
         below[:] = [name for name in below if name not in EXCLUDED]
         for name in names:
             if name.endswith(".py"):
                 path = Path(folder, name)
-                found[path.relative_to(root).as_posix()] = path
-    return dict(sorted(found.items()))
+                files[path.relative_to(root).as_posix()] = path
+    return dict(sorted(files.items()))
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""Folder of a training run."""
+"""Files of a training run."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class RunFolder:
         return self
 
     def finished(self, run: TrainingRun) -> bool:
-        """Return True if the run is done; fills in `losses` and `state_nbytes` of `run`.
+        """True if the run is done; then `losses` and `state_nbytes` of `run` are filled in.
 
         Raises:
             OutputError: a file of the result is missing or damaged.
