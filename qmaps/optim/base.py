@@ -84,6 +84,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             whole step is skipped and counted in `skipped_steps`. "raise": the step raises
             NonFiniteError before anything has changed.
         seed: seed of stochastic rounding, of states and of parameters; an int from 0 to 2**32 - 1.
+            Optimizers of equal seeds draw equal numbers for parameters of equal places.
         stochastic_rounding: round new bfloat16 parameters stochastically, which keeps small
             updates in expectation; see `qmaps.engines.bfloat16`. Parameters of other dtypes ignore
             it. It cannot be combined with `master_weights`. It says nothing about states: those

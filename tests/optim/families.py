@@ -74,6 +74,7 @@ def grid(**choices: list[Any]) -> list[Options]:
 def adam(p: float, grads: list[float], o: Options, decoupled: bool = False) -> Any:
     m = v = 0.0
     (beta1, beta2), decay = o["betas"], o["weight_decay"]
+    decoupled = decoupled or o["decoupled_weight_decay"]
     for t, given in enumerate(grads, 1):
         g = -given if o["maximize"] else given
         if decoupled:
@@ -108,7 +109,7 @@ def nadam(p: float, grads: list[float], o: Options) -> Any:
         v += (1 - beta2) * (g**2 - v)
         u = (1 - now) * g / (1 - product) + following * m / (1 - product * following)
         p -= o["lr"] * u / (math.sqrt(v / (1 - beta2**t)) + o["eps"])
-    return p, {"exp_avg": m, "exp_avg_sq": v}
+    return p, {"exp_avg": m, "exp_avg_sq": v, "mu_product": product}
 
 
 def sgd(p: float, grads: list[float], o: Options) -> Any:
@@ -249,7 +250,15 @@ BOTH = [False, True]
 DECAYS = [0.0, 0.3]
 _ADAM = grid(maximize=BOTH, weight_decay=DECAYS, betas=[(0.8, 0.95), (0.0, 0.9)], eps=[1e-3])
 FAMILIES = [
-    Family(optim.Adam, optim.Adam8bit, optim.Adam4bit, torch.optim.Adam, _ADAM, adam, 3e-3),
+    Family(
+        optim.Adam,
+        optim.Adam8bit,
+        optim.Adam4bit,
+        torch.optim.Adam,
+        [*_ADAM, {"decoupled_weight_decay": True, "weight_decay": 0.3, "eps": 1e-3}],
+        adam,
+        3e-3,
+    ),
     Family(optim.AdamW, optim.AdamW8bit, optim.AdamW4bit, torch.optim.AdamW, _ADAM, adamw, 3e-3),
     Family(
         optim.NAdam,
