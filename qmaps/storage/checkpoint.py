@@ -12,6 +12,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, cast
@@ -113,8 +114,9 @@ def load(
         archive = zipfile.is_zipfile(path)
         if archive:
             checksums.check_archive(Path(path), large=verify_large)
-        options = {"map_location": map_location, "mmap": mmap and archive}
-        return _loaded(lambda: torch.load(path, weights_only=True, **options), stand_ins)
+        mapped = mmap and archive
+        read = partial(torch.load, path, map_location, weights_only=True, mmap=mapped)
+        return _loaded(read, stand_ins)
 
 
 def verify(path: str | os.PathLike[str]) -> None:
@@ -198,7 +200,7 @@ def _number(kind: _NumberType, content: bytes) -> Any:
     return np.frombuffer(content, kind.dtype, count=1)[0].item()
 
 
-NUMBERS = {
+NUMBERS: dict[str, Callable[..., Any]] = {
     "numpy.dtype": _NumberType,
     "numpy.core.multiarray.scalar": _number,  # before NumPy 2
     "numpy._core.multiarray.scalar": _number,
@@ -216,12 +218,13 @@ def _loaded(load: Callable[[], Any], stand_ins: Mapping[str, type] = MappingProx
     except pickle.UnpicklingError as error:
         if "numpy" not in str(error):
             raise
-    ours: dict[str, Callable[..., Any]] = {**NUMBERS, **stand_ins}
+    ours = {**NUMBERS, **stand_ins}
     with LOCK:
         before = torch.serialization.get_safe_globals()
         known: list[Any] = [each for each in before if _name_of(each) not in ours]
+        known += [(kind, name) for name, kind in ours.items()]
         torch.serialization.clear_safe_globals()
-        torch.serialization.add_safe_globals([*known, *((kind, n) for n, kind in ours.items())])
+        torch.serialization.add_safe_globals(known)
         try:
             return load()
         finally:
