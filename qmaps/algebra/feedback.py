@@ -36,7 +36,9 @@ RESIDUAL = "B128/linear0@{bits}s"
 """Spec of the quantizer of residuals."""
 
 
-def left(y: Tensor, decoded: Tensor, scales: Scales, normalizer: Normalizer, map_: Map) -> Tensor:
+def residual(
+    y: Tensor, decoded: Tensor, scales: Scales, normalizer: Normalizer, map_: Map
+) -> Tensor:
     """The residual of an encoding, before it is quantized.
 
     Args:
@@ -56,5 +58,5 @@ def left(y: Tensor, decoded: Tensor, scales: Scales, normalizer: Normalizer, map
 
     lowest, highest = value(0), value(len(table(map_)) - 1)
     reach = torch.maximum(lowest.abs(), highest.abs())
-    least = -reach if map_.signed else (lowest - value(1)) / 2
-    return (y - decoded).clamp(least, reach)
+    lowest_error = -reach if map_.signed else (lowest - value(1)) / 2
+    return (y - decoded).clamp(lowest_error, reach)

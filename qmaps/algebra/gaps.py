@@ -22,14 +22,13 @@ def gap(state: QuantizedTensor, movement: Tensor) -> Tensor:
     return gap_at(state, state.codes(), state.dequantize(), movement)
 
 
-def gap_at(state: QuantizedTensor, codes: Tensor, here: Tensor, movement: Tensor) -> Tensor:
+def gap_at(state: QuantizedTensor, codes: Tensor, at: Tensor, movement: Tensor) -> Tensor:
     """As `gap`, with the codes and the values that they decode to."""
     last = len(state.quantizer.map.codebook()) - 1
     beside = torch.where(movement > 0, codes + 1, codes - 1).clamp_(0, last)
     q = state.quantizer
-    return (
-        reference.dequantize(beside, state.scales, q.normalizer, q.map, state.key).sub_(here).abs_()
-    )
+    values = reference.dequantize(beside, state.scales, q.normalizer, q.map, state.key)
+    return values.sub_(at).abs_()
 
 
 def moved(state: QuantizedTensor, movement: Tensor) -> Tensor:

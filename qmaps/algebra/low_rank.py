@@ -57,15 +57,15 @@ def parts_of(spec: str) -> tuple[int, str, str] | None:
         return None  # which `parse` refuses
     if len(_BEGIN.findall(text)) > 1:
         raise SpecError(f"spec={shown(spec)} has more than one low-rank part; the form is {FORM}")
-    found = _SPEC.fullmatch(text)
-    if found is None or not all(part.strip() for part in found.groups()):
+    match = _SPEC.fullmatch(text)
+    if match is None or not all(part.strip() for part in match.groups()):
         if text.lower().startswith("lowrank"):
             raise SpecError(
                 f"spec={shown(spec)} does not have the form {FORM}, such as "
                 "lowrank4(B128/DE@8s)+B128/DE@4s"
             )
         return None
-    return int(found[1]), found[2], found[3]
+    return int(match[1]), match[2], match[3]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class LowRank:
         if not 1 <= self.rank <= 4096:
             raise BadValueError(f"rank={shown(self.rank)} of a low-rank part must be 1 to 4096")
         q = self.factors
-        if why := lack(q):
+        if why := unsupported_reason(q):
             raise SpecError(f"the quantizer of factors {q.spec} {why}")
         if q.rounding.value or q.low_rank is not None:
             raise SpecError(f"the quantizer of factors {q.spec} must round to nearest, alone")
@@ -120,18 +120,18 @@ class LowRank:
             The rest, float32 of the shape of `x`, and P and R. Where an element of `x` is not
             finite, all of them are NaN.
         """
-        left, right = (x.new_full(shape, torch.nan) for shape in self.shapes(x.shape))
+        p, r = (x.new_full(shape, torch.nan) for shape in self.shapes(x.shape))
         finite = bool(x.isfinite().all())
         if finite:
-            left, right = self._iterated(x, after)
+            p, r = self._iterated(x, after)
         targets = (None, None) if out is None else out
-        factors = self._quantized((left, right), targets)
-        rest = x - product(factors)
-        if finite and not bool(rest.isfinite().all()):
+        factors = self._quantized((p, r), targets)
+        residual = x - product(factors)
+        if finite and not bool(residual.isfinite().all()):
             # Sums over rows of the largest numbers overflow: then the codes hold all of x.
-            factors = self._quantized((left.zero_(), right.zero_()), targets)
-            rest = x
-        return rest, factors
+            factors = self._quantized((p.zero_(), r.zero_()), targets)
+            residual = x
+        return residual, factors
 
     def _iterated(self, x: Tensor, after: QuantizedTensor | None) -> tuple[Tensor, Tensor]:
         """P and R by power iterations on finite x, whose products neither over- nor underflow."""
@@ -139,12 +139,12 @@ class LowRank:
         size = torch.where(size > 0, size, 1)
         unit = x / size
         before = self._before(x, after)
-        right = self._random(x) if before is None else before
+        r = self._random(x) if before is None else before
         with torch.autocast(x.device.type, enabled=False):
             for _ in range(FIRST if before is None else 1):
-                left = torch.linalg.qr(unit @ (right / right.abs().max().clamp(min=TINY))).Q
-                right = unit.T @ left
-        return left, right * size
+                p = torch.linalg.qr(unit @ (r / r.abs().max().clamp(min=TINY))).Q
+                r = unit.T @ p
+        return p, r * size
 
     def _quantized(
         self, factors: tuple[Tensor, Tensor], out: Sequence[QuantizedTensor | None]
@@ -156,9 +156,9 @@ class LowRank:
 
     def _before(self, x: Tensor, after: QuantizedTensor | None) -> Tensor | None:
         """The R before this one; None if there is none, or nothing in it."""
-        if after is None or len(found := low_rank_of(after)) != 2:
+        if after is None or len(factors := low_rank_of(after)) != 2:
             return None
-        before = found[1].dequantize()
+        before = factors[1].dequantize()
         fits = tuple(before.shape) == self.shapes(x.shape)[1]
         return before if fits and bool(before.isfinite().all() and before.any()) else None
 
@@ -168,7 +168,7 @@ class LowRank:
         return numbers.view(columns, self.rank)
 
 
-def lack(q: Quantizer) -> str:
+def unsupported_reason(q: Quantizer) -> str:
     """Return why a quantizer cannot be that of factors or of a rest; empty if it can."""
     if not q.map.signed:
         return "must be signed"
@@ -179,12 +179,12 @@ def lack(q: Quantizer) -> str:
 
 def low_rank_of(t: QuantizedTensor) -> tuple[QuantizedTensor, ...]:
     """P and R of a quantized tensor; empty if it has none."""
-    own = t.quantizer.low_rank
-    return t.beside[: len(own.shapes(t.shape))] if own is not None else ()
+    low_rank = t.quantizer.low_rank
+    return t.beside[: len(low_rank.shapes(t.shape))] if low_rank is not None else ()
 
 
 def product(factors: Sequence[QuantizedTensor]) -> Tensor:
     """P R^T, float32."""
-    left, right = (factor.dequantize() for factor in factors)
-    with torch.autocast(left.device.type, enabled=False):
-        return left @ right.T
+    p, r = (factor.dequantize() for factor in factors)
+    with torch.autocast(p.device.type, enabled=False):
+        return p @ r.T

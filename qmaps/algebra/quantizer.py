@@ -13,14 +13,14 @@ from torch import Tensor
 
 from qmaps.algebra import feedback
 from qmaps.algebra.low_rank import LowRank, low_rank_of, parts_of
-from qmaps.algebra.low_rank import lack as lack_of_rest
-from qmaps.algebra.quantized import FLOATS, QuantizedTensor, carried, encoded_by, nbytes_of
+from qmaps.algebra.low_rank import unsupported_reason as reason_of_low_rank
+from qmaps.algebra.quantized import FLOATS, QuantizedTensor, add_residual, encoded_by, nbytes_of
 from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse
 from qmaps.distributed.shards import is_distributed
 from qmaps.engines import dispatch, dither, packing, reference
 from qmaps.engines.addresses import plain
-from qmaps.engines.dense import lack
+from qmaps.engines.dense import unsupported_reason
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError, shown
 from qmaps.maps import _html
@@ -55,11 +55,11 @@ def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quan
         return spec
     if not isinstance(spec, str):
         raise BadTypeError(f"spec={shown(spec)} must be a str such as 'B128/DE@4s', or a Quantizer")
-    known, low_rank = tuple(codebooks), None
-    if (found := parts_of(spec)) is not None:
-        rank, factors, spec = found
-        low_rank = LowRank(rank, quantizer(factors, known))
-    normalizer, map_, rounding = parse(spec, known)
+    books, low_rank = tuple(codebooks), None
+    if (parts := parts_of(spec)) is not None:
+        rank, factors, spec = parts
+        low_rank = LowRank(rank, quantizer(factors, books))
+    normalizer, map_, rounding = parse(spec, books)
     return Quantizer(normalizer, map_, rounding=rounding, low_rank=low_rank)
 
 
@@ -125,16 +125,16 @@ class Quantizer:
             object.__setattr__(self, "map", self.map.for_scales(**scales))
         if self.dithered and (why := dither.lacks(self.normalizer, self.map)):
             raise SpecError(f"{self.spec}: {why}")
-        if self.low_rank is not None and (why := lack_of_rest(self)):
+        if self.low_rank is not None and (why := reason_of_low_rank(self)):
             raise SpecError(f"{self.spec}: the quantizer of the rest {why}")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take what pickle kept; versions before 0.2 kept `stochastic` instead of `rounding`."""
-        kept = dict(state)
-        if "rounding" not in kept:
-            old = kept.pop("stochastic", False)
-            kept["rounding"] = Rounding.STOCHASTIC if old else Rounding.NEAREST
-        self.__dict__.update(kept)
+        fields = dict(state)
+        if "rounding" not in fields:
+            old = fields.pop("stochastic", False)
+            fields["rounding"] = Rounding.STOCHASTIC if old else Rounding.NEAREST
+        self.__dict__.update(fields)
 
     @property
     def stochastic(self) -> bool:
@@ -167,14 +167,14 @@ class Quantizer:
         return bool((table(self.map) == lowest).any())
 
     @property
-    def extra(self) -> str:
+    def spec_extensions(self) -> str:
         """Extensions of the spec beyond normalizer, map and ``+sr``; empty without.
 
-        Where it is empty, codes and scales are all that decoding and the next encoding need.
+        If empty, codes and scales suffice to decode and to encode again.
         """
         prefix = "" if self.low_rank is None else self.low_rank.prefix.removesuffix("+")
         suffix = "" if self.rounding.memoryless else self.rounding.value
-        return " and ".join(each for each in (prefix, suffix) if each)
+        return " and ".join(part for part in (prefix, suffix) if part)
 
     def beside(self, shape: Sequence[int]) -> tuple[tuple[Quantizer, tuple[int, ...]], ...]:
         """The quantizers and shapes of the tensors that are kept beside a tensor's codes.
@@ -186,11 +186,11 @@ class Quantizer:
             Those of a low-rank part (`qmaps.algebra.low_rank`), if a matrix has one, and last that
             of the residual under error feedback (``+ef4``; `qmaps.algebra.feedback`).
         """
-        found: tuple[tuple[Quantizer, tuple[int, ...]], ...] = ()
+        parts: tuple[tuple[Quantizer, tuple[int, ...]], ...] = ()
         if self.low_rank is not None:
-            found = tuple((self.low_rank.factors, size) for size in self.low_rank.shapes(shape))
+            parts = tuple((self.low_rank.factors, size) for size in self.low_rank.shapes(shape))
         bits = self.rounding.residual_bits
-        return found if bits is None else (*found, (_of_residuals(bits), tuple(shape)))
+        return parts if bits is None else (*parts, (_of_residuals(bits), tuple(shape)))
 
     @property
     def spec(self) -> str:
@@ -231,8 +231,8 @@ class Quantizer:
         elif self.map.counted:
             entries = table(self.map).numel()
         codes = packing.packed_bytes(math.prod(shape), self.map.bits)
-        others = sum(q.nbytes(size) for q, size in self.beside(shape))
-        return codes + scales + torch.float32.itemsize * entries + others
+        parts = sum(q.nbytes(size) for q, size in self.beside(shape))
+        return codes + scales + torch.float32.itemsize * entries + parts
 
     def fit(self, x: Tensor) -> Quantizer:
         """This quantizer with the codebook of a fitted map frozen to that of `x`.
@@ -339,7 +339,7 @@ class Quantizer:
                 "elsewhere use one without a low-rank part"
             )
         noise = (key or RoundingKey()) if self.rounding.random else None
-        y = carried(x, after)
+        y = add_residual(x, after)
         codes, _ = reference.quantize(
             self._encodable(x, y), self.normalizer, self.map, noise, scales, dithered=self.dithered
         )
@@ -362,14 +362,14 @@ class Quantizer:
             raise BadTypeError(f"key must be a RoundingKey, got {type(key).__name__}")
         if after is not None:
             _check_after(after, x)
-        y = carried(x, after)
+        y = add_residual(x, after)
         if check and y is not x:
             self._refuse_bad(x)
-        given, x = x, self._encodable(x, y)
+        original, x = x, self._encodable(x, y)
         factors: tuple[QuantizedTensor, ...] = ()
         if self.low_rank is not None and self.low_rank.shapes(x.shape):
             if check:
-                self._refuse_bad(given)
+                self._refuse_bad(original)
             y, factors = self.low_rank.split(
                 x.float().contiguous(), after, None if out is None else low_rank_of(out)
             )
@@ -381,7 +381,7 @@ class Quantizer:
             x, frozen.normalizer, frozen.map, noise, storage, dithered=self.dithered, check=check
         )
         if check and suspect:
-            self._refuse_bad(given)
+            self._refuse_bad(original)
         return frozen._with_others(y, packed, scales, noise, factors, out)
 
     def _encodable(self, x: Tensor, y: Tensor) -> Tensor:
@@ -414,7 +414,7 @@ class Quantizer:
             decoded = dispatch.dequantize(
                 packed, scales, self.normalizer, self.map, shape, torch.float32
             )
-            residual = feedback.left(y.float(), decoded, scales, self.normalizer, self.map)
+            residual = feedback.residual(y.float(), decoded, scales, self.normalizer, self.map)
             target = None if out is None else out.beside[place]
             beside.append(q.quantize_unchecked(residual, out=target))
         if out is None:
@@ -474,22 +474,22 @@ class Quantizer:
 
         x = _floats(x)
         q = self.fit(x) if isinstance(self.map, FittedMap) else self
-        found = None
-        if metrics.SUMMED.keys() == metrics.METRICS.keys() and not self.extra:
+        results = None
+        if metrics.SUMMED.keys() == metrics.METRICS.keys() and not self.spec_extensions:
             noise = RoundingKey() if self.rounding.random else None
-            found = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
-        if found is None:
+            results = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
+        if results is None:
             t = q.quantize(x)
             decoded = t.dequantize()
             values = metrics.measure(x.float(), decoded, t.codes(), table(q.map).numel())
             return {"bits_per_element": t.bits_per_element, **values}, decoded if keep else None
-        sums, packed, scales, suspect = found
+        sums, packed, scales, suspect = results
         if suspect:
             self._refuse_bad(x)
         nbytes = nbytes_of(q.map, packing.packed_bytes(x.numel(), q.map.bits), scales)
         values = metrics.measure_sums(sums)
-        kept = None if packed is None else QuantizedTensor(q, tuple(x.shape), packed, scales)
-        return {"bits_per_element": 8 * nbytes / x.numel(), **values}, kept
+        encoded = None if packed is None else QuantizedTensor(q, tuple(x.shape), packed, scales)
+        return {"bits_per_element": 8 * nbytes / x.numel(), **values}, encoded
 
     def _frozen(self, x: Tensor) -> Quantizer:
         return fit_each([self], x)[0] if isinstance(self.map, FittedMap) else self
@@ -553,7 +553,7 @@ def _floats(x: Tensor) -> Tensor:
         raise BadTypeError(f"x must be float32, float16 or bfloat16, got {x.dtype}")
     if is_distributed(x):
         raise BadTypeError("x is a DTensor; quantize x.to_local() or x.full_tensor()")
-    if why := lack(x):
+    if why := unsupported_reason(x):
         raise BadTypeError(f"x {why}; expected a dense tensor with values")
     return plain(x.detach(), "x")
 

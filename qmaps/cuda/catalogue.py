@@ -90,14 +90,14 @@ def entries(*, quick: bool = False) -> list[Entry]:
 
 
 def _tensors(types: list[str], formats: list[str]) -> list[Entry]:
-    whole = [kernel(name, type_) for name in ("scan", "find_maxima") for type_ in types]
+    plain = [kernel(name, type_) for name in ("scan", "find_maxima") for type_ in types]
     # Every format with one type, every type with one format.
     pairs = [("float", name) for name in formats] + [(type_, formats[0]) for type_ in types[1:]]
     coded = [
         kernel(name, type_, FORMATS[form])
         for name, (type_, form) in product(("encode", "decode"), pairs)
     ]
-    return whole + coded
+    return plain + coded
 
 
 def _scales() -> list[Entry]:

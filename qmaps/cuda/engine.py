@@ -118,10 +118,10 @@ def missing() -> str:
         return "torch finds no CUDA device or driver"
     if reason := compiler.missing():
         return reason
-    found = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
-    known = compiler.architectures()
-    if not any(f"sm_{major}{minor}" in known for major, minor in found):
-        return f"no device has an architecture that this NVRTC knows: {', '.join(known)}"
+    capabilities = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
+    supported = compiler.architectures()
+    if not any(f"sm_{major}{minor}" in supported for major, minor in capabilities):
+        return f"no device has an architecture that this NVRTC knows: {', '.join(supported)}"
     return ""
 
 

@@ -22,11 +22,11 @@ class Work:
 
     Attributes:
         tiles: items of the kernel `factored_sums`.
-        rest: items of the kernel `finish_factored`.
+        finishing: items of the kernel `finish_factored`.
     """
 
     tiles: list[Item] = field(default_factory=list)
-    rest: list[Item] = field(default_factory=list)
+    finishing: list[Item] = field(default_factory=list)
 
 
 class Statistics:
@@ -91,8 +91,8 @@ def work_of(members: list[int], shapes: list[tuple[int, ...]]) -> Work:
         made.tiles += [(index, tile) for tile in range(matrices * down * across)]
         if down * across > 1:
             strips = -(-matrices * columns // layout.THREADS)
-            made.rest += [(index, matrix) for matrix in range(matrices)]
-            made.rest += [(index, -1 - strip) for strip in range(strips)]
+            made.finishing += [(index, matrix) for matrix in range(matrices)]
+            made.finishing += [(index, -1 - strip) for strip in range(strips)]
     return made
 
 

@@ -47,5 +47,5 @@ def kernel(name: str, *arguments: str | int) -> Entry:
         raise BackendError(
             f"name={name!r} is not a CUDA kernel; qmaps/cuda/kernels.py lists all kernels"
         )
-    given = f"<{', '.join(map(str, arguments))}>" if arguments else ""
-    return Entry(_FILE_OF[name], name + given)
+    template = f"<{', '.join(map(str, arguments))}>" if arguments else ""
+    return Entry(_FILE_OF[name], name + template)

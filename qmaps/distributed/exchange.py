@@ -62,7 +62,7 @@ def spans_shards(normalizer: Normalizer, shard: Shard) -> bool:
     """Return True if some of the scales depend on other shards."""
     dims = len(shard.shape)
     extents = normalizer.extents(dims) or ()
-    return any(not each.block and shard.groups(each.over(dims)) for each in extents)
+    return any(not extent.block and shard.groups(extent.over(dims)) for extent in extents)
 
 
 def unformatted_shapes(normalizer: Normalizer, shape: Shape) -> list[Shape]:
@@ -87,7 +87,7 @@ def shared_scales(requests: Sequence[Request]) -> list[SharedScales]:
     for leaf in leaves:
         for number, groups in leaf.wide():
             bits[groups].append(leaf.scales[number].abs().view(torch.int32))
-    largest = {groups: iter(largest_bits(given, groups)) for groups, given in bits.items()}
+    largest = {groups: iter(largest_bits(tensors, groups)) for groups, tensors in bits.items()}
     for leaf in leaves:
         for number, groups in leaf.wide():
             leaf.scales[number] = next(largest[groups]).view(torch.float32)
@@ -97,7 +97,7 @@ def shared_scales(requests: Sequence[Request]) -> list[SharedScales]:
     shared = [(leaf, leaf.request.shard.groups()) for leaf in formatted if leaf.shares]
     for leaf, groups in shared:
         bits[groups].append(leaf.end_bits())
-    largest = {groups: iter(largest_bits(given, groups)) for groups, given in bits.items()}
+    largest = {groups: iter(largest_bits(tensors, groups)) for groups, tensors in bits.items()}
     for leaf, groups in shared:
         leaf.finish(next(largest[groups]))
     for leaf in formatted:
@@ -105,12 +105,13 @@ def shared_scales(requests: Sequence[Request]) -> list[SharedScales]:
             leaf.finish(None)
 
     results = iter(leaves)
-    found = []
+    joined = []
     for request in requests:
-        own = [next(results) for _ in _leaves(request.normalizer)]
-        stored = tuple(scale for leaf in own for scale in leaf.scales)
-        found.append(SharedScales(stored, tuple(scale for leaf in own for scale in leaf.floats())))
-    return found
+        parts = [next(results) for _ in _leaves(request.normalizer)]
+        stored = tuple(scale for leaf in parts for scale in leaf.scales)
+        floats = tuple(scale for leaf in parts for scale in leaf.floats())
+        joined.append(SharedScales(stored, floats))
+    return joined
 
 
 def _leaves(normalizer: Normalizer) -> tuple[Normalizer, ...]:
@@ -132,12 +133,12 @@ class _Leaf:
 
     @staticmethod
     def all_of(request: Request) -> Iterator[_Leaf]:
-        given, dims = iter(request.scales), len(request.shard.shape)
+        scales, dims = iter(request.scales), len(request.shard.shape)
         for normalizer in _leaves(request.normalizer):
             format_ = normalizer if isinstance(normalizer, ScaleFormat) else None
             inner = _without_format(normalizer)
             count = len(inner.extents(dims) or ())
-            yield _Leaf(request, inner, format_, list(islice(given, count)))
+            yield _Leaf(request, inner, format_, list(islice(scales, count)))
 
     def floats(self) -> Scales:
         """The float32 scales that those which are stored stand for."""
@@ -152,12 +153,12 @@ class _Leaf:
     def wide(self) -> list[tuple[int, Groups]]:
         """Scales that span shards, with the groups that they span."""
         dims = len(self.request.shard.shape)
-        found = [
+        numbered = [
             (number, self.request.shard.groups(extent.over(dims)))
             for number, extent in enumerate(self.inner.extents(dims) or ())
             if not extent.block
         ]
-        return [(number, groups) for number, groups in found if groups]
+        return [(number, groups) for number, groups in numbered if groups]
 
     def end_bits(self) -> Tensor:
         """The ends of the local grid, so that the largest bits are those of the whole grid's."""

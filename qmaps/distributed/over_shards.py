@@ -64,10 +64,10 @@ def numel(x: Tensor) -> int:
     return x.numel() if shard is None else torch.Size(shard.shape).numel()
 
 
-def size(here: int, dim: int) -> int:
-    """The size of dimension `dim` of the whole tensor; its local size is `here`."""
+def size(local_size: int, dim: int) -> int:
+    """The size of dimension `dim` of the whole tensor; its local size is `local_size`."""
     shard = _current.get()
-    return here if shard is None else shard.shape[dim]
+    return local_size if shard is None else shard.shape[dim]
 
 
 def largest_bits(bits: Sequence[Tensor], groups: Groups) -> list[Tensor]:
@@ -83,8 +83,8 @@ def largest_bits(bits: Sequence[Tensor], groups: Groups) -> list[Tensor]:
     Returns:
         int32 tensors of the shapes of `bits`.
     """
-    joined = torch.cat([each.reshape(-1) for each in bits])
+    joined = torch.cat([t.reshape(-1) for t in bits])
     for group in groups:
         torch.distributed.all_reduce(joined, torch.distributed.ReduceOp.MAX, group)
-    found = torch.split(joined, [each.numel() for each in bits])
-    return [new.view(each.shape) for new, each in zip(found, bits, strict=True)]
+    maxima = torch.split(joined, [t.numel() for t in bits])
+    return [new.view(t.shape) for new, t in zip(maxima, bits, strict=True)]

@@ -26,14 +26,14 @@ from qmaps.algebra.quantized import (
     QuantizedTensor,
     check_key,
     described,
-    key_in,
+    key_from_dict,
     keyed,
     quantizer_in,
 )
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.distributed.shards import Shard, is_distributed, local
 from qmaps.engines import packing, reference
-from qmaps.engines.dense import lack
+from qmaps.engines.dense import unsupported_reason
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import DAMAGE, BadValueError, shown
 from qmaps.maps.base import Map, table
@@ -129,12 +129,12 @@ class Rows:
             self,
             codes=some(self.codes, True),
             scales=tuple(
-                some(scale, bool(extent.block) or 0 in extent.kept)
+                some(scale, bool(extent.block) or 0 in extent.axes)
                 for scale, extent in zip(self.scales, extents, strict=True)
             ),
             phases=tuple(some(phase, phase.numel() > 0) for phase in self.phases),
             key=_moved(self.key, shard.first),
-            beside=tuple(each.cut(shard) for each in self.beside),
+            beside=tuple(part.cut(shard) for part in self.beside),
         )
 
     @property
@@ -147,7 +147,7 @@ class Rows:
         """True if blocks begin where they would in a tensor of these rows alone."""
         rows, width = _sides(self.local_shape)
         extents = _extents(self.quantizer, self.shape)
-        return all(each.aligned for each in self.beside) and all(
+        return all(part.aligned for part in self.beside) and all(
             torch.equal(phase.cpu().long(), torch.arange(rows) * width % extent.block)
             for phase, extent in zip(self.phases, extents, strict=True)
             if extent.block
@@ -165,7 +165,7 @@ class Rows:
                 scale = scale[row, block - row * width // extent.block]
             scales.append(scale.clone())
         packed = packing.pack(self._codes(), self.quantizer.map.bits)
-        beside = tuple(each.joined() for each in self.beside)
+        beside = tuple(part.joined() for part in self.beside)
         return QuantizedTensor(
             self.quantizer, self.local_shape, packed, tuple(scales), self.key, beside
         )
@@ -217,10 +217,10 @@ def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
     rows = Rows.of(t)
     shape = t.shape if shard is None else shard.shape
     plain = _about(t.quantizer, shape)
-    for place, each in enumerate(t.beside):
+    for place, part in enumerate(t.beside):
         plain |= {
             _beside(place, name): array
-            for name, array in write(each, shard).items()
+            for name, array in write(part, shard).items()
             if _is_array(name)
         }
     # The key of the whole tensor, so that all processes write the same.
@@ -235,7 +235,7 @@ def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
         if extent.block:
             arrays[f"phase{number}"] = phase
             along_rows |= {f"scale{number}", f"phase{number}"}
-        elif 0 in extent.kept:
+        elif 0 in extent.axes:
             along_rows.add(f"scale{number}")
     if shard is not None:
         arrays = {
@@ -268,16 +268,16 @@ def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
                 f"rows={shown(plain['rows'])} of a quantized tensor must consist of ints"
             )
         extents = _extents(quantizer, shape)
-        given = {name: _here(value, shard) for name, value in plain.items() if _is_array(name)}
+        arrays = {name: _here(value, shard) for name, value in plain.items() if _is_array(name)}
         numbers = range(len(extents))
         nothing = torch.zeros(0, dtype=torch.int32)
         rows = Rows(
             quantizer,
             shape,
-            given["codes"],
-            tuple(given[f"scale{number}"] for number in numbers),
-            tuple(given.get(f"phase{number}", nothing) for number in numbers),
-            key_in(plain),
+            arrays["codes"],
+            tuple(arrays[f"scale{number}"] for number in numbers),
+            tuple(arrays.get(f"phase{number}", nothing) for number in numbers),
+            key_from_dict(plain),
         )
         if shard is not None and len(rows.codes) == _sides(shape)[0] != shard.local_shape[0]:
             _check(rows)
@@ -326,12 +326,12 @@ def _is_array(name: str) -> bool:
 def _here(value: Any, shard: Shard | None) -> Tensor:
     """The local part of a DTensor, or the full tensor where there is no shard."""
     if not is_distributed(value):
-        found: Tensor = value
+        x: Tensor = value
     else:
-        found = value.full_tensor() if shard is None else local(value)
-    if lack(found):
+        x = value.full_tensor() if shard is None else local(value)
+    if unsupported_reason(x):
         raise TypeError("a part is not dense")
-    return found
+    return x
 
 
 def _check(rows: Rows) -> None:
@@ -357,11 +357,11 @@ def _check(rows: Rows) -> None:
                     f"phase{number} of the rows of a quantized tensor must be between 0 and "
                     f"{extent.block - 1}"
                 )
-    for name, found, dtype, size in needed:
-        if found.dtype != dtype or tuple(found.shape) != size:
+    for name, array, dtype, size in needed:
+        if array.dtype != dtype or tuple(array.shape) != size:
             raise BadValueError(
-                f"{name} of the rows of a quantized tensor has shape {tuple(found.shape)} and "
-                f"dtype {found.dtype}; {rows.quantizer.spec} of shape {rows.shape} needs shape "
+                f"{name} of the rows of a quantized tensor has shape {tuple(array.shape)} and "
+                f"dtype {array.dtype}; {rows.quantizer.spec} of shape {rows.shape} needs shape "
                 f"{size} and dtype {dtype}"
             )
     normalizer = rows.quantizer.normalizer
@@ -404,13 +404,13 @@ def _padded(codes: Tensor, map_: Map) -> Tensor:
 
 
 def _extents(quantizer: Quantizer, shape: Shape) -> tuple[Extent, ...]:
-    found = quantizer.normalizer.extents(len(shape))
-    if found is None:
+    extents = quantizer.normalizer.extents(len(shape))
+    if extents is None:
         spec = quantizer.normalizer.spec
         raise BadValueError(
             f"{spec} does not tell which elements share a scale (Normalizer.extents)"
         )
-    return found
+    return extents
 
 
 def _by_element(normalizer: Normalizer, dims: int) -> Normalizer:

@@ -46,8 +46,8 @@ def local(x: Tensor) -> Tensor:
     if not is_distributed(x):
         return x
     with torch.no_grad():
-        found: Tensor = x.to_local()  # type: ignore[attr-defined]
-    return found
+        part: Tensor = x.to_local()  # type: ignore[attr-defined]
+    return part
 
 
 @dataclass(frozen=True)
@@ -83,20 +83,20 @@ class Shard:
         Raises:
             BadValueError: runs have more than one distance.
         """
-        box, whole = self.local_shape, self.shape
+        box, shape = self.local_shape, self.shape
         if math.prod(box) == 0:
             return None
-        cut = [dim for dim, (a, b) in enumerate(zip(box, whole, strict=True)) if a != b]
+        cut = [dim for dim, (a, b) in enumerate(zip(box, shape, strict=True)) if a != b]
         if not cut or all(size == 1 for size in box[: cut[-1]]):
             return None
         inner = cut[-1]
         if any(dim and any(size > 1 for size in box[:dim]) for dim in cut[:-1]):
             raise BadValueError(
-                f"a tensor of shape {whole} is split along the dimensions {cut}; stochastic "
+                f"a tensor of shape {shape} is split along the dimensions {cut}; stochastic "
                 "rounding supports a split along one dimension, or along one dimension and the "
                 "first"
             )
-        return math.prod(box[inner:]), math.prod(whole[inner:])
+        return math.prod(box[inner:]), math.prod(shape[inner:])
 
     @property
     def by_rows(self) -> bool:
@@ -143,12 +143,12 @@ class Shard:
             x: the local tensor.
             split: whether the first dimension of `x` is split as this one's rows.
         """
-        here = tuple(x.shape)
+        local = tuple(x.shape)
         if not split:
-            return Shard(here, here, (0,) * x.dim(), (None,) * len(self.splits), self.mesh)
-        whole = (self.shape[0] if self.shape else 1, *here[1:])
+            return Shard(local, local, (0,) * x.dim(), (None,) * len(self.splits), self.mesh)
+        shape = (self.shape[0] if self.shape else 1, *local[1:])
         offsets = (self.offsets[0] if self.shape else 0, *([0] * (x.dim() - 1)))
-        return Shard(whole, here, offsets, self.splits, self.mesh)
+        return Shard(shape, local, offsets, self.splits, self.mesh)
 
     def placements(self) -> list[Any]:
         """The placements of a DTensor with these splits."""
@@ -163,10 +163,10 @@ class Shard:
 
         placements = self.placements()
         stride = torch.empty(self.shape, dtype=x.dtype, device="meta").stride()
-        whole: Tensor = DTensor.from_local(
+        joined: Tensor = DTensor.from_local(
             x, self.mesh, placements, run_check=False, shape=torch.Size(self.shape), stride=stride
         )
-        return whole
+        return joined
 
 
 def shard_of(x: Tensor) -> Shard | None:
@@ -177,11 +177,11 @@ def shard_of(x: Tensor) -> Shard | None:
     """
     if not is_distributed(x):
         return None
-    whole: Any = x
-    shape, mesh = tuple(whole.shape), whole.device_mesh
+    tensor: Any = x
+    shape, mesh = tuple(tensor.shape), tensor.device_mesh
     splits: list[int | None] = []
     strided: list[int] = []
-    for number, placement in enumerate(whole.placements):
+    for number, placement in enumerate(tensor.placements):
         if placement.is_partial():
             raise BadValueError(
                 f"a tensor of shape {shape} has the placement {placement}; partial sums must be "
@@ -193,9 +193,9 @@ def shard_of(x: Tensor) -> Shard | None:
             strided.append(number)
     sizes, offsets = list(shape), [0] * len(shape)
     place = mesh.get_coordinate()
-    found = tuple(local(x).shape)
+    local_shape = tuple(local(x).shape)
     if place is None:  # this process is not in the mesh
-        return Shard(shape, found, tuple(offsets), tuple(splits), mesh)
+        return Shard(shape, local_shape, tuple(offsets), tuple(splits), mesh)
     # A strided split is a later one, of what the mesh dimensions after it have left.
     order = [number for number in range(len(splits)) if number not in strided]
     for number in order + strided[::-1]:
@@ -205,9 +205,9 @@ def shard_of(x: Tensor) -> Shard | None:
         begin = min(sizes[dim], place[number] * piece)
         offsets[dim] += begin
         sizes[dim] = min(piece, sizes[dim] - begin)
-    if tuple(sizes) != found:
+    if tuple(sizes) != local_shape:
         raise BadValueError(
-            f"a tensor of shape {shape} with placements {whole.placements} has a local part of "
-            f"shape {found}, expected {tuple(sizes)}"
+            f"a tensor of shape {shape} with placements {tensor.placements} has a local part of "
+            f"shape {local_shape}, expected {tuple(sizes)}"
         )
-    return Shard(shape, found, tuple(offsets), tuple(splits), mesh)
+    return Shard(shape, local_shape, tuple(offsets), tuple(splits), mesh)

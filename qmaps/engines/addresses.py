@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.engines.dense import lack
+from qmaps.engines.dense import unsupported_reason
 from qmaps.engines.native import core
 from qmaps.errors import BadValueError
 
@@ -93,7 +93,7 @@ def plain(x: Tensor, name: str) -> Tensor:
 
 def _is_dense(x: Tensor) -> bool:
     """Return True if `x` has strides and a storage, and its class has torch's own operations."""
-    return type(x).__torch_dispatch__ is Tensor.__torch_dispatch__ and not lack(x)
+    return type(x).__torch_dispatch__ is Tensor.__torch_dispatch__ and not unsupported_reason(x)
 
 
 def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
@@ -131,14 +131,14 @@ def overlapping(tensors: Sequence[Tensor]) -> set[int]:
             end = begin + _spanned(x) * x.element_size()
         # Those without memory share it with themselves alone.
         spans.append((begin, end, id(x), number))
-    found: set[int] = set()
+    indices: set[int] = set()
     furthest = (0, 0, 0, -1)
     for span in sorted(spans):
         if span[0] < furthest[1] or span[:3] == furthest[:3]:
-            found |= {span[3], furthest[3]}
+            indices |= {span[3], furthest[3]}
         if span[1] >= furthest[1]:
             furthest = span
-    return found
+    return indices
 
 
 def look(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
@@ -153,10 +153,10 @@ def look(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
         same tensors have all of their memory and a pending negation.
     """
     if _TORCH:
-        found: tuple[list[int], bytes] = core.look([x._cdata for x in tensors])
-        return found
+        compiled: tuple[list[int], bytes] = core.look([x._cdata for x in tensors])
+        return compiled
     looks = list(map(_look, tensors))
-    return [each[0] for each in looks], tuple(each[1:] for each in looks)
+    return [row[0] for row in looks], tuple(row[1:] for row in looks)
 
 
 class Kept:
@@ -186,9 +186,9 @@ def _look(x: Tensor) -> tuple[Any, ...]:
     """`look` at one tensor, in Python."""
     if x.layout != torch.strided:
         return 0, x.layout
-    whole = not missing_bytes(x)
-    about = x.dtype, x.device, tuple(x.shape), x.stride(), whole, x.is_neg()
-    return x.data_ptr() if whole and x.numel() else 0, *about
+    complete = not missing_bytes(x)
+    attributes = x.dtype, x.device, tuple(x.shape), x.stride(), complete, x.is_neg()
+    return x.data_ptr() if complete and x.numel() else 0, *attributes
 
 
 def _plain_address(x: Tensor) -> int:

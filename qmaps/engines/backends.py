@@ -132,21 +132,21 @@ def _checked(name: str, parameter: str) -> str:
         raise BadValueError(
             f"{parameter}={name!r} is not a back end; allowed are {allowed}{nearest(name, NAMES)}"
         )
-    found = next(known for known in backends() if known.name == name)
-    if not found.available:
-        raise BadValueError(f"{parameter}={name!r} is not available: {found.reason}")
+    engine = next(e for e in backends() if e.name == name)
+    if not engine.available:
+        raise BadValueError(f"{parameter}={name!r} is not available: {engine.reason}")
     return name
 
 
 def _instruction_sets() -> str:
-    best, *others = native.isas()
+    best, *alternatives = native.isas()
     used = native.isa()
-    others = [isa for isa in (best, *others) if isa != used]
-    also = f"; QMAPS_ISA also allows {', '.join(others)}" if others else ""
+    alternatives = [isa for isa in (best, *alternatives) if isa != used]
+    also = f"; QMAPS_ISA also allows {', '.join(alternatives)}" if alternatives else ""
     return f"C++, CPU tensors, {used}{also}"
 
 
 def _devices() -> str:
-    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    names = ", ".join(f"{each.name} (sm_{each.major}{each.minor})" for each in found)
+    devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    names = ", ".join(f"{device.name} (sm_{device.major}{device.minor})" for device in devices)
     return f"CUDA tensors on {names}; kernels are compiled at first use"

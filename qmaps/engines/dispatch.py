@@ -115,15 +115,15 @@ def dequantize(
     stored = (packed, *scales)
     # Engines number elements one by one.
     one_by_one = dithered_by is None or dithered_by.runs is None
-    able = one_by_one and all(part.is_contiguous() for part in stored)
-    device = cuda_engine(*stored) if able and _product(shape) else None
+    supported = one_by_one and all(part.is_contiguous() for part in stored)
+    device = cuda_engine(*stored) if supported and _product(shape) else None
     if device is not None and cuda_tensors.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
         cuda_tensors.dequantize(
             device, packed, scales, normalizer, map_, target, dithered_by=dithered_by
         )
         return target if out is None or target is out else out.copy_(target)
-    if able and runs_native(*stored) and tensors.supports(normalizer, map_, shape):
+    if supported and runs_native(*stored) and tensors.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
         tensors.dequantize(packed, scales, normalizer, map_, target, dithered_by=dithered_by)
         return target if out is None or target is out else out.copy_(target)
@@ -156,12 +156,12 @@ def measure(
     shape = tuple(x.shape)
     device = cuda_engine(x) if x.numel() else None
     if device is not None and cuda_tensors.measures(normalizer, map_, shape):
-        found = cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
+        results = cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
     elif x.numel() and runs_native(x) and tensors.measures(normalizer, map_, shape):
-        found = native_metrics.measure(x, normalizer, map_, key, keep=keep)
+        results = native_metrics.measure(x, normalizer, map_, key, keep=keep)
     else:
         return None
-    sums, packed, scales, flags = found
+    sums, packed, scales, flags = results
     return sums, packed, scales, bool(flags)
 
 

@@ -67,5 +67,5 @@ def added(n: Tensor, map_: Map, key: RoundingKey) -> Tensor:
 
 def removed(values: Tensor, map_: Map, key: RoundingKey) -> Tensor:
     """The normalized values of decoded codes, float32; at least 0 under an unsigned map."""
-    found = values - offsets(values, map_, key)
-    return found if map_.signed else found.clamp_(min=0)
+    x = values - offsets(values, map_, key)
+    return x if map_.signed else x.clamp_(min=0)

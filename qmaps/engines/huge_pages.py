@@ -68,9 +68,9 @@ def _system_call() -> Callable[[int, int, int], int] | None:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     try:
-        found = ctypes.CDLL(None).madvise
+        function = ctypes.CDLL(None).madvise
     except (OSError, AttributeError):
         return None
-    found.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    found.restype = ctypes.c_int
-    return found
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    function.restype = ctypes.c_int
+    return function

@@ -51,31 +51,30 @@ def remainder_dtype(param: Tensor, group: Mapping[str, Any]) -> torch.dtype | No
     return SPLITS.get(group["master_weights"])
 
 
-def updated(given: ParameterStep) -> Tensor:
+def updated(parameter: ParameterStep) -> Tensor:
     """The tensor that the rule updates: the master copy, or the parameter.
 
-    A missing copy or remainder is created in `given.storage`, from what is there instead; one that
-    is no longer needed is removed.
+    A missing copy or remainder is created in ``parameter.storage`` from the stored values; an
+    unused one is removed.
 
     Returns:
-        The copy, contiguous float32 of the local shape; or ``given.param`` itself, which may have
-        a remainder.
+        The copy, contiguous float32 of the local shape; or ``parameter.param`` itself.
     """
-    storage, param = given.storage, given.param
-    if given.master:
+    storage, param = parameter.storage, parameter.param
+    if parameter.master:
         if MASTER not in storage:
             storage[MASTER] = exact(param.detach(), storage)
         storage.pop(REMAINDER, None)  # out of date after this step
         master: Tensor = storage[MASTER]
         return master
-    if given.remainder is not None:
-        there = storage.get(REMAINDER)
-        if there is None and MASTER not in storage:
+    if parameter.remainder is not None:
+        remainder = storage.get(REMAINDER)
+        if remainder is None and MASTER not in storage:
             storage[REMAINDER] = torch.zeros(
-                param.shape, dtype=given.remainder, device=param.device
+                param.shape, dtype=parameter.remainder, device=param.device
             )
-        elif there is None or there.dtype != given.remainder:
-            rounded, storage[REMAINDER] = split(exact(param, storage), given.remainder)
+        elif remainder is None or remainder.dtype != parameter.remainder:
+            rounded, storage[REMAINDER] = split(exact(param, storage), parameter.remainder)
             param.copy_(rounded)
     else:
         storage.pop(REMAINDER, None)

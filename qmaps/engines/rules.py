@@ -42,9 +42,9 @@ def scalar_names(rule: str) -> tuple[str, ...]:
     Raises:
         BadValueError: there is no rule of this name.
     """
-    for (name, _), found in rules().items():
+    for (name, _), kernel_rule in rules().items():
         if name == rule:
-            return tuple(map(sys.intern, found.scalars))  # quickly compared
+            return tuple(map(sys.intern, kernel_rule.scalars))  # quickly compared
     raise BadValueError(f"rule {rule!r} is not known to the engines")
 
 
@@ -71,9 +71,10 @@ def ordered(rule: str, scalars: Mapping[str, T]) -> list[T]:
             pass
     missing = [name for name in names if name not in scalars]
     unknown = [name for name in scalars if name not in names]
-    found = [f"{', '.join(map(repr, missing))} is missing" if missing else ""]
-    found.append(f"{', '.join(map(repr, unknown))} is not a scalar of the rule" if unknown else "")
-    raise BadValueError(f"scalars of rule {rule!r}: {'; '.join(filter(None, found))}")
+    errors = [f"{', '.join(map(repr, missing))} is missing" if missing else ""]
+    listed = ", ".join(map(repr, unknown))
+    errors.append(f"{listed} is not a scalar of the rule" if unknown else "")
+    raise BadValueError(f"scalars of rule {rule!r}: {'; '.join(filter(None, errors))}")
 
 
 def check_build(compiled: Any) -> None:
@@ -102,15 +103,15 @@ def _difference(compiled: Any) -> str:
     compiled_numbers = [f"{kind}.{name} = {value}" for kind, name, value in compiled.enumerators()]
     if (pair := _first_pair(compiled_numbers, numbers)) is not None:
         return f"the module has {pair[0]} where {pair[1]} is expected"
-    there = _as_rules(compiled.rules())
-    here = rules()
-    for key in [*here, *there]:
-        if key not in there:
-            return f"{here[key]} is not in the module"
-        if key not in here:
-            return f"{there[key]} has no header any more"
-        if (pair := _first_pair(_parts(there[key]), _parts(here[key]))) is not None:
-            return f"{here[key]} has {pair[0]} in the module and {pair[1]} in its header"
+    built = _as_rules(compiled.rules())
+    declared = rules()
+    for key in [*declared, *built]:
+        if key not in built:
+            return f"{declared[key]} is not in the module"
+        if key not in declared:
+            return f"{built[key]} has no header any more"
+        if (pair := _first_pair(_parts(built[key]), _parts(declared[key]))) is not None:
+            return f"{declared[key]} has {pair[0]} in the module and {pair[1]} in its header"
     return ""
 
 
@@ -119,7 +120,7 @@ def _as_rules(rows: Iterable[Sequence[Any]]) -> dict[tuple[str, str], KernelRule
         (name, states): KernelRule(
             name,
             tuple(states.split()),
-            tuple(each.strip() for each in scalars.split(",")),
+            tuple(scalar.strip() for scalar in scalars.split(",")),
             type_,
             norms,
             Factoring(factoring),

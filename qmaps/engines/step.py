@@ -165,13 +165,13 @@ class ParameterStep:
     @property
     def kernel_states(self) -> str:
         """The states as kernels name them: ``"exp_avg factored"``."""
-        own = [state.name for state in self.states if not state.factored]
-        return " ".join(own if len(own) == len(self.states) else [*own, FACTORED])
+        names = [state.name for state in self.states if not state.factored]
+        return " ".join(names if len(names) == len(self.states) else [*names, FACTORED])
 
 
-def spanning_states(given: ParameterStep) -> Iterator[tuple[StateStep, Normalizer, Shard]]:
+def spanning_states(parameter: ParameterStep) -> Iterator[tuple[StateStep, Normalizer, Shard]]:
     """The states whose scales depend on other processes' shards."""
-    for state in given.states:
+    for state in parameter.states:
         q, shard = state.quantizer, state.shard
         if q is not None and shard is not None and spans_shards(q.normalizer, shard):
             yield state, q.normalizer, shard
@@ -239,8 +239,8 @@ def run_together(plans: Sequence[StepPlan], inputs: Inputs) -> None:
     for plan in plans:
         asked |= plan.requests(inputs)
     order = sorted(asked)
-    found = shared_scales([asked[scaled] for scaled in order])
-    shared = dict(zip(order, found, strict=True))
+    scales = shared_scales([asked[scaled] for scaled in order])
+    shared = dict(zip(order, scales, strict=True))
     for plan in plans:
         plan.run(inputs, shared)
 
@@ -249,11 +249,11 @@ class StepEngine(ABC):
     """An engine that takes optimizer steps."""
 
     @abstractmethod
-    def supports(self, rule: Rule, given: ParameterStep) -> bool:
+    def supports(self, rule: Rule, parameter: ParameterStep) -> bool:
         """Return True if it can step this parameter."""
 
     @abstractmethod
-    def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
+    def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
         """A plan for parameters that it supports; states that are missing are created."""
 
 
@@ -263,10 +263,10 @@ def codes_of(x: object) -> QuantizedTensor | None:
     return codes if isinstance(codes, QuantizedTensor) else None
 
 
-def start_product(given: ParameterStep) -> None:
+def start_product(parameter: ParameterStep) -> None:
     """Create `PRODUCT` where a rule needs it and the parameter does not have it yet."""
-    if given.product is not None:
-        given.storage.setdefault(PRODUCT, torch.tensor(given.product, dtype=torch.float32))
+    if parameter.product is not None:
+        parameter.storage.setdefault(PRODUCT, torch.tensor(parameter.product, dtype=torch.float32))
 
 
 def count_step(storage: dict[str, Any]) -> int:

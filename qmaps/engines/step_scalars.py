@@ -250,8 +250,8 @@ class NesterovGradient(StepScalar):
 
     def at(self, step: int, before: float | None = None) -> float:
         """Its value in step 1, 2, ...; see `product`."""
-        rest = 1 - nesterov_momentum(self.b, self.c, step)
-        return float(self.a) * rest / (1 - self.product(step, before))
+        weight = 1 - nesterov_momentum(self.b, self.c, step)
+        return float(self.a) * weight / (1 - self.product(step, before))
 
 
 class NesterovMoment(NesterovGradient):
@@ -274,12 +274,12 @@ def values_at(
         before: the product of momenta up to the step before, of NAdam.
     """
     return [
-        each.at(step, before)
-        if isinstance(each, NesterovGradient)
-        else each.at(step)
-        if isinstance(each, StepScalar)
-        else each
-        for each in scalars
+        scalar.at(step, before)
+        if isinstance(scalar, NesterovGradient)
+        else scalar.at(step)
+        if isinstance(scalar, StepScalar)
+        else scalar
+        for scalar in scalars
     ]
 
 
@@ -287,8 +287,8 @@ def product_after(
     scalars: Iterable[float | StepScalar], step: int, before: float | None
 ) -> float | None:
     """The product of momenta up to a step, of NAdam; None if no scalar has one."""
-    nesterov = (each for each in scalars if isinstance(each, NesterovGradient))
-    return next((each.product(step, before) for each in nesterov), None)
+    nesterov = (scalar for scalar in scalars if isinstance(scalar, NesterovGradient))
+    return next((scalar.product(step, before) for scalar in nesterov), None)
 
 
 _LOG_096 = log(0.96)

@@ -19,7 +19,7 @@ def modules(package: str, path: list[str]) -> list[ModuleType]:
     return [importlib.import_module(f"{package}.{name}") for name in names if name[0] != "_"]
 
 
-def brought(points: EntryPoints) -> Iterator[tuple[str, Any]]:
+def load_entry_points(points: EntryPoints) -> Iterator[tuple[str, Any]]:
     """Load what other packages bring; see `qmaps.algebra.plugins`.
 
     Args:
@@ -36,22 +36,22 @@ def brought(points: EntryPoints) -> Iterator[tuple[str, Any]]:
             ignored(point.group, point.name, f"{type(error).__name__}: {error}")
 
 
-def refuse_built_in(name: str, made: Any, known: Mapping[str, Any], kind: str) -> None:
+def refuse_built_in(name: str, made: Any, registry: Mapping[str, Any], kind: str) -> None:
     """Raise if `name` is that of a built-in part, in any letter case.
 
     Args:
         name: the name of a new part.
         made: the new part, a class or a function.
-        known: the parts that there are, by name.
+        registry: the parts that there are, by name.
         kind: for the error message, such as ``map``.
 
     Raises:
         BadValueError: a part of qmaps has that name.
     """
-    for other, part in known.items():
+    for label, part in registry.items():
         module = part.__module__
-        own = module.startswith("qmaps.") and module != getattr(made, "__module__", "")
-        if own and other.lower() == name.lower():
+        built_in = module.startswith("qmaps.") and module != getattr(made, "__module__", "")
+        if built_in and label.lower() == name.lower():
             raise BadValueError(f"name={shown(name)} is the name of a built-in {kind}")
 
 

@@ -21,8 +21,8 @@ class Transform(ABC):
     name: ClassVar[str]
     number: ClassVar[str | None] = None
     """The name of its number, which follows the name in a spec."""
-    whole: ClassVar[bool] = True
-    """Whether the number is an int."""
+    integral: ClassVar[bool] = True
+    """True if the number is an int."""
 
     @abstractmethod
     def expanded(self, transforms: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class PowerOf(Transform):
 
     name: ClassVar[str] = "pow"
     number: ClassVar[str | None] = "p"
-    whole: ClassVar[bool] = False
+    integral: ClassVar[bool] = False
     p: float = 0.5
 
     def __post_init__(self) -> None:
@@ -138,9 +138,9 @@ def named(text: str) -> Transform | None:
     for cls in TRANSFORMS:
         pattern = re.escape(cls.name)
         if cls.number is not None:
-            pattern += r"(\d{1,9})" if cls.whole else r"(\d+(?:\.\d+)?)"
+            pattern += r"(\d{1,9})" if cls.integral else r"(\d+(?:\.\d+)?)"
         match = re.fullmatch(pattern, text, re.IGNORECASE | re.ASCII)
         if match is not None:
-            kind = int if cls.whole else float
+            kind = int if cls.integral else float
             return cls(*map(kind, match.groups()))
     return None

@@ -59,8 +59,8 @@ class Map(ABC):
             raise BadTypeError(f"signed={shown(self.signed)} must be True or False")
         if self.signed not in self.signs:
             allowed = "signed (s)" if self.signs[0] else "unsigned (u)"
-            given = "signed (s)" if self.signed else "unsigned (u)"
-            raise BadValueError(f"{self.spec_name} must be {allowed}, got {given}")
+            actual = "signed (s)" if self.signed else "unsigned (u)"
+            raise BadValueError(f"{self.spec_name} must be {allowed}, got {actual}")
         if isinstance(self.bits, bool) or not isinstance(self.bits, int):
             raise BadTypeError(f"bits={shown(self.bits)} must be an int")
         widths = self.widths(self.signed)
@@ -173,12 +173,12 @@ class Map(ABC):
         )
 
 
-def _some(map_: Map, most: int = 16) -> str:
-    """The values of a map; the first and the last ones where there are more than `most`."""
+def _some(map_: Map, count: int = 16) -> str:
+    """The values of a map; the first and the last ones where there are more than `count`."""
     texts = [f"{value:.4g}" for value in table(map_).tolist()]
-    if len(texts) <= most:
+    if len(texts) <= count:
         return ", ".join(texts)
-    texts[most // 2 : -most // 2] = ["..."]
+    texts[count // 2 : -count // 2] = ["..."]
     return f"{', '.join(texts)} ({len(table(map_))} values)"
 
 

@@ -47,15 +47,15 @@ class Sums:
         """
         exact = x.reshape(-1).numpy().astype(np.float64)
         error = np.abs(exact - decoded.reshape(-1).numpy())
-        kept = exact != 0
+        nonzero = exact != 0
         return Sums(
             x.numel(),
             float(error.sum()),
             float(np.square(error).sum()),
             float(np.square(exact).sum()),
-            float((error[kept] / np.abs(exact[kept])).sum()),
+            float((error[nonzero] / np.abs(exact[nonzero])).sum()),
             float(error.max()),
-            int(kept.sum()),
-            int((kept & (decoded.reshape(-1).numpy() == 0)).sum()),
+            int(nonzero.sum()),
+            int((nonzero & (decoded.reshape(-1).numpy() == 0)).sum()),
             torch.bincount(codes.reshape(-1), minlength=size),
         )

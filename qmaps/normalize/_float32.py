@@ -58,9 +58,9 @@ def exp2(y: Tensor) -> Tensor:
     series = torch.full_like(f, _EXP2[-1])
     for coefficient in reversed(_EXP2[:-1]):
         series = series * f + coefficient
-    whole = k.to(torch.int32)
-    half = whole >> 1
-    return series * _power_of_two(half) * _power_of_two(whole - half)
+    exponent = k.to(torch.int32)
+    half = exponent >> 1
+    return series * _power_of_two(half) * _power_of_two(exponent - half)
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:

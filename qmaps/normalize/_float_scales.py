@@ -58,6 +58,6 @@ def nearest_float(scale: Tensor, dtype: torch.dtype) -> Tensor:
         dtype: float16 or bfloat16.
     """
     info = torch.finfo(dtype)
-    least = torch.where(scale > 0, info.smallest_normal * info.eps, 0.0)
+    floor = torch.where(scale > 0, info.smallest_normal * info.eps, 0.0)
     bounded = torch.where(scale.isfinite(), scale.clamp(max=info.max), scale)
-    return torch.maximum(bounded, least).to(dtype)
+    return torch.maximum(bounded, floor).to(dtype)

@@ -49,8 +49,8 @@ class Normalizer(ABC):
     def __init_subclass__(cls, *, name: str | None = None, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if name is not None:
-            known = {other: each for each in REGISTRY for other in (each.spec_name, *each.aliases)}
-            refuse_built_in(name, cls, known, "normalizer")
+            by_name = {label: n for n in REGISTRY for label in (n.spec_name, *n.aliases)}
+            refuse_built_in(name, cls, by_name, "normalizer")
             cls.spec_name = name
             REGISTRY.append(cls)
 
@@ -150,9 +150,9 @@ class Made:
 
 def largest(x: Tensor, dims: Sequence[int] | None = None) -> Tensor:
     """The largest magnitude over `dims` (all if None), 0 where there are no elements."""
-    kept = [] if dims is None else [d for d in range(x.dim()) if d not in dims]
+    dimensions = [] if dims is None else [d for d in range(x.dim()) if d not in dims]
     if x.numel() == 0:
-        return x.new_zeros([x.shape[d] for d in kept])
+        return x.new_zeros([x.shape[d] for d in dimensions])
     return x.abs().amax() if dims is None else x.abs().amax(dim=tuple(dims))
 
 

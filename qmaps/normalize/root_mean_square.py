@@ -68,8 +68,8 @@ class RootMeanSquare(Normalizer, name="rms<k>B<n>"):
         return BlockWise(self.size).layout(shape)
 
     def geometry(self, shape: Shape) -> Geometry:
-        found = BlockWise(self.size).geometry(shape)
-        return replace(found, parts=tuple(replace(p, rms=self.factor) for p in found.parts))
+        blocks = BlockWise(self.size).geometry(shape)
+        return replace(blocks, parts=tuple(replace(p, rms=self.factor) for p in blocks.parts))
 
     def extents(self, dims: int) -> tuple[Extent, ...]:
         return (Extent(block=self.size),)
@@ -84,8 +84,8 @@ class RootMeanSquare(Normalizer, name="rms<k>B<n>"):
             counts[-1] = numel % size
         root = (sums / counts).sqrt() * torch.full_like(sums, self.factor)
         bounded = torch.where(root.isfinite(), root.clamp(max=_LARGEST), root)
-        least = torch.where(sums > 0, _SMALLEST, 0.0)
-        return (torch.maximum(bounded.float(), least.float()),)
+        floor = torch.where(sums > 0, _SMALLEST, 0.0)
+        return (torch.maximum(bounded.float(), floor.float()),)
 
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
         return per_element(scales[0], min(self.size, max(1, math.prod(shape))), shape)

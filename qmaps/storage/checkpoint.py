@@ -208,7 +208,7 @@ def _known(stand_ins: Mapping[str, Callable[..., Any]] = MappingProxyType({})) -
     """Within the block ``torch.load`` takes these, and `NUMBERS`, for what they are named."""
     before = torch.serialization.get_safe_globals()
     ours = {**NUMBERS, **stand_ins}
-    marked: list[Any] = [known for known in before if _name_of(known) not in ours]
+    marked: list[Any] = [entry for entry in before if _name_of(entry) not in ours]
     marked += [(kind, name) for name, kind in ours.items()]
     torch.serialization.clear_safe_globals()
     torch.serialization.add_safe_globals(marked)
@@ -219,8 +219,8 @@ def _known(stand_ins: Mapping[str, Callable[..., Any]] = MappingProxyType({})) -
         torch.serialization.add_safe_globals(before)
 
 
-def _name_of(known: Any) -> str:
-    return known[1] if isinstance(known, tuple) else f"{known.__module__}.{known.__qualname__}"
+def _name_of(entry: Any) -> str:
+    return entry[1] if isinstance(entry, tuple) else f"{entry.__module__}.{entry.__qualname__}"
 
 
 @contextmanager

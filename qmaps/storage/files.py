@@ -86,19 +86,19 @@ def size_of(path: Path) -> int:
     Raises:
         OSError: there is no such file.
     """
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    return about.st_size
+    return status.st_size
 
 
-def content_of(path: Path, most: float = math.inf) -> bytes:
+def content_of(path: Path, limit: float = math.inf) -> bytes:
     """The bytes of a regular file.
 
     Raises:
-        OSError: there is no such file, or it has more than `most` bytes.
+        OSError: there is no such file, or it has more than `limit` bytes.
     """
-    if size_of(path) > most:
+    if size_of(path) > limit:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     return path.read_bytes()
 

@@ -118,14 +118,14 @@ class FolderLock:
     def _holder(self) -> str:
         """Holder of the lock, and what to do about it, for an error message."""
         try:
-            found = json.loads(self._about.read_text(encoding="utf-8"))
-            pid, host = int(found["pid"]), str(found["host"])
-            about = f"since {found['since']:.19} ({found['command']:.40})"
+            record = json.loads(self._about.read_text(encoding="utf-8"))
+            pid, host = int(record["pid"]), str(record["host"])
+            since = f"since {record['since']:.19} ({record['command']:.40})"
         except (OSError, ValueError, KeyError, TypeError):
             return "is being written by another process; wait until it has ended"
         if (pid, host) == (os.getpid(), platform.node()):
-            return f"is being written by this process {about}; close that recorder or end that run"
-        return f"is being written by process {pid} on {host:.30} {about}; wait until it has ended"
+            return f"is being written by this process {since}; close that recorder or end that run"
+        return f"is being written by process {pid} on {host:.30} {since}; wait until it has ended"
 
 
 @contextmanager
@@ -173,13 +173,13 @@ def _release_all() -> None:
 def _identity(file: Path) -> Identity:
     """Identify a file among files of the same name; None if there is no file."""
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
-def _let_go(lock: BaseFileLock, about: Path, identity: Identity, process: int) -> None:
+def _let_go(lock: BaseFileLock, record: Path, identity: Identity, process: int) -> None:
     """Release a lock that `process` took, and remove its files."""
     if os.getpid() != process or not lock.is_locked:
         return
@@ -187,7 +187,7 @@ def _let_go(lock: BaseFileLock, about: Path, identity: Identity, process: int) -
     # Unless the folder was deleted and the files now belong to another writer.
     if identity is not None and _identity(file) == identity:
         with suppress(OSError):
-            about.unlink(missing_ok=True)
+            record.unlink(missing_ok=True)
             # While it is held: who opened it meanwhile sees that it is gone (`filelock` looks).
             file.unlink()
     lock.release()

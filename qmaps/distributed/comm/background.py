@@ -47,7 +47,7 @@ class Background:
 
         def run() -> None:
             try:
-                if not any(each.exception() for each in before):
+                if not any(future.exception() for future in before):
                     job()
             finally:
                 done.set_result(result)
@@ -67,12 +67,12 @@ def group_like(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 
     Collectives of two threads in one group could meet in another order on each rank.
     """
-    given = group or dist.group.WORLD
-    assert given is not None  # DDP needs a default group
-    own: dist.ProcessGroup = dist.new_group(
-        dist.get_process_group_ranks(given),
-        timeout=given._get_backend(torch.device("cpu")).options._timeout,
+    original = group or dist.group.WORLD
+    assert original is not None  # DDP needs a default group
+    copy: dist.ProcessGroup = dist.new_group(
+        dist.get_process_group_ranks(original),
+        timeout=original._get_backend(torch.device("cpu")).options._timeout,
         backend="gloo",
         use_local_synchronization=True,
     )
-    return own
+    return copy

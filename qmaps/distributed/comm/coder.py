@@ -35,7 +35,7 @@ class Coder:
     def __init__(self, q: Quantizer | str) -> None:
         self.quantizer = quantizer(q)
         map_ = self.quantizer.map
-        if extra := self.quantizer.extra:
+        if extra := self.quantizer.spec_extensions:
             raise BadValueError(
                 f"quantizer={self.quantizer.spec} has {extra}; messages are rounded to nearest, or "
                 "with +sr"

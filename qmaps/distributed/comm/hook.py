@@ -76,8 +76,8 @@ class QuantizedHook:
     def state_dict(self, module: nn.Module) -> dict[str, Any]:
         """The step, and this rank's residuals by the names of `module`'s parameters."""
         names = {parameter: name for name, parameter in _bare(module).named_parameters()}
-        kept = {names[parameter]: left.clone() for parameter, left in self._residuals.items()}
-        return {"step": self.step, "residuals": kept}
+        copies = {names[p]: residual.clone() for p, residual in self._residuals.items()}
+        return {"step": self.step, "residuals": copies}
 
     def load_state_dict(self, state: Mapping[str, Any], module: nn.Module) -> None:
         """Load what `state_dict` returned.
@@ -90,13 +90,13 @@ class QuantizedHook:
             BadValueError: a residual belongs to no parameter of `module`, or has another size.
         """
         parameters = dict(_bare(module).named_parameters())
-        for name, left in state["residuals"].items():
-            if name not in parameters or parameters[name].numel() != left.numel():
+        for name, residual in state["residuals"].items():
+            if name not in parameters or parameters[name].numel() != residual.numel():
                 raise BadValueError(f"residual {name!r} belongs to no parameter of the module")
         self.step = int(state["step"])
         self._residuals = {
-            parameters[name]: left.to(parameters[name].device, copy=True)
-            for name, left in state["residuals"].items()
+            parameters[name]: residual.to(parameters[name].device, copy=True)
+            for name, residual in state["residuals"].items()
         }
 
     def _residual(self, bucket: Any) -> Tensor:
@@ -107,20 +107,20 @@ class QuantizedHook:
         parameters = bucket.parameters()
         sizes = [parameter.numel() for parameter in parameters]
         pieces = [self._residuals.get(parameter) for parameter in parameters]
-        whole = None if pieces[0] is None else pieces[0]._base
-        if whole is not None and whole.numel() == sum(sizes):
-            places = [(id(whole), start) for start in accumulate(sizes[:-1], initial=0)]
+        flat = None if pieces[0] is None else pieces[0]._base
+        if flat is not None and flat.numel() == sum(sizes):
+            places = [(id(flat), start) for start in accumulate(sizes[:-1], initial=0)]
             if places == [(id(p._base), p.storage_offset()) for p in pieces if p is not None]:
-                return whole
+                return flat
         device = bucket.buffer().device
-        whole = torch.cat(
+        flat = torch.cat(
             [
                 torch.zeros(size, dtype=torch.float32, device=device) if piece is None else piece
                 for piece, size in zip(pieces, sizes, strict=True)
             ]
         )
-        self._residuals |= zip(parameters, torch.split(whole, sizes), strict=True)
-        return whole
+        self._residuals |= zip(parameters, torch.split(flat, sizes), strict=True)
+        return flat
 
 
 def quantized_hook(

@@ -93,13 +93,13 @@ class Reducer:
         if residual is not None:
             x += residual
         mine = header(kind, number, x, self.coder.mark)
-        found = exchange.agree(mine, x.device)
+        headers = exchange.agree(mine, x.device)
         self.traffic.exchanges += 1
         self.traffic.in_32_bits += 8 * (world - 1) * x.numel() // world
         if self.nonfinite != "propagate":
             hint = "" if self.nonfinite is None else "; nonfinite='propagate' passes them on"
-            exchange.refuse_bad(found, hint)
-        elif any(each.bad for each in found):
+            exchange.refuse_bad(headers, hint)
+        elif any(sent.bad for sent in headers):
             return x.fill_(torch.nan)
         parts = split(x, world)
         starts = [0]
@@ -118,7 +118,7 @@ class Reducer:
             for owner, (part, start) in enumerate(zip(parts, starts, strict=False))
         ]
         size = self.coder.nbytes(parts[rank].numel())
-        sizes = [0 if other == rank else size for other in range(world)]
+        sizes = [0 if r == rank else size for r in range(world)]
         received = exchange.swap(messages, sizes, mine.place)
         result = self._summed(received, parts[rank], rank)
         count = torch.tensor(world, dtype=torch.float32, device=x.device)
@@ -127,31 +127,31 @@ class Reducer:
         message = self.coder.encode(result, key(GATHER, starts[rank]))
         sizes = [self.coder.nbytes(part.numel()) for part in parts]
         gathered = exchange.gather(message, sizes, mine.place)
-        left = [None] * world if residual is None else split(residual, world)
-        for owner, (part, kept) in enumerate(zip(parts, left, strict=True)):
-            if kept is not None and owner != rank:
-                torch.sub(part, self.coder.decode(messages[owner], part.numel()), out=kept)
+        errors = [None] * world if residual is None else split(residual, world)
+        for owner, (part, error) in enumerate(zip(parts, errors, strict=True)):
+            if error is not None and owner != rank:
+                torch.sub(part, self.coder.decode(messages[owner], part.numel()), out=error)
             self.coder.decode(gathered[owner], part.numel(), part)
-            if kept is not None and owner == rank:
-                torch.sub(result, part, out=kept)
+            if error is not None and owner == rank:
+                torch.sub(result, part, out=error)
                 if divide:
-                    kept *= count
+                    error *= count
         return x
 
-    def _summed(self, received: Sequence[Tensor], own: Tensor, rank: int) -> Tensor:
+    def _summed(self, received: Sequence[Tensor], part: Tensor, rank: int) -> Tensor:
         """The sum of a part over ranks, in their order; in memory that the next exchange uses."""
-        size = own.numel()
-        if self._memory.numel() < 2 * size or self._memory.device != own.device:
-            self._memory = own.new_empty(2 * size)
-        total, other = self._memory[:size], self._memory[size : 2 * size]
+        size = part.numel()
+        if self._memory.numel() < 2 * size or self._memory.device != part.device:
+            self._memory = part.new_empty(2 * size)
+        total, decoded = self._memory[:size], self._memory[size : 2 * size]
         for number, message in enumerate(received):
-            into = other if number else total
+            into = decoded if number else total
             if number != rank:
                 self.coder.decode(message, size, into)
             elif number == 0:
-                total.copy_(own)
+                total.copy_(part)
             if number:
-                total += own if number == rank else other
+                total += part if number == rank else decoded
         return total
 
 

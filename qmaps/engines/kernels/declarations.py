@@ -99,15 +99,15 @@ def read_rules(folder: Path = FOLDER) -> tuple[KernelRule, ...]:
             try:
                 if kind == "SCALARS":
                     name, *names = arguments.split(",")
-                    scalars[name] = tuple(each.strip() for each in names)
+                    scalars[name] = tuple(scalar.strip() for scalar in names)
                 elif kind == "SAME_SCALARS":
-                    name, other = arguments.split(",")
-                    scalars[name] = scalars[other.strip()]
+                    name, original = arguments.split(",")
+                    scalars[name] = scalars[original.strip()]
                 else:
-                    found = _rule(arguments, scalars)
-                    if (key := (found.name, found.states)) in made:
+                    rule = _rule(arguments, scalars)
+                    if (key := (rule.name, rule.states)) in made:
                         raise ValueError("the rule is declared twice")
-                    made[key] = found
+                    made[key] = rule
             except (KeyError, ValueError) as error:
                 raise ValueError(
                     f"{header.name}: QMAPS_{kind}({arguments}) cannot be read: {error}"
@@ -120,8 +120,8 @@ def headers(folder: Path = FOLDER) -> list[Path]:
 
     Those without rules, which others use, come first; both kinds are sorted by name.
     """
-    found = sorted(folder.glob("*.hpp"))
-    return sorted(found, key=lambda header: any(k == "RULE" for k, _ in _declarations(header)))
+    paths = sorted(folder.glob("*.hpp"))
+    return sorted(paths, key=lambda header: any(k == "RULE" for k, _ in _declarations(header)))
 
 
 def includes(folder: Path = FOLDER) -> str:
@@ -143,16 +143,16 @@ def enumeration(kind: type[Enum], name: str | None = None) -> str:
         kind: the enumeration.
         name: its name in C++; the same as in Python if left out.
     """
-    members = ", ".join(f"{in_cpp(each.name)} = {each.value}" for each in kind)
+    members = ", ".join(f"{in_cpp(member.name)} = {member.value}" for member in kind)
     return f"enum {name or kind.__name__} : int {{ {members} }};\n"
 
 
 def enumerations_text() -> str:
     """All `ENUMERATIONS`, and ``kEnumerators``, which lists them for the Python module."""
     rows = "".join(
-        f'    {{"{kind.__name__}", "{each.name}", {in_cpp(each.name)}}},\n'
+        f'    {{"{kind.__name__}", "{member.name}", {in_cpp(member.name)}}},\n'
         for kind in ENUMERATIONS
-        for each in kind
+        for member in kind
     )
     return (
         "#pragma once\n\nnamespace qmaps {\n\n"
@@ -175,14 +175,14 @@ def in_cpp(name: str) -> str:
 def _declarations(header: Path) -> list[tuple[str, str]]:
     """The macros of a header: SCALARS, SAME_SCALARS or RULE, and what is between the brackets."""
     text = header.read_text(encoding="utf-8")
-    found = re.findall(r"^QMAPS_(SCALARS|SAME_SCALARS|RULE)\((.*?)\)$", text, re.M | re.S)
-    if len(found) != len(re.findall(r"^\s*QMAPS_(?:SCALARS|SAME_SCALARS|RULE)\b", text, re.M)):
+    macros = re.findall(r"^QMAPS_(SCALARS|SAME_SCALARS|RULE)\((.*?)\)$", text, re.M | re.S)
+    if len(macros) != len(re.findall(r"^\s*QMAPS_(?:SCALARS|SAME_SCALARS|RULE)\b", text, re.M)):
         raise ValueError(f"{header.name}: a declaration does not begin or end its line")
-    return [(kind, " ".join(arguments.split())) for kind, arguments in found]
+    return [(kind, " ".join(arguments.split())) for kind, arguments in macros]
 
 
 def _rule(arguments: str, scalars: dict[str, tuple[str, ...]]) -> KernelRule:
-    name, states, factoring, norms, type_ = (each.strip() for each in arguments.split(",", 4))
+    name, states, factoring, norms, type_ = (text.strip() for text in arguments.split(",", 4))
     if not re.fullmatch(r'"[\w ]*"', states):
         raise ValueError("its states are names between quotation marks")
     return KernelRule(
@@ -191,7 +191,7 @@ def _rule(arguments: str, scalars: dict[str, tuple[str, ...]]) -> KernelRule:
         scalars[name],
         type_,
         {"kNoNorms": False, "kTakesNorms": True}[norms],
-        {in_cpp(each.name): each for each in Factoring}[factoring],
+        {in_cpp(kind.name): kind for kind in Factoring}[factoring],
     )
 
 

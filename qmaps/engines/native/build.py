@@ -34,8 +34,8 @@ def checkout(package: Path = PACKAGE) -> Path | None:
         package: the folder of the package.
     """
     # Wheels leave this file out.
-    there = (package / BUILD[0]).is_file() and (package.parent / "pyproject.toml").is_file()
-    return package.parent if there else None
+    complete = (package / BUILD[0]).is_file() and (package.parent / "pyproject.toml").is_file()
+    return package.parent if complete else None
 
 
 def command(package: Path = PACKAGE) -> str:
@@ -48,14 +48,14 @@ def command(package: Path = PACKAGE) -> str:
         return f"pip install --editable {shlex.quote(str(tree))}"
     again = "pip install --force-reinstall --no-deps --no-cache-dir"
     try:
-        about = json.loads(distribution("qmaps").read_text("direct_url.json") or "{}")
+        origin = json.loads(distribution("qmaps").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
-        about = {}
-    url = str(about.get("url", ""))
+        origin = {}
+    url = str(origin.get("url", ""))
     if not url or url.endswith(".whl"):  # from an index
         return f"{again} --no-binary qmaps qmaps"
-    if "vcs_info" in about:
-        url = f"{about['vcs_info']['vcs']}+{url}"
+    if "vcs_info" in origin:
+        url = f"{origin['vcs_info']['vcs']}+{url}"
     return f"{again} {shlex.quote(f'qmaps @ {url}')}"
 
 
@@ -70,14 +70,14 @@ def newer_source(module: Path | None = None, package: Path = PACKAGE) -> Path | 
         Its path in the source tree.
     """
     if module is None:
-        found = getattr(native.core, "__file__", None)
-        module = None if found is None else Path(found)
+        file = getattr(native.core, "__file__", None)
+        module = None if file is None else Path(file)
     if module is None or checkout(package) is None:
         return None
     files = [package / name for name in BUILD]
     for folder in SOURCES:
-        files += [each for each in (package / folder).rglob("*") if each.suffix in SUFFIXES]
-    newest = max((each for each in files if each.is_file()), key=lambda each: each.stat().st_mtime)
+        files += [path for path in (package / folder).rglob("*") if path.suffix in SUFFIXES]
+    newest = max((path for path in files if path.is_file()), key=lambda path: path.stat().st_mtime)
     late = newest.stat().st_mtime > module.stat().st_mtime
     return newest.relative_to(package.parent) if late else None
 

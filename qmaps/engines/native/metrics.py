@@ -121,9 +121,9 @@ class UpdateErrors:
             a first moment that does not; and, for absolute errors and for relative ones, their
             number, their sum, and the quantiles and the maximum (empty without elements).
         """
-        found = self._errors.summary(list(levels), torch.get_num_threads())
-        numel, collapsed, total, ranks, kept, relative, relative_ranks = found
-        return numel, collapsed, [numel, total, ranks], [kept, relative, relative_ranks]
+        sums = self._errors.summary(list(levels), torch.get_num_threads())
+        numel, collapsed, total, ranks, absolute, relative, relative_ranks = sums
+        return numel, collapsed, [numel, total, ranks], [absolute, relative, relative_ranks]
 
 
 def add_update_grid(
@@ -168,10 +168,10 @@ def supports_tensor(t: QuantizedTensor) -> bool:
     )
 
 
-def _moment(given: Tensor | QuantizedTensor) -> tuple[Any, ...]:
-    if isinstance(given, Tensor):
-        return None, None, address(given), []
-    q = given.quantizer
+def _moment(moment: Tensor | QuantizedTensor) -> tuple[Any, ...]:
+    if isinstance(moment, Tensor):
+        return None, None, address(moment), []
+    q = moment.quantizer
     return tensors.stored(
-        given.packed, given.scales, q.normalizer, q.map, given.shape, brief=q.map.counted
+        moment.packed, moment.scales, q.normalizer, q.map, moment.shape, brief=q.map.counted
     )

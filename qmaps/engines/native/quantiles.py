@@ -48,11 +48,11 @@ def leading_bits(x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
         and the number of elements that are NaN or infinite.
     """
     x = _readable(x)
-    found = torch.empty(3, ranks.numel(), dtype=torch.int64)
+    counts = torch.empty(3, ranks.numel(), dtype=torch.int64)
     bad = core.leading_bits(
-        *_elements(x), address(ranks), ranks.numel(), address(found), threads(x.numel())
+        *_elements(x), address(ranks), ranks.numel(), address(counts), threads(x.numel())
     )
-    return found, bad
+    return counts, bad
 
 
 def add_quantiles(x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor) -> int:

@@ -62,14 +62,14 @@ def codebook(map_: Map, *, brief: bool = False) -> Any:
 @functools.lru_cache(maxsize=4096)
 def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
     """Position of each element's scale; None if the engine does not support the normalizer."""
-    found = normalizer.geometry(shape)
-    if found is None or len(found.parts) > 8 or found.arrays > 8:
+    scales = normalizer.geometry(shape)
+    if scales is None or len(scales.parts) > 8 or scales.arrays > 8:
         return None
-    if found.log and found.parts[0].divisor > MAX_LOG_BLOCK:
+    if scales.log and scales.parts[0].divisor > MAX_LOG_BLOCK:
         return None
-    if found.ratio and found.parts[0].divisor == 1 < found.parts[0].count:
+    if scales.ratio and scales.parts[0].divisor == 1 < scales.parts[0].count:
         return None
-    if any(part.rms for part in found.parts) and not _local(found, shape):
+    if any(part.rms for part in scales.parts) and not _local(scales, shape):
         return None
     parts = [
         (
@@ -80,17 +80,17 @@ def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
             KINDS[part.stored].value,
             part.rms,
         )
-        for part in found.parts
+        for part in scales.parts
     ]
-    return core.Geometry(parts, found.log, found.arrays, found.quantile, found.ratio)
+    return core.Geometry(parts, scales.log, scales.arrays, scales.quantile, scales.ratio)
 
 
-def _local(found: Geometry, shape: tuple[int, ...]) -> bool:
+def _local(geometry: Geometry, shape: tuple[int, ...]) -> bool:
     """Return True if each block is encoded by itself, as ``Geometry::local_block`` tells."""
-    part = found.parts[0]
-    whole = part.divisor * (8 if part.divisor % 8 else 1)
+    part = geometry.parts[0]
+    block = part.divisor * (8 if part.divisor % 8 else 1)
     again = part.divisor * part.count < torch.Size(shape).numel()
-    return len(found.parts) == 1 and part.ends is None and whole <= LONGEST_BLOCK and not again
+    return len(geometry.parts) == 1 and part.ends is None and block <= LONGEST_BLOCK and not again
 
 
 def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
@@ -121,10 +121,10 @@ def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
         map_: as in `supports`, of at most 8 bits: codes are unpacked to one byte each.
         shape: the shape of the tensor.
     """
-    found = normalizer.geometry(shape)
-    if found is None or any(part.stored is not Stored.FLOAT32 for part in found.parts):
+    geometry = normalizer.geometry(shape)
+    if geometry is None or any(part.stored is not Stored.FLOAT32 for part in geometry.parts):
         return False
-    if found.quantile or map_.position_rounding or any(part.rms for part in found.parts):
+    if geometry.quantile or map_.position_rounding or any(part.rms for part in geometry.parts):
         return False
     return map_.bits <= BYTE and supports(normalizer, map_, shape)
 

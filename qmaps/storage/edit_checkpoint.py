@@ -82,13 +82,13 @@ def put(path: Path, start: int, length: int, tensor: Tensor) -> None:
             file.seek(start)
             copy.write(file.read(length))
         with editing([stream]):
-            found = checkpoint.load(stream, mmap=True)
-            if type(found) is not Tensor or found.shape != tensor.shape:
+            stored = checkpoint.load(stream, mmap=True)
+            if type(stored) is not Tensor or stored.shape != tensor.shape:
                 raise BadValueError(
-                    f"{str(path)!r} has {type(found).__name__} at byte {start}; expected a tensor "
+                    f"{str(path)!r} has {type(stored).__name__} at byte {start}; expected a tensor "
                     f"of shape {tuple(tensor.shape)}"
                 )
-            found.copy_(tensor)
+            stored.copy_(tensor)
         with path.open("r+b") as file, stream.open("rb") as changed:
             file.seek(start)
             shutil.copyfileobj(changed, file)
@@ -111,7 +111,7 @@ def renumber(path: Path, key: str, old: float, new: float) -> None:
         zipfile.BadZipFile: the file is damaged.
     """
     with zipfile.ZipFile(path, "a") as archive:
-        (record,) = (each for each in archive.infolist() if each.filename.endswith("/data.pkl"))
+        (record,) = (entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl"))
         content = archive.read(record)
         changed = _renumbered(content, key, old, new)
         if changed != content:
@@ -126,11 +126,11 @@ def _renumbered(content: bytes, key: str, old: float, new: float) -> bytes:
     texts: dict[Any, Any] = {}  # what the pickle remembers, where that is text
     last: Any = None
     changed = b""
-    kept, found = 0, False
+    copied, matched = 0, False
     for (opcode, argument, position), end in zip(steps, ends, strict=True):
         if opcode.name == "FRAME":  # says how long what follows is, and may be left out
-            changed += content[kept:position]
-            kept = end
+            changed += content[copied:position]
+            copied = end
         elif "PUT" in opcode.name:
             texts[argument] = last
         elif opcode.name == "MEMOIZE":
@@ -142,8 +142,8 @@ def _renumbered(content: bytes, key: str, old: float, new: float) -> bytes:
         else:
             if last == key and opcode.name in NUMBERS and argument == old:
                 number = pickle.dumps(type(argument)(new), 2)[2:-1]  # without its frame
-                changed += content[kept:position] + number
-                kept = end
-                found = True
+                changed += content[copied:position] + number
+                copied = end
+                matched = True
             last = None
-    return changed + content[kept:] if found else content
+    return changed + content[copied:] if matched else content
