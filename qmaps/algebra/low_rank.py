@@ -7,9 +7,9 @@
 - codes of the rest ``X - P R^T`` under ``B128/DE@4s``, with P and R as they decode.
 
 It decodes to ``P R^T`` plus the rest. One product with S and one with P is a power iteration. S is
-the R of the tensor that was encoded before (`after`), so that over the steps of an optimizer P
+the R of the tensor encoded before (`after`), so over the steps of an optimizer P
 follows the largest singular vectors; without one, S is drawn at random, the same each time, and the
-iteration is repeated `FIRST` times. Quantization then errs in the rest, which is small where few
+iteration is repeated `FIRST` times. Quantization then errs in the rest, small if few
 singular values are large, as in a momentum, and only little in the directions of the large ones.
 
 Tensors that are no matrices, or have as many rows or columns as the rank or fewer, are quantized as
@@ -51,7 +51,7 @@ _SPEC = re.compile(r"lowrank(\d+)\((.*)\)\+(.*)", re.IGNORECASE | re.ASCII | re.
 
 
 def parts_of(spec: str) -> tuple[int, str, str] | None:
-    """Rank, the factors' spec and that of the rest; None if the spec has no low-rank part."""
+    """Rank, spec of the factors and spec of the rest; None if the spec has no low-rank part."""
     text = spec.strip()
     if len(text) > LONGEST:
         return None  # which `parse` refuses
@@ -93,7 +93,7 @@ class LowRank:
 
     @property
     def prefix(self) -> str:
-        """Part of the spec before that of the rest."""
+        """Part of the spec before the rest's."""
         return f"lowrank{self.rank}({self.factors.spec})+"
 
     def shapes(self, shape: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -113,7 +113,7 @@ class LowRank:
 
         Args:
             x: float32 of shape (m, n), with `shapes`.
-            after: the tensor that was encoded before, with a low-rank part of this rank or without.
+            after: the tensor encoded before, with a low-rank part of this rank or without.
             out: the factors to write into; new ones if None.
 
         Returns:
@@ -134,7 +134,7 @@ class LowRank:
         return residual, factors
 
     def _iterated(self, x: Tensor, after: QuantizedTensor | None) -> tuple[Tensor, Tensor]:
-        """P and R by power iterations on finite x, whose products neither over- nor underflow."""
+        """P and R by power iterations on finite x, without over- or underflow of products."""
         size = x.abs().max()
         size = torch.where(size > 0, size, 1)
         unit = x / size
@@ -169,7 +169,7 @@ class LowRank:
 
 
 def unsupported_reason(q: Quantizer) -> str:
-    """Return why a quantizer cannot be that of factors or of a rest; empty if it can."""
+    """Reason why a quantizer cannot encode factors or a rest; empty if it can."""
     if not q.map.signed:
         return "must be signed"
     if q.map.fitted or isinstance(q.map, Codebook):

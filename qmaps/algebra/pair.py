@@ -36,7 +36,7 @@ class Pair:
         pair: Pair | str | tuple[str | Quantizer | None, str | Quantizer | None],
         codebooks: Iterable[Codebook] = (),
     ) -> Pair:
-        """The pair that a spec, or a tuple of two specs or quantizers, names.
+        """Pair of a spec, or of a tuple of two specs or quantizers.
 
         Args:
             pair: ``"FIRST + SECOND"``, or a tuple of two specs or quantizers, in which None
@@ -44,7 +44,7 @@ class Pair:
             codebooks: maps of your own, found in specs by their label.
 
         Raises:
-            SpecError: not two parts, or a part that does not parse.
+            SpecError: not two parts, or a part cannot be parsed.
             BadTypeError: `pair` is neither a str, a tuple nor a `Pair`.
         """
         if isinstance(pair, Pair):

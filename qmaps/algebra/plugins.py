@@ -23,8 +23,8 @@ A package names them in its metadata, as entry points::
 Maps, normalizers and metrics are loaded when qmaps is imported, figures with `qmaps.figures`,
 formats of checkpoints with `qmaps.capture.conversion`, and an optimizer when
 ``qmaps.optim.MyAdam`` is asked for.
-Specs, the command line and the laboratory know them under the names that their classes declare, and
-engines run them as they run ours. One that cannot be loaded, or that has a name of ours in any
+Specs, the command line and the laboratory know them by the names their classes declare, and
+engines run them as they run ours. One with an import error, or with a name of ours in any
 letter case, is left out, with a warning.
 """
 
@@ -59,6 +59,6 @@ def install() -> None:
 
 
 def optimizer(name: str) -> type | None:
-    """The optimizer of that name of another package, or None where there is none."""
+    """The optimizer of this name of another package, or None."""
     cls = dict(load_entry_points(entry_points(group="qmaps.optimizers", name=name))).get(name)
     return cls if isinstance(cls, type) else None

@@ -3,7 +3,7 @@
 Level i is ``offset + i * (1 - 2 * offset) / (num - 1)``; with the default offset this is
 ``(i + 1/2) / num``. A level p lies at the position ``p * (n - 1)`` among n elements in ascending
 order, and between two of them the value is interpolated linearly in float64, as by
-``torch.quantile`` (which refuses more than 16 million elements).
+``torch.quantile`` (limited to 16 million elements).
 
 Tensors on the CPU are read by the native engine where it is built. It returns the same bits, does
 not sort more than it must, and needs at most a quarter of the tensor's elements as memory, beside a
@@ -49,7 +49,7 @@ class Executor(Protocol):
     def leading_bits(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
         """Each rank's cell: its leading bits, the counts of elements below it and in it.
 
-        The second result is the number of elements that are NaN or infinite.
+        The second result is the number of NaN or infinite elements.
         """
 
     def add_quantiles(
@@ -63,7 +63,7 @@ class Executor(Protocol):
             size: elements of a stretch, from 1 to `LONGEST`.
             below: int64 of shape (num,), the lower rank of each quantile in a stretch, from 0 to
                 ``size - 1``.
-            fraction: float64 of shape (num,), how far the quantile lies from that rank towards
+            fraction: float64 of shape (num,), distance of the quantile from this rank towards
                 the next, in [0, 1).
             sums: float64 of shape (num,), changed in place.
 
@@ -105,7 +105,7 @@ def approximate(x: Tensor, num: int = 256, offset: float | None = None) -> Tenso
     of a cell evenly over it: of m elements the k-th (from 0) stands at ``(k + 1/2) / m`` of the
     cell's width. Magnitudes below ``2**-135`` count as zero.
 
-    A cell is at most ``2**-9`` as wide as its values are large. So a quantile that is exactly
+    A cell is at most ``2**-9`` as wide as its values are large. So an exact quantile
     ``low + fraction * (high - low)`` is off by at most ``2**-9 * max(|low|, |high|) + 2**-135``,
     besides rounding; data with a smooth density comes far closer.
 

@@ -36,22 +36,21 @@ FORMAT = 1
 class QuantizedTensor:
     """Packed codes and scales of one tensor.
 
-    It is not a torch tensor: call `dequantize` to compute with its values. Codes that the
-    codebook does not have stand for its last value.
+    It is not a torch tensor: call `dequantize` to compute with its values. Codes
+    beyond the codebook's size stand for its last value.
 
     Attributes:
-        quantizer: what made it; a fitted map is frozen in it.
+        quantizer: its quantizer; a fitted map is frozen in it.
         shape: shape of the tensor.
         packed: 1-D uint8; see `qmaps.engines.packing` for the order of bits.
         scales: the normalizer's parts; see its `layout`.
-        key: names the random numbers that decoding takes away, where the quantizer is dithered;
-            None elsewhere. It is that of the last encoding, and not counted in `nbytes`.
-        beside: the quantized tensors that `Quantizer.beside` describes: a low-rank part, and under
+        key: names the random numbers subtracted in decoding, if the quantizer is dithered;
+            else None. It is the last encoding's key, and not counted in `nbytes`.
+        beside: the quantized tensors of `Quantizer.beside`: a low-rank part, and under
             error feedback the residual of the last encoding.
 
     Raises:
-        BadValueError: `packed`, `scales` and `beside` are not what the quantizer needs for this
-            shape.
+        BadValueError: `packed`, `scales` or `beside` does not fit the quantizer and the shape.
         BadTypeError: `key` is None and the quantizer dithered, or the other way round.
     """
 
@@ -67,9 +66,9 @@ class QuantizedTensor:
         self._check_sizes()
 
     def check(self) -> None:
-        """Raise unless `packed` and `scales` have the sizes, dtypes and memory that are needed.
+        """Raise unless `packed` and `scales` have the required sizes, dtypes and memory.
 
-        That was checked when this was made, but tensors can be resized or freed afterwards.
+        The constructor checks it, too, but tensors can be resized or freed afterwards.
         """
         self._check_sizes()
         for part in (self.packed, *self.scales):
@@ -155,7 +154,7 @@ class QuantizedTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the codes, the scales, `beside`, and a codebook that belongs to this tensor."""
+        """Bytes of the codes, the scales, `beside`, and a codebook of this tensor alone."""
         total = nbytes_of(self.quantizer.map, self.packed.nbytes, self.scales)
         return total + sum(part.nbytes for part in self.beside)
 
@@ -172,7 +171,7 @@ class QuantizedTensor:
         return replace(self, packed=self.packed.to(device), scales=scales, beside=beside)
 
     def clone(self) -> QuantizedTensor:
-        """A copy that shares no storage."""
+        """A copy with storage of its own."""
         scales = tuple(scale.clone() for scale in self.scales)
         beside = tuple(part.clone() for part in self.beside)
         return replace(self, packed=self.packed.clone(), scales=scales, beside=beside)
@@ -183,7 +182,7 @@ class QuantizedTensor:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> QuantizedTensor:
-        """Read what `save` wrote."""
+        """Read a tensor written by `save`."""
         tensors = load(path)
         if list(tensors) != ["tensor"]:
             raise BadValueError(
@@ -226,7 +225,7 @@ class QuantizedTensor:
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:
-    """Return an operator that raises, because codes do not have it."""
+    """Return an operator that raises: codes do not support it."""
 
     def refuse(*_: object) -> NoReturn:
         raise BadTypeError(
@@ -246,7 +245,7 @@ for _name in (
 
 
 def encoded_by(t: QuantizedTensor, key: RoundingKey | None) -> None:
-    """Note the key of an encoding that wrote into `t`; as its codes, it changes in place."""
+    """Set the key of the last encoding into `t`, in place like its codes."""
     object.__setattr__(t, "key", key)
 
 
@@ -268,7 +267,7 @@ def add_residual(x: Tensor, after: QuantizedTensor | None) -> Tensor:
 
 
 def restored(t: QuantizedTensor, x: Tensor | None = None) -> Tensor:
-    """Values that `t` was quantized from, as far as known: decoded, plus the residual.
+    """Best known values of `t` before quantization: decoded, plus the residual.
 
     Args:
         t: the quantized tensor.
@@ -284,7 +283,7 @@ def restored(t: QuantizedTensor, x: Tensor | None = None) -> Tensor:
 
 
 def to_plain(t: QuantizedTensor) -> dict[str, Any]:
-    """`t` as a dict of tensors, strings and numbers, which ``torch.load`` reads safely."""
+    """`t` as a dict of tensors, strings and numbers, safe for ``torch.load``."""
     return {
         **described(t.quantizer),
         "format": FORMAT,
@@ -302,7 +301,7 @@ def _parts(t: QuantizedTensor) -> dict[str, Any]:
 
 
 def keyed(key: RoundingKey | None) -> dict[str, Any]:
-    """The entry ``key`` of a saved tensor, whose value is a dict of ints; none without a key."""
+    """Entry ``key`` of a saved tensor, a dict of ints; none without a key."""
     if key is None:
         return {}
     fields = {name: value for name, value in asdict(key).items() if name != "runs"}
@@ -310,14 +309,14 @@ def keyed(key: RoundingKey | None) -> dict[str, Any]:
 
 
 def check_key(q: Quantizer, key: object) -> None:
-    """Raise unless `key` is what a tensor of this quantizer needs: a key where it is dithered."""
+    """Raise unless `key` fits the quantizer: a key if it is dithered, else None."""
     if not (isinstance(key, RoundingKey) if q.dithered else key is None):
         needed = "a RoundingKey" if q.dithered else "None"
         raise BadTypeError(f"key={shown(key)} of a quantized tensor must be {needed} for {q.spec}")
 
 
 def key_from_dict(plain: Mapping[str, Any]) -> RoundingKey | None:
-    """Read the key that `keyed` wrote."""
+    """Read a key written by `keyed`."""
     if "key" not in plain:
         return None
     fields = dict(plain["key"])
@@ -326,7 +325,7 @@ def key_from_dict(plain: Mapping[str, Any]) -> RoundingKey | None:
 
 
 def described(q: Quantizer) -> dict[str, Any]:
-    """A quantizer as its spec, and where that names no map, as its codebook."""
+    """A quantizer as its spec, with its codebook if the spec names no map."""
     if not isinstance(q.map, Codebook):
         return {"spec": q.spec}
     fields = {
@@ -343,7 +342,7 @@ def described(q: Quantizer) -> dict[str, Any]:
 
 
 def quantizer_in(plain: Mapping[str, Any]) -> Quantizer:
-    """Read the quantizer that `described` wrote."""
+    """Read a quantizer written by `described`."""
     if "codebook" not in plain:
         if (parts := parts_of(plain["spec"])) is None:
             return _composed(*parse(plain["spec"]))
@@ -427,7 +426,7 @@ def save(tensors: Mapping[str, QuantizedTensor], path: str | os.PathLike[str]) -
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
-    """Read what `save` wrote.
+    """Read tensors written by `save`.
 
     Raises:
         BadValueError: the file is missing, truncated, or not of this kind.

@@ -31,15 +31,15 @@ from qmaps.normalize.base import Made, Normalizer, Scales
 
 
 def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quantizer:
-    """The quantizer that a spec names.
+    """Quantizer of a spec.
 
     Args:
         spec: such as ``"B128/DE@4s"``; a `Quantizer` is returned as it is.
         codebooks: maps of your own, found in the spec by their label.
 
     Raises:
-        SpecError: an unknown normalizer, map or field, a width that the map does not have, or
-            parts that do not go together.
+        SpecError: an unknown normalizer, map or field, a width unknown to the map, or parts
+            of different kinds.
 
     >>> q = quantizer("b128/de@4S")
     >>> str(q)
@@ -71,10 +71,10 @@ class Quantizer:
 
     Attributes:
         normalizer: gives the scales.
-        map: gives the codebook; a floating-point format becomes that of `Map.for_scales` under
-            scales that are powers of two or 1.
-        rounding: how values become codes.
-        low_rank: the low-rank part that matrices have besides, such as that of
+        map: gives the codebook; a floating-point format becomes `Map.for_scales` if scales are
+            powers of two or 1.
+        rounding: rounding of values to codes.
+        low_rank: the additional low-rank part of matrices, as in
             ``lowrank4(B128/DE@8s)+B128/DE@4s``; None for none.
 
     Args:
@@ -129,7 +129,7 @@ class Quantizer:
             raise SpecError(f"{self.spec}: the quantizer of the rest {why}")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what pickle kept; versions before 0.2 kept `stochastic` instead of `rounding`."""
+        """Set pickled fields; versions before 0.2 have `stochastic` instead of `rounding`."""
         fields = dict(state)
         if "rounding" not in fields:
             old = fields.pop("stochastic", False)
@@ -148,7 +148,7 @@ class Quantizer:
 
     @property
     def error_feedback(self) -> bool:
-        """True if it keeps what rounding loses (``+ef4``, ``+ef8``; `qmaps.algebra.feedback`)."""
+        """True if it keeps rounding errors (``+ef4``, ``+ef8``; `qmaps.algebra.feedback`)."""
         return self.rounding.residual_bits is not None
 
     @property
@@ -156,7 +156,7 @@ class Quantizer:
         """True if zeros decode to zeros, whatever other elements are.
 
         Maps such as `linear` and `quantile-normal` do not hold 0, and neither do signed `power2`
-        and `power3`. A fitted map may hold it or not, so that the answer is False.
+        and `power3`. For a fitted map it is False, since the values are unknown.
 
         >>> quantizer("B64/DE@4s").keeps_zero, quantizer("B64/linear@4s").keeps_zero
         (True, False)
@@ -177,14 +177,14 @@ class Quantizer:
         return " and ".join(part for part in (prefix, suffix) if part)
 
     def beside(self, shape: Sequence[int]) -> tuple[tuple[Quantizer, tuple[int, ...]], ...]:
-        """The quantizers and shapes of the tensors that are kept beside a tensor's codes.
+        """Quantizers and shapes of the tensors stored beside a tensor's codes.
 
         Args:
             shape: the shape of the tensor.
 
         Returns:
-            Those of a low-rank part (`qmaps.algebra.low_rank`), if a matrix has one, and last that
-            of the residual under error feedback (``+ef4``; `qmaps.algebra.feedback`).
+            A pair per factor of a low-rank part (`qmaps.algebra.low_rank`), and last one for
+            the residual under error feedback (``+ef4``; `qmaps.algebra.feedback`).
         """
         parts: tuple[tuple[Quantizer, tuple[int, ...]], ...] = ()
         if self.low_rank is not None:
@@ -221,7 +221,7 @@ class Quantizer:
         )
 
     def nbytes(self, shape: Sequence[int]) -> int:
-        """Bytes that a tensor of this shape takes: `QuantizedTensor.nbytes` before there is one."""
+        """Bytes of a quantized tensor of this shape, as `QuantizedTensor.nbytes`."""
         scales = 0
         for dtype, part in self.normalizer.layout(tuple(shape)):
             scales += dtype.itemsize * math.prod(part)
@@ -235,9 +235,9 @@ class Quantizer:
         return codes + scales + torch.float32.itemsize * entries + parts
 
     def fit(self, x: Tensor) -> Quantizer:
-        """This quantizer with the codebook of a fitted map frozen to that of `x`.
+        """This quantizer with the codebook of a fitted map fitted to `x` and frozen.
 
-        A quantizer whose map is a formula, or frozen already, is returned as it is.
+        A quantizer with a formula or a frozen codebook is returned as it is.
 
         Raises:
             NonFiniteError, BadValueError, BadTypeError: as `quantize`.
@@ -295,7 +295,7 @@ class Quantizer:
     ) -> QuantizedTensor:
         """As `quantize` for float32 `x`, without a check for NaN, infinity or negative elements.
 
-        What shares a scale with a non-finite element decodes to non-finite values, so none
+        Elements that share a scale with a non-finite one decode to non-finite values, so none
         becomes a finite number silently; only exact zeros under ``logB`` stay 0. There a negative
         element counts as NaN; under other normalizers unsigned maps take it to their lowest code.
 
@@ -322,11 +322,11 @@ class Quantizer:
         key: RoundingKey | None = None,
         after: QuantizedTensor | None = None,
     ) -> QuantizedTensor:
-        """As `quantize_unchecked` with scales from elsewhere: those of a whole that `x` is part of.
+        """As `quantize_unchecked` with scales of the whole tensor, of which `x` is a part.
 
         Args:
             x: float32.
-            scales: in the parts that the normalizer's `layout` describes for the shape of `x`.
+            scales: in the parts of the normalizer's `layout` for the shape of `x`.
             key: as for `quantize`.
             after: as for `quantize`.
 
@@ -385,7 +385,7 @@ class Quantizer:
         return frozen._with_others(y, packed, scales, noise, factors, out)
 
     def _encodable(self, x: Tensor, y: Tensor) -> Tensor:
-        """Values to encode: `y`, which is `x` plus the residual, as engines take it."""
+        """Values to encode: `y`, the sum of `x` and the residual, as engines take it."""
         return y if y is x or self.map.signed else y.clamp(min=0)
 
     def _with_others(
@@ -397,13 +397,13 @@ class Quantizer:
         factors: tuple[QuantizedTensor, ...],
         out: QuantizedTensor | None = None,
     ) -> QuantizedTensor:
-        """The quantized tensor of these codes of `y`, with all that belongs to it.
+        """Quantized tensor of these codes of `y`, with scales, residual and factors.
 
         Args:
-            y: what the codes are of: the rest where there is a low-rank part.
+            y: encoded values: the rest if there is a low-rank part.
             packed: its codes.
             scales: its scales.
-            noise: the key of the random numbers that it took.
+            noise: the key of its random numbers.
             factors: its low-rank part; the codes are then those of the rest.
             out: the tensor whose codes and scales these are; the others are written into it.
         """
@@ -465,10 +465,10 @@ class Quantizer:
     def measured(
         self, x: Tensor, *, keep: bool = True
     ) -> tuple[dict[str, float], Tensor | QuantizedTensor | None]:
-        """As `error`, and if `keep` also what became of `x`, quantized or decoded.
+        """Metrics as in `error`, and if `keep` also `x` quantized or decoded.
 
-        The native and the CUDA engine quantize and measure in one pass, without storing what `x`
-        decodes to, nor codes that are not kept; as long as every metric has a form for sums.
+        The native and the CUDA engine quantize and measure in one pass, without storing decoded
+        values or unneeded codes, as long as every metric has a form for sums.
         """
         from qmaps import metrics
 
@@ -495,7 +495,7 @@ class Quantizer:
         return fit_each([self], x)[0] if isinstance(self.map, FittedMap) else self
 
     def _refuse_bad(self, x: Tensor) -> None:
-        """Raise if `x` holds values that cannot be quantized."""
+        """Raise if `x` holds NaN or infinity."""
         _refuse(~x.isfinite(), "NaN or infinite", "only finite values can be quantized", True)
         if not self.map.signed:
             _refuse(x < 0, "negative", f"{self.map.spec} is unsigned; use a signed map", False)
@@ -511,8 +511,8 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
 
     Args:
         quantizers: at least one.
-        x: float32, float16 or bfloat16 of any shape. Where elements are not finite, the fit looks
-            at the others: what shares a scale with them decodes to NaN whatever the codebook.
+        x: float32, float16 or bfloat16 of any shape. The fit ignores non-finite elements
+            and those sharing a scale with them, which decode to NaN with any codebook.
     """
     normalizer = quantizers[0].normalizer
     x = x.float()

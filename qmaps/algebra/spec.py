@@ -1,8 +1,8 @@
 """Spec strings such as ``B128/DE@4s``, ``B32x8&rank1/linear@4u+sr``.
 
 ``NORM[SUFFIX]["&"NORM[SUFFIX]]"/"[TRANSFORM":"]MAP["("field=value,...")"]"@"BITS["s"|"u"][ROUNDING]``,
-read without regard to case and written in one canonical form. A suffix such as ``x8`` tells in
-which format scales are stored (`qmaps.normalize.scale_format`). A transform such as ``sqrt`` may
+read without regard to case and written in one canonical form. A suffix such as ``x8`` names
+the format of stored scales (`qmaps.normalize.scale_format`). A transform such as ``sqrt`` may
 come before the map (`qmaps.maps.transformed`). A rounding is ``+sr``, ``+dither``,
 ``+ef4`` or ``+ef8`` (`qmaps.algebra.rounding`).
 """
@@ -46,8 +46,7 @@ def parse(
     """Normalizer, map and rounding.
 
     Raises:
-        SpecError: names the spec, the part that is wrong, what is allowed, and the nearest
-            match.
+        SpecError: names the spec, the wrong part, the allowed values, and the nearest match.
     """
     stripped = spec.strip()
     if len(stripped) > LONGEST:
@@ -67,7 +66,7 @@ def parse(
 
 
 def parse_map(text: str, codebooks: Iterable[Codebook] = ()) -> maps.Map:
-    """The map that the part of a spec after ``/`` names, such as ``DE@4s``."""
+    """Map of the part of a spec after ``/``, such as ``DE@4s``."""
     match = _ONE_MAP.fullmatch(text.strip()) if len(text) <= LONGEST else None
     if match is None:
         raise SpecError(f"map={shown(text)} does not have the form MAP@BITS[s|u], such as DE@4s")
@@ -78,7 +77,7 @@ def parse_map(text: str, codebooks: Iterable[Codebook] = ()) -> maps.Map:
 
 
 def parse_normalizer(text: str) -> normalize.Normalizer:
-    """The normalizer that the part of a spec before ``/`` names."""
+    """Normalizer of the part of a spec before ``/``."""
     if len(text) > LONGEST:
         raise SpecError(
             f"normalizer={shown(text)} has {len(text)} characters; at most {LONGEST} are allowed"
@@ -127,7 +126,7 @@ def _map(match: re.Match[str], codebooks: Iterable[Codebook]) -> maps.Map:
 
 
 def _transformed(transform: str, name: str, match: re.Match[str]) -> Transformed:
-    """The map after a transform; of its fields `nearest` is that of `Transformed`."""
+    """The map after a transform; its field `nearest` belongs to `Transformed`."""
     if named(transform) is None:
         raise SpecError(f"unknown transform {shown(transform)}; allowed are {', '.join(written())}")
     fields = [field.strip() for field in (match["fields"] or "").split(",") if field.strip()]

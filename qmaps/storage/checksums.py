@@ -1,8 +1,8 @@
-"""Checksums (XXH3, 64 bits) of the files that qmaps writes, and where each kind stores them.
+"""Checksums (XXH3, 64 bits) of the files of qmaps, and their places.
 
-- A file that is read whole (JSON, Parquet) holds a seal: the checksum of all of its other bytes.
-- A safetensors file, of which single tensors are read, has a checksum of each in its metadata.
-- A file of ``torch.save`` is a zip archive, which has CRC-32 checksums; ``torch.load`` ignores
+- A file read in one piece (JSON, Parquet) holds a seal: the checksum of all of its other bytes.
+- A safetensors file has a checksum of each tensor in its metadata.
+- A file of ``torch.save`` is a zip archive with CRC-32 checksums; ``torch.load`` ignores
   them.
 
 Files of earlier versions have no seal and no such metadata; they are read without a check.
@@ -89,7 +89,7 @@ def with_checksums(metadata: Mapping[str, str], tensors: Mapping[str, str]) -> d
     """Add checksums to the metadata of a safetensors file.
 
     Args:
-        metadata: the other metadata, of which the first checksum is made.
+        metadata: the other metadata, covered by the first checksum.
         tensors: the checksum of each tensor, by name.
 
     Returns:
@@ -124,7 +124,7 @@ def check_archive(path: Path | IO[bytes], *, large: bool = True) -> None:
     """Verify the checksum of every record of a zip archive, reading all of it once.
 
     Args:
-        path: the archive, or a file that is open for reading.
+        path: the archive, or a file open for reading.
         large: whether to verify records of more than 256 KiB, too.
 
     Archives without checksums, as after ``torch.serialization.set_crc32_options(False)``, are not
@@ -157,7 +157,7 @@ def check_archive(path: Path | IO[bytes], *, large: bool = True) -> None:
 
 
 def mend_archive(file: IO[bytes]) -> None:
-    """Make the checksums of a zip archive those of its records, which were changed in place.
+    """Update the checksums of a zip archive after its records were changed in place.
 
     Args:
         file: the archive, open for reading and writing. Its records are not compressed; torch

@@ -1,7 +1,7 @@
 """Folders of ``torch.distributed.checkpoint``: one tensor is read at a time, and no code is run.
 
-The file ``.metadata`` is a pickle that says where in the ``.distcp`` files each tensor's chunks
-are. It is read with classes of our own in place of torch's, so no name in it is ever imported.
+The file ``.metadata`` is a pickle of the position of each tensor's chunks in the ``.distcp``
+files. It is read with classes of our own in place of torch's, so no name in it is ever imported.
 Each chunk is a stream of ``torch.save``.
 """
 
@@ -79,7 +79,7 @@ class StoredTensor:
         key: its key in the checkpoint.
         shape: its shape.
         dtype: its dtype.
-        chunks: the blocks that it consists of.
+        chunks: its blocks.
     """
 
     key: str
@@ -131,8 +131,8 @@ class Stored:
     Attributes:
         tensors: by key.
         objects: positions of other objects, by key.
-        paths: the keys and indices of the nested dict that was saved which lead to a key, for keys
-            of which the checkpoint says it.
+        paths: the keys and indices in the saved nested dict that lead to a key, if the checkpoint
+            has them.
     """
 
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
@@ -167,7 +167,7 @@ def contents(folder: str | os.PathLike[str]) -> Stored:
 
 
 class _Record:
-    """In place of a class of torch's: it keeps what the pickle says of the object."""
+    """Replacement of a class of torch's with the object's pickled contents."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -192,7 +192,7 @@ PLAIN: dict[str, Any] = {"torch.Size": torch.Size, "collections.OrderedDict": Or
 
 
 class _Unpickler(pickle._Unpickler):
-    """The one in Python: that in C allocates as much memory as an index in the file says."""
+    """Python's unpickler: the one in C allocates as much memory as an index in the file says."""
 
     dispatch = {  # noqa: RUF012
         code: load
@@ -282,7 +282,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _check_files(stored: Stored) -> None:
-    """Raise if a file is missing, or ends before the last stream that is said to be in it."""
+    """Raise if a file is missing, or ends before its last stream."""
     ends: dict[Path, tuple[int, str]] = {}
     places = [(part, key) for key, part in stored.objects.items()]
     places += [(chunk.part, t.key) for t in stored.tensors.values() for chunk in t.chunks]

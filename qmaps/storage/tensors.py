@@ -103,7 +103,7 @@ def _taken(arrays: dict[str, Tensor], name: str, plain: dict[str, Any]) -> int:
 
 
 def _given(arrays: Mapping[str, Tensor], name: str, parts: int) -> dict[str, Any]:
-    """The codes and the scales that `_taken` moved."""
+    """The codes and the scales moved by `_taken`."""
     return {
         "packed": arrays[f"{name}.packed"],
         "scales": [arrays[f"{name}.scale{part}"] for part in range(parts)],
