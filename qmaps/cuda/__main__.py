@@ -1,4 +1,4 @@
-"""``python -m qmaps.cuda``: compile kernels where there is no GPU, and see what they take."""
+"""``python -m qmaps.cuda``: compile kernels without a GPU, and print their registers and memory."""
 
 from __future__ import annotations
 

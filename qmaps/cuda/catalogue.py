@@ -1,4 +1,4 @@
-"""Kernels with the template arguments that users need, to be compiled without a GPU."""
+"""Kernels with the usual template arguments, to be compiled without a GPU."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _splits() -> list[Entry]:
 
 
 def _rules() -> list[Entry]:
-    """Every rule, with bfloat16 parameters that are rounded stochastically."""
+    """Every rule, with bfloat16 parameters rounded stochastically."""
     made = []
     for rule in rules().values():
         formats = [FORMATS["B256/DE@8s"] for state in rule.states if state != FACTORED]

@@ -1,4 +1,4 @@
-"""Codebooks on a device, in the form that kernels search."""
+"""Codebooks on a device, in the form searched by kernels."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Guesses:
 
     Attributes:
         shift: the floats of a bucket have equal bits, without the sign, from this bit up.
-        first: those bits of the first bucket, which also holds all smaller magnitudes.
+        first: those bits of the first bucket; it also holds all smaller magnitudes.
         buckets: the number of buckets of each sign; the last one holds all larger magnitudes.
         counts: uint8: a count for each positive bucket, then one for each negative bucket if there
             are negative limits; else negative numbers take the first bucket.
-        steps: halvings that remain for the search: at most ``2**steps - 1`` limits of a bucket are
+        steps: remaining halvings of the search: at most ``2**steps - 1`` limits of a bucket are
             not counted.
     """
 
@@ -43,9 +43,9 @@ class Guesses:
 
 
 def guesses(limits: np.ndarray) -> Guesses:
-    """The table of at most `MAX_GUESSES` entries that leaves the fewest halvings.
+    """The table of at most `MAX_GUESSES` entries with the fewest remaining halvings.
 
-    Of tables that leave equally few, it is the smallest.
+    Of several such tables, it is the smallest.
 
     Args:
         limits: ascending float32 of shape (count,), with at most 255 elements.
@@ -144,7 +144,7 @@ class Half:
 
 @cached(512)
 def half(map_: Map) -> Half | None:
-    """The 16-bit format whose numbers a map of 16 bits holds; None for other maps."""
+    """The 16-bit format with the same numbers as a map of 16 bits; None for other maps."""
     values = table(map_)
     last = values.numel() - 1
     zero = last // 2 if float(values[0]) < 0 else 0
@@ -161,7 +161,7 @@ class Wide:
     Attributes:
         below: uint16 of shape (65536,): the number of limits below all floats with these upper 16
             bits, in the order of numbers.
-        steps: halvings that remain: at most ``2**steps - 1`` limits share those bits.
+        steps: remaining halvings: at most ``2**steps - 1`` limits share those bits.
     """
 
     below: np.ndarray
@@ -185,11 +185,11 @@ def wide_searches(map_: Map) -> tuple[Wide, Wide]:
 
 @dataclass(frozen=True)
 class Searching:
-    """The template arguments of ``Format`` that say how codes are found.
+    """Template arguments of ``Format`` for the search of codes.
 
     Attributes:
         signed: whether some limits are negative and have guesses of their own.
-        steps: halvings that remain after the first guess.
+        steps: halvings after the first guess.
     """
 
     signed: bool
@@ -253,7 +253,7 @@ class DeviceCodebook:
             self._add(self.described[name], "below", wide.below)
 
     def _add(self, record: np.ndarray, name: str, data: np.ndarray) -> None:
-        """A table, whose address a field becomes."""
+        """Add a table; its address is written to a field."""
         self._places.append((record, name, sum(map(len, self._pieces))))
         content = data.tobytes()
         self._pieces.append(content + bytes(-len(content) % 16))

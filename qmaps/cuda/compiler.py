@@ -91,7 +91,7 @@ def missing() -> str:
 
 
 def architectures() -> list[str]:
-    """The architectures that NVRTC compiles for, such as "sm_90", oldest first."""
+    """Architectures supported by NVRTC, such as "sm_90", oldest first."""
     from cuda.bindings import nvrtc
 
     return [f"sm_{number}" for number in nvrtc.nvrtcGetSupportedArchs()[1]]
@@ -188,7 +188,7 @@ def _digest(entry: Entry, arch: str) -> str:
 
 @functools.cache
 def source_digest() -> str:
-    """A digest of the files that kernels are compiled from."""
+    """Digest of the source files of kernels."""
     files = sorted(
         [*SOURCES.glob("*.cuh"), *(ROOT / "qmaps" / "engines" / "kernels").rglob("*.hpp")]
     )

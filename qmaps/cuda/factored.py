@@ -1,4 +1,4 @@
-"""States that have fewer elements than their parameter, on the CUDA engine."""
+"""States with fewer elements than their parameter, on the CUDA engine."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def work_of(members: list[int], shapes: list[tuple[int, ...]]) -> Work:
 
 
 def slices(shape: tuple[int, ...]) -> ScaleLayout:
-    """The layout of maxima over the slices of every dimension, which kernels treat as scales."""
+    """The layout of maxima over the slices of every dimension, treated as scales by kernels."""
     shape = shape or (1,)
     parts = [slice_part(shape, dim, dim) for dim in range(len(shape))]
     return ScaleLayout(Geometry(tuple(parts), len(parts)), 0)

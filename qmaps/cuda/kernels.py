@@ -1,4 +1,4 @@
-"""The kernels of ``src``, by the file that defines each."""
+"""The kernels of ``src`` and the files that define them."""
 
 from __future__ import annotations
 

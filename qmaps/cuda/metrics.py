@@ -41,14 +41,14 @@ def measure(
     Args:
         engine: the engine of the device of `x`.
         x: float32, float16 or bfloat16, not empty.
-        normalizer: a normalizer that `tensors.measures` supports.
-        map_: a map that `tensors.measures` supports.
+        normalizer: a normalizer supported by `tensors.measures`.
+        map_: a map supported by `tensors.measures`.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         keep: whether to store the codes.
 
     Returns:
         Sums, with `codes` on the CPU; packed codes (None without `keep`); scales; and `Flags`
-        or-ed together. Where that is not 0, the others are meaningless.
+        or-ed together. If they are not 0, the others are meaningless.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()

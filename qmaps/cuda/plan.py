@@ -1,6 +1,6 @@
 """Whole optimizer steps on the CUDA engine: a few launches for all parameters.
 
-The host waits for nothing. What changes from step to step is counted and computed on the device
+The host waits for nothing. Step counts and step scalars are computed on the device
 (``src/begin.cuh``). Addresses of gradients and hyper-parameters are passed as arguments of launches
 where they have changed. A step can therefore be recorded in a CUDA graph, after one step outside
 it. Dithered states are an exception, for the host notes the key of each encoding, and so is
@@ -89,7 +89,7 @@ class CudaSteps(StepEngine):
         return not wide and fused_supports(rule, parameter, supports, roundings=tuple(Rounding))
 
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
-        """A plan for parameters that it supports; states that are missing are created."""
+        """A plan for supported parameters; missing states are created."""
         if recording():
             raise BackendError(
                 "step() cannot be recorded in a CUDA graph yet; first take one step with the same "
@@ -100,7 +100,7 @@ class CudaSteps(StepEngine):
 
 @dataclass
 class Batch:
-    """Parameters of one kind, which one launch steps.
+    """Parameters of one kind, stepped by one launch.
 
     Attributes:
         rule: the C++ type of the update rule.
@@ -108,7 +108,7 @@ class Batch:
         codebooks: the codebook of each state; None for a state in float32.
         residuals: the codebook of its residual; None without error feedback.
         gradients: the C++ type of the gradients.
-        multi_block: whether some states have scales that span more than one block.
+        multi_block: whether some states have scales over more than one block.
         members: the parameters, as rows of the table of parameters.
     """
 
@@ -126,7 +126,7 @@ class Spans:
 
     Attributes:
         grids: whether some multi-block scales are codes of grids.
-        rounds: whether some are not stored as the maxima that they are computed from.
+        rounds: whether some are stored in another form than their maxima.
         pieces: rows of ``MultiBlockItem``: parameter, state, part and chunk.
     """
 
@@ -162,7 +162,7 @@ class Spans:
         self._add_multi_block(target["scales"], index, place, scale_layout, value.scales)
 
     def add_slices(self, index: int, shape: tuple[int, ...], states: Sequence[Tensor]) -> None:
-        """Describe statistics that are maxima over slices; addresses are set by `place`.
+        """Describe maxima over slices; addresses are set by `place`.
 
         Args:
             index: the row of the parameter in the table.
@@ -196,7 +196,7 @@ class Spans:
             device: where the memory is allocated.
 
         Returns:
-            The memory, which must live as long as the table; None if there are no such scales.
+            The memory, to be kept as long as the table; None if there are no such scales.
         """
         if not self._multi_block:
             return None
@@ -277,7 +277,7 @@ class CudaPlan(FusedPlan):
         self._engine.launch(kernel("begin_step"), blocks, begin)
 
     def _take_factored(self, scale: Tensor | None) -> None:
-        """Update statistics of rows and columns, on which all later kernels may depend."""
+        """Update statistics of rows and columns before all other kernels."""
         for place, name in enumerate(("factored_sums", "finish_factored")):
             for batch, work in zip(self._batches, self._factored_work, strict=True):
                 items, count = work[place]
@@ -287,7 +287,7 @@ class CudaPlan(FusedPlan):
                 self._engine.launch_over(kernel(name, batch.kind), blocks, argument)
 
     def _take_norms(self, scale: Tensor | None) -> None:
-        """Compute norms and what rules derive from them; new states may depend on it."""
+        """Compute norms and values derived from them; new states may depend on it."""
         for name in ("step_norms", "finish_norms"):
             for batch, (items, count) in zip(self._batches, self._items, strict=True):
                 argument = self._argument(batch, items, count, scale)
@@ -350,14 +350,14 @@ class CudaPlan(FusedPlan):
             self._words = words
 
     def _write_resets(self) -> None:
-        """Tell the device since which step each parameter's states have been averages."""
+        """Tell the device the step of each parameter's last reset."""
         resets = [int(parameter.storage.get(RESET, 0)) for parameter in self._parameters]
         if resets != self._resets:
             self._write(self._reset_table, np.array(resets, dtype=np.int64).view(np.uint64))
             self._resets = resets
 
     def _write_keys(self) -> None:
-        """Tell the device by which keys the codes of dithered states were made."""
+        """Tell the device the last keys of dithered states."""
         keys = np.zeros(len(self._dithered), dtype=layout.NOISE)
         for number, dithered in enumerate(self._dithered):
             describe_noise(keys[number], dithered.key)
@@ -450,7 +450,7 @@ class CudaPlan(FusedPlan):
         return sums
 
     def _batch(self, parameter: ParameterStep, dtype: torch.dtype, values: Sequence[Any]) -> Batch:
-        """The batch of a parameter that is stepped in `dtype`, with these states."""
+        """The batch of a parameter stepped in `dtype`, with these states."""
         formats: list[str] = []
         codebooks: list[DeviceCodebook | None] = []
         residuals: list[DeviceCodebook | None] = []
@@ -505,7 +505,7 @@ class CudaPlan(FusedPlan):
 
 
 def _books(parameter: ParameterStep) -> int:
-    """Number of codebooks that a kernel copies to shared memory to step a parameter."""
+    """Number of codebooks copied to shared memory to step a parameter."""
     quantizers = [state.quantizer for state in parameter.states if state.quantizer is not None]
     narrow = sum(q.map.bits <= BYTE for q in quantizers)
     return narrow + sum(q.error_feedback for q in quantizers)

@@ -42,7 +42,7 @@ class Quantiles:
     """Elements of a stretch that a block of threads sorts."""
 
     def order_statistics(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
-        """The elements of `x`, of shape (n,), that ascending order has at these ranks.
+        """The elements of `x`, of shape (n,), at these ranks in ascending order.
 
         Args:
             x: float32, float16, bfloat16; others are converted to float32.
@@ -138,7 +138,7 @@ class Quantiles:
 
 
 def passes(ranks: int, bits: int) -> int:
-    """The most passes over the data that `bits` may need, one per digit; unneeded ones are quick.
+    """Maximum number of passes over the data for `bits`, one per digit; unneeded ones are quick.
 
     Args:
         ranks: the number of ranks, 1 to `layout.MAX_RANKS`.

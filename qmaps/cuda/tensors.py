@@ -45,7 +45,7 @@ class ScaleLayout:
 
     Attributes:
         geometry: the lists of scales.
-        block: elements of a block that is encoded at once: a power of two from 8 to `layout.TILE`,
+        block: elements of a block encoded at once: a power of two from 8 to `layout.TILE`,
             where each block has scales of its own. 0 for all others: scales that span more than one
             block or depend on those of others, or belong to blocks of other sizes.
     """
@@ -60,17 +60,17 @@ class ScaleLayout:
 
     @property
     def grids(self) -> bool:
-        """True if some scales are codes of a grid that depends on all of them."""
+        """True if some scales are codes of a grid over all scales."""
         return any(part.ends is not None for part in self.geometry.parts)
 
     @property
     def rounds(self) -> bool:
-        """True if some scales are not stored as the maxima that they are computed from."""
+        """True if some scales are stored in another form than their maxima."""
         return self.geometry.log or not all(part.plain for part in self.geometry.parts)
 
     @property
     def scaling(self) -> str:
-        """The ``Scaling`` of ``src/codebook.cuh`` of blocks that are encoded at once."""
+        """The ``Scaling`` of ``src/codebook.cuh`` of blocks encoded at once."""
         part = self.geometry.parts[0]
         if self.geometry.quantile:
             return "kQuantile"
@@ -137,7 +137,7 @@ def format_name(
         scale_layout: the layout of the scales.
         stochastic: whether codes are rounded stochastically.
         dithered: whether they are dithered.
-        residual: bits in which error feedback keeps what encoding loses; 0 without it.
+        residual: bits per residual of error feedback; 0 without it.
     """
     search = searching(map_, stochastic=stochastic)
     flags = [str(flag).lower() for flag in (scale_layout.log, stochastic, search.signed)]
@@ -157,7 +157,7 @@ class Places(NamedTuple):
     Attributes:
         fresh: of its maxima; -1 for none, as for the others.
         grid: of its grid.
-        made: of what is to be stored of new scales: 2 bytes each.
+        made: of the new scales to be stored: 2 bytes each.
     """
 
     fresh: int = -1
@@ -179,7 +179,7 @@ class Workspace:
 
         Args:
             scale_layout: the layout of the scales.
-            fresh_floats: whether scales that are stored in float32 get maxima of their own, too.
+            fresh_floats: whether scales stored in float32 get maxima of their own, too.
 
         Returns:
             The places of each part.
@@ -199,7 +199,7 @@ class Workspace:
         return at
 
     def memory(self, device: torch.device) -> Tensor:
-        """Allocate all that was reserved: zeros, float32 of shape (floats,)."""
+        """Allocate the reserved memory: zeros, float32 of shape (floats,)."""
         return torch.zeros(self._floats, dtype=torch.float32, device=device)
 
 
@@ -272,17 +272,17 @@ def quantize(
     Args:
         engine: the engine of the device of all tensors.
         x: float32, float16 or bfloat16.
-        normalizer: a normalizer that `supports` accepts.
-        map_: a map that `supports` accepts.
+        normalizer: a normalizer accepted by `supports`.
+        map_: a map accepted by `supports`.
         key: names the random numbers of rounding, without `runs`; None rounds to nearest.
         out: packed codes and scales to write into, contiguous; None allocates them.
         dithered: round with subtractive dither instead of stochastically.
         check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
 
     Returns:
-        Packed codes (1-D uint8), scales, and what `check` found: `Flags` or-ed together. Where that
-        is not 0, `out` is unchanged, and codes and scales that were allocated are meaningless.
-        Without `check` the third value means nothing.
+        Packed codes (1-D uint8), scales, and the result of `check`: `Flags` or-ed together. If it
+        is not 0, `out` is unchanged, and allocated codes and scales are meaningless. Without
+        `check` the third value means nothing.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
@@ -338,7 +338,7 @@ def prepare(
         key: names the random numbers of stochastic rounding; None rounds to nearest.
 
     Returns:
-        Memory that must live until the last launch with `task`.
+        Memory to be kept until the last launch with `task`.
     """
     memory = _place_scales(engine, task, scale_layout, scales)
     if key is not None:
@@ -352,7 +352,7 @@ def prepare(
 def _make_scales(
     engine: Engine, task: np.ndarray, dtype: torch.dtype, scale_layout: ScaleLayout
 ) -> None:
-    """Compute the new scales of a tensor whose `ScaleLayout.block` is 0."""
+    """Compute the new scales of a tensor if `ScaleLayout.block` is 0."""
     engine.launch_over(kernel("find_maxima", DTYPES[dtype]), tiles(int(task["numel"])), task)
     if scale_layout.grids:
         engine.launch_over(kernel("find_tensor_ends"), chunks(scale_layout), task)
@@ -362,11 +362,11 @@ def _make_scales(
 
 
 def store_scales(engine: Engine, task: np.ndarray, scale_layout: ScaleLayout) -> None:
-    """Store the scales that `prepare` rounded; all others are stored already.
+    """Store the scales rounded by `prepare`; all others are stored already.
 
     Args:
         engine: the engine of the device.
-        task: the ``Tensor`` that `prepare` filled in.
+        task: the ``Tensor`` filled in by `prepare`.
         scale_layout: the layout of the scales.
     """
     if scale_layout.rounds and not scale_layout.block:
@@ -389,10 +389,10 @@ def dequantize(
         engine: the engine of the device of all tensors.
         packed: 1-D uint8 packed codes, contiguous.
         scales: scales in the parts of ``normalizer.layout(out.shape)``, contiguous.
-        normalizer: a normalizer that `supports` accepts.
-        map_: a map that `supports` accepts.
+        normalizer: a normalizer accepted by `supports`.
+        map_: a map accepted by `supports`.
         out: contiguous float32, float16 or bfloat16, of the tensor's shape.
-        dithered_by: the key that they were dithered with, without `runs`; None if they were not.
+        dithered_by: the key they were dithered with, without `runs`; None if they were not.
 
     Raises:
         BadValueError: a tensor is not contiguous, or has a wrong number of elements.
@@ -416,12 +416,12 @@ def describe_stored(
 
     Args:
         engine: the engine of the device.
-        task: a ``Tensor``, whose scales are filled in in place.
+        task: a ``Tensor``; its scales are filled in.
         scale_layout: the layout of the scales.
         scales: the stored scales.
 
     Returns:
-        Memory that must live until the last launch with `task`.
+        Memory to be kept until the last launch with `task`.
     """
     memory = _place_scales(engine, task, scale_layout, scales)
     if scale_layout.grids:
@@ -450,7 +450,7 @@ def described(x: Tensor, packed: Tensor | None, map_: Map, scale_layout: ScaleLa
         scale_layout: the layout of the scales.
 
     Returns:
-        A record of dtype `layout.TENSOR`; fields that are not filled in are 0.
+        A record of dtype `layout.TENSOR`; other fields are 0.
 
     Raises:
         BadValueError: a tensor is not contiguous, or `packed` has a wrong number of bytes.

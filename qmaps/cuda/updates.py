@@ -86,8 +86,8 @@ class UpdateErrors:
             levels: levels of nearest-rank quantiles, above 0 and at most 1.
 
         Returns:
-            Elements; how many of them have a second moment that decodes to 0 but is not, under
-            a first moment that does not; and, for absolute errors and for relative ones, their
+            Number of elements; number of nonzero second moments decoded to 0 where the first
+            moment is not; and, for absolute errors and for relative ones, their
             number, their sum, and the quantiles and the maximum (empty without elements).
         """
         totals = self._totals.cpu().numpy().view(layout.UPDATE_TOTALS)[0]
@@ -99,7 +99,7 @@ class UpdateErrors:
         return self._numel, int(totals["collapsed"]), kinds[0], kinds[1]
 
     def _ranked(self, kind: int, count: int, levels: Sequence[float]) -> list[float]:
-        """Quantiles and the maximum of the `count` errors of one kind that are not left out."""
+        """Quantiles and the maximum of the `count` errors of one kind, without those left out."""
         if count == 0:
             return []
         ranks = [math.ceil(level * count) - 1 for level in levels] + [count - 1]
@@ -131,12 +131,12 @@ def add_update_grid(
     """Add the update errors of one parameter to sums by pair of codes.
 
     The host waits for nothing. Elements are sorted by cell, `SEGMENT` at a time; ``src/grid.cuh``
-    says why and in what order they are added, which no launch changes.
+    defines their order of addition, equal for all launches.
 
     Args:
         engine: the engine of the device of all tensors.
         exact: the exact update, float32 and contiguous.
-        first: the first moment, a quantized tensor that `supports_tensor` accepts.
+        first: the first moment, a quantized tensor accepted by `supports_tensor`.
         second: the second moment, like `first`.
         eps: Adam's `eps`.
         sums: count, absolute and relative error, and elements with u != 0: contiguous float64
@@ -191,7 +191,7 @@ def _describe(
     second: Tensor | QuantizedTensor,
     eps: float,
 ) -> list[Tensor]:
-    """Fill in ``Updates``; the tensors that are returned must live until the last launch."""
+    """Fill in ``Updates``; keep the returned tensors until the last launch."""
     target["exact"], target["numel"], target["eps"] = address(exact), exact.numel(), eps
     memory = []
     for row, moment in ((target["first"], first), (target["second"], second)):

@@ -1,8 +1,8 @@
-"""Scales of whole tensors that several processes keep in shards.
+"""Scales of whole tensors sharded over several processes.
 
-A scale that spans shards, such as a column's maximum under `rank1` where rows are split, is the
-maximum over the shards. All maxima of a step go into one collective for each process group. What a
-format of scales, such as 8-bit grids, needs to know of all of them goes into a second one.
+A scale over several shards, such as a column's maximum under `rank1` where rows are split, is the
+maximum over the shards. All maxima of a step go into one collective for each process group. Statistics
+of all scales, such as the ends of 8-bit grids, go into a second one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _TOP = 0x7FFFFFFF
 
 
 class Request(NamedTuple):
-    """A tensor whose scales are wanted.
+    """A request for the scales of a tensor.
 
     Attributes:
         normalizer: computes the scales.
         scales: those of the local part of the tensor, float32, before they are stored in another
             format; of the shapes of `unformatted_shapes`.
-        shard: what part of the whole tensor the local part is.
+        shard: the local part's box in the whole tensor.
     """
 
     normalizer: Normalizer
@@ -50,8 +50,8 @@ class SharedScales(NamedTuple):
     """The scales of a local part, as the whole tensor has them.
 
     Attributes:
-        stored: in the parts that the normalizer's `layout` describes for the local shape.
-        floats: what these stand for: float32 of the shapes of `unformatted_shapes`.
+        stored: in the parts of the normalizer's `layout` for the local shape.
+        floats: the values of `stored`: float32 of the shapes of `unformatted_shapes`.
     """
 
     stored: Scales
@@ -124,7 +124,7 @@ def _without_format(normalizer: Normalizer) -> Normalizer:
 
 @dataclass
 class _Leaf:
-    """A normalizer that is not a minimum of others, and its scales as far as they are computed."""
+    """A normalizer other than a minimum, and its computed scales."""
 
     request: Request
     inner: Normalizer
@@ -141,7 +141,7 @@ class _Leaf:
             yield _Leaf(request, inner, format_, list(islice(scales, count)))
 
     def floats(self) -> Scales:
-        """The float32 scales that those which are stored stand for."""
+        """The values of the stored scales in float32."""
         scales = tuple(self.scales)
         return scales if self.format is None else self.format.read(scales)
 
@@ -151,7 +151,7 @@ class _Leaf:
         return self.format is not None and self.format.shared > 0
 
     def wide(self) -> list[tuple[int, Groups]]:
-        """Scales that span shards, with the groups that they span."""
+        """Scales over several shards, with their process groups."""
         dims = len(self.request.shard.shape)
         numbered = [
             (number, self.request.shard.groups(extent.over(dims)))
@@ -161,7 +161,7 @@ class _Leaf:
         return [(number, groups) for number, groups in numbered if groups]
 
     def end_bits(self) -> Tensor:
-        """The ends of the local grid, so that the largest bits are those of the whole grid's."""
+        """Bits of the ends of the local grid; their maxima are the whole grid's."""
         assert self.format is not None
         bits = self.format.ends(self.scales).abs().view(torch.int32)
         # No scale but zeros: anything is below its lower end.

@@ -1,13 +1,13 @@
-"""Quantized tensors row by row, so that a checkpoint can be cut between any two rows.
+"""Quantized tensors row by row, for checkpoints cut between any two rows.
 
 A row holds the elements of one index of the first dimension, along which ``fully_shard`` splits.
-Its codes fill whole bytes. It comes with the scales of the blocks that it lies in, and with its
-phase: the position in its block at which it begins. `torch.distributed.checkpoint` can therefore
+Its codes fill whole bytes. It comes with the scales of its blocks, and with its phase:
+the position of its beginning in its block. `torch.distributed.checkpoint` can therefore
 give rows to another number of processes, where they become a shard again:
 
-- scales of slices (`rank1`, `row`, ...) and blocks that begin where they did stay bit for bit;
+- scales of slices (`rank1`, `row`, ...) and blocks with the same beginning stay bit for bit;
 - where a new shard begins inside a block, its rows are decoded and encoded again with blocks of its
-  own. That happens where rows are not a multiple of blocks and shards move, and costs one rounding.
+  own. It happens if rows are not a multiple of blocks and shards move, and costs one rounding.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _always: ContextVar[bool] = ContextVar("rows", default=False)
 
 @contextmanager
 def by_rows() -> Iterator[None]:
-    """Within the block, state_dicts of parameters that are not in shards are by rows as well.
+    """Make state_dicts of unsharded parameters by rows as well, within the block.
 
-    A single process can then write checkpoints of `torch.distributed.checkpoint` that several
-    processes read, and read those that several have written.
+    A single process can then write checkpoints of `torch.distributed.checkpoint` for several
+    processes, and read those of several.
     """
     token = _always.set(True)
     try:
@@ -81,7 +81,7 @@ class Rows:
             (rows, blocks of a row), scales of slices are as stored.
         phases: one tensor for each stored part: int32 of shape (rows,) for blocks, else empty.
         key: names the random numbers of these rows, where the quantizer is dithered.
-        beside: the same rows of each tensor that is kept beside the codes (`Quantizer.beside`).
+        beside: the same rows of each tensor stored beside the codes (`Quantizer.beside`).
     """
 
     quantizer: Quantizer
@@ -154,7 +154,7 @@ class Rows:
         )
 
     def joined(self) -> QuantizedTensor:
-        """The quantized tensor of these rows, which must be `aligned`."""
+        """The quantized tensor of these rows; they must be `aligned`."""
         rows, width = _sides(self.local_shape)
         scales = []
         for extent, scale in zip(_extents(self.quantizer, self.shape), self.scales, strict=True):
@@ -171,9 +171,9 @@ class Rows:
         )
 
     def restored(self) -> Tensor:
-        """Values that these rows were quantized from, if known: `decoded`, plus the residual.
+        """Best known values before quantization: `decoded`, plus the residual.
 
-        The residual is that of error feedback; without it this is `decoded`.
+        The residual is error feedback's; without it this is `decoded`.
         """
         values = self.decoded()
         if not self.quantizer.error_feedback:
@@ -209,10 +209,10 @@ def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
 
     Args:
         t: a whole tensor, or a shard of one.
-        shard: what part of the whole tensor `t` is; None for a whole tensor.
+        shard: the box of `t` in the whole tensor; None for a whole tensor.
 
     Returns:
-        The dict that `read` takes. Its tensors are DTensors where there is a `shard`.
+        The dict for `read`. Its tensors are DTensors if there is a `shard`.
     """
     rows = Rows.of(t)
     shape = t.shape if shard is None else shard.shape
@@ -250,7 +250,7 @@ def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
 
     Args:
         plain: the dict.
-        shard: the shard whose rows are wanted; None for all rows.
+        shard: the shard of the rows; None for all rows.
 
     Raises:
         BadValueError: the parts do not fit together.
@@ -315,7 +315,7 @@ def _of_beside(place: int, plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moved(key: RoundingKey | None, elements: int) -> RoundingKey | None:
-    """The key of what begins this many elements later."""
+    """The key with its offset moved by a number of elements."""
     return None if key is None else replace(key, offset=key.offset + elements)
 
 
@@ -383,7 +383,7 @@ def _sides(shape: Shape) -> tuple[int, int]:
 
 
 def _blocks(width: int, block: int) -> int:
-    """Largest number of blocks that a row can touch."""
+    """Largest number of blocks in a row."""
     if width % block == 0:
         return width // block
     return (width + block - 2) // block + 1

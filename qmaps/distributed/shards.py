@@ -1,8 +1,8 @@
-"""Shards: the part of a whole tensor that this process holds.
+"""Shards: this process's part of a whole tensor.
 
 A `DTensor` (``fully_shard``, HSDP, tensor parallelism) has a mesh and placements. This module turns
-them into a box: the position of the local tensor in the whole tensor, and the process groups that
-hold the rest.
+them into a box: the position of the local tensor in the whole tensor, and the process groups of
+the rest.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def local(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Shard:
-    """A box of a whole tensor: the part that this process holds.
+    """A box of a whole tensor: this process's part.
 
     Attributes:
         shape: the shape of the whole tensor.
         local_shape: the shape of the box.
         offsets: the index of the box's first element in each dimension.
-        splits: for each mesh dimension, the tensor's dimension that it splits, or None.
+        splits: for each mesh dimension, the tensor dimension split by it, or None.
         mesh: the DTensor's device mesh.
     """
 
@@ -104,7 +104,7 @@ class Shard:
         return all(dim in (None, 0) for dim in self.splits)
 
     def groups(self, dims: Iterable[int] | None = None) -> Groups:
-        """The process groups over which any of these dimensions (all by default) is split."""
+        """Process groups that split any of these dimensions, all by default."""
         wanted = None if dims is None else {dim % len(self.shape) for dim in dims}
         return tuple(
             self.mesh.get_group(number)
@@ -119,10 +119,10 @@ class Shard:
         return x
 
     def following(self, dims: Sequence[int | None]) -> Shard:
-        """The box of a tensor whose dimensions are dimensions of this one.
+        """The box of a tensor with some of this one's dimensions.
 
         Args:
-            dims: for each dimension of the other tensor the dimension of this one that it follows;
+            dims: for each dimension of the other tensor its dimension in this one;
                 None for a dimension of size 1.
         """
         return Shard(
@@ -137,7 +137,7 @@ class Shard:
         )
 
     def of_rows(self, x: Tensor, *, split: bool) -> Shard:
-        """The box of a local tensor whose rows are split as those of this one, or not at all.
+        """The box of a local tensor, with rows split as this one's, or not at all.
 
         Args:
             x: the local tensor.
@@ -158,7 +158,7 @@ class Shard:
         return [Replicate() if split is None else Split(split) for split in self.splits]
 
     def distributed(self, x: Tensor) -> Tensor:
-        """A DTensor of which `x` is the local part."""
+        """A DTensor with `x` as the local part."""
         from torch.distributed.tensor import DTensor
 
         placements = self.placements()

@@ -1,8 +1,8 @@
-"""Addresses of tensors: every address that an engine reads from or writes to comes from here.
+"""Addresses of tensors: every address used by an engine comes from here.
 
 An engine reads memory, not tensors. Every tensor that passes the checks of this module is therefore
 plain: its elements lie at its address, no negation of them is pending, and its storage holds all of
-them. Tensors that are described to an engine once and used again (`Kept`) are checked before each
+them. Tensors described to an engine once and used again (`Kept`) are checked before each
 use, because torch allows the storage, the shape and the strides of a tensor to change.
 """
 
@@ -97,11 +97,11 @@ def _is_dense(x: Tensor) -> bool:
 
 
 def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
-    """The address of the first element of `x`, for an engine that reads them one after another.
+    """Address of the first element of `x`, for an engine.
 
     Args:
         x: a contiguous tensor that is `in_memory`.
-        numel: the number of elements that the engine expects; None does not check it.
+        numel: the number of elements expected by the engine; None does not check it.
         name: the tensor's name in the error message.
 
     Returns:
@@ -122,7 +122,7 @@ def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
 
 
 def overlapping(tensors: Sequence[Tensor]) -> set[int]:
-    """The indices of the tensors whose memory overlaps another one's, or that are given twice."""
+    """Indices of tensors with overlapping memory, or repeated in `tensors`."""
     spans = []
     for number, x in enumerate(tensors):
         begin = end = 0
@@ -142,10 +142,10 @@ def overlapping(tensors: Sequence[Tensor]) -> set[int]:
 
 
 def look(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
-    """The addresses of tensors, and a value that tells whether anything else about them changed.
+    """Addresses of tensors, and a value that changes with any other property of theirs.
 
     Args:
-        tensors: tensors of classes that leave their operations to torch.
+        tensors: tensors of classes with torch's operations.
 
     Returns:
         One address for each tensor, 0 for those without memory; and their appearance. Two
@@ -160,10 +160,10 @@ def look(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
 
 
 class Kept:
-    """Tensors whose addresses an engine has been given.
+    """Tensors with addresses known to an engine.
 
     Args:
-        tensors: tensors that are `in_memory`. While this object holds them, torch refuses to swap
+        tensors: tensors with `in_memory` true. While this object holds them, torch refuses to swap
             them (``torch.utils.swap_tensors``).
     """
 
@@ -194,7 +194,7 @@ def _look(x: Tensor) -> tuple[Any, ...]:
 def _plain_address(x: Tensor) -> int:
     """Address of `x` if it is contiguous, plain and not empty, by torch's C interface; else 0.
 
-    The check is quick, and 0 may also mean that the answer is not known.
+    The check is quick, and 0 may also mean an unknown answer.
     """
     if not _TORCH or type(x) not in _OF_TORCH:
         return 0

@@ -24,7 +24,7 @@ _chosen: ContextVar[str | None] = ContextVar("qmaps_backend", default=None)
 
 @dataclass(frozen=True)
 class Backend:
-    """An engine that executes quantizers and optimizer steps.
+    """An engine for quantizers and optimizer steps.
 
     Attributes:
         name: "reference" (plain PyTorch, any device), "native" (C++, CPU) or "cuda".
@@ -52,7 +52,7 @@ def backends() -> list[Backend]:
 
 
 def backend() -> str:
-    """The engine that runs for CPU tensors.
+    """Name of the engine for CPU tensors.
 
     "native" where it is built, unless `use_backend` or the environment variable
     ``QMAPS_BACKEND`` says "reference".
@@ -71,8 +71,8 @@ def backend() -> str:
 def native_runs() -> bool:
     """Return True if the native engine runs CPU tensors.
 
-    Work on CPU tensors asks this. The first time that the engine is missing, and nobody asked for
-    the reference, it warns.
+    Work on CPU tensors asks this. It warns once if the engine is missing and
+    the reference was not requested.
     """
     if native.core is None and _wanted() != "reference":
         build.warn_once()
@@ -80,7 +80,7 @@ def native_runs() -> bool:
 
 
 def cuda_engine(*tensors: Tensor) -> Engine | None:
-    """The CUDA engine for tensors that all lie on one device, or None where the reference runs.
+    """The CUDA engine of the common device of the tensors, or None if the reference runs.
 
     It runs wherever `backends` reports it as available and every tensor is `in_memory`, unless
     `use_backend` or the environment variable ``QMAPS_BACKEND`` says "reference".

@@ -13,7 +13,7 @@ from qmaps.engines.step import ParameterStep, StateStep
 
 
 class Dithered(NamedTuple):
-    """A dithered state, whose tensor has the key of its last encoding.
+    """A dithered state; its tensor has the key of its last encoding.
 
     Attributes:
         parameter: the parameter's number in the plan.
@@ -35,7 +35,7 @@ class Dithered(NamedTuple):
         return key
 
     def advance(self, step: int) -> None:
-        """Give it the key of the step that was taken.
+        """Set the key of the completed step.
 
         Args:
             step: the number of the step, from 1 on.

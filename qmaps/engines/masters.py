@@ -1,4 +1,4 @@
-"""Master weights: values of 16-bit parameters that are more precise than the parameters.
+"""Master weights: more precise values of 16-bit parameters.
 
 A rule updates these values, and the parameter is such a value rounded to the nearest. So updates
 below half a unit in the last place of the parameter add up. `master_weights` says how they are
@@ -8,7 +8,7 @@ stored:
   holds the value: a change of the parameter between steps is overwritten by the next step.
 - ``"bf16+8"`` and ``"bf16+16"``: a remainder of 1 or 2 bytes an element beside a bfloat16
   parameter (`qmaps.engines.remainders`). With 16 bits, values are those of the float32 copy; with 8
-  bits they have 16 significant bits. A parameter that is changed between steps keeps the change.
+  bits they have 16 significant bits. A parameter changed between steps keeps the change.
 
 Both begin with the value of the parameter at its first step, and are row-major in memory whatever
 the strides of the parameter are. Stochastic rounding (`qmaps.engines.bfloat16`) needs neither.
@@ -52,7 +52,7 @@ def remainder_dtype(param: Tensor, group: Mapping[str, Any]) -> torch.dtype | No
 
 
 def updated(parameter: ParameterStep) -> Tensor:
-    """The tensor that the rule updates: the master copy, or the parameter.
+    """The tensor updated by the rule: the master copy, or the parameter.
 
     A missing copy or remainder is created in ``parameter.storage`` from the stored values; an
     unused one is removed.
@@ -83,7 +83,7 @@ def updated(parameter: ParameterStep) -> Tensor:
 
 
 def exact(param: Tensor, storage: Mapping[str, Any]) -> Tensor:
-    """The values that a parameter's master weights have, or those of a parameter without.
+    """Values of a parameter's master weights, or of the parameter if it has none.
 
     Args:
         param: the parameter, of a sharded one its local part.

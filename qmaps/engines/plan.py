@@ -1,4 +1,4 @@
-"""The base class of the plans of fused engines, which work on memory addresses."""
+"""Base class of the plans of fused engines; they work on memory addresses."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ GRADIENTS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class FusedPlan(StepPlan):
-    """Parameters with their states, described to an engine that steps them in place.
+    """Parameters with their states, described to an engine and stepped in place.
 
     The step counters become views of one tensor, so that one operation advances all of them. The
-    extra memory is that of a few blocks, and one float32 for each multi-block scale (a scale that
-    spans more than one block).
+    extra memory is that of a few blocks, and one float32 for each multi-block scale (a scale
+    over more than one block).
 
     Args:
         rule: the update rule.
-        parameters: parameters that the engine supports; missing states are created.
+        parameters: supported parameters; missing states are created.
     """
 
     def __init__(self, rule: Rule, parameters: Sequence[ParameterStep]) -> None:
@@ -144,7 +144,7 @@ class FusedPlan(StepPlan):
             torch._foreach_copy_(params, list(self._masters.values()))
 
     def _stored(self) -> Iterator[Any]:
-        """Everything but parameters and gradients whose address the engine knows."""
+        """Everything with an address known to the engine, but parameters and gradients."""
         for parameter in self._parameters:
             if parameter.codes is not None:
                 yield from (parameter.codes, parameter.gradient)
@@ -160,7 +160,7 @@ class FusedPlan(StepPlan):
         return addresses
 
     def _gradients_at(self) -> tuple[list[int], list[Tensor]]:
-        """The addresses of contiguous gradients, and the copies that must live as long as these."""
+        """Addresses of contiguous gradients, and the copies to be kept as long."""
         addresses = self._addresses[len(self._dense) :]
         copies = [self._grads[index].contiguous() for index in self._strided]
         for index, copied in zip(self._strided, copies, strict=True):
@@ -185,14 +185,14 @@ def fused_supports(
     spanning: bool = False,
     roundings: Collection[Rounding] = (Rounding.NEAREST, Rounding.STOCHASTIC),
 ) -> bool:
-    """Return True if a parameter meets the conditions that all fused engines share.
+    """Return True if a parameter meets the conditions of all fused engines.
 
     Args:
         rule: the update rule.
         parameter: the parameter.
-        supports: tells whether the engine supports a normalizer and a map for a tensor of a shape.
-        spanning: whether the engine supports scales that depend on other processes' shards.
-        roundings: those that the engine supports in states.
+        supports: returns True for a supported normalizer and map for a tensor of a shape.
+        spanning: whether the engine supports scales over other processes' shards.
+        roundings: roundings of states supported by the engine.
 
     Returns:
         False if the parameter, its gradient, its states or its shard need the reference.
@@ -258,7 +258,7 @@ def _state_supported(
 
 @safe_after_fork()
 def start(parameter: ParameterStep) -> None:
-    """Create what a parameter does not have yet: numbers, master copy, and states of zeros."""
+    """Create missing entries of a parameter: numbers, master copy, and states of zeros."""
     storage, device = parameter.storage, parameter.param.device
     if "step" not in storage:
         storage["step"] = torch.zeros((), dtype=COUNTER, device=device)
@@ -278,13 +278,13 @@ def start(parameter: ParameterStep) -> None:
 def zero(
     q: Quantizer, shape: tuple[int, ...], device: torch.device, key: RoundingKey | None = None
 ) -> QuantizedTensor:
-    """A quantized tensor whose codes and scales are all 0, as a state begins.
+    """A quantized tensor with codes and scales of 0, as a state begins.
 
     Args:
         q: the quantizer; its map has a codebook. It has no low-rank part.
         shape: the shape of the tensor.
         device: where codes and scales are allocated.
-        key: that of a dithered tensor, any; None for others.
+        key: any key for a dithered tensor; None for others.
 
     Returns:
         A tensor of `shape`, with packed codes of dtype uint8 and the normalizer's zero scales, and
@@ -298,7 +298,7 @@ def zero(
 
 
 def memory_of(value: Any) -> list[Tensor]:
-    """The tensors that a state consists of: packed codes and scales, or the tensor itself."""
+    """Tensors of a state: packed codes and scales, or the tensor itself."""
     if isinstance(value, QuantizedTensor):
         beside = [part for t in value.beside for part in memory_of(t)]
         return [value.packed, *value.scales, *beside]
@@ -316,6 +316,6 @@ def same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
 
 
 def _of_torch(tensors: Sequence[Tensor]) -> bool:
-    """Return True if all are of classes that leave their operations to torch."""
+    """Return True if all are of classes with torch's operations."""
     classes: set[Any] = set(map(type, tensors))
     return all(cls.__torch_dispatch__ is Tensor.__torch_dispatch__ for cls in classes)

@@ -47,7 +47,7 @@ class ReferenceEngine(StepEngine):
 
 
 class ReferencePlan(StepPlan):
-    """Parameters that are stepped one after another."""
+    """Parameters stepped one after another."""
 
     def __init__(self, rule: Rule, parameters: Sequence[ParameterStep]) -> None:
         self._rule, self._parameters = rule, parameters
@@ -58,9 +58,9 @@ class ReferencePlan(StepPlan):
         return False
 
     def requests(self, inputs: Inputs) -> dict[Scaled, Request]:
-        """The new scales that depend on other processes' shards.
+        """New scales over other processes' shards.
 
-        They are computed by taking the step twice, so that new states need not be kept in between.
+        They are computed by taking the step twice, to avoid storing new states in between.
         """
         asked: dict[Scaled, Request] = {}
         for parameter in self._parameters:
@@ -96,7 +96,7 @@ class ReferencePlan(StepPlan):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """A parameter and its states in float32 after this step, for the parts on this process.
 
-        Tensors that are already float32 are changed in place, unless they have to be kept.
+        Float32 tensors are changed in place, unless `keep` is set.
         """
         values = _read(parameter)
         states = {state.name: _decoded(parameter, state) for state in parameter.states}
@@ -168,7 +168,7 @@ def _decoded(parameter: ParameterStep, state: StateStep) -> Tensor:
 
 
 def _restored(parameter: ParameterStep, state: StateStep, value: Tensor) -> Tensor:
-    """A new state with what the last encoding lost added, where that is kept (error feedback)."""
+    """A new state plus the residual of the last encoding, under error feedback."""
     previous = parameter.storage.get(state.name)
     return restored(previous, value) if isinstance(previous, QuantizedTensor) else value
 
@@ -176,7 +176,7 @@ def _restored(parameter: ParameterStep, state: StateStep, value: Tensor) -> Tens
 def _encoded(
     target: ParameterStep, state: StateStep, value: Tensor, step: int, scales: SharedScales | None
 ) -> Tensor | QuantizedTensor:
-    """A new state as it is stored; `scales` are those that depend on other processes."""
+    """A new state as it is stored; `scales` are those over other processes' shards."""
     q = state.quantizer
     previous = target.storage.get(state.name)
     if q is None:

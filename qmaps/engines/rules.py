@@ -1,4 +1,4 @@
-"""Update rules as the engines have them: read from the headers that C++ and CUDA compile.
+"""Update rules as the engines have them: read from the headers compiled as C++ and CUDA.
 
 The headers in ``kernels/rules`` state the order of a rule's scalars; everything here binds by name.
 """
@@ -34,7 +34,7 @@ def rules() -> Mapping[tuple[str, str], KernelRule]:
 
 @functools.cache
 def scalar_names(rule: str) -> tuple[str, ...]:
-    """The names of a rule's step scalars, in the order in which kernels receive them.
+    """Names of a rule's step scalars, in the order of kernels' arguments.
 
     Args:
         rule: the name of the rule, such as "adamw".
@@ -49,14 +49,14 @@ def scalar_names(rule: str) -> tuple[str, ...]:
 
 
 def ordered(rule: str, scalars: Mapping[str, T]) -> list[T]:
-    """The values of step scalars in the order in which kernels receive them.
+    """Values of step scalars in the order of kernels' arguments.
 
     Args:
         rule: the name of the rule, such as "adamw".
         scalars: the values by name, in any order.
 
     Raises:
-        BadValueError: a scalar of the rule is missing, or there is one that it does not have.
+        BadValueError: a scalar of the rule is missing, or one is unknown.
 
     >>> ordered("adagrad", {"sign": 1.0, "step_size": 0.1, "eps": 1e-10, "weight_decay": 0.0})
     [0.0, 1e-10, 0.1, 1.0]
@@ -136,6 +136,6 @@ def _parts(rule: KernelRule) -> list[str]:
 
 
 def _first_pair(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[Any, Any] | None:
-    """The first place in which two lists differ; None if they do not."""
+    """The first difference of two lists; None if they are equal."""
     pairs = zip_longest(ours, theirs, fillvalue="nothing")
     return next((pair for pair in pairs if pair[0] != pair[1]), None)

@@ -1,4 +1,4 @@
-"""Exchanges that go on during a backward pass, and a process group of their own."""
+"""Exchanges during a backward pass, and a process group of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.autograd import Variable
 
 
 class Background:
-    """Runs the jobs of a backward pass in one thread, in the order in which they are given.
+    """Runs the jobs of a backward pass in one thread, in the order of `add`.
 
     All ranks give the same jobs in the same order, so their collectives meet.
     """
@@ -25,15 +25,14 @@ class Background:
     def add(self, job: Callable[[], None], result: Tensor) -> torch.futures.Future[Tensor]:
         """Run `job` after those before it, or not at all if one of them failed.
 
-        Called within a backward pass, which waits for its jobs at its end and raises the error of
-        the first that failed.
+        Called within a backward pass. Its end waits for the jobs and raises the first error.
 
         Args:
-            job: what to do.
+            job: a function without arguments.
             result: the value of the future.
 
         Returns:
-            A future that is done after `job`, whether it failed or not.
+            A future, done after `job`, even if it failed.
         """
         task = torch._C._current_graph_task_id()
         if task != self._task:

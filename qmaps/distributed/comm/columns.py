@@ -1,4 +1,4 @@
-"""Linear layers whose columns are split over ranks."""
+"""Linear layers with columns split over ranks."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ class _SumErrors(torch.autograd.Function):
 
 
 class ColumnParallelLinear(nn.Module):
-    """A linear layer of which each rank holds some columns (output features).
+    """A linear layer with its columns (output features) split over ranks.
 
-    All ranks get the same input. Each computes its columns; they are exchanged quantized, so that
+    All ranks get the same input. Each computes its columns; they are exchanged quantized, so
     all have the same full output, bit for bit. In the backward pass each rank takes the errors of
-    its columns. The errors of the input, to which all columns contribute, are summed in quantized
+    its columns. The errors of the input, sums over all columns, are added up in quantized
     messages. The gradient of quantizing is the identity.
 
     Every rank must build and run its layers in the same order, on the same batch, with the same
-    random choices (dropout). Each rank has parameters of its own, which its own optimizer updates;
-    they must not be averaged.
+    random choices (dropout). Each rank has parameters and an optimizer of its own; the parameters
+    must not be averaged.
 
     Args:
         in_features: features of the input.
         out_features: features of the full output, at least one for each rank.
         bias: whether the layer has a bias.
         quantizer: quantizer of activations and errors: signed, 2 to 8 bits; None sends float32.
-        sum_errors: whether errors of the input are exchanged. It is not needed where the input
-            takes no gradient, and must be False for the first layer after `SubBatches`, which sums
-            them itself.
+        sum_errors: whether errors of the input are exchanged. It is not needed if the input
+            takes no gradient, and must be False for the first layer after `SubBatches`: its errors
+            are summed already.
         group: the process group; the default one if None.
         traffic: the counter of bytes; several layers may share one.
         seed: seed of stochastic rounding.
@@ -208,7 +208,7 @@ class Plain(Coder):
 
     @property
     def mark(self) -> int:
-        """A number that no quantizer has."""
+        """A number different from every quantizer's."""
         return -1
 
     def nbytes(self, numel: int) -> int:

@@ -1,4 +1,4 @@
-"""Messages of bytes between the ranks of a process group, after a check that all ranks agree."""
+"""Messages of bytes between the ranks of a process group, after a check of agreement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Header:
-    """Header that ranks exchange first, so that all raise the same error.
+    """Header exchanged first, so all ranks raise the same error.
 
     Attributes:
         kind: index into `KINDS`.
@@ -54,10 +54,10 @@ class Header:
 
 
 def header(kind: str, number: int, x: Tensor, mark: int) -> Header:
-    """The header of a tensor, with its count of elements that are not finite.
+    """The header of a tensor, with its count of non-finite elements.
 
     Args:
-        kind: what the tensor is, one of `KINDS`.
+        kind: kind of the tensor, one of `KINDS`.
         number: number of the bucket, layer, tensor or sub-batch.
         x: a floating-point tensor of any shape.
         mark: the coder's `mark`.
@@ -86,13 +86,13 @@ class Exchange:
         self.world = dist.get_world_size(group)
 
     def agree(self, mine: Header, device: torch.device, *, same_size: bool = True) -> list[Header]:
-        """Exchange headers, and check that all ranks are about to do the same.
+        """Exchange headers, and check for the same operation on all ranks.
 
         All ranks of the group must call this.
 
         Args:
             mine: this rank's header.
-            device: the device through which headers are sent; the process group must support it.
+            device: the device of sent headers; the process group must support it.
             same_size: whether all ranks need the same number of elements.
 
         Returns:
@@ -132,8 +132,8 @@ class Exchange:
         """Raise an error on all ranks if any has NaN or infinity.
 
         Args:
-            headers: what `agree` returned.
-            hint: text that is appended to the message: what a caller can do about it.
+            headers: headers returned by `agree`.
+            hint: text appended to the message: a remedy.
 
         Raises:
             NonFiniteError: a rank has NaN or infinity.
@@ -151,7 +151,7 @@ class Exchange:
         Args:
             messages: 1-D uint8, one for each rank; this rank's own one is not sent.
             sizes: the size in bytes of the message from each rank; 0 for this rank.
-            place: what is exchanged, for error messages.
+            place: description of the exchange, for error messages.
 
         Returns:
             1-D uint8 messages, in the order of ranks; this rank's own one is empty.
@@ -171,7 +171,7 @@ class Exchange:
         Args:
             message: 1-D uint8.
             sizes: the size in bytes of each rank's message; shorter ones are sent with padding.
-            place: what is exchanged, for error messages.
+            place: description of the exchange, for error messages.
 
         Returns:
             1-D uint8 messages without padding, in the order of ranks.
@@ -187,7 +187,7 @@ class Exchange:
 
     @contextmanager
     def watched(self, place: str) -> Iterator[None]:
-        """Turn errors of the process group into a `CommunicationError` that names `place`."""
+        """Turn errors of the process group into a `CommunicationError` with `place`."""
         try:
             yield
         except (RuntimeError, ValueError) as error:

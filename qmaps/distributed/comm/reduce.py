@@ -40,8 +40,8 @@ class Reducer:
         group: the process group; the default one if None.
         traffic: the counter of bytes; None makes one.
         seed: seed of stochastic rounding, 0 to 2**32 - 1.
-        nonfinite: what NaN or infinity on one rank does: "raise" an error on all, or "propagate"
-            as NaN of the whole tensor. None raises too, for callers that do not offer this choice.
+        nonfinite: policy for NaN or infinity on one rank: "raise" an error on all, or "propagate"
+            NaN to the whole tensor. None raises too, for callers without this choice.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class Reducer:
         """The sum or average of `x` over ranks, in place.
 
         Args:
-            x: 1-D float32, overwritten; what it holds after an error is not defined.
-            kind: what `x` is, one of `qmaps.distributed.comm.exchange.KINDS`.
+            x: 1-D float32, overwritten; undefined after an error.
+            kind: kind of `x`, one of `qmaps.distributed.comm.exchange.KINDS`.
             number: number of the tensor, the same on all ranks.
             step: training step, for stochastic rounding.
             divide: whether to divide by the number of ranks.
             residual: float32 of the shape of `x`, changed in place: the rounding errors of earlier
-                messages. They are added to `x` and replaced by those of this exchange. Of this
-                rank's own part it holds the error of the result, so that the next step makes up
+                messages. They are added to `x` and replaced by those of this exchange. For this
+                rank's own part it holds the error of the result, so the next step makes up
                 for it once. It is left as it is by an error.
 
         Returns:
@@ -139,7 +139,7 @@ class Reducer:
         return x
 
     def _summed(self, received: Sequence[Tensor], part: Tensor, rank: int) -> Tensor:
-        """The sum of a part over ranks, in their order; in memory that the next exchange uses."""
+        """The sum of a part over ranks, in their order; in memory reused by the next exchange."""
         size = part.numel()
         if self._memory.numel() < 2 * size or self._memory.device != part.device:
             self._memory = part.new_empty(2 * size)
@@ -183,8 +183,8 @@ def average(
         seed: seed of stochastic rounding, 0 to 2**32 - 1.
         step: training step, for stochastic rounding, 0 to 2**53 - 1.
         number: number of the tensor, for stochastic rounding and error messages, 0 to 2**32 - 1.
-        nonfinite: what NaN or infinity on one rank does: "raise" an error on all, or "propagate"
-            as NaN of the whole tensor.
+        nonfinite: policy for NaN or infinity on one rank: "raise" an error on all, or "propagate"
+            NaN to the whole tensor.
 
     Returns:
         A tensor of the shape and dtype of `x`.

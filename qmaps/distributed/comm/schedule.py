@@ -23,10 +23,10 @@ FORWARD, BACKWARD = 19, 20
 class SubBatches:
     """Feeds the activations of data parallel layers, part by part, to layers split over ranks.
 
-    Each rank has activations of its own samples. They are cut into sub-batches, which the ranks
-    take turns in sending. Every sub-batch is sent quantized to all ranks, and all run the split
-    layers on it forward and backward. The errors of its activations are sent quantized back to the
-    rank that it came from, which adds them. While one sub-batch is computed, the next one is being
+    Each rank has activations of its own samples. They are cut into sub-batches, sent by the
+    ranks in turn. Every sub-batch is sent quantized to all ranks, and all run the split
+    layers on it forward and backward. The errors of its activations are sent quantized back to its
+    rank and added there. While one sub-batch is computed, the next one is being
     sent. Once all errors are back, the data parallel layers run their backward pass.
 
     The first split layer needs ``sum_errors=False``: its errors are summed here, by their owner.
@@ -69,7 +69,7 @@ class SubBatches:
         """Forward and backward pass of everything above and below `activations`.
 
         Args:
-            activations: float32 of shape (samples, ...) that depends on the parameters below; the
+            activations: float32 of shape (samples, ...), computed from the parameters below; the
                 same shape on all ranks.
             targets: targets of shape (samples, ...), sent without quantizing.
             loss: runs the split layers on a sub-batch and its targets, and returns the mean loss

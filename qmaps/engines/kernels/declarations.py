@@ -1,6 +1,6 @@
 """Declarations of the headers in ``rules``, and numbers shared by C++, CUDA and Python.
 
-C++ and CUDA are compiled from text that this module makes: the native engine when it is built, by
+This module makes text compiled as C++ and CUDA: the native engine when it is built, by
 ``python declarations.py rules FILE``, and CUDA kernels when they are compiled. It imports nothing
 of qmaps, since an isolated build has no torch. ``declare.hpp`` describes the declarations.
 """
@@ -19,7 +19,7 @@ INCLUDED_FROM = "qmaps/engines/kernels/rules"
 
 
 class Flags(IntFlag):
-    """Flags that an engine returns for the input of `quantize`."""
+    """Flags of an engine for the input of `quantize`."""
 
     NON_FINITE = 1
     NEGATIVE = 2
@@ -34,7 +34,7 @@ class Factoring(IntEnum):
 
 
 class Dtype(IntEnum):
-    """The dtypes of elements that the native engine reads and writes."""
+    """Dtypes of elements in the native engine."""
 
     FLOAT32 = 0
     FLOAT16 = 1
@@ -42,7 +42,7 @@ class Dtype(IntEnum):
 
 
 class ScaleKind(IntEnum):
-    """The formats of scales that are not codes of a log2 grid; see `qmaps.normalize.geometry`."""
+    """Formats of scales other than codes of a log2 grid; see `qmaps.normalize.geometry`."""
 
     SCALE_FLOAT32 = 0
     SCALE_FLOAT16 = 1
@@ -62,10 +62,10 @@ class KernelRule:
     """An update rule with one set of states, as a header declares it.
 
     Attributes:
-        name: the name that optimizers give as `native_rule`, such as "adamw".
-        states: the names of its states; "factored" stands for all that have fewer elements than the
+        name: the name in an optimizer's `native_rule`, such as "adamw".
+        states: the names of its states; "factored" stands for all with fewer elements than the
             parameter.
-        scalars: the names of its step scalars, in the order in which kernels receive them.
+        scalars: the names of its step scalars, in the order of kernels' arguments.
         type: the C++ type, such as ``"Lars<true>"``.
         takes_norms: whether it takes norms of whole tensors.
         factoring: how it combines the states called "factored".
@@ -83,13 +83,13 @@ class KernelRule:
 
 
 def read_rules(folder: Path = FOLDER) -> tuple[KernelRule, ...]:
-    """The rules that the headers of a folder declare, in the order of the headers.
+    """Rules declared in the headers of a folder, in the order of the headers.
 
     Args:
         folder: holds ``*.hpp``.
 
     Raises:
-        ValueError: a declaration cannot be read, names scalars that nobody declares, or is there
+        ValueError: a declaration cannot be read, names undeclared scalars, or is there
             twice.
     """
     made: dict[tuple[str, tuple[str, ...]], KernelRule] = {}
@@ -118,14 +118,14 @@ def read_rules(folder: Path = FOLDER) -> tuple[KernelRule, ...]:
 def headers(folder: Path = FOLDER) -> list[Path]:
     """The headers of a folder in the order of inclusion.
 
-    Those without rules, which others use, come first; both kinds are sorted by name.
+    Shared headers without rules come first; both kinds are sorted by name.
     """
     paths = sorted(folder.glob("*.hpp"))
     return sorted(paths, key=lambda header: any(k == "RULE" for k, _ in _declarations(header)))
 
 
 def includes(folder: Path = FOLDER) -> str:
-    """C++ that includes every header of a folder; it belongs into namespace ``qmaps``."""
+    """C++ includes of every header of a folder, for namespace ``qmaps``."""
     lines = (f'#include "{INCLUDED_FROM}/{header.name}"' for header in headers(folder))
     return "\n".join(lines) + "\n"
 
@@ -148,7 +148,7 @@ def enumeration(kind: type[Enum], name: str | None = None) -> str:
 
 
 def enumerations_text() -> str:
-    """All `ENUMERATIONS`, and ``kEnumerators``, which lists them for the Python module."""
+    """All `ENUMERATIONS`, and ``kEnumerators``, a list of them for the Python module."""
     rows = "".join(
         f'    {{"{kind.__name__}", "{member.name}", {in_cpp(member.name)}}},\n'
         for kind in ENUMERATIONS
@@ -173,7 +173,7 @@ def in_cpp(name: str) -> str:
 
 
 def _declarations(header: Path) -> list[tuple[str, str]]:
-    """The macros of a header: SCALARS, SAME_SCALARS or RULE, and what is between the brackets."""
+    """The macros of a header: SCALARS, SAME_SCALARS or RULE, and their arguments."""
     text = header.read_text(encoding="utf-8")
     macros = re.findall(r"^QMAPS_(SCALARS|SAME_SCALARS|RULE)\((.*?)\)$", text, re.M | re.S)
     if len(macros) != len(re.findall(r"^\s*QMAPS_(?:SCALARS|SAME_SCALARS|RULE)\b", text, re.M)):

@@ -1,6 +1,6 @@
 """Build of this installation's extension: the command, and the age of its sources.
 
-It reads file times only, so it is cheap; `import qmaps` compares what the headers declare.
+It reads file times only, so it is cheap; `import qmaps` compares the declarations of headers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _told = False
 
 
 def checkout(package: Path = PACKAGE) -> Path | None:
-    """The folder of the source tree that the package is imported from; None for a wheel.
+    """Folder of the package's source tree; None for a wheel.
 
     Args:
         package: the folder of the package.
@@ -39,7 +39,7 @@ def checkout(package: Path = PACKAGE) -> Path | None:
 
 
 def command(package: Path = PACKAGE) -> str:
-    """The command that builds the extension again, from where the package was installed from.
+    """Command to build the extension again, from the source of the installation.
 
     Args:
         package: the folder of the package.
@@ -60,10 +60,10 @@ def command(package: Path = PACKAGE) -> str:
 
 
 def newer_source(module: Path | None = None, package: Path = PACKAGE) -> Path | None:
-    """The newest source that was changed after the extension was built; None if there is none.
+    """The newest source changed after the extension was built; None if there is none.
 
     Args:
-        module: the file of the extension; by default that of the running one.
+        module: the file of the extension; by default the running one.
         package: the folder of the package; only a source tree has sources.
 
     Returns:
@@ -83,7 +83,7 @@ def newer_source(module: Path | None = None, package: Path = PACKAGE) -> Path | 
 
 
 def warn_once() -> None:
-    """Warn, once in a process, that there is no extension where it would have run."""
+    """Warn once in a process if the extension is missing."""
     global _told
     if _told:
         return

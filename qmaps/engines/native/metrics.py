@@ -35,14 +35,14 @@ def measure(
 
     Args:
         x: float32, float16 or bfloat16 on the CPU.
-        normalizer: a normalizer that `tensors.measures` supports.
-        map_: a map that `tensors.measures` supports.
+        normalizer: a normalizer supported by `tensors.measures`.
+        map_: a map supported by `tensors.measures`.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         keep: whether to store the codes.
 
     Returns:
         Sums, packed codes (None without `keep`), scales, and `Flags` or-ed together.
-        Where that is not 0, the others are meaningless.
+        If they are not 0, the others are meaningless.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
@@ -117,8 +117,8 @@ class UpdateErrors:
             levels: levels of nearest-rank quantiles, above 0 and at most 1.
 
         Returns:
-            Elements; how many of them have a second moment that decodes to 0 but is not, under
-            a first moment that does not; and, for absolute errors and for relative ones, their
+            Number of elements; number of nonzero second moments decoded to 0 where the first
+            moment is not; and, for absolute errors and for relative ones, their
             number, their sum, and the quantiles and the maximum (empty without elements).
         """
         sums = self._errors.summary(list(levels), torch.get_num_threads())
@@ -137,12 +137,12 @@ def add_update_grid(
 
     Args:
         exact: the exact update, float32 and contiguous on the CPU.
-        first: the first moment, a quantized tensor that `supports_tensor` supports.
+        first: the first moment, a quantized tensor supported by `supports_tensor`.
         second: the second moment, like `first`.
         eps: Adam's `eps`.
         sums: count, absolute and relative error, and elements with u != 0: contiguous float64
-            of shape (codes of first, codes of second). Summed over segments of the tensor that
-            do not depend on the number of threads.
+            of shape (codes of first, codes of second). Summed over segments of the tensor,
+            independently of the number of threads.
     """
     numel = exact.numel()
     core.add_update_grid(

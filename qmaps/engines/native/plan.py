@@ -56,7 +56,7 @@ class NativeEngine(StepEngine):
         )
 
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
-        """A plan for parameters that it supports; states that are missing are created."""
+        """A plan for supported parameters; missing states are created."""
         return NativePlan(rule, parameters)
 
 
@@ -68,7 +68,7 @@ class NativePlan(FusedPlan):
     _copies: list[Tensor]
 
     def requests(self, inputs: Inputs) -> dict[Scaled, Request]:
-        """The new scales that depend on other processes' shards: the first half of a step."""
+        """New scales over other processes' shards: the first half of a step."""
         if not self._shared:
             return {}
         self._begin(inputs)
@@ -92,7 +92,7 @@ class NativePlan(FusedPlan):
         self._round_masters()
 
     def leave_gradients(self) -> None:
-        """Keep neither the gradients nor the copies of those that are not contiguous."""
+        """Release the gradients and their contiguous copies."""
         super().leave_gradients()
         self._copies = []
 
@@ -182,11 +182,11 @@ class NativePlan(FusedPlan):
 
 
 class _Shared(NamedTuple):
-    """A state whose new scales are partly other processes' maxima.
+    """A state with new scales over several processes' shards.
 
     Attributes:
-        scaled: which state it is.
-        value: the state, whose scales are written after each step.
+        scaled: key of the state.
+        value: the state; its scales are written after each step.
         request: with memory for the new scales. The engine writes the maxima of this shard into it,
             and reads those of the whole tensor from it.
     """
@@ -202,7 +202,7 @@ class _Shared(NamedTuple):
         return _Shared(scaled, value, Request(normalizer, memory, shard))
 
     def encode_by(self, scales: SharedScales) -> None:
-        """Give the engine the new scales; those that are stored are still needed for decoding."""
+        """Give the engine the new scales; stored ones are still needed for decoding."""
         for memory, new in zip(self.request.scales, scales.floats, strict=True):
             memory.copy_(new)
 
@@ -224,7 +224,7 @@ def _rounded_here(param: Tensor) -> bool:
 
 
 def _codes_supported(parameter: ParameterStep) -> bool:
-    """Return True if the engine supports a parameter and a gradient that are kept as codes."""
+    """Return True if the engine supports a parameter and a gradient stored as codes."""
     codes, gradient, param = parameter.codes, parameter.gradient, parameter.param
     assert codes is not None
     plain = param.device.type == "cpu" and param.dtype == torch.float32 and param.numel() > 0
@@ -252,7 +252,7 @@ def _residuals_supported(parameter: ParameterStep, blocks: Collection[Normalizer
 
     Args:
         parameter: the parameter.
-        blocks: the normalizers of its states whose scales need all elements of a block at once.
+        blocks: normalizers of its states with scales over all elements of a block.
     """
     for state in parameter.states:
         q = state.quantizer
@@ -282,7 +282,7 @@ def _local(t: QuantizedTensor) -> bool:
 
 
 def _described(t: QuantizedTensor) -> tuple[Any, ...]:
-    """Codebook, geometry and addresses of a tensor whose codes and scales are contiguous."""
+    """Codebook, geometry and addresses of a contiguous quantized tensor."""
     q = t.quantizer
     return tensors.stored(t.packed, t.scales, q.normalizer, q.map, t.shape)
 

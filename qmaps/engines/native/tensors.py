@@ -99,8 +99,7 @@ def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
     Args:
         normalizer: computes the scales. It needs a `geometry` of at most 8 lists of scales,
             blocks of at most 1024 elements where it spans log2 ranges, of 2 to 1024 where it
-            expands ranges, and of at most 8192 under a root mean square, which combines with no
-            other.
+            expands ranges, and of at most 8192 under a root mean square, always alone.
         map_: holds the codebook: at most 16 bits, or 8 where scales are no divisors.
         shape: the shape of the tensor.
     """
@@ -143,8 +142,8 @@ def stored(
     Args:
         packed: 1-D uint8 packed codes; None where no codes are stored.
         scales: scales in the parts of ``normalizer.layout(shape)``.
-        normalizer: a normalizer that `supports` accepts.
-        map_: a map that `supports` accepts.
+        normalizer: a normalizer accepted by `supports`.
+        map_: a map accepted by `supports`.
         shape: the shape of the tensor.
         brief: as in `codebook`.
 
@@ -174,11 +173,11 @@ def rounding(
         map_: the map.
         key: names the random numbers; None rounds to nearest.
         dithered: round with subtractive dither instead of stochastically. It needs a key, and a
-            map that `qmaps.engines.dither` allows.
+            map allowed by `qmaps.engines.dither`.
 
     Returns:
         The words of the key, and the gap between neighbours with whether values are at least 0,
-        each in a list that is empty where there are none.
+        each in a list, empty if there are none.
     """
     if key is None:
         return [], []
@@ -200,17 +199,17 @@ def quantize(
 
     Args:
         x: float32, float16 or bfloat16 on the CPU.
-        normalizer: a normalizer that `supports` accepts.
-        map_: a map that `supports` accepts.
+        normalizer: a normalizer accepted by `supports`.
+        map_: a map accepted by `supports`.
         key: names the random numbers of rounding; None rounds to nearest.
         out: packed codes and scales to write into, contiguous; None allocates them.
         dithered: as in `rounding`.
         check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
 
     Returns:
-        Packed codes (1-D uint8), scales, and what `check` found: `Flags` or-ed together. Where that
-        is not 0, `out` is unchanged, and codes and scales that were allocated are meaningless.
-        Without `check` the third value means nothing.
+        Packed codes (1-D uint8), scales, and the result of `check`: `Flags` or-ed together. If it
+        is not 0, `out` is unchanged, and allocated codes and scales are meaningless. Without
+        `check` the third value means nothing.
     """
     x = x.contiguous()
     shape = tuple(x.shape)
@@ -251,10 +250,10 @@ def dequantize(
     Args:
         packed: 1-D uint8 packed codes, contiguous on the CPU.
         scales: scales in the parts of ``normalizer.layout(out.shape)``, contiguous.
-        normalizer: a normalizer that `supports` accepts.
-        map_: a map that `supports` accepts.
+        normalizer: a normalizer accepted by `supports`.
+        map_: a map accepted by `supports`.
         out: contiguous float32, float16 or bfloat16 on the CPU, of the tensor's shape.
-        dithered_by: the key that they were dithered with; None if they were not.
+        dithered_by: the key they were dithered with; None if they were not.
 
     Raises:
         BadValueError: a tensor is not contiguous, or has a wrong number of elements.
@@ -277,7 +276,7 @@ def threads(numel: int) -> int:
 def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """``work(item)`` of every item, in their order: one thread per item, as many as torch uses.
 
-    It is meant for work that mostly waits for this engine. Fewer items than twice the number of
+    It is meant for work mostly done by this engine. Fewer items than twice the number of
     threads are worked on one by one, with all threads on each.
     """
     count = torch.get_num_threads()
