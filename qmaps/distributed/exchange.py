@@ -1,8 +1,8 @@
 """Scales of whole tensors sharded over several processes.
 
 A scale over several shards, such as a column's maximum under `rank1` where rows are split, is the
-maximum over the shards. All maxima of a step go into one collective for each process group. Statistics
-of all scales, such as the ends of 8-bit grids, go into a second one.
+maximum over the shards. All maxima of a step go into one collective for each process group. The
+ends of their grids, for formats such as 8-bit scales, go into a second one.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class RootCorrection(StepScalar):
 
 
 class Decoupled(StepScalar):
-    """``1 - a * b``: a parameter's factor under decoupled weight decay `b`; `a` is the learning rate."""
+    """``1 - a * b``: a parameter's factor under decoupled weight decay `b`; `a` is `lr`."""
 
     def at(self, step: int) -> float:  # noqa: ARG002
         """Its value in step 1, 2, ..."""

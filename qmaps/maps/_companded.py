@@ -1,4 +1,4 @@
-"""Maps that are evenly spaced in a transformed domain, and round there."""
+"""Maps evenly spaced in a transformed domain, with rounding there."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from qmaps.maps.nearest import thresholds
 
 @dataclass(frozen=True)
 class CompandedMap(Map):
-    """The values whose transforms are those of `linear0`.
+    """The values with the transforms of `linear0`.
 
     A value takes the code whose transform is nearest to its own: each threshold is where the
     transform is halfway between those of two codes. A tie goes to the lower code.

@@ -1,4 +1,4 @@
-"""Maps whose values are those of a small binary floating-point format."""
+"""Maps with the values of a small binary floating-point format."""
 
 import math
 from dataclasses import dataclass, replace

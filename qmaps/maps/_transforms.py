@@ -26,7 +26,7 @@ class Transform(ABC):
 
     @abstractmethod
     def expanded(self, transforms: Tensor) -> Tensor:
-        """The values of which these are the transforms.
+        """The values with these transforms.
 
         Args:
             transforms: float64 of any shape, in [-1, 1].
@@ -134,7 +134,7 @@ def written() -> list[str]:
 
 
 def named(text: str) -> Transform | None:
-    """The transform that `text` names, such as ``sqrt`` or ``mu-law15``."""
+    """The transform named `text`, such as ``sqrt`` or ``mu-law15``."""
     for cls in TRANSFORMS:
         pattern = re.escape(cls.name)
         if cls.number is not None:

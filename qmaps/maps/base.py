@@ -83,7 +83,7 @@ class Map(ABC):
         return False
 
     def widths(self, signed: bool) -> range:
-        """The widths in bits that the formula allows for this sign."""
+        """Widths in bits allowed by the formula for this sign."""
         return range(2, 9)
 
     @classmethod
@@ -101,12 +101,12 @@ class Map(ABC):
 
     @classmethod
     def near(cls, bits: int, signed: bool | None = None) -> Self:
-        """The map of this class whose width is nearest to `bits`; the narrower one of two.
+        """The map of this class with the width nearest to `bits`; the narrower one of two.
 
         Args:
-            bits: width that is wanted.
-            signed: whether the codebook covers [-1, 1] or [0, 1]; left out, what a spec without
-                a sign would mean.
+            bits: requested width.
+            signed: whether the codebook covers [-1, 1] or [0, 1]; left out, as in a spec
+                without a sign.
 
         >>> from qmaps.maps import NormalFloat4
         >>> str(NormalFloat4.near(8))
@@ -127,7 +127,7 @@ class Map(ABC):
         return table(self).clone()
 
     def thresholds(self) -> Tensor:
-        """For each pair of neighbours, the largest float32 that takes the lower code.
+        """Largest float32 with the lower code, for each pair of neighbours.
 
         Here a value takes the nearest code, and a tie goes to the lower one. A map may place its
         thresholds elsewhere, as one does that rounds in another domain.
@@ -188,8 +188,8 @@ def check_range(name: str, value: object, low: int, high: int) -> None:
     Args:
         name: the field's name, for the error message.
         value: the field's value.
-        low: the smallest value that is allowed.
-        high: the largest value that is allowed.
+        low: the smallest allowed value.
+        high: the largest allowed value.
 
     Raises:
         BadTypeError: `value` is no int, or a bool.
@@ -255,7 +255,7 @@ def mirror(magnitudes: Sequence[float], *extra: float, signed: bool) -> Tensor:
 
     Args:
         magnitudes: values of at least 0, in any order.
-        *extra: further values, which are not mirrored.
+        *extra: further values, without mirror images.
         signed: whether to add the negatives of `magnitudes`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Codebooks that users provide, and the frozen form of fitted maps."""
+"""Codebooks of users, and the frozen form of fitted maps."""
 
 from __future__ import annotations
 

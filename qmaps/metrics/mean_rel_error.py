@@ -20,5 +20,5 @@ def mean_rel_error(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> floa
 
 
 def from_sums(sums: Sums) -> float:
-    """The same of a tensor whose sums are known."""
+    """The metric from the sums of a tensor."""
     return sums.relative / sums.nonzero if sums.nonzero else math.nan

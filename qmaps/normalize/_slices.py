@@ -27,7 +27,7 @@ class Slices(Normalizer):
 
     @abstractmethod
     def dimension(self, dims: int) -> int:
-        """The dimension, of `dims`, whose indices have a scale each."""
+        """The dimension, of `dims`, with a scale for each index."""
 
     def layout(self, shape: Shape) -> Layout:
         if len(shape) < 2:

@@ -56,7 +56,7 @@ class Normalizer(ABC):
 
     @classmethod
     def parse(cls, text: str) -> Normalizer | None:
-        """The normalizer that `text` names (without suffixes and ``&``), or None."""
+        """The normalizer named `text` (without suffixes and ``&``), or None."""
         names = (cls.spec_name, *cls.aliases)
         return cls() if text.lower() in {name.lower() for name in names} else None
 
@@ -70,18 +70,18 @@ class Normalizer(ABC):
         """Data type and shape of each stored part of the scales of a tensor of `shape`."""
 
     def zero_scales(self, shape: Shape, device: torch.device | str = "cpu") -> Scales:
-        """Scales of a tensor of zeros, in the parts that `layout` describes."""
+        """Scales of a tensor of zeros, in the parts of `layout`."""
         return tuple(
             torch.zeros(size, dtype=dtype, device=device) for dtype, size in self.layout(shape)
         )
 
     @abstractmethod
     def scales(self, x: Tensor) -> Scales:
-        """The scales of float32 `x`, in the parts that `layout` describes."""
+        """Scales of float32 `x`, in the parts of `layout`."""
 
     @abstractmethod
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
-        """The float32 scale of each element, of a shape that broadcasts to `shape`."""
+        """Float32 scale of each element, of a shape broadcastable to `shape`."""
 
     def geometry(self, shape: Shape) -> Geometry | None:
         """The same as `expand` in numbers, for the fast engines; None leaves it to `reference`."""
@@ -89,7 +89,7 @@ class Normalizer(ABC):
 
     @property
     def clips(self) -> bool:
-        """True if an element can be larger than its scale, which was rounded down."""
+        """True if an element can be larger than its scale after rounding."""
         return False
 
     @property
@@ -110,7 +110,7 @@ class Normalizer(ABC):
     def extents(self, dims: int) -> tuple[Extent, ...] | None:
         """Extent of each stored part in a tensor of `dims` dimensions.
 
-        None means that shards of a tensor cannot have such scales.
+        None if shards of a tensor cannot have such scales.
         """
         return None
 
@@ -142,7 +142,7 @@ class Normalizer(ABC):
 
 
 class Made:
-    """The results of ``&`` and ``/``. Modules that import this one set them."""
+    """The results of ``&`` and ``/``, set by other modules."""
 
     minimum: Callable[[Normalizer, Normalizer], Minimum]
     quantizer: Callable[[Normalizer, Map], Quantizer]
@@ -157,7 +157,7 @@ def largest(x: Tensor, dims: Sequence[int] | None = None) -> Tensor:
 
 
 def refuse_combined(parts: Sequence[Normalizer], role: str) -> None:
-    """Raise if one of `parts` does not divide by maxima, so that `role` has no meaning for it."""
+    """Raise if one of `parts` does not divide by maxima, as `role` requires."""
     for part in parts:
         if part.alone:
             maps = ", with the maps log2 and log2-0" if part.log_domain else ""

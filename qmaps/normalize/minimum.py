@@ -20,7 +20,7 @@ class Minimum(Normalizer):
 
     Both bound the element's magnitude, so nothing clips. All scales are stored.
 
-    Source: 4-bit optimizers, section 4.2, which builds rank-1 in this way.
+    Source: 4-bit optimizers, section 4.2 (rank-1).
     """
 
     parts: tuple[Normalizer, ...]

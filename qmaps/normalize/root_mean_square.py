@@ -29,13 +29,13 @@ class RootMeanSquare(Normalizer, name="rms<k>B<n>"):
 
     The squares, exact in float64, are added as a balanced tree, the first half to the second, after
     zeros that fill the block up to a power of two. The rest is one float64 operation each: the sum
-    by the number of elements, its root, the product with `factor`, and rounding to float32. What is
-    not 0 becomes at least the smallest float32, and what is finite at most the largest.
+    by the number of elements, its root, the product with `factor`, and rounding to float32. Nonzero
+    results are at least the smallest float32, finite ones at most the largest.
 
-    Source: QSGD, Alistarh et al., 2017, section 3.1 and 4, which divides buckets by their norm.
+    Source: QSGD, Alistarh et al., 2017, section 3.1 and 4, with buckets divided by their norm.
 
     Attributes:
-        factor: above 0; the largest magnitude, in units of the root mean square, that is kept.
+        factor: above 0; the largest unclipped magnitude, in units of the root mean square.
         size: elements of a block.
     """
 
