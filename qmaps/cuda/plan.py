@@ -401,10 +401,9 @@ class CudaPlan(FusedPlan):
                 row["remainder"] = address(parameter.storage[REMAINDER])
             if parameter.key is not None:
                 describe_noise(row["noise"], parameter.key)
-            storage, states = parameter.storage, parameter.states
-            elementwise = [state for state in states if not state.factored]
-            factored = [storage[state.name] for state in states if state.factored]
-            values = [storage[state.name] for state in elementwise]
+            elementwise = [state for state in parameter.states if not state.factored]
+            factored = [parameter.storage[s.name] for s in parameter.states if s.factored]
+            values = [parameter.storage[state.name] for state in elementwise]
             made = self._batch(parameter, self._targets[index].dtype, values)
             batches.setdefault((made.kind, *map(id, made.codebooks)), made).members.append(index)
             for place, (state, value) in enumerate(zip(elementwise, values, strict=True)):

@@ -109,8 +109,7 @@ def shared_scales(requests: Sequence[Request]) -> list[SharedScales]:
     for request in requests:
         parts = [next(results) for _ in _leaves(request.normalizer)]
         stored = tuple(scale for leaf in parts for scale in leaf.scales)
-        floats = tuple(scale for leaf in parts for scale in leaf.floats())
-        joined.append(SharedScales(stored, floats))
+        joined.append(SharedScales(stored, tuple(s for leaf in parts for s in leaf.floats())))
     return joined
 
 

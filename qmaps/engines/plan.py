@@ -209,8 +209,7 @@ def fused_supports(
         return False  # its statistics need all shards, or there are no elements
     if not spanning and any(spanning_states(parameter)):
         return False
-    states = parameter.states
-    return all(_state_supported(parameter, state, supports, roundings) for state in states)
+    return all(_state_supported(parameter, s, supports, roundings) for s in parameter.states)
 
 
 def _dense_supported(parameter: ParameterStep) -> bool:

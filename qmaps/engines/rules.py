@@ -72,8 +72,7 @@ def ordered(rule: str, scalars: Mapping[str, T]) -> list[T]:
     missing = [name for name in names if name not in scalars]
     unknown = [name for name in scalars if name not in names]
     errors = [f"{', '.join(map(repr, missing))} is missing" if missing else ""]
-    listed = ", ".join(map(repr, unknown))
-    errors.append(f"{listed} is not a scalar of the rule" if unknown else "")
+    errors.append(f"{', '.join(map(repr, unknown))} is not a scalar of the rule" if unknown else "")
     raise BadValueError(f"scalars of rule {rule!r}: {'; '.join(filter(None, errors))}")
 
 

@@ -26,8 +26,7 @@ def load_entry_points(points: EntryPoints) -> Iterator[tuple[str, Any]]:
         points: entry points of one group.
 
     Yields:
-        The name and the object of each entry point; one with an error is ignored with a
-        warning.
+        The name and the object of each entry point; one with an error is ignored with a warning.
     """
     for point in points:
         try:

@@ -594,18 +594,15 @@ def _value(value: Any, name: str, where: str, its: Shard | None) -> Tensor | Qua
     if not isinstance(value, (Tensor, QuantizedTensor)):
         kind = type(value).__name__
         raise BadTypeError(f"{name} of {where} in state_dict must be a tensor, got {kind}")
-    if (
-        isinstance(value, Tensor)
-        and value.layout == torch.strided
-        and (why := unsupported_reason(value))
-    ):
+    if isinstance(value, QuantizedTensor):
+        return value
+    strided = value.layout == torch.strided
+    if strided and (why := unsupported_reason(value)):
         raise BadTypeError(
             f"{name} of {where} in state_dict {why}; expected a dense tensor with values"
         )
-    if isinstance(value, Tensor) and not (
-        value.layout == torch.strided and value.is_floating_point()
-    ):
-        kinds = value.dtype if value.layout == torch.strided else value.layout
+    if not (strided and value.is_floating_point()):
+        kinds = value.dtype if strided else value.layout
         raise BadTypeError(
             f"{name} of {where} in state_dict must be a dense floating-point tensor, got {kinds}"
         )

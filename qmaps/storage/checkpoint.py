@@ -97,8 +97,7 @@ def load(
             from before 1.6. The checksums still take one pass over the file.
         verify_large: whether the checksums of tensors of more than 256 KiB are verified, too. If
             not, call `verify` before such a tensor is used.
-        stand_ins: classes of our own by the full names of the classes in the file they
-            replace.
+        stand_ins: classes of our own by the full names of the classes in the file they replace.
 
     Returns:
         The saved object.

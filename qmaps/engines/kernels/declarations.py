@@ -89,8 +89,7 @@ def read_rules(folder: Path = FOLDER) -> tuple[KernelRule, ...]:
         folder: holds ``*.hpp``.
 
     Raises:
-        ValueError: a declaration cannot be read, names undeclared scalars, or is there
-            twice.
+        ValueError: a declaration cannot be read, names undeclared scalars, or is there twice.
     """
     made: dict[tuple[str, tuple[str, ...]], KernelRule] = {}
     scalars: dict[str, tuple[str, ...]] = {}
