@@ -24,7 +24,7 @@ if "QMAPS_FUZZ" not in os.environ:
 SLOW = (
     "benchmarks", "capture/conversion", "capture/integrations", "capture/test_interruption.py",
     "cuda", "distributed", "docsite", "engines/native/test_fuzz.py",
-    "engines/native/test_leaving.py", "engines/native/test_least_squares.py",
+    "engines/native/test_at_exit.py", "engines/native/test_least_squares.py",
     "engines/native/test_metrics.py", "figures", "gpu", "lab", "optim/test_apollo.py",
     "optim/test_odd_options.py", "reproduction", "storage/test_checkpoint.py",
     "storage/test_locks.py", "training",

@@ -1,20 +1,20 @@
-"""Error feedback: what one encoding loses is kept, and added before the next.
+"""Error feedback: the error of one encoding is added before the next.
 
-For a state x(t) that an update rule computes from the decoded state q(t-1), with e(0) = 0,
+For a state x(t) computed by an update rule from the decoded state q(t-1), with e(0) = 0,
 
 - ``y(t) = x(t) + e(t-1)`` is encoded, under an unsigned map max(y(t), 0);
-- q(t) is what that decodes to, rounded to the nearest code; the rule sees q(t) alone;
+- q(t) is the decoded value, rounded to the nearest code; the rule sees q(t) alone;
 - the residual e(t) is ``y(t) - q(t)``, quantized under `RESIDUAL`. It is at most as large as
-  the largest decoded magnitude, which y(t) exceeds where a scale saturates or there is none. Under
-  an unsigned map it is at least minus half the distance of the two lowest codes. What codes cannot
-  express does not add up.
+  the largest decoded magnitude; y(t) exceeds it if a scale saturates or there is none. Under
+  an unsigned map it is at least minus half the distance of the two lowest codes. Values outside
+  the codebook's range do not add up.
 
 Were e(t) exact, the sum of q(1) to q(T) would be that of x(1) to x(T) less e(T): the error of one
-quantization, however large T is. So changes that are smaller than half a gap add up until they
+quantization, however large T is. So changes smaller than half a gap add up until they
 reach the next code, where rounding to nearest loses every one of them. The residual's own rounding
 adds in each step at most 1/14 of the largest residual of its block in 4 bits, and 1/254 in 8.
 
-The residual's map holds 0, so that elements which need no residual, such as those of an embedding's
+The residual's map holds 0, so that elements without residual, such as those of an embedding's
 unused rows, have none.
 
 Source: Seide et al. (2014), "1-bit stochastic gradient descent"; Karimireddy et al. (2019), "Error
@@ -36,12 +36,14 @@ RESIDUAL = "B128/linear0@{bits}s"
 """Spec of the quantizer of residuals."""
 
 
-def left(y: Tensor, decoded: Tensor, scales: Scales, normalizer: Normalizer, map_: Map) -> Tensor:
+def residual(
+    y: Tensor, decoded: Tensor, scales: Scales, normalizer: Normalizer, map_: Map
+) -> Tensor:
     """The residual of an encoding, before it is quantized.
 
     Args:
-        y: what was encoded, float32.
-        decoded: what that decodes to, float32 of the same shape.
+        y: encoded values, float32.
+        decoded: decoded values, float32 of the same shape.
         scales: its scales.
         normalizer: the normalizer.
         map_: the map.
@@ -56,5 +58,5 @@ def left(y: Tensor, decoded: Tensor, scales: Scales, normalizer: Normalizer, map
 
     lowest, highest = value(0), value(len(table(map_)) - 1)
     reach = torch.maximum(lowest.abs(), highest.abs())
-    least = -reach if map_.signed else (lowest - value(1)) / 2
-    return (y - decoded).clamp(least, reach)
+    lowest_error = -reach if map_.signed else (lowest - value(1)) / 2
+    return (y - decoded).clamp(lowest_error, reach)

@@ -1,4 +1,4 @@
-"""Fits codebooks on the engine that is in use for the tensor."""
+"""Fits codebooks on the engine in use for the tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distances between neighbouring codes, and whether a state that moved has left its code."""
+"""Distances between neighbouring codes, and movements of a state out of its code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from qmaps.engines import reference
 
 
 def gap(state: QuantizedTensor, movement: Tensor) -> Tensor:
-    """The distance from each decoded value to that of the next code, under the same scales.
+    """Distance from each decoded value to the next code's value, under the same scales.
 
     Args:
         state: the codes and scales.
-        movement: on which side the next code is: above where it is positive, else below.
+        movement: the next code lies above if it is positive, else below.
 
     Returns:
         float32 of the state's shape, at least 0; 0 where there is no code on that side.
@@ -22,14 +22,13 @@ def gap(state: QuantizedTensor, movement: Tensor) -> Tensor:
     return gap_at(state, state.codes(), state.dequantize(), movement)
 
 
-def gap_at(state: QuantizedTensor, codes: Tensor, here: Tensor, movement: Tensor) -> Tensor:
-    """As `gap`, with the codes and the values that they decode to."""
+def gap_at(state: QuantizedTensor, codes: Tensor, at: Tensor, movement: Tensor) -> Tensor:
+    """As `gap`, with the codes and their decoded values."""
     last = len(state.quantizer.map.codebook()) - 1
     beside = torch.where(movement > 0, codes + 1, codes - 1).clamp_(0, last)
     q = state.quantizer
-    return (
-        reference.dequantize(beside, state.scales, q.normalizer, q.map, state.key).sub_(here).abs_()
-    )
+    values = reference.dequantize(beside, state.scales, q.normalizer, q.map, state.key)
+    return values.sub_(at).abs_()
 
 
 def moved(state: QuantizedTensor, movement: Tensor) -> Tensor:
@@ -40,7 +39,7 @@ def moved(state: QuantizedTensor, movement: Tensor) -> Tensor:
         movement: by how much the exact state has moved since then, float32 of the same shape.
 
     Returns:
-        bool of the same shape; False where there is no code on that side. An element is stalled if
+        bool of the same shape; False if there is no code on its side. An element is stalled if
         it has moved and still has its code.
     """
     wide = gap(state, movement)

@@ -7,9 +7,9 @@
 - codes of the rest ``X - P R^T`` under ``B128/DE@4s``, with P and R as they decode.
 
 It decodes to ``P R^T`` plus the rest. One product with S and one with P is a power iteration. S is
-the R of the tensor that was encoded before (`after`), so that over the steps of an optimizer P
+the R of the tensor encoded before (`after`), so over the steps of an optimizer P
 follows the largest singular vectors; without one, S is drawn at random, the same each time, and the
-iteration is repeated `FIRST` times. Quantization then errs in the rest, which is small where few
+iteration is repeated `FIRST` times. Quantization then errs in the rest, small if few
 singular values are large, as in a momentum, and only little in the directions of the large ones.
 
 Tensors that are no matrices, or have as many rows or columns as the rank or fewer, are quantized as
@@ -51,21 +51,21 @@ _SPEC = re.compile(r"lowrank(\d+)\((.*)\)\+(.*)", re.IGNORECASE | re.ASCII | re.
 
 
 def parts_of(spec: str) -> tuple[int, str, str] | None:
-    """Rank, the factors' spec and that of the rest; None if the spec has no low-rank part."""
+    """Rank, spec of the factors and spec of the rest; None if the spec has no low-rank part."""
     text = spec.strip()
     if len(text) > LONGEST:
         return None  # which `parse` refuses
     if len(_BEGIN.findall(text)) > 1:
         raise SpecError(f"spec={shown(spec)} has more than one low-rank part; the form is {FORM}")
-    found = _SPEC.fullmatch(text)
-    if found is None or not all(part.strip() for part in found.groups()):
+    match = _SPEC.fullmatch(text)
+    if match is None or not all(part.strip() for part in match.groups()):
         if text.lower().startswith("lowrank"):
             raise SpecError(
                 f"spec={shown(spec)} does not have the form {FORM}, such as "
                 "lowrank4(B128/DE@8s)+B128/DE@4s"
             )
         return None
-    return int(found[1]), found[2], found[3]
+    return int(match[1]), match[2], match[3]
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class LowRank:
         if not 1 <= self.rank <= 4096:
             raise BadValueError(f"rank={shown(self.rank)} of a low-rank part must be 1 to 4096")
         q = self.factors
-        if why := lack(q):
+        if why := unsupported_reason(q):
             raise SpecError(f"the quantizer of factors {q.spec} {why}")
         if q.rounding.value or q.low_rank is not None:
             raise SpecError(f"the quantizer of factors {q.spec} must round to nearest, alone")
 
     @property
     def prefix(self) -> str:
-        """Part of the spec before that of the rest."""
+        """Part of the spec before the rest's."""
         return f"lowrank{self.rank}({self.factors.spec})+"
 
     def shapes(self, shape: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -113,38 +113,38 @@ class LowRank:
 
         Args:
             x: float32 of shape (m, n), with `shapes`.
-            after: the tensor that was encoded before, with a low-rank part of this rank or without.
+            after: the tensor encoded before, with a low-rank part of this rank or without.
             out: the factors to write into; new ones if None.
 
         Returns:
             The rest, float32 of the shape of `x`, and P and R. Where an element of `x` is not
             finite, all of them are NaN.
         """
-        left, right = (x.new_full(shape, torch.nan) for shape in self.shapes(x.shape))
+        p, r = (x.new_full(shape, torch.nan) for shape in self.shapes(x.shape))
         finite = bool(x.isfinite().all())
         if finite:
-            left, right = self._iterated(x, after)
+            p, r = self._iterated(x, after)
         targets = (None, None) if out is None else out
-        factors = self._quantized((left, right), targets)
-        rest = x - product(factors)
-        if finite and not bool(rest.isfinite().all()):
+        factors = self._quantized((p, r), targets)
+        residual = x - product(factors)
+        if finite and not bool(residual.isfinite().all()):
             # Sums over rows of the largest numbers overflow: then the codes hold all of x.
-            factors = self._quantized((left.zero_(), right.zero_()), targets)
-            rest = x
-        return rest, factors
+            factors = self._quantized((p.zero_(), r.zero_()), targets)
+            residual = x
+        return residual, factors
 
     def _iterated(self, x: Tensor, after: QuantizedTensor | None) -> tuple[Tensor, Tensor]:
-        """P and R by power iterations on finite x, whose products neither over- nor underflow."""
+        """P and R by power iterations on finite x, without over- or underflow of products."""
         size = x.abs().max()
         size = torch.where(size > 0, size, 1)
         unit = x / size
         before = self._before(x, after)
-        right = self._random(x) if before is None else before
+        r = self._random(x) if before is None else before
         with torch.autocast(x.device.type, enabled=False):
             for _ in range(FIRST if before is None else 1):
-                left = torch.linalg.qr(unit @ (right / right.abs().max().clamp(min=TINY))).Q
-                right = unit.T @ left
-        return left, right * size
+                p = torch.linalg.qr(unit @ (r / r.abs().max().clamp(min=TINY))).Q
+                r = unit.T @ p
+        return p, r * size
 
     def _quantized(
         self, factors: tuple[Tensor, Tensor], out: Sequence[QuantizedTensor | None]
@@ -156,9 +156,9 @@ class LowRank:
 
     def _before(self, x: Tensor, after: QuantizedTensor | None) -> Tensor | None:
         """The R before this one; None if there is none, or nothing in it."""
-        if after is None or len(found := low_rank_of(after)) != 2:
+        if after is None or len(factors := low_rank_of(after)) != 2:
             return None
-        before = found[1].dequantize()
+        before = factors[1].dequantize()
         fits = tuple(before.shape) == self.shapes(x.shape)[1]
         return before if fits and bool(before.isfinite().all() and before.any()) else None
 
@@ -168,8 +168,8 @@ class LowRank:
         return numbers.view(columns, self.rank)
 
 
-def lack(q: Quantizer) -> str:
-    """Return why a quantizer cannot be that of factors or of a rest; empty if it can."""
+def unsupported_reason(q: Quantizer) -> str:
+    """Reason why a quantizer cannot encode factors or a rest; empty if it can."""
     if not q.map.signed:
         return "must be signed"
     if q.map.fitted or isinstance(q.map, Codebook):
@@ -179,12 +179,12 @@ def lack(q: Quantizer) -> str:
 
 def low_rank_of(t: QuantizedTensor) -> tuple[QuantizedTensor, ...]:
     """P and R of a quantized tensor; empty if it has none."""
-    own = t.quantizer.low_rank
-    return t.beside[: len(own.shapes(t.shape))] if own is not None else ()
+    low_rank = t.quantizer.low_rank
+    return t.beside[: len(low_rank.shapes(t.shape))] if low_rank is not None else ()
 
 
 def product(factors: Sequence[QuantizedTensor]) -> Tensor:
     """P R^T, float32."""
-    left, right = (factor.dequantize() for factor in factors)
-    with torch.autocast(left.device.type, enabled=False):
-        return left @ right.T
+    p, r = (factor.dequantize() for factor in factors)
+    with torch.autocast(p.device.type, enabled=False):
+        return p @ r.T

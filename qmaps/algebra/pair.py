@@ -33,39 +33,39 @@ class Pair:
 
     @staticmethod
     def parse(
-        given: Pair | str | tuple[str | Quantizer | None, str | Quantizer | None],
+        pair: Pair | str | tuple[str | Quantizer | None, str | Quantizer | None],
         codebooks: Iterable[Codebook] = (),
     ) -> Pair:
-        """The pair that a spec, or a tuple of two specs or quantizers, names.
+        """Pair of a spec, or of a tuple of two specs or quantizers.
 
         Args:
-            given: ``"FIRST + SECOND"``, or a tuple of two specs or quantizers, in which None
+            pair: ``"FIRST + SECOND"``, or a tuple of two specs or quantizers, in which None
                 stands for 32 bits like ``"32-bit"``. A `Pair` is returned as it is.
             codebooks: maps of your own, found in specs by their label.
 
         Raises:
-            SpecError: not two parts, or a part that does not parse.
-            BadTypeError: `given` is neither a str, a tuple nor a `Pair`.
+            SpecError: not two parts, or a part cannot be parsed.
+            BadTypeError: `pair` is neither a str, a tuple nor a `Pair`.
         """
-        if isinstance(given, Pair):
-            return given
+        if isinstance(pair, Pair):
+            return pair
         parts: tuple[str | Quantizer | None, ...]
-        if isinstance(given, str):
-            parts = tuple(re.split(r"\s+\+\s+", given.strip()))
-        elif isinstance(given, tuple):
-            parts = given
+        if isinstance(pair, str):
+            parts = tuple(re.split(r"\s+\+\s+", pair.strip()))
+        elif isinstance(pair, tuple):
+            parts = pair
         else:
             raise BadTypeError(
-                f"pair={shown(given)} must be 'FIRST + SECOND' or a tuple of two specs"
+                f"pair={shown(pair)} must be 'FIRST + SECOND' or a tuple of two specs"
             )
         if len(parts) != 2:
             raise SpecError(
-                f"pair={shown(given)} has {len(parts)} parts; expected 'FIRST + SECOND' with "
+                f"pair={shown(pair)} has {len(parts)} parts; expected 'FIRST + SECOND' with "
                 f"spaces around '+' and {UNQUANTIZED} for a moment that is not quantized"
             )
-        known = tuple(codebooks)
+        books = tuple(codebooks)
         first, second = (
-            None if part is None or part == UNQUANTIZED else quantizer(part, known)
+            None if part is None or part == UNQUANTIZED else quantizer(part, books)
             for part in parts
         )
         return Pair(first, second)

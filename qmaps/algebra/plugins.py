@@ -23,8 +23,8 @@ A package names them in its metadata, as entry points::
 Maps, normalizers and metrics are loaded when qmaps is imported, figures with `qmaps.figures`,
 formats of checkpoints with `qmaps.capture.conversion`, and an optimizer when
 ``qmaps.optim.MyAdam`` is asked for.
-Specs, the command line and the laboratory know them under the names that their classes declare, and
-engines run them as they run ours. One that cannot be loaded, or that has a name of ours in any
+Specs, the command line and the laboratory know them by the names their classes declare, and
+engines run them as they run ours. One with an import error, or with a name of ours in any
 letter case, is left out, with a warning.
 """
 
@@ -35,30 +35,30 @@ from importlib.metadata import entry_points
 
 from qmaps import maps, metrics, normalize
 from qmaps.errors import BadValueError
-from qmaps.maps._registry import brought, ignored
+from qmaps.maps._registry import ignored, load_entry_points
 
 
 def install() -> None:
     """Load the maps, normalizers and metrics of other packages."""
     points = entry_points()  # reads the metadata of every package, so once
-    for name, found in brought(points.select(group="qmaps.maps")):
-        if not any(found is known for known in maps.REGISTRY.values()):
+    for name, part in load_entry_points(points.select(group="qmaps.maps")):
+        if not any(part is registered for registered in maps.REGISTRY.values()):
             ignored("qmaps.maps", name, "it is not a map declared with a name")
-    for name, found in brought(points.select(group="qmaps.normalizers")):
-        if not any(found is known for known in normalize.REGISTRY):
+    for name, part in load_entry_points(points.select(group="qmaps.normalizers")):
+        if not any(part is registered for registered in normalize.REGISTRY):
             ignored("qmaps.normalizers", name, "it is not a normalizer declared with a name")
-    for name, found in brought(points.select(group="qmaps.metrics")):
-        if not callable(found):
+    for name, part in load_entry_points(points.select(group="qmaps.metrics")):
+        if not callable(part):
             ignored("qmaps.metrics", name, "it is not a function")
             continue
-        second = getattr(sys.modules.get(found.__module__), "from_sums", None)
+        second = getattr(sys.modules.get(part.__module__), "from_sums", None)
         try:
-            metrics.register(name, found, second)
+            metrics.register(name, part, second)
         except BadValueError as error:
             ignored("qmaps.metrics", name, str(error))
 
 
 def optimizer(name: str) -> type | None:
-    """The optimizer of that name of another package, or None where there is none."""
-    found = dict(brought(entry_points(group="qmaps.optimizers", name=name))).get(name)
-    return found if isinstance(found, type) else None
+    """The optimizer of this name of another package, or None."""
+    cls = dict(load_entry_points(entry_points(group="qmaps.optimizers", name=name))).get(name)
+    return cls if isinstance(cls, type) else None

@@ -3,7 +3,7 @@
 Level i is ``offset + i * (1 - 2 * offset) / (num - 1)``; with the default offset this is
 ``(i + 1/2) / num``. A level p lies at the position ``p * (n - 1)`` among n elements in ascending
 order, and between two of them the value is interpolated linearly in float64, as by
-``torch.quantile`` (which refuses more than 16 million elements).
+``torch.quantile`` (limited to 16 million elements).
 
 Tensors on the CPU are read by the native engine where it is built. It returns the same bits, does
 not sort more than it must, and needs at most a quarter of the tensor's elements as memory, beside a
@@ -21,7 +21,7 @@ from torch import Tensor
 from qmaps.cuda import quantiles as cuda
 from qmaps.engines.addresses import in_memory, plain
 from qmaps.engines.backends import cuda_engine, native_runs
-from qmaps.engines.dense import lack
+from qmaps.engines.dense import unsupported_reason
 from qmaps.engines.native import quantiles as native
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
 
@@ -49,7 +49,7 @@ class Executor(Protocol):
     def leading_bits(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
         """Each rank's cell: its leading bits, the counts of elements below it and in it.
 
-        The second result is the number of elements that are NaN or infinite.
+        The second result is the number of NaN or infinite elements.
         """
 
     def add_quantiles(
@@ -63,7 +63,7 @@ class Executor(Protocol):
             size: elements of a stretch, from 1 to `LONGEST`.
             below: int64 of shape (num,), the lower rank of each quantile in a stretch, from 0 to
                 ``size - 1``.
-            fraction: float64 of shape (num,), how far the quantile lies from that rank towards
+            fraction: float64 of shape (num,), distance of the quantile from this rank towards
                 the next, in [0, 1).
             sums: float64 of shape (num,), changed in place.
 
@@ -92,9 +92,9 @@ def exact(x: Tensor, num: int = 256, offset: float | None = None) -> Tensor:
     """
     flat, levels = _checked(x, num, offset)
     below, above, fraction = _positions(levels, flat.numel())
-    found, bad = _executor(flat).order_statistics(flat, torch.cat([below, above]))
+    statistics, bad = _executor(flat).order_statistics(flat, torch.cat([below, above]))
     _refuse(bad)
-    values = found.double()
+    values = statistics.double()
     return _between(values[:num], values[num:], fraction).float()
 
 
@@ -105,7 +105,7 @@ def approximate(x: Tensor, num: int = 256, offset: float | None = None) -> Tenso
     of a cell evenly over it: of m elements the k-th (from 0) stands at ``(k + 1/2) / m`` of the
     cell's width. Magnitudes below ``2**-135`` count as zero.
 
-    A cell is at most ``2**-9`` as wide as its values are large. So a quantile that is exactly
+    A cell is at most ``2**-9`` as wide as its values are large. So an exact quantile
     ``low + fraction * (high - low)`` is off by at most ``2**-9 * max(|low|, |high|) + 2**-135``,
     besides rounding; data with a smooth density comes far closer.
 
@@ -127,9 +127,9 @@ def approximate(x: Tensor, num: int = 256, offset: float | None = None) -> Tenso
     flat, levels = _checked(x, num, offset)
     below, above, fraction = _positions(levels, flat.numel())
     ranks = torch.cat([below, above])
-    found, bad = _executor(flat).leading_bits(flat, ranks)
+    counts, bad = _executor(flat).leading_bits(flat, ranks)
     _refuse(bad)
-    top, before, inside = found.unbind()
+    top, before, inside = counts.unbind()
     magnitude = (top & (_HALF - 1)) << _REST
     near = magnitude.int().view(torch.float32).double()
     far = (magnitude + (1 << _REST)).int().view(torch.float32).double()
@@ -166,10 +166,10 @@ def sram(x: Tensor, num: int = 256, chunk: int = 4096, offset: float | None = No
     """
     _check_int("chunk", chunk, 1)
     flat, levels = _checked(x, num, offset)
-    whole = flat.numel() // chunk * chunk
+    end = flat.numel() // chunk * chunk
     sums = torch.zeros(num, dtype=torch.float64, device=x.device)
     bad: Count = 0
-    for part, size in ((flat[:whole], chunk), (flat[whole:], flat.numel() - whole)):
+    for part, size in ((flat[:end], chunk), (flat[end:], flat.numel() - end)):
         if part.numel():
             bad = bad + _add_quantiles(part, size, levels, sums)
     _refuse(bad)
@@ -182,7 +182,7 @@ def _checked(x: Tensor, num: int, offset: float | None) -> tuple[Tensor, Tensor]
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise BadTypeError(f"x must be a floating-point tensor, got {kind}")
-    if why := lack(x):
+    if why := unsupported_reason(x):
         raise BadTypeError(f"x {why}; expected a dense tensor with values")
     if x.numel() == 0:
         raise BadValueError(
@@ -201,17 +201,17 @@ def _checked(x: Tensor, num: int, offset: float | None) -> tuple[Tensor, Tensor]
     return plain(x.detach(), "x").reshape(-1), offset + i * ((1 - 2 * offset) / (num - 1))
 
 
-def _check_int(name: str, value: object, least: int) -> None:
+def _check_int(name: str, value: object, minimum: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadTypeError(f"{name}={shown(value)} must be an int")
-    if value < least:
-        raise BadValueError(f"{name}={shown(value)} must be at least {least}")
+    if value < minimum:
+        raise BadValueError(f"{name}={shown(value)} must be at least {minimum}")
 
 
 def _refuse(bad: Count) -> None:
-    if found := int(bad):
+    if count := int(bad):
         raise NonFiniteError(
-            f"x holds {found} NaN or infinite elements; all elements must be finite"
+            f"x holds {count} NaN or infinite elements; all elements must be finite"
         )
 
 

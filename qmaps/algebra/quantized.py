@@ -16,7 +16,7 @@ from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse, parse_normalizer
 from qmaps.engines import dispatch, packing
 from qmaps.engines.addresses import check_memory
-from qmaps.engines.dense import lack, overlaps_itself
+from qmaps.engines.dense import overlaps_itself, unsupported_reason
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, shown
 from qmaps.maps import _html
@@ -36,22 +36,21 @@ FORMAT = 1
 class QuantizedTensor:
     """Packed codes and scales of one tensor.
 
-    It is not a torch tensor: call `dequantize` to compute with its values. Codes that the
-    codebook does not have stand for its last value.
+    It is not a torch tensor: call `dequantize` to compute with its values. Codes
+    beyond the codebook's size stand for its last value.
 
     Attributes:
-        quantizer: what made it; a fitted map is frozen in it.
+        quantizer: its quantizer; a fitted map is frozen in it.
         shape: shape of the tensor.
         packed: 1-D uint8; see `qmaps.engines.packing` for the order of bits.
         scales: the normalizer's parts; see its `layout`.
-        key: names the random numbers that decoding takes away, where the quantizer is dithered;
-            None elsewhere. It is that of the last encoding, and not counted in `nbytes`.
-        beside: the quantized tensors that `Quantizer.beside` describes: a low-rank part, and under
+        key: names the random numbers subtracted in decoding, if the quantizer is dithered;
+            else None. It is the last encoding's key, and not counted in `nbytes`.
+        beside: the quantized tensors of `Quantizer.beside`: a low-rank part, and under
             error feedback the residual of the last encoding.
 
     Raises:
-        BadValueError: `packed`, `scales` and `beside` are not what the quantizer needs for this
-            shape.
+        BadValueError: `packed`, `scales` or `beside` does not fit the quantizer and the shape.
         BadTypeError: `key` is None and the quantizer dithered, or the other way round.
     """
 
@@ -67,15 +66,15 @@ class QuantizedTensor:
         self._check_sizes()
 
     def check(self) -> None:
-        """Raise unless `packed` and `scales` have the sizes, dtypes and memory that are needed.
+        """Raise unless `packed` and `scales` have the required sizes, dtypes and memory.
 
-        That was checked when this was made, but tensors can be resized or freed afterwards.
+        The constructor checks it, too, but tensors can be resized or freed afterwards.
         """
         self._check_sizes()
         for part in (self.packed, *self.scales):
             check_memory(part, "packed or a tensor of scales")
-        for each in self.beside:
-            each.check()
+        for beside in self.beside:
+            beside.check()
 
     def _check_sizes(self) -> None:
         if self.shape and min(self.shape) < 0:
@@ -89,17 +88,17 @@ class QuantizedTensor:
                 f"packed has {self.packed.numel()} elements of {self.packed.dtype}; {q.spec} of "
                 f"shape {self.shape} needs {needed} elements of torch.uint8"
             )
-        found = tuple([(scale.dtype, scale.shape) for scale in self.scales])
-        if found != layout:
-            there = tuple((dtype, tuple(part)) for dtype, part in found)
+        sizes = tuple([(scale.dtype, scale.shape) for scale in self.scales])
+        if sizes != layout:
+            actual = tuple((dtype, tuple(part)) for dtype, part in sizes)
             raise BadValueError(
-                f"scales are {there}; {q.normalizer.spec} of shape {self.shape} needs {layout}"
+                f"scales are {actual}; {q.normalizer.spec} of shape {self.shape} needs {layout}"
             )
-        expected, others = q.beside(self.shape), [(t.quantizer, t.shape) for t in self.beside]
-        if others != list(expected):
-            found_, needs = _listed(others), _listed(expected)
+        expected, parts = q.beside(self.shape), [(t.quantizer, t.shape) for t in self.beside]
+        if parts != list(expected):
+            actual_parts, needs = _listed(parts), _listed(expected)
             raise BadValueError(
-                f"beside holds {found_}; {q.spec} of shape {self.shape} needs {needs}"
+                f"beside holds {actual_parts}; {q.spec} of shape {self.shape} needs {needs}"
             )
 
     def codes(self) -> Tensor:
@@ -155,9 +154,9 @@ class QuantizedTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the codes, the scales, `beside`, and a codebook that belongs to this tensor."""
-        own = nbytes_of(self.quantizer.map, self.packed.nbytes, self.scales)
-        return own + sum(each.nbytes for each in self.beside)
+        """Bytes of the codes, the scales, `beside`, and a codebook of this tensor alone."""
+        total = nbytes_of(self.quantizer.map, self.packed.nbytes, self.scales)
+        return total + sum(part.nbytes for part in self.beside)
 
     @property
     def bits_per_element(self) -> float:
@@ -168,13 +167,13 @@ class QuantizedTensor:
     def to(self, device: torch.device | str) -> QuantizedTensor:
         """The same on another device."""
         scales = tuple(scale.to(device) for scale in self.scales)
-        beside = tuple(each.to(device) for each in self.beside)
+        beside = tuple(part.to(device) for part in self.beside)
         return replace(self, packed=self.packed.to(device), scales=scales, beside=beside)
 
     def clone(self) -> QuantizedTensor:
-        """A copy that shares no storage."""
+        """A copy with storage of its own."""
         scales = tuple(scale.clone() for scale in self.scales)
-        beside = tuple(each.clone() for each in self.beside)
+        beside = tuple(part.clone() for part in self.beside)
         return replace(self, packed=self.packed.clone(), scales=scales, beside=beside)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -183,7 +182,7 @@ class QuantizedTensor:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> QuantizedTensor:
-        """Read what `save` wrote."""
+        """Read a tensor written by `save`."""
         tensors = load(path)
         if list(tensors) != ["tensor"]:
             raise BadValueError(
@@ -226,7 +225,7 @@ class QuantizedTensor:
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:
-    """Return an operator that raises, because codes do not have it."""
+    """Return an operator that raises: codes do not support it."""
 
     def refuse(*_: object) -> NoReturn:
         raise BadTypeError(
@@ -246,11 +245,11 @@ for _name in (
 
 
 def encoded_by(t: QuantizedTensor, key: RoundingKey | None) -> None:
-    """Note the key of an encoding that wrote into `t`; as its codes, it changes in place."""
+    """Set the key of the last encoding into `t`, in place like its codes."""
     object.__setattr__(t, "key", key)
 
 
-def carried(x: Tensor, after: QuantizedTensor | None) -> Tensor:
+def add_residual(x: Tensor, after: QuantizedTensor | None) -> Tensor:
     """`x` with the residual of the last step's tensor added (error feedback).
 
     Args:
@@ -262,13 +261,13 @@ def carried(x: Tensor, after: QuantizedTensor | None) -> Tensor:
     """
     if after is None or not after.quantizer.error_feedback:
         return x
-    most = torch.finfo(torch.float32).max
+    largest = torch.finfo(torch.float32).max
     y = x.float() + after.beside[-1].dequantize()
-    return torch.where(x.isfinite(), y.clamp(-most, most), y)
+    return torch.where(x.isfinite(), y.clamp(-largest, largest), y)
 
 
 def restored(t: QuantizedTensor, x: Tensor | None = None) -> Tensor:
-    """Values that `t` was quantized from, as far as known: decoded, plus the residual.
+    """Best known values of `t` before quantization: decoded, plus the residual.
 
     Args:
         t: the quantized tensor.
@@ -279,12 +278,12 @@ def restored(t: QuantizedTensor, x: Tensor | None = None) -> Tensor:
         there is no residual.
     """
     values = t.dequantize() if x is None else x
-    found = carried(values, t)
-    return found if found is values or t.quantizer.map.signed else found.clamp_(min=0)
+    total = add_residual(values, t)
+    return total if total is values or t.quantizer.map.signed else total.clamp_(min=0)
 
 
 def to_plain(t: QuantizedTensor) -> dict[str, Any]:
-    """`t` as a dict of tensors, strings and numbers, which ``torch.load`` reads safely."""
+    """`t` as a dict of tensors, strings and numbers, safe for ``torch.load``."""
     return {
         **described(t.quantizer),
         "format": FORMAT,
@@ -292,7 +291,7 @@ def to_plain(t: QuantizedTensor) -> dict[str, Any]:
         "packed": t.packed,
         "scales": list(t.scales),
         **keyed(t.key),
-        **({"beside": [_parts(each) for each in t.beside]} if t.beside else {}),
+        **({"beside": [_parts(part) for part in t.beside]} if t.beside else {}),
     }
 
 
@@ -302,7 +301,7 @@ def _parts(t: QuantizedTensor) -> dict[str, Any]:
 
 
 def keyed(key: RoundingKey | None) -> dict[str, Any]:
-    """The entry ``key`` of a saved tensor, whose value is a dict of ints; none without a key."""
+    """Entry ``key`` of a saved tensor, a dict of ints; none without a key."""
     if key is None:
         return {}
     fields = {name: value for name, value in asdict(key).items() if name != "runs"}
@@ -310,14 +309,14 @@ def keyed(key: RoundingKey | None) -> dict[str, Any]:
 
 
 def check_key(q: Quantizer, key: object) -> None:
-    """Raise unless `key` is what a tensor of this quantizer needs: a key where it is dithered."""
+    """Raise unless `key` fits the quantizer: a key if it is dithered, else None."""
     if not (isinstance(key, RoundingKey) if q.dithered else key is None):
         needed = "a RoundingKey" if q.dithered else "None"
         raise BadTypeError(f"key={shown(key)} of a quantized tensor must be {needed} for {q.spec}")
 
 
-def key_in(plain: Mapping[str, Any]) -> RoundingKey | None:
-    """Read the key that `keyed` wrote."""
+def key_from_dict(plain: Mapping[str, Any]) -> RoundingKey | None:
+    """Read a key written by `keyed`."""
     if "key" not in plain:
         return None
     fields = dict(plain["key"])
@@ -326,10 +325,10 @@ def key_in(plain: Mapping[str, Any]) -> RoundingKey | None:
 
 
 def described(q: Quantizer) -> dict[str, Any]:
-    """A quantizer as its spec, and where that names no map, as its codebook."""
+    """A quantizer as its spec, with its codebook if the spec names no map."""
     if not isinstance(q.map, Codebook):
         return {"spec": q.spec}
-    about = {
+    fields = {
         "bits": q.map.bits,
         "signed": q.map.signed,
         "label": q.map.label,
@@ -338,23 +337,23 @@ def described(q: Quantizer) -> dict[str, Any]:
         "stochastic": q.stochastic,
     }
     if not q.rounding.memoryless:  # which versions before 0.2 refuse
-        about["rounding"] = q.rounding.value
-    return {"spec": q.spec, "codebook": table(q.map).clone(), "map": about}
+        fields["rounding"] = q.rounding.value
+    return {"spec": q.spec, "codebook": table(q.map).clone(), "map": fields}
 
 
 def quantizer_in(plain: Mapping[str, Any]) -> Quantizer:
-    """Read the quantizer that `described` wrote."""
+    """Read a quantizer written by `described`."""
     if "codebook" not in plain:
-        if (found := parts_of(plain["spec"])) is None:
+        if (parts := parts_of(plain["spec"])) is None:
             return _composed(*parse(plain["spec"]))
-        rank, factors, rest = found
+        rank, factors, inner = parts
         low_rank = LowRank(rank, quantizer_in({"spec": factors}))
-        return replace(_composed(*parse(rest)), low_rank=low_rank)
-    about = dict(plain["map"])
-    normalizer = parse_normalizer(about.pop("normalizer"))
-    rounding = Rounding.STOCHASTIC if about.pop("stochastic") else Rounding.NEAREST
-    rounding = Rounding(about.pop("rounding", rounding.value))
-    return _composed(normalizer, Codebook(plain["codebook"], **about), rounding)
+        return replace(_composed(*parse(inner)), low_rank=low_rank)
+    fields = dict(plain["map"])
+    normalizer = parse_normalizer(fields.pop("normalizer"))
+    rounding = Rounding.STOCHASTIC if fields.pop("stochastic") else Rounding.NEAREST
+    rounding = Rounding(fields.pop("rounding", rounding.value))
+    return _composed(normalizer, Codebook(plain["codebook"], **fields), rounding)
 
 
 def _composed(normalizer: Normalizer, map_: Map, rounding: Rounding) -> Quantizer:
@@ -409,7 +408,7 @@ def _assembled(plain: Mapping[str, Any]) -> QuantizedTensor:
         for (q, size), parts in zip(needed, saved, strict=True)
     )
     return QuantizedTensor(
-        quantizer, shape, plain["packed"], tuple(plain["scales"]), key_in(plain), beside
+        quantizer, shape, plain["packed"], tuple(plain["scales"]), key_from_dict(plain), beside
     )
 
 
@@ -427,7 +426,7 @@ def save(tensors: Mapping[str, QuantizedTensor], path: str | os.PathLike[str]) -
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
-    """Read what `save` wrote.
+    """Read tensors written by `save`.
 
     Raises:
         BadValueError: the file is missing, truncated, or not of this kind.
@@ -437,13 +436,13 @@ def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
 
 def check_codes(t: QuantizedTensor) -> None:
     """Raise if a code is not in the codebook, or a scale is negative."""
-    if any(map(lack, (t.packed, *t.scales))):
+    if any(map(unsupported_reason, (t.packed, *t.scales))):
         raise BadValueError("packed and scales of a quantized tensor must be dense tensors")
     log_domain = t.quantizer.normalizer.log_domain
     if not log_domain and any(bool((scale < 0).any()) for scale in t.scales):
         raise BadValueError(f"scales of {t.quantizer.spec} must not be negative; at least one is")
-    for each in t.beside:
-        check_codes(each)
+    for part in t.beside:
+        check_codes(part)
     codebook = table(t.quantizer.map)
     if len(codebook) < 2**t.quantizer.map.bits and t.packed.numel():
         largest = int(t.codes().max())
@@ -464,7 +463,7 @@ def _check_target(out: Tensor, shape: tuple[int, ...]) -> None:
         raise BadTypeError(f"out must be a torch.Tensor, got {type(out).__name__}")
     if not out.is_floating_point():
         raise BadTypeError(f"out must be a floating-point tensor, got {out.dtype}")
-    if why := lack(out):
+    if why := unsupported_reason(out):
         raise BadTypeError(f"out {why}; expected a dense tensor with values")
     if tuple(out.shape) != shape:
         raise BadValueError(f"out must have shape {shape}, got {tuple(out.shape)}")

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from qmaps.algebra import feedback
 from qmaps.algebra.low_rank import LowRank, low_rank_of, parts_of
-from qmaps.algebra.low_rank import lack as lack_of_rest
-from qmaps.algebra.quantized import FLOATS, QuantizedTensor, carried, encoded_by, nbytes_of
+from qmaps.algebra.low_rank import unsupported_reason as reason_of_low_rank
+from qmaps.algebra.quantized import FLOATS, QuantizedTensor, add_residual, encoded_by, nbytes_of
 from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse
 from qmaps.distributed.shards import is_distributed
 from qmaps.engines import dispatch, dither, packing, reference
 from qmaps.engines.addresses import plain
-from qmaps.engines.dense import lack
+from qmaps.engines.dense import unsupported_reason
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError, shown
 from qmaps.maps import _html
@@ -31,15 +31,15 @@ from qmaps.normalize.base import Made, Normalizer, Scales
 
 
 def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quantizer:
-    """The quantizer that a spec names.
+    """Quantizer of a spec.
 
     Args:
         spec: such as ``"B128/DE@4s"``; a `Quantizer` is returned as it is.
         codebooks: maps of your own, found in the spec by their label.
 
     Raises:
-        SpecError: an unknown normalizer, map or field, a width that the map does not have, or
-            parts that do not go together.
+        SpecError: an unknown normalizer, map or field, a width unknown to the map, or parts
+            of different kinds.
 
     >>> q = quantizer("b128/de@4S")
     >>> str(q)
@@ -55,11 +55,11 @@ def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quan
         return spec
     if not isinstance(spec, str):
         raise BadTypeError(f"spec={shown(spec)} must be a str such as 'B128/DE@4s', or a Quantizer")
-    known, low_rank = tuple(codebooks), None
-    if (found := parts_of(spec)) is not None:
-        rank, factors, spec = found
-        low_rank = LowRank(rank, quantizer(factors, known))
-    normalizer, map_, rounding = parse(spec, known)
+    books, low_rank = tuple(codebooks), None
+    if (parts := parts_of(spec)) is not None:
+        rank, factors, spec = parts
+        low_rank = LowRank(rank, quantizer(factors, books))
+    normalizer, map_, rounding = parse(spec, books)
     return Quantizer(normalizer, map_, rounding=rounding, low_rank=low_rank)
 
 
@@ -71,10 +71,10 @@ class Quantizer:
 
     Attributes:
         normalizer: gives the scales.
-        map: gives the codebook; a floating-point format becomes that of `Map.for_scales` under
-            scales that are powers of two or 1.
-        rounding: how values become codes.
-        low_rank: the low-rank part that matrices have besides, such as that of
+        map: gives the codebook; a floating-point format becomes `Map.for_scales` if scales are
+            powers of two or 1.
+        rounding: rounding of values to codes.
+        low_rank: the additional low-rank part of matrices, as in
             ``lowrank4(B128/DE@8s)+B128/DE@4s``; None for none.
 
     Args:
@@ -125,16 +125,16 @@ class Quantizer:
             object.__setattr__(self, "map", self.map.for_scales(**scales))
         if self.dithered and (why := dither.lacks(self.normalizer, self.map)):
             raise SpecError(f"{self.spec}: {why}")
-        if self.low_rank is not None and (why := lack_of_rest(self)):
+        if self.low_rank is not None and (why := reason_of_low_rank(self)):
             raise SpecError(f"{self.spec}: the quantizer of the rest {why}")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what pickle kept; versions before 0.2 kept `stochastic` instead of `rounding`."""
-        kept = dict(state)
-        if "rounding" not in kept:
-            old = kept.pop("stochastic", False)
-            kept["rounding"] = Rounding.STOCHASTIC if old else Rounding.NEAREST
-        self.__dict__.update(kept)
+        """Set pickled fields; versions before 0.2 have `stochastic` instead of `rounding`."""
+        fields = dict(state)
+        if "rounding" not in fields:
+            old = fields.pop("stochastic", False)
+            fields["rounding"] = Rounding.STOCHASTIC if old else Rounding.NEAREST
+        self.__dict__.update(fields)
 
     @property
     def stochastic(self) -> bool:
@@ -148,7 +148,7 @@ class Quantizer:
 
     @property
     def error_feedback(self) -> bool:
-        """True if it keeps what rounding loses (``+ef4``, ``+ef8``; `qmaps.algebra.feedback`)."""
+        """True if it keeps rounding errors (``+ef4``, ``+ef8``; `qmaps.algebra.feedback`)."""
         return self.rounding.residual_bits is not None
 
     @property
@@ -156,7 +156,7 @@ class Quantizer:
         """True if zeros decode to zeros, whatever other elements are.
 
         Maps such as `linear` and `quantile-normal` do not hold 0, and neither do signed `power2`
-        and `power3`. A fitted map may hold it or not, so that the answer is False.
+        and `power3`. For a fitted map it is False, since the values are unknown.
 
         >>> quantizer("B64/DE@4s").keeps_zero, quantizer("B64/linear@4s").keeps_zero
         (True, False)
@@ -167,30 +167,30 @@ class Quantizer:
         return bool((table(self.map) == lowest).any())
 
     @property
-    def extra(self) -> str:
+    def spec_extensions(self) -> str:
         """Extensions of the spec beyond normalizer, map and ``+sr``; empty without.
 
-        Where it is empty, codes and scales are all that decoding and the next encoding need.
+        If empty, codes and scales suffice to decode and to encode again.
         """
         prefix = "" if self.low_rank is None else self.low_rank.prefix.removesuffix("+")
         suffix = "" if self.rounding.memoryless else self.rounding.value
-        return " and ".join(each for each in (prefix, suffix) if each)
+        return " and ".join(part for part in (prefix, suffix) if part)
 
     def beside(self, shape: Sequence[int]) -> tuple[tuple[Quantizer, tuple[int, ...]], ...]:
-        """The quantizers and shapes of the tensors that are kept beside a tensor's codes.
+        """Quantizers and shapes of the tensors stored beside a tensor's codes.
 
         Args:
             shape: the shape of the tensor.
 
         Returns:
-            Those of a low-rank part (`qmaps.algebra.low_rank`), if a matrix has one, and last that
-            of the residual under error feedback (``+ef4``; `qmaps.algebra.feedback`).
+            A pair per factor of a low-rank part (`qmaps.algebra.low_rank`), and last one for
+            the residual under error feedback (``+ef4``; `qmaps.algebra.feedback`).
         """
-        found: tuple[tuple[Quantizer, tuple[int, ...]], ...] = ()
+        parts: tuple[tuple[Quantizer, tuple[int, ...]], ...] = ()
         if self.low_rank is not None:
-            found = tuple((self.low_rank.factors, size) for size in self.low_rank.shapes(shape))
+            parts = tuple((self.low_rank.factors, size) for size in self.low_rank.shapes(shape))
         bits = self.rounding.residual_bits
-        return found if bits is None else (*found, (_of_residuals(bits), tuple(shape)))
+        return parts if bits is None else (*parts, (_of_residuals(bits), tuple(shape)))
 
     @property
     def spec(self) -> str:
@@ -221,7 +221,7 @@ class Quantizer:
         )
 
     def nbytes(self, shape: Sequence[int]) -> int:
-        """Bytes that a tensor of this shape takes: `QuantizedTensor.nbytes` before there is one."""
+        """Bytes of a quantized tensor of this shape, as `QuantizedTensor.nbytes`."""
         scales = 0
         for dtype, part in self.normalizer.layout(tuple(shape)):
             scales += dtype.itemsize * math.prod(part)
@@ -231,13 +231,13 @@ class Quantizer:
         elif self.map.counted:
             entries = table(self.map).numel()
         codes = packing.packed_bytes(math.prod(shape), self.map.bits)
-        others = sum(q.nbytes(size) for q, size in self.beside(shape))
-        return codes + scales + torch.float32.itemsize * entries + others
+        parts = sum(q.nbytes(size) for q, size in self.beside(shape))
+        return codes + scales + torch.float32.itemsize * entries + parts
 
     def fit(self, x: Tensor) -> Quantizer:
-        """This quantizer with the codebook of a fitted map frozen to that of `x`.
+        """This quantizer with the codebook of a fitted map fitted to `x` and frozen.
 
-        A quantizer whose map is a formula, or frozen already, is returned as it is.
+        A quantizer with a formula or a frozen codebook is returned as it is.
 
         Raises:
             NonFiniteError, BadValueError, BadTypeError: as `quantize`.
@@ -295,7 +295,7 @@ class Quantizer:
     ) -> QuantizedTensor:
         """As `quantize` for float32 `x`, without a check for NaN, infinity or negative elements.
 
-        What shares a scale with a non-finite element decodes to non-finite values, so none
+        Elements that share a scale with a non-finite one decode to non-finite values, so none
         becomes a finite number silently; only exact zeros under ``logB`` stay 0. There a negative
         element counts as NaN; under other normalizers unsigned maps take it to their lowest code.
 
@@ -322,11 +322,11 @@ class Quantizer:
         key: RoundingKey | None = None,
         after: QuantizedTensor | None = None,
     ) -> QuantizedTensor:
-        """As `quantize_unchecked` with scales from elsewhere: those of a whole that `x` is part of.
+        """As `quantize_unchecked` with scales of the whole tensor, of which `x` is a part.
 
         Args:
             x: float32.
-            scales: in the parts that the normalizer's `layout` describes for the shape of `x`.
+            scales: in the parts of the normalizer's `layout` for the shape of `x`.
             key: as for `quantize`.
             after: as for `quantize`.
 
@@ -339,7 +339,7 @@ class Quantizer:
                 "elsewhere use one without a low-rank part"
             )
         noise = (key or RoundingKey()) if self.rounding.random else None
-        y = carried(x, after)
+        y = add_residual(x, after)
         codes, _ = reference.quantize(
             self._encodable(x, y), self.normalizer, self.map, noise, scales, dithered=self.dithered
         )
@@ -362,14 +362,14 @@ class Quantizer:
             raise BadTypeError(f"key must be a RoundingKey, got {type(key).__name__}")
         if after is not None:
             _check_after(after, x)
-        y = carried(x, after)
+        y = add_residual(x, after)
         if check and y is not x:
             self._refuse_bad(x)
-        given, x = x, self._encodable(x, y)
+        original, x = x, self._encodable(x, y)
         factors: tuple[QuantizedTensor, ...] = ()
         if self.low_rank is not None and self.low_rank.shapes(x.shape):
             if check:
-                self._refuse_bad(given)
+                self._refuse_bad(original)
             y, factors = self.low_rank.split(
                 x.float().contiguous(), after, None if out is None else low_rank_of(out)
             )
@@ -381,11 +381,11 @@ class Quantizer:
             x, frozen.normalizer, frozen.map, noise, storage, dithered=self.dithered, check=check
         )
         if check and suspect:
-            self._refuse_bad(given)
+            self._refuse_bad(original)
         return frozen._with_others(y, packed, scales, noise, factors, out)
 
     def _encodable(self, x: Tensor, y: Tensor) -> Tensor:
-        """Values to encode: `y`, which is `x` plus the residual, as engines take it."""
+        """Values to encode: `y`, the sum of `x` and the residual, as engines take it."""
         return y if y is x or self.map.signed else y.clamp(min=0)
 
     def _with_others(
@@ -397,13 +397,13 @@ class Quantizer:
         factors: tuple[QuantizedTensor, ...],
         out: QuantizedTensor | None = None,
     ) -> QuantizedTensor:
-        """The quantized tensor of these codes of `y`, with all that belongs to it.
+        """Quantized tensor of these codes of `y`, with scales, residual and factors.
 
         Args:
-            y: what the codes are of: the rest where there is a low-rank part.
+            y: encoded values: the rest if there is a low-rank part.
             packed: its codes.
             scales: its scales.
-            noise: the key of the random numbers that it took.
+            noise: the key of its random numbers.
             factors: its low-rank part; the codes are then those of the rest.
             out: the tensor whose codes and scales these are; the others are written into it.
         """
@@ -414,7 +414,7 @@ class Quantizer:
             decoded = dispatch.dequantize(
                 packed, scales, self.normalizer, self.map, shape, torch.float32
             )
-            residual = feedback.left(y.float(), decoded, scales, self.normalizer, self.map)
+            residual = feedback.residual(y.float(), decoded, scales, self.normalizer, self.map)
             target = None if out is None else out.beside[place]
             beside.append(q.quantize_unchecked(residual, out=target))
         if out is None:
@@ -465,37 +465,37 @@ class Quantizer:
     def measured(
         self, x: Tensor, *, keep: bool = True
     ) -> tuple[dict[str, float], Tensor | QuantizedTensor | None]:
-        """As `error`, and if `keep` also what became of `x`, quantized or decoded.
+        """Metrics as in `error`, and if `keep` also `x` quantized or decoded.
 
-        The native and the CUDA engine quantize and measure in one pass, without storing what `x`
-        decodes to, nor codes that are not kept; as long as every metric has a form for sums.
+        The native and the CUDA engine quantize and measure in one pass, without storing decoded
+        values or unneeded codes, as long as every metric has a form for sums.
         """
         from qmaps import metrics
 
         x = _floats(x)
         q = self.fit(x) if isinstance(self.map, FittedMap) else self
-        found = None
-        if metrics.SUMMED.keys() == metrics.METRICS.keys() and not self.extra:
+        results = None
+        if metrics.SUMMED.keys() == metrics.METRICS.keys() and not self.spec_extensions:
             noise = RoundingKey() if self.rounding.random else None
-            found = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
-        if found is None:
+            results = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
+        if results is None:
             t = q.quantize(x)
             decoded = t.dequantize()
             values = metrics.measure(x.float(), decoded, t.codes(), table(q.map).numel())
             return {"bits_per_element": t.bits_per_element, **values}, decoded if keep else None
-        sums, packed, scales, suspect = found
+        sums, packed, scales, suspect = results
         if suspect:
             self._refuse_bad(x)
         nbytes = nbytes_of(q.map, packing.packed_bytes(x.numel(), q.map.bits), scales)
         values = metrics.measure_sums(sums)
-        kept = None if packed is None else QuantizedTensor(q, tuple(x.shape), packed, scales)
-        return {"bits_per_element": 8 * nbytes / x.numel(), **values}, kept
+        encoded = None if packed is None else QuantizedTensor(q, tuple(x.shape), packed, scales)
+        return {"bits_per_element": 8 * nbytes / x.numel(), **values}, encoded
 
     def _frozen(self, x: Tensor) -> Quantizer:
         return fit_each([self], x)[0] if isinstance(self.map, FittedMap) else self
 
     def _refuse_bad(self, x: Tensor) -> None:
-        """Raise if `x` holds values that cannot be quantized."""
+        """Raise if `x` holds NaN or infinity."""
         _refuse(~x.isfinite(), "NaN or infinite", "only finite values can be quantized", True)
         if not self.map.signed:
             _refuse(x < 0, "negative", f"{self.map.spec} is unsigned; use a signed map", False)
@@ -511,8 +511,8 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
 
     Args:
         quantizers: at least one.
-        x: float32, float16 or bfloat16 of any shape. Where elements are not finite, the fit looks
-            at the others: what shares a scale with them decodes to NaN whatever the codebook.
+        x: float32, float16 or bfloat16 of any shape. The fit ignores non-finite elements
+            and those sharing a scale with them, which decode to NaN with any codebook.
     """
     normalizer = quantizers[0].normalizer
     x = x.float()
@@ -553,7 +553,7 @@ def _floats(x: Tensor) -> Tensor:
         raise BadTypeError(f"x must be float32, float16 or bfloat16, got {x.dtype}")
     if is_distributed(x):
         raise BadTypeError("x is a DTensor; quantize x.to_local() or x.full_tensor()")
-    if why := lack(x):
+    if why := unsupported_reason(x):
         raise BadTypeError(f"x {why}; expected a dense tensor with values")
     return plain(x.detach(), "x")
 

@@ -10,10 +10,10 @@ class Rounding(Enum):
 
     Attributes:
         NEAREST: the nearest code; a tie goes to the lower one.
-        STOCHASTIC: one of the two neighbours at random, so that the mean is the value.
+        STOCHASTIC: one of the two neighbours at random, unbiased.
         DITHERED: subtractive dither: a random part of a gap is added before rounding to the
             nearest, and decoding takes the same part away (`qmaps.engines.dither`).
-        FEEDBACK_4: error feedback: to the nearest, and what that loses is kept in 4 bits and added
+        FEEDBACK_4: error feedback: to the nearest, with the error stored in 4 bits and added
             before the next encoding (`qmaps.algebra.feedback`).
         FEEDBACK_8: the same in 8 bits.
 
@@ -29,17 +29,17 @@ class Rounding(Enum):
 
     @property
     def random(self) -> bool:
-        """True if it takes random numbers, which a `RoundingKey` names."""
+        """True if it takes random numbers, named by a `RoundingKey`."""
         return self in (Rounding.STOCHASTIC, Rounding.DITHERED)
 
     @property
     def residual_bits(self) -> int | None:
-        """Bits in which error feedback keeps what rounding loses; None without it."""
+        """Bits per rounding error stored by error feedback; None without it."""
         return {Rounding.FEEDBACK_4: 4, Rounding.FEEDBACK_8: 8}.get(self)
 
     @property
     def memoryless(self) -> bool:
-        """True if codes and scales are all that decoding and the next encoding need."""
+        """True if codes and scales suffice for decoding and the next encoding."""
         return self in (Rounding.NEAREST, Rounding.STOCHASTIC)
 
     @property

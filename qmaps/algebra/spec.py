@@ -1,8 +1,8 @@
 """Spec strings such as ``B128/DE@4s``, ``B32x8&rank1/linear@4u+sr``.
 
 ``NORM[SUFFIX]["&"NORM[SUFFIX]]"/"[TRANSFORM":"]MAP["("field=value,...")"]"@"BITS["s"|"u"][ROUNDING]``,
-read without regard to case and written in one canonical form. A suffix such as ``x8`` tells in
-which format scales are stored (`qmaps.normalize.scale_format`). A transform such as ``sqrt`` may
+read without regard to case and written in one canonical form. A suffix such as ``x8`` names
+the format of stored scales (`qmaps.normalize.scale_format`). A transform such as ``sqrt`` may
 come before the map (`qmaps.maps.transformed`). A rounding is ``+sr``, ``+dither``,
 ``+ef4`` or ``+ef8`` (`qmaps.algebra.rounding`).
 """
@@ -46,8 +46,7 @@ def parse(
     """Normalizer, map and rounding.
 
     Raises:
-        SpecError: names the spec, the part that is wrong, what is allowed, and the nearest
-            match.
+        SpecError: names the spec, the wrong part, the allowed values, and the nearest match.
     """
     stripped = spec.strip()
     if len(stripped) > LONGEST:
@@ -67,7 +66,7 @@ def parse(
 
 
 def parse_map(text: str, codebooks: Iterable[Codebook] = ()) -> maps.Map:
-    """The map that the part of a spec after ``/`` names, such as ``DE@4s``."""
+    """Map of the part of a spec after ``/``, such as ``DE@4s``."""
     match = _ONE_MAP.fullmatch(text.strip()) if len(text) <= LONGEST else None
     if match is None:
         raise SpecError(f"map={shown(text)} does not have the form MAP@BITS[s|u], such as DE@4s")
@@ -78,7 +77,7 @@ def parse_map(text: str, codebooks: Iterable[Codebook] = ()) -> maps.Map:
 
 
 def parse_normalizer(text: str) -> normalize.Normalizer:
-    """The normalizer that the part of a spec before ``/`` names."""
+    """Normalizer of the part of a spec before ``/``."""
     if len(text) > LONGEST:
         raise SpecError(
             f"normalizer={shown(text)} has {len(text)} characters; at most {LONGEST} are allowed"
@@ -89,8 +88,8 @@ def parse_normalizer(text: str) -> normalize.Normalizer:
 
 def _one_normalizer(text: str) -> normalize.Normalizer:
     for cls in normalize.REGISTRY:
-        if (found := cls.parse(text)) is not None:
-            return found
+        if (normalizer := cls.parse(text)) is not None:
+            return normalizer
     for suffix, format_ in SUFFIXES.items():
         if text.lower().endswith(suffix):
             inner = text[: -len(suffix)]
@@ -107,19 +106,19 @@ def _one_normalizer(text: str) -> normalize.Normalizer:
 
 
 def _map(match: re.Match[str], codebooks: Iterable[Codebook]) -> maps.Map:
-    transform, colon, rest = match["map"].partition(":")
+    transform, colon, inner = match["map"].partition(":")
     if colon:
-        return _transformed(transform.strip(), rest.strip(), match)
+        return _transformed(transform.strip(), inner.strip(), match)
     name, bits = match["map"].strip(), int(match["bits"])
     sign = match["sign"].lower()
     for codebook in codebooks:
         if codebook.label.lower() == name.lower():
             return _codebook(codebook, bits, sign)
-    by_folded = {known.lower(): known for known in maps.REGISTRY}
+    by_folded = {label.lower(): label for label in maps.REGISTRY}
     if name.lower() not in by_folded:
-        known = [*maps.names(), *(codebook.label for codebook in codebooks)]
+        labels = [*maps.names(), *(codebook.label for codebook in codebooks)]
         raise SpecError(
-            f"unknown map {shown(name)}; allowed are {', '.join(known)}{nearest(name, known)}"
+            f"unknown map {shown(name)}; allowed are {', '.join(labels)}{nearest(name, labels)}"
         )
     cls = maps.REGISTRY[by_folded[name.lower()]]
     signed = sign == "s" if sign else cls.signs[0]
@@ -127,20 +126,20 @@ def _map(match: re.Match[str], codebooks: Iterable[Codebook]) -> maps.Map:
 
 
 def _transformed(transform: str, name: str, match: re.Match[str]) -> Transformed:
-    """The map after a transform; of its fields `nearest` is that of `Transformed`."""
+    """The map after a transform; its field `nearest` belongs to `Transformed`."""
     if named(transform) is None:
         raise SpecError(f"unknown transform {shown(transform)}; allowed are {', '.join(written())}")
     fields = [field.strip() for field in (match["fields"] or "").split(",") if field.strip()]
-    own = [field for field in fields if field.lower().replace(" ", "").startswith("nearest=")]
-    if len(own) > 1:
+    option = [field for field in fields if field.lower().replace(" ", "").startswith("nearest=")]
+    if len(option) > 1:
         raise SpecError(f"field 'nearest' of {transform} is given more than once")
-    others = ",".join(field for field in fields if field not in own)
-    inner = f"{name}({others})@" if others else f"{name}@"
-    found = _ONE_MAP.fullmatch(f"{inner}{match['bits']}{match['sign']}")
-    if found is None:
+    inner_fields = ",".join(field for field in fields if field not in option)
+    inner = f"{name}({inner_fields})@" if inner_fields else f"{name}@"
+    parts = _ONE_MAP.fullmatch(f"{inner}{match['bits']}{match['sign']}")
+    if parts is None:
         raise SpecError(f"unknown map {shown(name)} after the transform {transform}")
-    nearest_value = _value("nearest", own[0].partition("=")[2].strip(), False) if own else False
-    return Transformed(transform, _map(found, ()), nearest=nearest_value)
+    rounds = _value("nearest", option[0].partition("=")[2].strip(), False) if option else False
+    return Transformed(transform, _map(parts, ()), nearest=rounds)
 
 
 def _codebook(codebook: Codebook, bits: int, sign: str) -> Codebook:
@@ -151,7 +150,7 @@ def _codebook(codebook: Codebook, bits: int, sign: str) -> Codebook:
 
 def _fields(cls: type[maps.Map], text: str | None) -> dict[str, Any]:
     """The map's own fields, each of the type of its default."""
-    own = {
+    types = {
         field.name: field
         for field in fields(cls)
         if field.name not in ("bits", "signed") and field.default is not MISSING
@@ -159,14 +158,14 @@ def _fields(cls: type[maps.Map], text: str | None) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for item in filter(None, (text or "").replace(" ", "").split(",")):
         name, _, value = item.partition("=")
-        if name.lower() not in own:
-            allowed = ", ".join(own) or "no fields"
+        if name.lower() not in types:
+            allowed = ", ".join(types) or "no fields"
             raise SpecError(
                 f"unknown field {shown(name)} of {cls.spec_name}; allowed are {allowed}"
             )
         if name.lower() in values:
             raise SpecError(f"field {name!r} of {cls.spec_name} is given more than once")
-        default = own[name.lower()].default
+        default = types[name.lower()].default
         values[name.lower()] = _value(name, value, default)
     return values
 

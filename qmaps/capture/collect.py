@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qmaps.capture.snapshot import DTYPES, Lazy
-from qmaps.engines.dense import lack
+from qmaps.engines.dense import unsupported_reason
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.step import NUMBERS
 
@@ -79,7 +79,7 @@ def _plain(value: Any) -> Any:
         return value
     # Tensors and NumPy scalars with one element count as numbers.
     if hasattr(value, "item") and getattr(value, "size", None) is not None:
-        if isinstance(value, Tensor) and lack(value):
+        if isinstance(value, Tensor) and unsupported_reason(value):
             return _UNFIT
         count = value.numel() if isinstance(value, Tensor) else value.size
         return _plain(value.item()) if count == 1 else _UNFIT
@@ -111,7 +111,8 @@ def _number(name: str, value: Any) -> float | None:
         return value
     if name in NUMBERS and isinstance(value, Lazy) and math.prod(value.shape) == 1:
         value = value.read()
-    if name in NUMBERS and isinstance(value, Tensor) and not lack(value) and value.numel() == 1:
+    readable = isinstance(value, Tensor) and not unsupported_reason(value)
+    if name in NUMBERS and readable and value.numel() == 1:
         number: float = value.item()
         return number
     return None

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from qmaps.capture import sampling, snapshot
 from qmaps.capture.snapshot import DTYPES, Entry, Lazy
-from qmaps.engines.dense import lack
+from qmaps.engines.dense import unsupported_reason
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.storage import checksums
 
@@ -193,7 +193,7 @@ class GradientWriter:
 def _plain(gradient: Tensor) -> bool:
     if type(gradient) not in (Tensor, torch.nn.Parameter) or gradient.dtype not in DTYPES:
         return False
-    return gradient.layout is torch.sparse_coo or not lack(gradient)
+    return gradient.layout is torch.sparse_coo or not unsupported_reason(gradient)
 
 
 def _chosen(gradient: Tensor, rows: Tensor | None) -> Lazy:

@@ -66,9 +66,9 @@ class Lazy:
         shape: shape of the tensor.
         dtype: dtype of the tensor.
         read: reads the tensor.
-        store: writes another tensor of this shape in its place, rounded to `dtype`, into files that
-            were read within `qmaps.storage.editing.editing`; None if the file does not store the
-            tensor as it is.
+        store: writes another tensor of this shape in its place, rounded to `dtype`, into files
+            read within `qmaps.storage.edit_checkpoint.editing`; None if the file does not store
+            the tensor as it is.
         parts: returns a `Part`; None if only the whole tensor can be read.
     """
 

@@ -1,1 +1,1 @@
-"""The CUDA engine: kernels compiled at first use, and the Python that launches them."""
+"""The CUDA engine: kernels compiled at first use, and their launchers in Python."""

@@ -1,4 +1,4 @@
-"""``python -m qmaps.cuda``: compile kernels where there is no GPU, and see what they take."""
+"""``python -m qmaps.cuda``: compile kernels without a GPU, and print their registers and memory."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
     form = compiling.add_mutually_exclusive_group()
     form.add_argument("--summary", action="store_true", help="one line for each architecture")
     form.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     try:
-        return _compile(given.arch, quick=given.quick, summary=given.summary, as_json=given.json)
+        return _compile(args.arch, quick=args.quick, summary=args.summary, as_json=args.json)
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -42,16 +42,16 @@ def _compile(wanted: list[str] | None, *, quick: bool, summary: bool, as_json: b
     if reason := compiler.missing():
         print(f"error: {reason}", file=sys.stderr)
         return 2
-    known = compiler.architectures()
-    archs = known if wanted and "all" in wanted else (wanted or known[-1:])
+    supported = compiler.architectures()
+    archs = supported if wanted and "all" in wanted else (wanted or supported[-1:])
     for arch in archs:
         compiler.check_architecture(arch)
     entries = catalogue.entries(quick=quick)
     table = not (summary or as_json)
-    found: dict[str, list[dict[str, Any]]] = {}
+    usages: dict[str, list[dict[str, Any]]] = {}
     for arch in archs:
         started = time.monotonic()
-        rows = found[arch] = []
+        rows = usages[arch] = []
         if table:
             print(f"{arch}\n{' '.join(f'{name:>12}' for name in COLUMNS)}  kernel")
         for entry in entries:
@@ -63,11 +63,11 @@ def _compile(wanted: list[str] | None, *, quick: bool, summary: bool, as_json: b
         if table:
             print(f"{took}\n")
         elif summary:
-            most = max(row["registers"] for row in rows)
+            used = max(row["registers"] for row in rows)
             spilled = sum(row["spill_stores"] + row["spill_loads"] for row in rows)
-            print(f"{arch}: {took}, up to {most} registers, {spilled} bytes spilled", flush=True)
+            print(f"{arch}: {took}, up to {used} registers, {spilled} bytes spilled", flush=True)
     if as_json:
-        print(json_text(found))
+        print(json_text(usages))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Kernels with the template arguments that users need, to be compiled without a GPU."""
+"""Kernels with the usual template arguments, to be compiled without a GPU."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def entries(*, quick: bool = False) -> list[Entry]:
 
 
 def _tensors(types: list[str], formats: list[str]) -> list[Entry]:
-    whole = [kernel(name, type_) for name in ("scan", "find_maxima") for type_ in types]
+    plain = [kernel(name, type_) for name in ("scan", "find_maxima") for type_ in types]
     # Every format with one type, every type with one format.
     pairs = [("float", name) for name in formats] + [(type_, formats[0]) for type_ in types[1:]]
     coded = [
         kernel(name, type_, FORMATS[form])
         for name, (type_, form) in product(("encode", "decode"), pairs)
     ]
-    return whole + coded
+    return plain + coded
 
 
 def _scales() -> list[Entry]:
@@ -133,7 +133,7 @@ def _splits() -> list[Entry]:
 
 
 def _rules() -> list[Entry]:
-    """Every rule, with bfloat16 parameters that are rounded stochastically."""
+    """Every rule, with bfloat16 parameters rounded stochastically."""
     made = []
     for rule in rules().values():
         formats = [FORMATS["B256/DE@8s"] for state in rule.states if state != FACTORED]

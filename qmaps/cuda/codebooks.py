@@ -1,4 +1,4 @@
-"""Codebooks on a device, in the form that kernels search."""
+"""Codebooks on a device, in the form searched by kernels."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Guesses:
 
     Attributes:
         shift: the floats of a bucket have equal bits, without the sign, from this bit up.
-        first: those bits of the first bucket, which also holds all smaller magnitudes.
+        first: those bits of the first bucket; it also holds all smaller magnitudes.
         buckets: the number of buckets of each sign; the last one holds all larger magnitudes.
         counts: uint8: a count for each positive bucket, then one for each negative bucket if there
             are negative limits; else negative numbers take the first bucket.
-        steps: halvings that remain for the search: at most ``2**steps - 1`` limits of a bucket are
+        steps: remaining halvings of the search: at most ``2**steps - 1`` limits of a bucket are
             not counted.
     """
 
@@ -43,9 +43,9 @@ class Guesses:
 
 
 def guesses(limits: np.ndarray) -> Guesses:
-    """The table of at most `MAX_GUESSES` entries that leaves the fewest halvings.
+    """The table of at most `MAX_GUESSES` entries with the fewest remaining halvings.
 
-    Of tables that leave equally few, it is the smallest.
+    Of several such tables, it is the smallest.
 
     Args:
         limits: ascending float32 of shape (count,), with at most 255 elements.
@@ -55,16 +55,16 @@ def guesses(limits: np.ndarray) -> Guesses:
     ends = np.array([low, high], dtype=np.float32).view(np.uint32).astype(np.int64)
     sides = 2 if (limits < 0).any() else 1
     best: Guesses | None = None
-    for kept in range(MANTISSA_BITS + 1):
-        shift = MANTISSA_BITS - kept
+    for bits in range(MANTISSA_BITS + 1):
+        shift = MANTISSA_BITS - bits
         # One bucket for all below the smallest limit.
         first = max(int(ends[0] >> shift) - 1, 0)
         buckets = int(ends[1] >> shift) - first + 1
         if sides * buckets > layout.MAX_GUESSES:
             break
-        found = _counted(limits, shift, first, buckets)
-        if best is None or found.steps < best.steps:
-            best = found
+        table = _counted(limits, shift, first, buckets)
+        if best is None or table.steps < best.steps:
+            best = table
         if best.steps <= 1:
             break
     if best is None:  # limits from the smallest float to the largest: one bucket for all of them
@@ -74,18 +74,18 @@ def guesses(limits: np.ndarray) -> Guesses:
 
 def _counted(limits: np.ndarray, shift: int, first: int, buckets: int) -> Guesses:
     infinity = np.float32(np.inf).view(np.uint32).astype(np.int64)
-    least = (np.arange(buckets, dtype=np.int64) + first) << shift
-    least[0] = 0
-    most = np.append(least[1:] - 1, infinity)
-    near = np.minimum(least, infinity).astype(np.uint32).view(np.float32)
-    far = np.minimum(most, infinity).astype(np.uint32).view(np.float32)
+    lowest = (np.arange(buckets, dtype=np.int64) + first) << shift
+    lowest[0] = 0
+    highest = np.append(lowest[1:] - 1, infinity)
+    near = np.minimum(lowest, infinity).astype(np.uint32).view(np.float32)
+    far = np.minimum(highest, infinity).astype(np.uint32).view(np.float32)
     # Limits below the smallest float of a bucket, and below its largest.
     below, upto = np.searchsorted(limits, near), np.searchsorted(limits, far)
     if (limits < 0).any():
         below = np.append(below, np.searchsorted(limits, -far))
         upto = np.append(upto, np.searchsorted(limits, -near))
-    rest = int((upto - below).max())
-    return Guesses(shift, first, buckets, below.astype(np.uint8), rest.bit_length())
+    spread = int((upto - below).max())
+    return Guesses(shift, first, buckets, below.astype(np.uint8), spread.bit_length())
 
 
 @cached(512)
@@ -106,17 +106,17 @@ def _below(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Half:
-    """A 16-bit format whose finite numbers a codebook holds; see ``kernels/halves.hpp``.
+    """Codebook of all finite numbers of a 16-bit format; see ``kernels/halves.hpp``.
 
     Attributes:
         dtype: float16 or bfloat16.
         zero: the code of zero.
-        most: how many codes lie above it.
+        above: number of codes above it.
     """
 
     dtype: torch.dtype
     zero: int
-    most: int
+    above: int
 
     def holds(self, values: Tensor, above: Tensor) -> bool:
         """Return True if these are the codes' values, and codes those of rounded numbers.
@@ -136,7 +136,7 @@ class Half:
 
     def _codes(self, x: Tensor) -> Tensor:
         bits = x.to(self.dtype).view(torch.int16).to(torch.int32)
-        magnitude = (bits & 0x7FFF).clamp(max=self.most)
+        magnitude = (bits & 0x7FFF).clamp(max=self.above)
         return torch.where(
             bits < 0, self.zero - magnitude.clamp(max=self.zero), self.zero + magnitude
         )
@@ -144,14 +144,14 @@ class Half:
 
 @cached(512)
 def half(map_: Map) -> Half | None:
-    """The 16-bit format whose numbers a map of 16 bits holds; None for other maps."""
+    """The 16-bit format with the same numbers as a map of 16 bits; None for other maps."""
     values = table(map_)
     last = values.numel() - 1
     zero = last // 2 if float(values[0]) < 0 else 0
     if map_.bits != 16 or last - zero >= 1 << 15:
         return None
-    found = (Half(dtype, zero, last - zero) for dtype in HALVES)
-    return next((each for each in found if each.holds(values, limits(map_))), None)
+    candidates = (Half(dtype, zero, last - zero) for dtype in HALVES)
+    return next((codes for codes in candidates if codes.holds(values, limits(map_))), None)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Wide:
     Attributes:
         below: uint16 of shape (65536,): the number of limits below all floats with these upper 16
             bits, in the order of numbers.
-        steps: halvings that remain: at most ``2**steps - 1`` limits share those bits.
+        steps: remaining halvings: at most ``2**steps - 1`` limits share those bits.
     """
 
     below: np.ndarray
@@ -185,11 +185,11 @@ def wide_searches(map_: Map) -> tuple[Wide, Wide]:
 
 @dataclass(frozen=True)
 class Searching:
-    """The template arguments of ``Format`` that say how codes are found.
+    """Template arguments of ``Format`` for the search of codes.
 
     Attributes:
         signed: whether some limits are negative and have guesses of their own.
-        steps: halvings that remain after the first guess.
+        steps: halvings after the first guess.
     """
 
     signed: bool
@@ -201,8 +201,8 @@ def searching(map_: Map, *, stochastic: bool) -> Searching:
     if map_.bits > BYTE:
         steps = 0 if half(map_) else wide_searches(map_)[stochastic].steps
         return Searching(signed=False, steps=steps)
-    found = searches(map_)[stochastic]
-    return Searching(len(found.counts) > found.buckets, found.steps)
+    table = searches(map_)[stochastic]
+    return Searching(len(table.counts) > table.buckets, table.steps)
 
 
 class DeviceCodebook:
@@ -231,18 +231,18 @@ class DeviceCodebook:
     def _describe(self, map_: Map) -> None:
         self._add(self.described, "values", _filled(table(map_), layout.MAX_CODES))
         pair = (limits(map_), _below(table(map_)))
-        for name, above, found in zip(("nearest", "lower"), pair, searches(map_), strict=True):
+        for name, above, start in zip(("nearest", "lower"), pair, searches(map_), strict=True):
             search = self.described[name]
-            search["shift"], search["first"] = found.shift, found.first
-            search["buckets"] = found.buckets
-            search["negative"] = len(found.counts) - found.buckets
+            search["shift"], search["first"] = start.shift, start.first
+            search["buckets"] = start.buckets
+            search["negative"] = len(start.counts) - start.buckets
             self._add(search, "limit", _filled(above, 2 * layout.MAX_CODES, float("inf")))
-            self._add(search, "guess", found.counts)
+            self._add(search, "guess", start.counts)
 
     def _describe_wide(self, map_: Map) -> None:
-        if found := half(map_):
-            self.described["half"] = HALVES[found.dtype].value
-            self.described["zero"], self.described["most"] = found.zero, found.most
+        if codes := half(map_):
+            self.described["half"] = HALVES[codes.dtype].value
+            self.described["zero"], self.described["most"] = codes.zero, codes.above
             self._pieces.append(bytes(16))  # so that there is memory
             return
         self._add(self.described, "values", _filled(table(map_), 1 << map_.bits))
@@ -253,10 +253,10 @@ class DeviceCodebook:
             self._add(self.described[name], "below", wide.below)
 
     def _add(self, record: np.ndarray, name: str, data: np.ndarray) -> None:
-        """A table, whose address a field becomes."""
+        """Add a table; its address is written to a field."""
         self._places.append((record, name, sum(map(len, self._pieces))))
-        found = data.tobytes()
-        self._pieces.append(found + bytes(-len(found) % 16))
+        content = data.tobytes()
+        self._pieces.append(content + bytes(-len(content) % 16))
 
 
 def _filled(values: Tensor, size: int, filling: float | None = None) -> np.ndarray:

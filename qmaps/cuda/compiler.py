@@ -63,15 +63,15 @@ class Compiled:
         """Registers per thread, and bytes of spills (stores, loads), stack and shared memory."""
         lines = self.log.splitlines()
         start = next(i for i, line in enumerate(lines) if f"function '{self.symbol}'" in line)
-        own = "\n".join(lines[start : start + 4])
-        found = {
+        block = "\n".join(lines[start : start + 4])
+        patterns = {
             "registers": r"Used (\d+) registers",
             "spill_stores": r"(\d+) bytes spill stores",
             "spill_loads": r"(\d+) bytes spill loads",
             "stack": r"(\d+) bytes stack frame",
             "shared": r"(\d+) bytes smem",
         }
-        matches = {name: re.search(pattern, own) for name, pattern in found.items()}
+        matches = {name: re.search(pattern, block) for name, pattern in patterns.items()}
         return {name: int(match[1]) if match else 0 for name, match in matches.items()}
 
 
@@ -91,7 +91,7 @@ def missing() -> str:
 
 
 def architectures() -> list[str]:
-    """The architectures that NVRTC compiles for, such as "sm_90", oldest first."""
+    """Architectures supported by NVRTC, such as "sm_90", oldest first."""
     from cuda.bindings import nvrtc
 
     return [f"sm_{number}" for number in nvrtc.nvrtcGetSupportedArchs()[1]]
@@ -100,8 +100,8 @@ def architectures() -> list[str]:
 def check_architecture(arch: str) -> None:
     """Raise `BackendError` unless NVRTC compiles for the architecture `arch`."""
     if arch not in architectures():
-        known = ", ".join(architectures())
-        raise BackendError(f"arch={arch!r} is not supported by this NVRTC; it supports {known}")
+        supported = ", ".join(architectures())
+        raise BackendError(f"arch={arch!r} is not supported by this NVRTC; it supports {supported}")
 
 
 def compiled(entry: Entry, arch: str) -> Compiled:
@@ -115,8 +115,8 @@ def compiled(entry: Entry, arch: str) -> Compiled:
         BackendError: the architecture is not supported, or the source does not compile.
     """
     path = cache_folder() / f"{_digest(entry, arch)}.json"
-    if (kept := _read(path)) is not None:
-        return kept
+    if (cached := _read(path)) is not None:
+        return cached
     _announce(arch)
     made = compile_now(entry, arch)
     try:
@@ -130,14 +130,14 @@ def compiled(entry: Entry, arch: str) -> Compiled:
 def compile_now(entry: Entry, arch: str) -> Compiled:
     """Compile an entry for one architecture; as `compiled`, but without the cache."""
     check_architecture(arch)
-    found = core()
+    nvrtc = core()
     # A program with the name of the file would include itself.
-    options = found.ProgramOptions(
+    options = nvrtc.ProgramOptions(
         arch=arch, include_path=[str(SOURCES), str(ROOT)], name=f"{entry.file}.cu", **OPTIONS
     )
     log = io.StringIO()
     try:
-        program = found.Program(source_of(entry.file), "c++", options)
+        program = nvrtc.Program(source_of(entry.file), "c++", options)
         made = program.compile("cubin", name_expressions=(entry.name,), logs=log)
     except Exception as error:
         raise BackendError(f"{entry} does not compile for {arch}: {error}\n{log.getvalue()}") from (
@@ -150,16 +150,16 @@ def compile_now(entry: Entry, arch: str) -> Compiled:
 
 def cache_folder() -> Path:
     """The folder of compiled kernels: in ``QMAPS_CACHE_DIR``, or in the user's cache folder."""
-    if given := os.environ.get("QMAPS_CACHE_DIR"):
-        return Path(given) / "cuda"
+    if folder := os.environ.get("QMAPS_CACHE_DIR"):
+        return Path(folder) / "cuda"
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "qmaps" / "cuda"
 
 
 def core() -> Any:
     """NVIDIA's `cuda.core`, or `cuda.core.experimental` in older releases."""
-    found = importlib.import_module("cuda.core")
-    return found if hasattr(found, "Program") else importlib.import_module("cuda.core.experimental")
+    new = importlib.import_module("cuda.core")
+    return new if hasattr(new, "Program") else importlib.import_module("cuda.core.experimental")
 
 
 def _read(path: Path) -> Compiled | None:
@@ -188,7 +188,7 @@ def _digest(entry: Entry, arch: str) -> str:
 
 @functools.cache
 def source_digest() -> str:
-    """A digest of the files that kernels are compiled from."""
+    """Digest of the source files of kernels."""
     files = sorted(
         [*SOURCES.glob("*.cuh"), *(ROOT / "qmaps" / "engines" / "kernels").rglob("*.hpp")]
     )

@@ -35,18 +35,18 @@ class Engine(ABC):
         Args:
             entry: the kernel.
             blocks: the number of blocks, at least 1.
-            argument: the structure that the kernel takes, copied before this returns.
+            argument: the kernel's argument structure, copied before this returns.
         """
 
     def launch_over(self, entry: Entry, items: int, argument: np.ndarray) -> None:
         """Run `entry` with one block per item, but at most `blocks` blocks.
 
-        Kernels that are launched by this method loop over their items.
+        Kernels launched by this method loop over their items.
 
         Args:
             entry: the kernel.
             items: the number of items; where it is 0, nothing is launched.
-            argument: the structure that the kernel takes, copied before this returns.
+            argument: the kernel's argument structure, copied before this returns.
         """
         if items > 0:
             self.launch(entry, min(items, self.blocks), argument)
@@ -72,7 +72,7 @@ class CudaEngine(Engine):
         Args:
             entry: the kernel.
             blocks: the number of blocks of `THREADS` threads, at least 1.
-            argument: the structure that the kernel takes, copied before this returns.
+            argument: the kernel's argument structure, copied before this returns.
 
         Raises:
             BackendError: the kernel does not compile, or the driver refuses it.
@@ -118,10 +118,10 @@ def missing() -> str:
         return "torch finds no CUDA device or driver"
     if reason := compiler.missing():
         return reason
-    found = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
-    known = compiler.architectures()
-    if not any(f"sm_{major}{minor}" in known for major, minor in found):
-        return f"no device has an architecture that this NVRTC knows: {', '.join(known)}"
+    capabilities = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
+    supported = compiler.architectures()
+    if not any(f"sm_{major}{minor}" in supported for major, minor in capabilities):
+        return f"no device has an architecture that this NVRTC knows: {', '.join(supported)}"
     return ""
 
 
@@ -141,7 +141,7 @@ def _engine(device: torch.device) -> Engine | None:
 
 
 def engine_of(*tensors: Tensor) -> Engine | None:
-    """The engine for tensors that all lie on one device, or None if it has no engine."""
+    """The engine of the common device of the tensors, or None."""
     device = tensors[0].device
     return engine_on(device) if all(tensor.device == device for tensor in tensors) else None
 
@@ -154,5 +154,5 @@ def engine_on(device: torch.device) -> Engine | None:
 
 
 def recording() -> bool:
-    """Return True if a CUDA graph records what is launched now."""
+    """Return True if a CUDA graph is being recorded."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -1,4 +1,4 @@
-"""States that have fewer elements than their parameter, on the CUDA engine."""
+"""States with fewer elements than their parameter, on the CUDA engine."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Work:
 
     Attributes:
         tiles: items of the kernel `factored_sums`.
-        rest: items of the kernel `finish_factored`.
+        finishing: items of the kernel `finish_factored`.
     """
 
     tiles: list[Item] = field(default_factory=list)
-    rest: list[Item] = field(default_factory=list)
+    finishing: list[Item] = field(default_factory=list)
 
 
 class Statistics:
@@ -91,13 +91,13 @@ def work_of(members: list[int], shapes: list[tuple[int, ...]]) -> Work:
         made.tiles += [(index, tile) for tile in range(matrices * down * across)]
         if down * across > 1:
             strips = -(-matrices * columns // layout.THREADS)
-            made.rest += [(index, matrix) for matrix in range(matrices)]
-            made.rest += [(index, -1 - strip) for strip in range(strips)]
+            made.finishing += [(index, matrix) for matrix in range(matrices)]
+            made.finishing += [(index, -1 - strip) for strip in range(strips)]
     return made
 
 
 def slices(shape: tuple[int, ...]) -> ScaleLayout:
-    """The layout of maxima over the slices of every dimension, which kernels treat as scales."""
+    """The layout of maxima over the slices of every dimension, treated as scales by kernels."""
     shape = shape or (1,)
     parts = [slice_part(shape, dim, dim) for dim in range(len(shape))]
     return ScaleLayout(Geometry(tuple(parts), len(parts)), 0)

@@ -1,4 +1,4 @@
-"""The kernels of ``src``, by the file that defines each."""
+"""The kernels of ``src`` and the files that define them."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ def kernel(name: str, *arguments: str | int) -> Entry:
         raise BackendError(
             f"name={name!r} is not a CUDA kernel; qmaps/cuda/kernels.py lists all kernels"
         )
-    given = f"<{', '.join(map(str, arguments))}>" if arguments else ""
-    return Entry(_FILE_OF[name], name + given)
+    template = f"<{', '.join(map(str, arguments))}>" if arguments else ""
+    return Entry(_FILE_OF[name], name + template)

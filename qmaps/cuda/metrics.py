@@ -41,14 +41,14 @@ def measure(
     Args:
         engine: the engine of the device of `x`.
         x: float32, float16 or bfloat16, not empty.
-        normalizer: a normalizer that `tensors.measures` supports.
-        map_: a map that `tensors.measures` supports.
+        normalizer: a normalizer supported by `tensors.measures`.
+        map_: a map supported by `tensors.measures`.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         keep: whether to store the codes.
 
     Returns:
         Sums, with `codes` on the CPU; packed codes (None without `keep`); scales; and `Flags`
-        or-ed together. Where that is not 0, the others are meaningless.
+        or-ed together. If they are not 0, the others are meaningless.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
@@ -59,22 +59,22 @@ def measure(
         size = packed_bytes(numel, map_.bits)
         packed = torch.empty(size, dtype=torch.uint8, device=x.device)
     scales = normalizer.zero_scales(shape, x.device)
-    found = torch.zeros(layout.MEASURED.itemsize, dtype=torch.uint8, device=x.device)
+    sums = torch.zeros(layout.MEASURED.itemsize, dtype=torch.uint8, device=x.device)
     parts = partial_sums(numel, layout.ERROR_SUMS, x.device)
 
     task = np.zeros((), dtype=layout.MEASURE)
-    task["found"], task["parts"] = address(found), address(parts)
+    task["found"], task["parts"] = address(sums), address(parts)
     tensor = task["tensor"]
     tensor[...] = described(x, packed, map_, lies)
-    tensor["flags"] = address(found) + layout.offset(layout.MEASURED, "flags")
+    tensor["flags"] = address(sums) + layout.offset(layout.MEASURED, "flags")
     tensor["refuse_negative"] = not map_.signed
     memory = prepare(engine, tensor, x.dtype, lies, scales, key)
     form = format_name(map_, lies, stochastic=key is not None)
     engine.launch_over(kernel("measure", DTYPES[x.dtype], form), len(parts), task)
     store_scales(engine, tensor, lies)
     del memory  # the kernels read it until here
-    add_parts(engine, parts, address(found))
-    result = found.cpu().numpy().view(layout.MEASURED)[0]
+    add_parts(engine, parts, address(sums))
+    result = sums.cpu().numpy().view(layout.MEASURED)[0]
     return _sums(result, numel, table(map_).numel()), packed, scales, int(result["flags"])
 
 
@@ -105,9 +105,9 @@ def add_parts(engine: Engine, parts: Tensor, totals: int) -> None:
     engine.launch(kernel("add_parts", parts.shape[1]), 1, task)
 
 
-def _sums(found: np.void, numel: int, size: int) -> Sums:
-    absolute, square, signal, relative = map(float, found["sums"])
-    largest = float(found["largest"].view(np.float64))
-    nonzero, zeroed = int(found["nonzero"]), int(found["zeroed"])
-    codes = torch.from_numpy(found["codes"][:size].astype(np.int64))
+def _sums(measured: np.void, numel: int, size: int) -> Sums:
+    absolute, square, signal, relative = map(float, measured["sums"])
+    largest = float(measured["largest"].view(np.float64))
+    nonzero, zeroed = int(measured["nonzero"]), int(measured["zeroed"])
+    codes = torch.from_numpy(measured["codes"][:size].astype(np.int64))
     return Sums(numel, absolute, square, signal, relative, largest, nonzero, zeroed, codes)

@@ -1,6 +1,6 @@
 """Whole optimizer steps on the CUDA engine: a few launches for all parameters.
 
-The host waits for nothing. What changes from step to step is counted and computed on the device
+The host waits for nothing. Step counts and step scalars are computed on the device
 (``src/begin.cuh``). Addresses of gradients and hyper-parameters are passed as arguments of launches
 where they have changed. A step can therefore be recorded in a CUDA graph, after one step outside
 it. Dithered states are an exception, for the host notes the key of each encoding, and so is
@@ -73,34 +73,34 @@ class CudaSteps(StepEngine):
         """The number of steps skipped for gradients that are not finite; waits for the device."""
         return int(self._skipped)
 
-    def supports(self, rule: Rule, given: ParameterStep) -> bool:
+    def supports(self, rule: Rule, parameter: ParameterStep) -> bool:
         """Return True if it can step this parameter."""
-        gradient = given.gradient
-        if (rule.name, given.kernel_states) not in RULES or not isinstance(gradient, Tensor):
+        gradient = parameter.gradient
+        if (rule.name, parameter.kernel_states) not in RULES or not isinstance(gradient, Tensor):
             return False
-        if gradient.device != self._engine.device or _books(given) > layout.MAX_BOOKS:
+        if gradient.device != self._engine.device or _books(parameter) > layout.MAX_BOOKS:
             return False
         # The reference steps quantized factored statistics, and shards with error feedback.
-        left = any(
+        wide = any(
             state.quantizer is not None
             and (state.factored or (state.shard is not None and state.quantizer.error_feedback))
-            for state in given.states
+            for state in parameter.states
         )
-        return not left and fused_supports(rule, given, supports, roundings=tuple(Rounding))
+        return not wide and fused_supports(rule, parameter, supports, roundings=tuple(Rounding))
 
-    def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
-        """A plan for parameters that it supports; states that are missing are created."""
+    def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
+        """A plan for supported parameters; missing states are created."""
         if recording():
             raise BackendError(
                 "step() cannot be recorded in a CUDA graph yet; first take one step with the same "
                 "parameters outside the graph"
             )
-        return CudaPlan(rule, given, self._engine, self._skipped)
+        return CudaPlan(rule, parameters, self._engine, self._skipped)
 
 
 @dataclass
 class Batch:
-    """Parameters of one kind, which one launch steps.
+    """Parameters of one kind, stepped by one launch.
 
     Attributes:
         rule: the C++ type of the update rule.
@@ -108,7 +108,7 @@ class Batch:
         codebooks: the codebook of each state; None for a state in float32.
         residuals: the codebook of its residual; None without error feedback.
         gradients: the C++ type of the gradients.
-        multi_block: whether some states have scales that span more than one block.
+        multi_block: whether some states have scales over more than one block.
         members: the parameters, as rows of the table of parameters.
     """
 
@@ -126,7 +126,7 @@ class Spans:
 
     Attributes:
         grids: whether some multi-block scales are codes of grids.
-        rounds: whether some are not stored as the maxima that they are computed from.
+        rounds: whether some are stored in another form than their maxima.
         pieces: rows of ``MultiBlockItem``: parameter, state, part and chunk.
     """
 
@@ -154,15 +154,15 @@ class Spans:
             residual = value.beside[-1]
             target["residual"] = address(residual.packed)
             target["residual_scales"] = address(residual.scales[0])
-        found = _layout(value)
-        if found.block:
+        scale_layout = _layout(value)
+        if scale_layout.block:
             nowhere = [Places()] * layout.MAX_PARTS
-            describe_scales(target["scales"], found, value.scales, nowhere, value.packed)
+            describe_scales(target["scales"], scale_layout, value.scales, nowhere, value.packed)
             return
-        self._add_multi_block(target["scales"], index, place, found, value.scales)
+        self._add_multi_block(target["scales"], index, place, scale_layout, value.scales)
 
     def add_slices(self, index: int, shape: tuple[int, ...], states: Sequence[Tensor]) -> None:
-        """Describe statistics that are maxima over slices; addresses are set by `place`.
+        """Describe maxima over slices; addresses are set by `place`.
 
         Args:
             index: the row of the parameter in the table.
@@ -178,14 +178,14 @@ class Spans:
         target: np.ndarray,
         index: int,
         place: int,
-        found: ScaleLayout,
+        scale_layout: ScaleLayout,
         scales: Sequence[Tensor],
     ) -> None:
-        workspace = self._workspace.place(found, fresh_floats=True)
-        self._multi_block.append((target, found, scales, workspace))
-        self.grids = self.grids or found.grids
-        self.rounds = self.rounds or found.rounds
-        for number, part in enumerate(found.geometry.parts):
+        workspace = self._workspace.place(scale_layout, fresh_floats=True)
+        self._multi_block.append((target, scale_layout, scales, workspace))
+        self.grids = self.grids or scale_layout.grids
+        self.rounds = self.rounds or scale_layout.rounds
+        for number, part in enumerate(scale_layout.geometry.parts):
             chunks = -(-part.count // layout.SCALES_CHUNK)
             self.pieces += [(index, place, number, chunk) for chunk in range(chunks)]
 
@@ -196,13 +196,13 @@ class Spans:
             device: where the memory is allocated.
 
         Returns:
-            The memory, which must live as long as the table; None if there are no such scales.
+            The memory, to be kept as long as the table; None if there are no such scales.
         """
         if not self._multi_block:
             return None
         workspace = self._workspace.memory(device)
-        for target, found, scales, places in self._multi_block:
-            describe_scales(target, found, scales, places, workspace)
+        for target, scale_layout, scales, places in self._multi_block:
+            describe_scales(target, scale_layout, scales, places, workspace)
         return workspace
 
 
@@ -210,7 +210,7 @@ class CudaPlan(FusedPlan):
     """Parameters and their states, described in the memory of the device."""
 
     def __init__(
-        self, rule: Rule, given: Sequence[ParameterStep], engine: Engine, skipped: Tensor
+        self, rule: Rule, parameters: Sequence[ParameterStep], engine: Engine, skipped: Tensor
     ) -> None:
         self._engine = engine
         self._skipped = skipped
@@ -219,7 +219,7 @@ class CudaPlan(FusedPlan):
         self._words = b""
         self._keys = b""
         self._resets: list[int] = []
-        super().__init__(rule, given)
+        super().__init__(rule, parameters)
 
     def run(
         self,
@@ -227,20 +227,20 @@ class CudaPlan(FusedPlan):
         shared: Mapping[Scaled, SharedScales] = NONE_SHARED,  # noqa: ARG002
     ) -> None:
         """Take one step."""
-        if not self._given:
+        if not self._parameters:
             return
         if self._dithered and recording():
             raise BackendError(
                 "step() with dithered states cannot be recorded in a CUDA graph: the host notes "
                 "the key of each encoding; use +sr in place of +dither"
             )
-        scale, found = _on(self._engine, inputs.grad_scale), _on(self._engine, inputs.found_inf)
+        scale, found_inf = _on(self._engine, inputs.grad_scale), _on(self._engine, inputs.found_inf)
         gradients_at, copies = self._gradients_at()
         self._write_addresses([self._targets_at(), gradients_at])
         self._write_scalars(inputs.scalars)
         self._write_resets()
         self._write_keys()
-        self._begin(found)
+        self._begin(found_inf)
         self._take_factored(scale)
         if self._takes_norms:
             self._take_norms(scale)
@@ -267,17 +267,17 @@ class CudaPlan(FusedPlan):
                 look_at = kernel("look_at_gradients", batch.gradients)
                 self._engine.launch_over(look_at, count, look)
         begin = np.zeros((), dtype=layout.BEGIN)
-        begin["parameters"], begin["count"] = address(self._table), len(self._given)
+        begin["parameters"], begin["count"] = address(self._table), len(self._parameters)
         begin["step_scalars"] = address(self._step_scalars)
         begin["resets"] = address(self._reset_table)
         begin["found_inf"] = 0 if found_inf is None else address(found_inf)
         begin["bad"] = address(self._bad) if self._policed else 0
         begin["skip"], begin["skipped"] = address(self._skip), address(self._skipped)
-        blocks = -(-len(self._given) // layout.THREADS)
+        blocks = -(-len(self._parameters) // layout.THREADS)
         self._engine.launch(kernel("begin_step"), blocks, begin)
 
     def _take_factored(self, scale: Tensor | None) -> None:
-        """Update statistics of rows and columns, on which all later kernels may depend."""
+        """Update statistics of rows and columns before all other kernels."""
         for place, name in enumerate(("factored_sums", "finish_factored")):
             for batch, work in zip(self._batches, self._factored_work, strict=True):
                 items, count = work[place]
@@ -287,7 +287,7 @@ class CudaPlan(FusedPlan):
                 self._engine.launch_over(kernel(name, batch.kind), blocks, argument)
 
     def _take_norms(self, scale: Tensor | None) -> None:
-        """Compute norms and what rules derive from them; new states may depend on it."""
+        """Compute norms and values derived from them; new states may depend on it."""
         for name in ("step_norms", "finish_norms"):
             for batch, (items, count) in zip(self._batches, self._items, strict=True):
                 argument = self._argument(batch, items, count, scale)
@@ -327,12 +327,12 @@ class CudaPlan(FusedPlan):
         argument["items"], argument["count"] = address(items), count
         argument["skip"] = address(self._skip)
         argument["grad_scale"] = 0 if scale is None else address(scale)
-        for place, each in enumerate(batch.codebooks):
-            if each is not None:
-                argument["codebook"][place] = each.described
-        for place, each in enumerate(batch.residuals):
-            if each is not None:
-                argument["residual"][place] = each.described
+        for place, book in enumerate(batch.codebooks):
+            if book is not None:
+                argument["codebook"][place] = book.described
+        for place, book in enumerate(batch.residuals):
+            if book is not None:
+                argument["residual"][place] = book.described
         return argument
 
     def _write_addresses(self, pairs: list[list[int]]) -> None:
@@ -350,17 +350,17 @@ class CudaPlan(FusedPlan):
             self._words = words
 
     def _write_resets(self) -> None:
-        """Tell the device since which step each parameter's states have been averages."""
-        resets = [int(given.storage.get(RESET, 0)) for given in self._given]
+        """Tell the device the step of each parameter's last reset."""
+        resets = [int(parameter.storage.get(RESET, 0)) for parameter in self._parameters]
         if resets != self._resets:
             self._write(self._reset_table, np.array(resets, dtype=np.int64).view(np.uint64))
             self._resets = resets
 
     def _write_keys(self) -> None:
-        """Tell the device by which keys the codes of dithered states were made."""
+        """Tell the device the last keys of dithered states."""
         keys = np.zeros(len(self._dithered), dtype=layout.NOISE)
-        for number, each in enumerate(self._dithered):
-            describe_noise(keys[number], each.key)
+        for number, dithered in enumerate(self._dithered):
+            describe_noise(keys[number], dithered.key)
         if (words := keys.tobytes()) != self._keys:
             self._write(self._key_table, np.frombuffer(words, dtype=np.uint64))
             self._keys = words
@@ -370,54 +370,54 @@ class CudaPlan(FusedPlan):
         if not self._dithered or int(self._skip):
             return
         steps = self._counters.tolist()
-        for each in self._dithered:
-            each.advance(int(steps[each.parameter]))
+        for dithered in self._dithered:
+            dithered.advance(int(steps[dithered.parameter]))
 
     def _write(self, to: Tensor, words: np.ndarray) -> None:
         words = np.ascontiguousarray(words).reshape(-1)
         for begin in range(0, len(words), layout.WRITTEN):
-            some = words[begin : begin + layout.WRITTEN]
+            chunk = words[begin : begin + layout.WRITTEN]
             argument = np.zeros((), dtype=layout.WRITE)
-            argument["to"], argument["count"] = address(to) + 8 * begin, len(some)
-            argument["word"][: len(some)] = some
+            argument["to"], argument["count"] = address(to) + 8 * begin, len(chunk)
+            argument["word"][: len(chunk)] = chunk
             self._engine.launch(kernel("write_words"), 1, argument)
 
     def _describe(self) -> None:
         # Groups of the optimizer, in the order of the rows that kernels know them by.
-        self._groups = list(dict.fromkeys(given.group for given in self._given))
-        self._policed = any(given.skips for given in self._given)
+        self._groups = list(dict.fromkeys(parameter.group for parameter in self._parameters))
+        self._policed = any(parameter.skips for parameter in self._parameters)
         order = {group: row for row, group in enumerate(self._groups)}
-        table = np.zeros(len(self._given), dtype=layout.PARAMETER)
+        table = np.zeros(len(self._parameters), dtype=layout.PARAMETER)
         spans, statistics = Spans(table), Statistics()
         batches: dict[Any, Batch] = {}
-        for index, given in enumerate(self._given):
+        for index, parameter in enumerate(self._parameters):
             row = table[index]
-            row["numel"], row["group"] = given.param.numel(), order[given.group]
-            row["counter"] = address(given.storage["step"])
-            if PRODUCT in given.storage:
-                row["product"] = address(given.storage[PRODUCT])
-            row["skips"] = given.skips
-            if given.remainder is not None:
-                row["remainder"] = address(given.storage[REMAINDER])
-            if given.key is not None:
-                describe_noise(row["noise"], given.key)
-            own = [state for state in given.states if not state.factored]
-            kept = [given.storage[state.name] for state in given.states if state.factored]
-            values = [given.storage[state.name] for state in own]
-            made = self._batch(given, self._targets[index].dtype, values)
+            row["numel"], row["group"] = parameter.param.numel(), order[parameter.group]
+            row["counter"] = address(parameter.storage["step"])
+            if PRODUCT in parameter.storage:
+                row["product"] = address(parameter.storage[PRODUCT])
+            row["skips"] = parameter.skips
+            if parameter.remainder is not None:
+                row["remainder"] = address(parameter.storage[REMAINDER])
+            if parameter.key is not None:
+                describe_noise(row["noise"], parameter.key)
+            elementwise = [state for state in parameter.states if not state.factored]
+            factored = [parameter.storage[s.name] for s in parameter.states if s.factored]
+            values = [parameter.storage[state.name] for state in elementwise]
+            made = self._batch(parameter, self._targets[index].dtype, values)
             batches.setdefault((made.kind, *map(id, made.codebooks)), made).members.append(index)
-            for place, (state, value) in enumerate(zip(own, values, strict=True)):
+            for place, (state, value) in enumerate(zip(elementwise, values, strict=True)):
                 if state.key is not None:
                     describe_noise(row["state"][place]["noise"], state.key)
                 spans.add(index, place, value)
-            if kept and made.rule in PRODUCTS:
-                statistics.add(row["factored"], tuple(given.param.shape), kept)
-            elif kept:
-                spans.add_slices(index, tuple(given.param.shape), kept)
+            if factored and made.rule in PRODUCTS:
+                statistics.add(row["factored"], tuple(parameter.param.shape), factored)
+            elif factored:
+                spans.add_slices(index, tuple(parameter.param.shape), factored)
         self._key_table = self._on_device(np.zeros(len(self._dithered), dtype=layout.NOISE))
-        for number, each in enumerate(self._dithered):
+        for number, dithered in enumerate(self._dithered):
             last = address(self._key_table) + number * layout.NOISE.itemsize
-            table[each.parameter]["state"][each.number]["last"] = last
+            table[dithered.parameter]["state"][dithered.number]["last"] = last
         statistics.place(self._engine.device)
         self._statistics = statistics  # keeps the workspace
         self._sums = self._place_sums(table)
@@ -429,11 +429,11 @@ class CudaPlan(FusedPlan):
         self._items = [self._items_of(batch) for batch in self._batches]
         self._factored_work = [self._factored_work_of(batch) for batch in self._batches]
         self._table = self._on_device(table)
-        self._address_table = self._on_device(np.zeros(len(self._given), dtype=layout.ADDRESS))
+        self._address_table = self._on_device(np.zeros(len(self._parameters), dtype=layout.ADDRESS))
         size = (len(self._groups), layout.MAX_SCALARS)
         self._step_scalars = self._on_device(np.zeros(size, dtype=layout.STEP_SCALAR))
-        self._resets = [0] * len(self._given)
-        self._reset_table = self._on_device(np.zeros(len(self._given), dtype=np.int64))
+        self._resets = [0] * len(self._parameters)
+        self._reset_table = self._on_device(np.zeros(len(self._parameters), dtype=np.int64))
         self._skip = torch.zeros((), dtype=torch.int32, device=self._engine.device)
         self._bad = torch.zeros((), dtype=torch.int32, device=self._engine.device)
 
@@ -441,15 +441,15 @@ class CudaPlan(FusedPlan):
         """Memory for sums of squares: two per chunk, padded to a power of two with zeros."""
         if not self._takes_norms:
             return None
-        chunks = [-(-given.param.numel() // layout.NORM_CHUNK) for given in self._given]
+        chunks = [-(-p.param.numel() // layout.NORM_CHUNK) for p in self._parameters]
         sizes = [2 << max(count - 1, 0).bit_length() for count in chunks]
         sums = torch.zeros(sum(sizes), dtype=torch.float64, device=self._engine.device)
         ends = np.cumsum(sizes, dtype=np.int64)
         table["sums"] = address(sums) + 8 * (ends - sizes)
         return sums
 
-    def _batch(self, given: ParameterStep, dtype: torch.dtype, values: Sequence[Any]) -> Batch:
-        """The batch of a parameter that is stepped in `dtype`, with these states."""
+    def _batch(self, parameter: ParameterStep, dtype: torch.dtype, values: Sequence[Any]) -> Batch:
+        """The batch of a parameter stepped in `dtype`, with these states."""
         formats: list[str] = []
         codebooks: list[DeviceCodebook | None] = []
         residuals: list[DeviceCodebook | None] = []
@@ -461,24 +461,24 @@ class CudaPlan(FusedPlan):
                 residuals.append(None)
                 continue
             q = value.quantizer
-            found = _layout(value)
+            scale_layout = _layout(value)
             bits = q.rounding.residual_bits or 0
             name = format_name(
-                q.map, found, stochastic=q.stochastic, dithered=q.dithered, residual=bits
+                q.map, scale_layout, stochastic=q.stochastic, dithered=q.dithered, residual=bits
             )
             formats.append(name)
-            kept = value.beside[-1].quantizer.map if bits else None
-            residuals.append(None if kept is None else codebook(kept, given.param.device))
-            codebooks.append(codebook(q.map, given.param.device))
-            multi_block = multi_block or not found.block
-        assert isinstance(given.gradient, Tensor)
-        gradients = DTYPES[given.gradient.dtype]
-        found_rule = rule(self._rule, given.kernel_states)
-        rounds = str(given.key is not None).lower()
-        stored = DTYPES[dtype] if given.remainder is None else SPLIT_TYPES[given.remainder]
-        kind = ", ".join([found_rule, stored, gradients, rounds, *formats])
+            map_ = value.beside[-1].quantizer.map if bits else None
+            residuals.append(None if map_ is None else codebook(map_, parameter.param.device))
+            codebooks.append(codebook(q.map, parameter.param.device))
+            multi_block = multi_block or not scale_layout.block
+        assert isinstance(parameter.gradient, Tensor)
+        gradients = DTYPES[parameter.gradient.dtype]
+        kernel_rule = rule(self._rule, parameter.kernel_states)
+        rounds = str(parameter.key is not None).lower()
+        stored = DTYPES[dtype] if parameter.remainder is None else SPLIT_TYPES[parameter.remainder]
+        kind = ", ".join([kernel_rule, stored, gradients, rounds, *formats])
         books = tuple(codebooks), tuple(residuals)
-        return Batch(found_rule, f"Kind<{kind}>", *books, gradients, multi_block)
+        return Batch(kernel_rule, f"Kind<{kind}>", *books, gradients, multi_block)
 
     def _items_of(self, batch: Batch) -> tuple[Tensor, int]:
         """The tiles of a batch, on the device, and their number."""
@@ -494,7 +494,7 @@ class CudaPlan(FusedPlan):
         work = work_of(members, [tuple(self._params[index].shape) for index in members])
         return [
             (self._on_device(np.array(items, dtype=layout.ITEM)), len(items))
-            for items in (work.tiles, work.rest)
+            for items in (work.tiles, work.finishing)
         ]
 
     def _on_device(self, array: np.ndarray) -> Tensor:
@@ -503,17 +503,17 @@ class CudaPlan(FusedPlan):
         return data.to(self._engine.device)
 
 
-def _books(given: ParameterStep) -> int:
-    """Number of codebooks that a kernel copies to shared memory to step a parameter."""
-    quantizers = [state.quantizer for state in given.states if state.quantizer is not None]
+def _books(parameter: ParameterStep) -> int:
+    """Number of codebooks copied to shared memory to step a parameter."""
+    quantizers = [state.quantizer for state in parameter.states if state.quantizer is not None]
     narrow = sum(q.map.bits <= BYTE for q in quantizers)
     return narrow + sum(q.error_feedback for q in quantizers)
 
 
 def _layout(value: QuantizedTensor) -> ScaleLayout:
-    found = layout_of(value.quantizer.normalizer, value.shape)
-    assert found is not None  # else `supports` would have refused the parameter
-    return found
+    scale_layout = layout_of(value.quantizer.normalizer, value.shape)
+    assert scale_layout is not None  # else `supports` would have refused the parameter
+    return scale_layout
 
 
 def _describe_step_scalar(target: np.ndarray, value: float | StepScalar, engine: Engine) -> None:
@@ -521,14 +521,14 @@ def _describe_step_scalar(target: np.ndarray, value: float | StepScalar, engine:
         target["a"] = value
         return
     target["kind"], target["b"], target["c"] = value.kind, value.b, value.c
-    given = value.a
+    a = value.a
     readable = (torch.float32, torch.float64)
-    there = isinstance(given, Tensor) and given.device == engine.device and in_memory(given)
-    if isinstance(given, Tensor) and there and given.dtype in readable and given.numel() == 1:
-        target["tensor"] = address(given)
-        target["kind"] += layout.DOUBLE if given.dtype == torch.float64 else 0
+    on_device = isinstance(a, Tensor) and a.device == engine.device and in_memory(a)
+    if isinstance(a, Tensor) and on_device and a.dtype in readable and a.numel() == 1:
+        target["tensor"] = address(a)
+        target["kind"] += layout.DOUBLE if a.dtype == torch.float64 else 0
     else:
-        target["a"] = float(given)
+        target["a"] = float(a)
 
 
 def _on(engine: Engine, scalar: Tensor | None) -> Tensor | None:

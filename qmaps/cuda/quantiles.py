@@ -42,7 +42,7 @@ class Quantiles:
     """Elements of a stretch that a block of threads sorts."""
 
     def order_statistics(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
-        """The elements of `x`, of shape (n,), that ascending order has at these ranks.
+        """The elements of `x`, of shape (n,), at these ranks in ascending order.
 
         Args:
             x: float32, float16, bfloat16; others are converted to float32.
@@ -68,9 +68,9 @@ class Quantiles:
             own; and the number of bad elements.
         """
         x = _readable(x)
-        found = torch.empty(3, ranks.numel(), dtype=torch.int64, device=x.device)
+        counts = torch.empty(3, ranks.numel(), dtype=torch.int64, device=x.device)
         names = ("cell_bits", "before", "inside")
-        return found, self._select(x, ranks, TOP_BITS, dict(zip(names, found, strict=True)))
+        return counts, self._select(x, ranks, TOP_BITS, dict(zip(names, counts, strict=True)))
 
     def add_quantiles(
         self, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor
@@ -114,9 +114,9 @@ class Quantiles:
         ranks = ranks.contiguous()
         bad = torch.zeros((), dtype=torch.int64, device=x.device)
         for first in range(0, ranks.numel(), layout.MAX_RANKS):
-            some = slice(first, first + layout.MAX_RANKS)
+            span = slice(first, first + layout.MAX_RANKS)
             bad.zero_()
-            self._select_some(x, ranks[some], bits, {name: out[name][some] for name in out}, bad)
+            self._select_some(x, ranks[span], bits, {name: out[name][span] for name in out}, bad)
         return bad
 
     def _select_some(
@@ -138,14 +138,14 @@ class Quantiles:
 
 
 def passes(ranks: int, bits: int) -> int:
-    """The most passes over the data that `bits` may need, one per digit; unneeded ones are quick.
+    """Maximum number of passes over the data for `bits`, one per digit; unneeded ones are quick.
 
     Args:
         ranks: the number of ranks, 1 to `layout.MAX_RANKS`.
         bits: the number of leading bits to find.
     """
-    each = min(layout.FIRST_BITS, (layout.COUNTERS // ranks).bit_length() - 1)
-    return 1 + -(-(bits - layout.FIRST_BITS) // each)
+    width = min(layout.FIRST_BITS, (layout.COUNTERS // ranks).bit_length() - 1)
+    return 1 + -(-(bits - layout.FIRST_BITS) // width)
 
 
 def _readable(x: Tensor) -> Tensor:

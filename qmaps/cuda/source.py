@@ -1,8 +1,7 @@
-"""The C++ that is compiled for a file of kernels: the file, and its definitions from Python.
+"""C++ source of a file of kernels: the file, and its definitions from Python.
 
 Enumerations and the list of rules are made from Python's tables. The numbers and structures of
-`layout`, which the files of ``src`` define for themselves, are compared with Python's when a kernel
-is compiled: one that differs does not compile.
+`layout` are also defined in ``src``; a kernel compiles only if its definitions equal Python's.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def _step_scalar_kinds() -> str:
 
 
 def _checks(file: str) -> str:
-    """Assertions about the definitions of the file and of the files that it includes."""
+    """Assertions about the definitions of the file and of its includes."""
     text = _with_included(file)
     numbers = " ".join(re.findall(r"^constexpr (?:int|std::int64_t) ([^;]*);", text, re.MULTILINE))
     lines = [
@@ -86,7 +85,7 @@ def _assertion(condition: str, name: str) -> str:
 
 
 def _with_included(file: str) -> str:
-    """The text of a file of ``src``, of those of them that it includes, and of the rules."""
+    """The text of a file of ``src``, of its includes, and of the rules."""
     seen = {header.name: header.read_text(encoding="utf-8") for header in headers()}
     pending = ["language.cuh", file]
     while pending:

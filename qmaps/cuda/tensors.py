@@ -45,7 +45,7 @@ class ScaleLayout:
 
     Attributes:
         geometry: the lists of scales.
-        block: elements of a block that is encoded at once: a power of two from 8 to `layout.TILE`,
+        block: elements of a block encoded at once: a power of two from 8 to `layout.TILE`,
             where each block has scales of its own. 0 for all others: scales that span more than one
             block or depend on those of others, or belong to blocks of other sizes.
     """
@@ -60,17 +60,17 @@ class ScaleLayout:
 
     @property
     def grids(self) -> bool:
-        """True if some scales are codes of a grid that depends on all of them."""
+        """True if some scales are codes of a grid over all scales."""
         return any(part.ends is not None for part in self.geometry.parts)
 
     @property
     def rounds(self) -> bool:
-        """True if some scales are not stored as the maxima that they are computed from."""
+        """True if some scales are stored in another form than their maxima."""
         return self.geometry.log or not all(part.plain for part in self.geometry.parts)
 
     @property
     def scaling(self) -> str:
-        """The ``Scaling`` of ``src/codebook.cuh`` of blocks that are encoded at once."""
+        """The ``Scaling`` of ``src/codebook.cuh`` of blocks encoded at once."""
         part = self.geometry.parts[0]
         if self.geometry.quantile:
             return "kQuantile"
@@ -84,19 +84,19 @@ class ScaleLayout:
 @functools.lru_cache(maxsize=4096)
 def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout | None:
     """The layout of a normalizer's scales, or None where kernels do not support it."""
-    found = normalizer.geometry(shape)
-    if found is None or not found.parts or len(found.parts) > layout.MAX_PARTS:
+    geometry = normalizer.geometry(shape)
+    if geometry is None or not geometry.parts or len(geometry.parts) > layout.MAX_PARTS:
         return None
-    first, numel = found.parts[0], torch.Size(shape).numel()
-    single = len(found.parts) == 1 and first.ends is None and first.stored is not Stored.ONE
-    own = found.log or single
+    first, numel = geometry.parts[0], torch.Size(shape).numel()
+    single = len(geometry.parts) == 1 and first.ends is None and first.stored is not Stored.ONE
+    local = geometry.log or single
     again = first.divisor * first.count < numel
     # A single block may as well be larger than the tensor.
     size = max(layout.UNIT, 1 << (numel - 1).bit_length()) if first.count == 1 else first.divisor
     power = size & (size - 1) == 0 and layout.UNIT <= size <= layout.TILE
-    block = size if own and power and not again else 0
-    needs_block = any((found.quantile, found.ratio, *(part.rms for part in found.parts)))
-    return None if needs_block and not block else ScaleLayout(found, block)
+    block = size if local and power and not again else 0
+    needs_block = any((geometry.quantile, geometry.ratio, *(part.rms for part in geometry.parts)))
+    return None if needs_block and not block else ScaleLayout(geometry, block)
 
 
 def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
@@ -124,7 +124,7 @@ def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
 
 def format_name(
     map_: Map,
-    found: ScaleLayout,
+    scale_layout: ScaleLayout,
     *,
     stochastic: bool = False,
     dithered: bool = False,
@@ -134,21 +134,21 @@ def format_name(
 
     Args:
         map_: a map with a codebook, of at most 16 bits.
-        found: the layout of the scales.
+        scale_layout: the layout of the scales.
         stochastic: whether codes are rounded stochastically.
         dithered: whether they are dithered.
-        residual: bits in which error feedback keeps what encoding loses; 0 without it.
+        residual: bits per residual of error feedback; 0 without it.
     """
     search = searching(map_, stochastic=stochastic)
-    flags = [str(flag).lower() for flag in (found.log, stochastic, search.signed)]
-    given = [map_.bits, found.block, *flags, search.steps]
+    flags = [str(flag).lower() for flag in (scale_layout.log, stochastic, search.signed)]
+    arguments = [map_.bits, scale_layout.block, *flags, search.steps]
     # The last arguments have defaults.
-    last = [found.scaling, str(dithered).lower(), residual]
+    last = [scale_layout.scaling, str(dithered).lower(), residual]
     defaults = ["kMaxima", "false", 0]
     while last and last[-1] == defaults[len(last) - 1]:
         last.pop()
-    given += last
-    return f"Format<{', '.join(map(str, given))}>"
+    arguments += last
+    return f"Format<{', '.join(map(str, arguments))}>"
 
 
 class Places(NamedTuple):
@@ -157,7 +157,7 @@ class Places(NamedTuple):
     Attributes:
         fresh: of its maxima; -1 for none, as for the others.
         grid: of its grid.
-        made: of what is to be stored of new scales: 2 bytes each.
+        made: of the new scales to be stored: 2 bytes each.
     """
 
     fresh: int = -1
@@ -174,20 +174,20 @@ class Workspace:
     def __init__(self) -> None:
         self._floats = 0
 
-    def place(self, found: ScaleLayout, *, fresh_floats: bool) -> list[Places]:
+    def place(self, scale_layout: ScaleLayout, *, fresh_floats: bool) -> list[Places]:
         """Reserve memory for maxima, grids and stored scales.
 
         Args:
-            found: the layout of the scales.
-            fresh_floats: whether scales that are stored in float32 get maxima of their own, too.
+            scale_layout: the layout of the scales.
+            fresh_floats: whether scales stored in float32 get maxima of their own, too.
 
         Returns:
             The places of each part.
         """
         places = []
-        for part in found.geometry.parts:
+        for part in scale_layout.geometry.parts:
             grid = -1 if part.ends is None else self._take(layout.GRID_FLOATS)
-            as_stored = part.plain and not found.geometry.log
+            as_stored = part.plain and not scale_layout.geometry.log
             fresh = -1 if as_stored and not fresh_floats else self._take(part.count)
             made = -1 if part.plain else self._take(-(-part.count // 2))
             places.append(Places(fresh, grid, made))
@@ -199,13 +199,13 @@ class Workspace:
         return at
 
     def memory(self, device: torch.device) -> Tensor:
-        """Allocate all that was reserved: zeros, float32 of shape (floats,)."""
+        """Allocate the reserved memory: zeros, float32 of shape (floats,)."""
         return torch.zeros(self._floats, dtype=torch.float32, device=device)
 
 
 def describe_scales(
     target: np.ndarray,
-    found: ScaleLayout,
+    scale_layout: ScaleLayout,
     scales: Sequence[Tensor],
     places: Sequence[Places],
     memory: Tensor,
@@ -214,15 +214,16 @@ def describe_scales(
 
     Args:
         target: a record of dtype `SCALES`, changed in place.
-        found: the layout of the scales.
+        scale_layout: the layout of the scales.
         scales: the stored scales.
         places: the places of each part in `memory`, from `Workspace.place`. A part without maxima
             of its own uses its stored scales.
         memory: the memory of the `Workspace`.
     """
-    target["parts"], target["log"] = len(found.geometry.parts), found.log
-    target["quantile"], target["ratio"] = found.geometry.quantile, found.geometry.ratio
-    for row, part, place in zip(target["part"], found.geometry.parts, places, strict=False):
+    target["parts"], target["log"] = len(scale_layout.geometry.parts), scale_layout.log
+    geometry = scale_layout.geometry
+    target["quantile"], target["ratio"] = geometry.quantile, geometry.ratio
+    for row, part, place in zip(target["part"], geometry.parts, places, strict=False):
         row["divisor"], row["count"] = part.divisor, part.count
         row["kind"], row["rms"] = KINDS[part.stored].value, part.rms
         stored = address(scales[part.array], part.count, "a tensor of scales")
@@ -248,9 +249,9 @@ def tiles(numel: int) -> int:
     return -(-numel // layout.TILE)
 
 
-def chunks(found: ScaleLayout) -> int:
+def chunks(scale_layout: ScaleLayout) -> int:
     """The number of chunks of `layout.SCALES_CHUNK` scales in the longest part."""
-    return max(-(-part.count // layout.SCALES_CHUNK) for part in found.geometry.parts)
+    return max(-(-part.count // layout.SCALES_CHUNK) for part in scale_layout.geometry.parts)
 
 
 def quantize(
@@ -271,29 +272,29 @@ def quantize(
     Args:
         engine: the engine of the device of all tensors.
         x: float32, float16 or bfloat16.
-        normalizer: a normalizer that `supports` accepts.
-        map_: a map that `supports` accepts.
+        normalizer: a normalizer accepted by `supports`.
+        map_: a map accepted by `supports`.
         key: names the random numbers of rounding, without `runs`; None rounds to nearest.
         out: packed codes and scales to write into, contiguous; None allocates them.
         dithered: round with subtractive dither instead of stochastically.
         check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
 
     Returns:
-        Packed codes (1-D uint8), scales, and what `check` found: `Flags` or-ed together. Where that
-        is not 0, `out` is unchanged, and codes and scales that were allocated are meaningless.
-        Without `check` the third value means nothing.
+        Packed codes (1-D uint8), scales, and the result of `check`: `Flags` or-ed together. If it
+        is not 0, `out` is unchanged, and allocated codes and scales are meaningless. Without
+        `check` the third value means nothing.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
-    found = layout_of(normalizer, shape)
-    assert found is not None
+    scale_layout = layout_of(normalizer, shape)
+    assert scale_layout is not None
     if out is None:
         packed = torch.empty(packed_bytes(numel, map_.bits), dtype=torch.uint8, device=x.device)
         scales = normalizer.zero_scales(shape, x.device)
     else:
         packed, scales = out
     flags = torch.zeros((), dtype=torch.int32, device=x.device) if check else None
-    task = described(x, packed, map_, found)
+    task = described(x, packed, map_, scale_layout)
     if flags is not None:
         task["flags"], task["refuse_negative"] = address(flags), not map_.signed
         if out is not None and numel:
@@ -301,15 +302,15 @@ def quantize(
             if seen := int(flags):
                 return packed, scales, seen
             task["flags"] = 0
-    if out is not None and not found.block:
-        for part in found.geometry.parts:
-            if part.plain and not found.geometry.log:
+    if out is not None and not scale_layout.block:
+        for part in scale_layout.geometry.parts:
+            if part.plain and not scale_layout.geometry.log:
                 scales[part.array].zero_()  # the initial value of maxima
-    memory = prepare(engine, task, x.dtype, found, scales, key)
+    memory = prepare(engine, task, x.dtype, scale_layout, scales, key)
     random = {"dithered" if dithered else "stochastic": key is not None}
-    encode = kernel("encode", DTYPES[x.dtype], format_name(map_, found, **random))
+    encode = kernel("encode", DTYPES[x.dtype], format_name(map_, scale_layout, **random))
     engine.launch_over(encode, tiles(numel), task)
-    store_scales(engine, task, found)
+    store_scales(engine, task, scale_layout)
     del memory  # the kernels read it until here
     return packed, scales, 0 if flags is None else int(flags)
 
@@ -318,56 +319,58 @@ def prepare(
     engine: Engine,
     task: np.ndarray,
     dtype: torch.dtype,
-    found: ScaleLayout,
+    scale_layout: ScaleLayout,
     scales: Scales,
     key: RoundingKey | None,
 ) -> Tensor:
     """Prepare a tensor for encoding: describe its scales and noise.
 
-    Where ``found.block`` is 0, this function computes the new scales, else the kernel that encodes.
+    Computes the new scales if ``scale_layout.block`` is 0; else the encoding kernel computes them.
 
     Args:
         engine: the engine of the device of all tensors.
         task: ``Tensor`` without its scales and noise, changed in place. Where this
             function computes new scales, it sets flags, and sets their address to 0 afterwards.
         dtype: the dtype of the elements.
-        found: the layout of the scales.
-        scales: the scales to be written. Where ``found.block`` is 0, maxima that are stored in
-            float32 start from the values in them.
+        scale_layout: the layout of the scales.
+        scales: the scales to be written. If ``scale_layout.block`` is 0, maxima stored in float32
+            start from their values.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
 
     Returns:
-        Memory that must live until the last launch with `task`.
+        Memory to be kept until the last launch with `task`.
     """
-    memory = _place_scales(engine, task, found, scales)
+    memory = _place_scales(engine, task, scale_layout, scales)
     if key is not None:
         describe_noise(task["noise"], key)
-    if not found.block:
-        _make_scales(engine, task, dtype, found)
+    if not scale_layout.block:
+        _make_scales(engine, task, dtype, scale_layout)
         task["flags"] = 0
     return memory
 
 
-def _make_scales(engine: Engine, task: np.ndarray, dtype: torch.dtype, found: ScaleLayout) -> None:
-    """Compute the new scales of a tensor whose `ScaleLayout.block` is 0."""
+def _make_scales(
+    engine: Engine, task: np.ndarray, dtype: torch.dtype, scale_layout: ScaleLayout
+) -> None:
+    """Compute the new scales of a tensor if `ScaleLayout.block` is 0."""
     engine.launch_over(kernel("find_maxima", DTYPES[dtype]), tiles(int(task["numel"])), task)
-    if found.grids:
-        engine.launch_over(kernel("find_tensor_ends"), chunks(found), task)
-        engine.launch(kernel("new_tensor_grids"), len(found.geometry.parts), task)
-    if found.rounds:
-        engine.launch_over(kernel("round_tensor_scales"), chunks(found), task)
+    if scale_layout.grids:
+        engine.launch_over(kernel("find_tensor_ends"), chunks(scale_layout), task)
+        engine.launch(kernel("new_tensor_grids"), len(scale_layout.geometry.parts), task)
+    if scale_layout.rounds:
+        engine.launch_over(kernel("round_tensor_scales"), chunks(scale_layout), task)
 
 
-def store_scales(engine: Engine, task: np.ndarray, found: ScaleLayout) -> None:
-    """Store the scales that `prepare` rounded; all others are stored already.
+def store_scales(engine: Engine, task: np.ndarray, scale_layout: ScaleLayout) -> None:
+    """Store the scales rounded by `prepare`; all others are stored already.
 
     Args:
         engine: the engine of the device.
-        task: the ``Tensor`` that `prepare` filled in.
-        found: the layout of the scales.
+        task: the ``Tensor`` filled in by `prepare`.
+        scale_layout: the layout of the scales.
     """
-    if found.rounds and not found.block:
-        engine.launch_over(kernel("commit_tensor_scales"), chunks(found), task)
+    if scale_layout.rounds and not scale_layout.block:
+        engine.launch_over(kernel("commit_tensor_scales"), chunks(scale_layout), task)
 
 
 def dequantize(
@@ -386,68 +389,68 @@ def dequantize(
         engine: the engine of the device of all tensors.
         packed: 1-D uint8 packed codes, contiguous.
         scales: scales in the parts of ``normalizer.layout(out.shape)``, contiguous.
-        normalizer: a normalizer that `supports` accepts.
-        map_: a map that `supports` accepts.
+        normalizer: a normalizer accepted by `supports`.
+        map_: a map accepted by `supports`.
         out: contiguous float32, float16 or bfloat16, of the tensor's shape.
-        dithered_by: the key that they were dithered with, without `runs`; None if they were not.
+        dithered_by: the key they were dithered with, without `runs`; None if they were not.
 
     Raises:
         BadValueError: a tensor is not contiguous, or has a wrong number of elements.
     """
-    found = layout_of(normalizer, tuple(out.shape))
-    assert found is not None
-    task = described(out, packed, map_, found)
-    memory = describe_stored(engine, task, found, scales)
+    scale_layout = layout_of(normalizer, tuple(out.shape))
+    assert scale_layout is not None
+    task = described(out, packed, map_, scale_layout)
+    memory = describe_stored(engine, task, scale_layout, scales)
     if dithered_by is not None:
         describe_noise(task["noise"], dithered_by)
-    form = format_name(map_, found, dithered=dithered_by is not None)
+    form = format_name(map_, scale_layout, dithered=dithered_by is not None)
     decode = kernel("decode", DTYPES[out.dtype], form)
     engine.launch_over(decode, tiles(out.numel()), task)
     del memory  # the kernels read it until here
 
 
 def describe_stored(
-    engine: Engine, task: np.ndarray, found: ScaleLayout, scales: Sequence[Tensor]
+    engine: Engine, task: np.ndarray, scale_layout: ScaleLayout, scales: Sequence[Tensor]
 ) -> Tensor:
     """Describe stored scales to be decoded with.
 
     Args:
         engine: the engine of the device.
-        task: a ``Tensor``, whose scales are filled in in place.
-        found: the layout of the scales.
+        task: a ``Tensor``; its scales are filled in.
+        scale_layout: the layout of the scales.
         scales: the stored scales.
 
     Returns:
-        Memory that must live until the last launch with `task`.
+        Memory to be kept until the last launch with `task`.
     """
-    memory = _place_scales(engine, task, found, scales)
-    if found.grids:
-        engine.launch(kernel("read_tensor_grids"), len(found.geometry.parts), task)
+    memory = _place_scales(engine, task, scale_layout, scales)
+    if scale_layout.grids:
+        engine.launch(kernel("read_tensor_grids"), len(scale_layout.geometry.parts), task)
     return memory
 
 
 def _place_scales(
-    engine: Engine, task: np.ndarray, found: ScaleLayout, scales: Sequence[Tensor]
+    engine: Engine, task: np.ndarray, scale_layout: ScaleLayout, scales: Sequence[Tensor]
 ) -> Tensor:
     """Fill in the addresses of scales, and of new memory for maxima and grids; returns it."""
     workspace = Workspace()
-    places = workspace.place(found, fresh_floats=False)
+    places = workspace.place(scale_layout, fresh_floats=False)
     memory = workspace.memory(engine.device)
-    describe_scales(task["scales"], found, scales, places, memory)
+    describe_scales(task["scales"], scale_layout, scales, places, memory)
     return memory
 
 
-def described(x: Tensor, packed: Tensor | None, map_: Map, found: ScaleLayout) -> np.ndarray:
+def described(x: Tensor, packed: Tensor | None, map_: Map, scale_layout: ScaleLayout) -> np.ndarray:
     """A ``Tensor`` without its scales and noise.
 
     Args:
         x: the elements to read or write: contiguous float32, float16 or bfloat16.
         packed: contiguous 1-D uint8 packed codes; None where no codes are stored.
         map_: a map with a codebook, of at most 16 bits.
-        found: the layout of the scales.
+        scale_layout: the layout of the scales.
 
     Returns:
-        A record of dtype `layout.TENSOR`; fields that are not filled in are 0.
+        A record of dtype `layout.TENSOR`; other fields are 0.
 
     Raises:
         BadValueError: a tensor is not contiguous, or `packed` has a wrong number of bytes.
@@ -457,5 +460,5 @@ def described(x: Tensor, packed: Tensor | None, map_: Map, found: ScaleLayout) -
     needed = packed_bytes(x.numel(), map_.bits)
     task["packed"] = 0 if packed is None else address(packed, needed, "packed")
     task["codebook"] = codebook(map_, x.device).described
-    task["scales"]["parts"] = len(found.geometry.parts)
+    task["scales"]["parts"] = len(scale_layout.geometry.parts)
     return task

@@ -86,8 +86,8 @@ class UpdateErrors:
             levels: levels of nearest-rank quantiles, above 0 and at most 1.
 
         Returns:
-            Elements; how many of them have a second moment that decodes to 0 but is not, under
-            a first moment that does not; and, for absolute errors and for relative ones, their
+            Number of elements; number of nonzero second moments decoded to 0 where the first
+            moment is not; and, for absolute errors and for relative ones, their
             number, their sum, and the quantiles and the maximum (empty without elements).
         """
         totals = self._totals.cpu().numpy().view(layout.UPDATE_TOTALS)[0]
@@ -99,7 +99,7 @@ class UpdateErrors:
         return self._numel, int(totals["collapsed"]), kinds[0], kinds[1]
 
     def _ranked(self, kind: int, count: int, levels: Sequence[float]) -> list[float]:
-        """Quantiles and the maximum of the `count` errors of one kind that are not left out."""
+        """Quantiles and the maximum of the `count` errors of one kind, without those left out."""
         if count == 0:
             return []
         ranks = [math.ceil(level * count) - 1 for level in levels] + [count - 1]
@@ -131,21 +131,21 @@ def add_update_grid(
     """Add the update errors of one parameter to sums by pair of codes.
 
     The host waits for nothing. Elements are sorted by cell, `SEGMENT` at a time; ``src/grid.cuh``
-    says why and in what order they are added, which no launch changes.
+    defines their order of addition, equal for all launches.
 
     Args:
         engine: the engine of the device of all tensors.
         exact: the exact update, float32 and contiguous.
-        first: the first moment, a quantized tensor that `supports_tensor` accepts.
+        first: the first moment, a quantized tensor accepted by `supports_tensor`.
         second: the second moment, like `first`.
         eps: Adam's `eps`.
         sums: count, absolute and relative error, and elements with u != 0: contiguous float64
             of shape (codes of first, codes of second).
     """
     numel, count = exact.numel(), sums[0].numel()
-    given = np.zeros((), dtype=layout.CELL_ERRORS)
-    memory = _describe(engine, given["updates"], exact, first, second, eps)
-    given["columns"] = sums[0].shape[1]
+    argument = np.zeros((), dtype=layout.CELL_ERRORS)
+    memory = _describe(engine, argument["updates"], exact, first, second, eps)
+    argument["columns"] = sums[0].shape[1]
     cells = np.zeros((), dtype=layout.CELLS)
     cells["count"] = count
     for name, target in zip(("elements", "absolute", "relative", "nonzero"), sums, strict=True):
@@ -155,20 +155,20 @@ def add_update_grid(
         size = min(SEGMENT, numel - begin)
         cell = torch.empty(size, dtype=torch.int32, device=exact.device)
         errors = torch.empty(size, 2, dtype=torch.float64, device=exact.device)
-        given["begin"], given["end"] = begin, begin + size
-        given["cells"], given["errors"] = address(cell), address(errors)
-        engine.launch_over(kernel("find_cells"), tiles(size), given)
+        argument["begin"], argument["end"] = begin, begin + size
+        argument["cells"], argument["errors"] = address(cell), address(errors)
+        engine.launch_over(kernel("find_cells"), tiles(size), argument)
 
         ordered, order = cell.sort(stable=True)
         ends = torch.searchsorted(ordered, numbers, right=True)
         elements = ends.diff(prepend=ends.new_zeros(1))
         pieces = ((elements + (layout.PIECE - 1)) // layout.PIECE).cumsum(0)
-        most = size // layout.PIECE + min(size, count)
-        parts = torch.empty(most, layout.CELL_SUMS, dtype=torch.float64, device=exact.device)
+        max_pieces = size // layout.PIECE + min(size, count)
+        parts = torch.empty(max_pieces, layout.CELL_SUMS, dtype=torch.float64, device=exact.device)
         cells["errors"], cells["order"] = address(errors), address(order)
         cells["ends"], cells["pieces"] = address(ends), address(pieces)
         cells["parts"] = address(parts)
-        engine.launch_over(kernel("sum_cells"), -(-most // layout.WARPS), cells)
+        engine.launch_over(kernel("sum_cells"), -(-max_pieces // layout.WARPS), cells)
         engine.launch_over(kernel("add_cells"), -(-count // layout.THREADS), cells)
     del memory  # the kernels read it until here
 
@@ -177,10 +177,10 @@ def supports_tensor(t: QuantizedTensor) -> bool:
     """Return True if this engine can decode `t` in place, if it is on a device of the engine."""
     q = t.quantizer
     stored = (t.packed, *t.scales)
-    able = t.key is None and q.low_rank is None and measures(q.normalizer, q.map, t.shape)
-    found = q.normalizer.geometry(t.shape)
-    able = able and found is not None and not found.ratio  # powers are left to the reference
-    return able and all(part.is_contiguous() for part in stored)
+    ok = t.key is None and q.low_rank is None and measures(q.normalizer, q.map, t.shape)
+    geometry = q.normalizer.geometry(t.shape)
+    ok = ok and geometry is not None and not geometry.ratio  # powers are left to the reference
+    return ok and all(part.is_contiguous() for part in stored)
 
 
 def _describe(
@@ -191,7 +191,7 @@ def _describe(
     second: Tensor | QuantizedTensor,
     eps: float,
 ) -> list[Tensor]:
-    """Fill in ``Updates``; the tensors that are returned must live until the last launch."""
+    """Fill in ``Updates``; keep the returned tensors until the last launch."""
     target["exact"], target["numel"], target["eps"] = address(exact), exact.numel(), eps
     memory = []
     for row, moment in ((target["first"], first), (target["second"], second)):
@@ -199,12 +199,12 @@ def _describe(
             row["data"] = address(moment)
             continue
         q = moment.quantizer
-        found = layout_of(q.normalizer, moment.shape)
-        assert found is not None
+        scale_layout = layout_of(q.normalizer, moment.shape)
+        assert scale_layout is not None
         row["packed"], row["bits"] = address(moment.packed), q.map.bits
         row["values"] = codebook(q.map, engine.device).described["values"]
-        row["log"] = found.geometry.log
+        row["log"] = scale_layout.geometry.log
         task = np.zeros((), dtype=layout.TENSOR)
-        memory.append(describe_stored(engine, task, found, moment.scales))
+        memory.append(describe_stored(engine, task, scale_layout, moment.scales))
         row["scales"] = task["scales"]
     return memory

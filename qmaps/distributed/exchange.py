@@ -1,8 +1,8 @@
-"""Scales of whole tensors that several processes keep in shards.
+"""Scales of whole tensors sharded over several processes.
 
-A scale that spans shards, such as a column's maximum under `rank1` where rows are split, is the
-maximum over the shards. All maxima of a step go into one collective for each process group. What a
-format of scales, such as 8-bit grids, needs to know of all of them goes into a second one.
+A scale over several shards, such as a column's maximum under `rank1` where rows are split, is the
+maximum over the shards. All maxima of a step go into one collective for each process group. The
+ends of their grids, for formats such as 8-bit scales, go into a second one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _TOP = 0x7FFFFFFF
 
 
 class Request(NamedTuple):
-    """A tensor whose scales are wanted.
+    """A request for the scales of a tensor.
 
     Attributes:
         normalizer: computes the scales.
         scales: those of the local part of the tensor, float32, before they are stored in another
             format; of the shapes of `unformatted_shapes`.
-        shard: what part of the whole tensor the local part is.
+        shard: the local part's box in the whole tensor.
     """
 
     normalizer: Normalizer
@@ -50,8 +50,8 @@ class SharedScales(NamedTuple):
     """The scales of a local part, as the whole tensor has them.
 
     Attributes:
-        stored: in the parts that the normalizer's `layout` describes for the local shape.
-        floats: what these stand for: float32 of the shapes of `unformatted_shapes`.
+        stored: in the parts of the normalizer's `layout` for the local shape.
+        floats: the values of `stored`: float32 of the shapes of `unformatted_shapes`.
     """
 
     stored: Scales
@@ -62,7 +62,7 @@ def spans_shards(normalizer: Normalizer, shard: Shard) -> bool:
     """Return True if some of the scales depend on other shards."""
     dims = len(shard.shape)
     extents = normalizer.extents(dims) or ()
-    return any(not each.block and shard.groups(each.over(dims)) for each in extents)
+    return any(not extent.block and shard.groups(extent.over(dims)) for extent in extents)
 
 
 def unformatted_shapes(normalizer: Normalizer, shape: Shape) -> list[Shape]:
@@ -87,7 +87,7 @@ def shared_scales(requests: Sequence[Request]) -> list[SharedScales]:
     for leaf in leaves:
         for number, groups in leaf.wide():
             bits[groups].append(leaf.scales[number].abs().view(torch.int32))
-    largest = {groups: iter(largest_bits(given, groups)) for groups, given in bits.items()}
+    largest = {groups: iter(largest_bits(tensors, groups)) for groups, tensors in bits.items()}
     for leaf in leaves:
         for number, groups in leaf.wide():
             leaf.scales[number] = next(largest[groups]).view(torch.float32)
@@ -97,7 +97,7 @@ def shared_scales(requests: Sequence[Request]) -> list[SharedScales]:
     shared = [(leaf, leaf.request.shard.groups()) for leaf in formatted if leaf.shares]
     for leaf, groups in shared:
         bits[groups].append(leaf.end_bits())
-    largest = {groups: iter(largest_bits(given, groups)) for groups, given in bits.items()}
+    largest = {groups: iter(largest_bits(tensors, groups)) for groups, tensors in bits.items()}
     for leaf, groups in shared:
         leaf.finish(next(largest[groups]))
     for leaf in formatted:
@@ -105,12 +105,12 @@ def shared_scales(requests: Sequence[Request]) -> list[SharedScales]:
             leaf.finish(None)
 
     results = iter(leaves)
-    found = []
+    joined = []
     for request in requests:
-        own = [next(results) for _ in _leaves(request.normalizer)]
-        stored = tuple(scale for leaf in own for scale in leaf.scales)
-        found.append(SharedScales(stored, tuple(scale for leaf in own for scale in leaf.floats())))
-    return found
+        parts = [next(results) for _ in _leaves(request.normalizer)]
+        stored = tuple(scale for leaf in parts for scale in leaf.scales)
+        joined.append(SharedScales(stored, tuple(s for leaf in parts for s in leaf.floats())))
+    return joined
 
 
 def _leaves(normalizer: Normalizer) -> tuple[Normalizer, ...]:
@@ -123,7 +123,7 @@ def _without_format(normalizer: Normalizer) -> Normalizer:
 
 @dataclass
 class _Leaf:
-    """A normalizer that is not a minimum of others, and its scales as far as they are computed."""
+    """A normalizer other than a minimum, and its computed scales."""
 
     request: Request
     inner: Normalizer
@@ -132,15 +132,15 @@ class _Leaf:
 
     @staticmethod
     def all_of(request: Request) -> Iterator[_Leaf]:
-        given, dims = iter(request.scales), len(request.shard.shape)
+        scales, dims = iter(request.scales), len(request.shard.shape)
         for normalizer in _leaves(request.normalizer):
             format_ = normalizer if isinstance(normalizer, ScaleFormat) else None
             inner = _without_format(normalizer)
             count = len(inner.extents(dims) or ())
-            yield _Leaf(request, inner, format_, list(islice(given, count)))
+            yield _Leaf(request, inner, format_, list(islice(scales, count)))
 
     def floats(self) -> Scales:
-        """The float32 scales that those which are stored stand for."""
+        """The values of the stored scales in float32."""
         scales = tuple(self.scales)
         return scales if self.format is None else self.format.read(scales)
 
@@ -150,17 +150,17 @@ class _Leaf:
         return self.format is not None and self.format.shared > 0
 
     def wide(self) -> list[tuple[int, Groups]]:
-        """Scales that span shards, with the groups that they span."""
+        """Scales over several shards, with their process groups."""
         dims = len(self.request.shard.shape)
-        found = [
+        numbered = [
             (number, self.request.shard.groups(extent.over(dims)))
             for number, extent in enumerate(self.inner.extents(dims) or ())
             if not extent.block
         ]
-        return [(number, groups) for number, groups in found if groups]
+        return [(number, groups) for number, groups in numbered if groups]
 
     def end_bits(self) -> Tensor:
-        """The ends of the local grid, so that the largest bits are those of the whole grid's."""
+        """Bits of the ends of the local grid; their maxima are the whole grid's."""
         assert self.format is not None
         bits = self.format.ends(self.scales).abs().view(torch.int32)
         # No scale but zeros: anything is below its lower end.

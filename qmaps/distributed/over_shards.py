@@ -1,8 +1,8 @@
-"""Reductions over a whole tensor of which this process steps a part.
+"""Reductions over a whole tensor, sharded over processes.
 
-An update rule sees local tensors. Where it reduces over a dimension that is split, each process
+An update rule sees local tensors. To reduce over a split dimension, each process
 reduces its part, and the results are combined here. Sums of parts are float64 sums in another order
-than those of the whole tensor, so that norms and means on shards may differ in the last bits of
+than those of the whole tensor, so norms and means on shards may differ in the last bits of
 float64. Maxima are exact.
 """
 
@@ -22,7 +22,7 @@ _current: ContextVar[Shard | None] = ContextVar("part", default=None)
 
 @contextmanager
 def whole_of(shard: Shard | None) -> Iterator[None]:
-    """Within the block, reductions are those of the whole tensor that `shard` is a part of."""
+    """Reduce over the whole tensor of `shard` within the block."""
     token = _current.set(shard)
     try:
         yield
@@ -59,22 +59,22 @@ def largest(maxima: Tensor, dims: Iterable[int] | None = None) -> Tensor:
 
 
 def numel(x: Tensor) -> int:
-    """The number of elements of the whole tensor of which `x`, a local tensor, is a part."""
+    """Number of elements of the whole tensor of `x`, a local tensor."""
     shard = _current.get()
     return x.numel() if shard is None else torch.Size(shard.shape).numel()
 
 
-def size(here: int, dim: int) -> int:
-    """The size of dimension `dim` of the whole tensor; its local size is `here`."""
+def size(local_size: int, dim: int) -> int:
+    """The size of dimension `dim` of the whole tensor; its local size is `local_size`."""
     shard = _current.get()
-    return here if shard is None else shard.shape[dim]
+    return local_size if shard is None else shard.shape[dim]
 
 
 def largest_bits(bits: Sequence[Tensor], groups: Groups) -> list[Tensor]:
     """The largest of every element over process groups, with one collective for each group.
 
-    The bits of floats that are not negative are ordered as the floats are, those of NaN above
-    infinity, which collectives of floats do not promise.
+    The bits of non-negative floats are ordered as the floats are, with NaN above infinity;
+    collectives of floats do not promise it.
 
     Args:
         bits: int32 tensors, of the same shapes on all processes.
@@ -83,8 +83,8 @@ def largest_bits(bits: Sequence[Tensor], groups: Groups) -> list[Tensor]:
     Returns:
         int32 tensors of the shapes of `bits`.
     """
-    joined = torch.cat([each.reshape(-1) for each in bits])
+    joined = torch.cat([t.reshape(-1) for t in bits])
     for group in groups:
         torch.distributed.all_reduce(joined, torch.distributed.ReduceOp.MAX, group)
-    found = torch.split(joined, [each.numel() for each in bits])
-    return [new.view(each.shape) for new, each in zip(found, bits, strict=True)]
+    maxima = torch.split(joined, [t.numel() for t in bits])
+    return [new.view(t.shape) for new, t in zip(maxima, bits, strict=True)]

@@ -1,13 +1,13 @@
-"""Quantized tensors row by row, so that a checkpoint can be cut between any two rows.
+"""Quantized tensors row by row, for checkpoints cut between any two rows.
 
 A row holds the elements of one index of the first dimension, along which ``fully_shard`` splits.
-Its codes fill whole bytes. It comes with the scales of the blocks that it lies in, and with its
-phase: the position in its block at which it begins. `torch.distributed.checkpoint` can therefore
+Its codes fill whole bytes. It comes with the scales of its blocks, and with its phase:
+the position of its beginning in its block. `torch.distributed.checkpoint` can therefore
 give rows to another number of processes, where they become a shard again:
 
-- scales of slices (`rank1`, `row`, ...) and blocks that begin where they did stay bit for bit;
+- scales of slices (`rank1`, `row`, ...) and blocks with the same beginning stay bit for bit;
 - where a new shard begins inside a block, its rows are decoded and encoded again with blocks of its
-  own. That happens where rows are not a multiple of blocks and shards move, and costs one rounding.
+  own. It happens if rows are not a multiple of blocks and shards move, and costs one rounding.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from qmaps.algebra.quantized import (
     QuantizedTensor,
     check_key,
     described,
-    key_in,
+    key_from_dict,
     keyed,
     quantizer_in,
 )
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.distributed.shards import Shard, is_distributed, local
 from qmaps.engines import packing, reference
-from qmaps.engines.dense import lack
+from qmaps.engines.dense import unsupported_reason
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import DAMAGE, BadValueError, shown
 from qmaps.maps.base import Map, table
@@ -52,10 +52,10 @@ _always: ContextVar[bool] = ContextVar("rows", default=False)
 
 @contextmanager
 def by_rows() -> Iterator[None]:
-    """Within the block, state_dicts of parameters that are not in shards are by rows as well.
+    """Make state_dicts of unsharded parameters by rows as well, within the block.
 
-    A single process can then write checkpoints of `torch.distributed.checkpoint` that several
-    processes read, and read those that several have written.
+    A single process can then write checkpoints of `torch.distributed.checkpoint` for several
+    processes, and read those of several.
     """
     token = _always.set(True)
     try:
@@ -81,7 +81,7 @@ class Rows:
             (rows, blocks of a row), scales of slices are as stored.
         phases: one tensor for each stored part: int32 of shape (rows,) for blocks, else empty.
         key: names the random numbers of these rows, where the quantizer is dithered.
-        beside: the same rows of each tensor that is kept beside the codes (`Quantizer.beside`).
+        beside: the same rows of each tensor stored beside the codes (`Quantizer.beside`).
     """
 
     quantizer: Quantizer
@@ -129,12 +129,12 @@ class Rows:
             self,
             codes=some(self.codes, True),
             scales=tuple(
-                some(scale, bool(extent.block) or 0 in extent.kept)
+                some(scale, bool(extent.block) or 0 in extent.axes)
                 for scale, extent in zip(self.scales, extents, strict=True)
             ),
             phases=tuple(some(phase, phase.numel() > 0) for phase in self.phases),
             key=_moved(self.key, shard.first),
-            beside=tuple(each.cut(shard) for each in self.beside),
+            beside=tuple(part.cut(shard) for part in self.beside),
         )
 
     @property
@@ -147,14 +147,14 @@ class Rows:
         """True if blocks begin where they would in a tensor of these rows alone."""
         rows, width = _sides(self.local_shape)
         extents = _extents(self.quantizer, self.shape)
-        return all(each.aligned for each in self.beside) and all(
+        return all(part.aligned for part in self.beside) and all(
             torch.equal(phase.cpu().long(), torch.arange(rows) * width % extent.block)
             for phase, extent in zip(self.phases, extents, strict=True)
             if extent.block
         )
 
     def joined(self) -> QuantizedTensor:
-        """The quantized tensor of these rows, which must be `aligned`."""
+        """The quantized tensor of these rows; they must be `aligned`."""
         rows, width = _sides(self.local_shape)
         scales = []
         for extent, scale in zip(_extents(self.quantizer, self.shape), self.scales, strict=True):
@@ -165,15 +165,15 @@ class Rows:
                 scale = scale[row, block - row * width // extent.block]
             scales.append(scale.clone())
         packed = packing.pack(self._codes(), self.quantizer.map.bits)
-        beside = tuple(each.joined() for each in self.beside)
+        beside = tuple(part.joined() for part in self.beside)
         return QuantizedTensor(
             self.quantizer, self.local_shape, packed, tuple(scales), self.key, beside
         )
 
     def restored(self) -> Tensor:
-        """Values that these rows were quantized from, if known: `decoded`, plus the residual.
+        """Best known values before quantization: `decoded`, plus the residual.
 
-        The residual is that of error feedback; without it this is `decoded`.
+        The residual is error feedback's; without it this is `decoded`.
         """
         values = self.decoded()
         if not self.quantizer.error_feedback:
@@ -209,18 +209,18 @@ def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
 
     Args:
         t: a whole tensor, or a shard of one.
-        shard: what part of the whole tensor `t` is; None for a whole tensor.
+        shard: the box of `t` in the whole tensor; None for a whole tensor.
 
     Returns:
-        The dict that `read` takes. Its tensors are DTensors where there is a `shard`.
+        The dict for `read`. Its tensors are DTensors if there is a `shard`.
     """
     rows = Rows.of(t)
     shape = t.shape if shard is None else shard.shape
     plain = _about(t.quantizer, shape)
-    for place, each in enumerate(t.beside):
+    for place, part in enumerate(t.beside):
         plain |= {
             _beside(place, name): array
-            for name, array in write(each, shard).items()
+            for name, array in write(part, shard).items()
             if _is_array(name)
         }
     # The key of the whole tensor, so that all processes write the same.
@@ -235,7 +235,7 @@ def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
         if extent.block:
             arrays[f"phase{number}"] = phase
             along_rows |= {f"scale{number}", f"phase{number}"}
-        elif 0 in extent.kept:
+        elif 0 in extent.axes:
             along_rows.add(f"scale{number}")
     if shard is not None:
         arrays = {
@@ -250,7 +250,7 @@ def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
 
     Args:
         plain: the dict.
-        shard: the shard whose rows are wanted; None for all rows.
+        shard: the shard of the rows; None for all rows.
 
     Raises:
         BadValueError: the parts do not fit together.
@@ -268,16 +268,16 @@ def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
                 f"rows={shown(plain['rows'])} of a quantized tensor must consist of ints"
             )
         extents = _extents(quantizer, shape)
-        given = {name: _here(value, shard) for name, value in plain.items() if _is_array(name)}
+        arrays = {name: _here(value, shard) for name, value in plain.items() if _is_array(name)}
         numbers = range(len(extents))
         nothing = torch.zeros(0, dtype=torch.int32)
         rows = Rows(
             quantizer,
             shape,
-            given["codes"],
-            tuple(given[f"scale{number}"] for number in numbers),
-            tuple(given.get(f"phase{number}", nothing) for number in numbers),
-            key_in(plain),
+            arrays["codes"],
+            tuple(arrays[f"scale{number}"] for number in numbers),
+            tuple(arrays.get(f"phase{number}", nothing) for number in numbers),
+            key_from_dict(plain),
         )
         if shard is not None and len(rows.codes) == _sides(shape)[0] != shard.local_shape[0]:
             _check(rows)
@@ -315,7 +315,7 @@ def _of_beside(place: int, plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moved(key: RoundingKey | None, elements: int) -> RoundingKey | None:
-    """The key of what begins this many elements later."""
+    """The key with its offset moved by a number of elements."""
     return None if key is None else replace(key, offset=key.offset + elements)
 
 
@@ -326,12 +326,12 @@ def _is_array(name: str) -> bool:
 def _here(value: Any, shard: Shard | None) -> Tensor:
     """The local part of a DTensor, or the full tensor where there is no shard."""
     if not is_distributed(value):
-        found: Tensor = value
+        x: Tensor = value
     else:
-        found = value.full_tensor() if shard is None else local(value)
-    if lack(found):
+        x = value.full_tensor() if shard is None else local(value)
+    if unsupported_reason(x):
         raise TypeError("a part is not dense")
-    return found
+    return x
 
 
 def _check(rows: Rows) -> None:
@@ -357,11 +357,11 @@ def _check(rows: Rows) -> None:
                     f"phase{number} of the rows of a quantized tensor must be between 0 and "
                     f"{extent.block - 1}"
                 )
-    for name, found, dtype, size in needed:
-        if found.dtype != dtype or tuple(found.shape) != size:
+    for name, array, dtype, size in needed:
+        if array.dtype != dtype or tuple(array.shape) != size:
             raise BadValueError(
-                f"{name} of the rows of a quantized tensor has shape {tuple(found.shape)} and "
-                f"dtype {found.dtype}; {rows.quantizer.spec} of shape {rows.shape} needs shape "
+                f"{name} of the rows of a quantized tensor has shape {tuple(array.shape)} and "
+                f"dtype {array.dtype}; {rows.quantizer.spec} of shape {rows.shape} needs shape "
                 f"{size} and dtype {dtype}"
             )
     normalizer = rows.quantizer.normalizer
@@ -383,7 +383,7 @@ def _sides(shape: Shape) -> tuple[int, int]:
 
 
 def _blocks(width: int, block: int) -> int:
-    """Largest number of blocks that a row can touch."""
+    """Largest number of blocks in a row."""
     if width % block == 0:
         return width // block
     return (width + block - 2) // block + 1
@@ -404,13 +404,13 @@ def _padded(codes: Tensor, map_: Map) -> Tensor:
 
 
 def _extents(quantizer: Quantizer, shape: Shape) -> tuple[Extent, ...]:
-    found = quantizer.normalizer.extents(len(shape))
-    if found is None:
+    extents = quantizer.normalizer.extents(len(shape))
+    if extents is None:
         spec = quantizer.normalizer.spec
         raise BadValueError(
             f"{spec} does not tell which elements share a scale (Normalizer.extents)"
         )
-    return found
+    return extents
 
 
 def _by_element(normalizer: Normalizer, dims: int) -> Normalizer:

@@ -1,8 +1,8 @@
-"""Shards: the part of a whole tensor that this process holds.
+"""Shards: this process's part of a whole tensor.
 
 A `DTensor` (``fully_shard``, HSDP, tensor parallelism) has a mesh and placements. This module turns
-them into a box: the position of the local tensor in the whole tensor, and the process groups that
-hold the rest.
+them into a box: the position of the local tensor in the whole tensor, and the process groups of
+the rest.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ def local(x: Tensor) -> Tensor:
     if not is_distributed(x):
         return x
     with torch.no_grad():
-        found: Tensor = x.to_local()  # type: ignore[attr-defined]
-    return found
+        part: Tensor = x.to_local()  # type: ignore[attr-defined]
+    return part
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A box of a whole tensor: the part that this process holds.
+    """A box of a whole tensor: this process's part.
 
     Attributes:
         shape: the shape of the whole tensor.
         local_shape: the shape of the box.
         offsets: the index of the box's first element in each dimension.
-        splits: for each mesh dimension, the tensor's dimension that it splits, or None.
+        splits: for each mesh dimension, the tensor dimension split by it, or None.
         mesh: the DTensor's device mesh.
     """
 
@@ -83,20 +83,20 @@ class Shard:
         Raises:
             BadValueError: runs have more than one distance.
         """
-        box, whole = self.local_shape, self.shape
+        box, shape = self.local_shape, self.shape
         if math.prod(box) == 0:
             return None
-        cut = [dim for dim, (a, b) in enumerate(zip(box, whole, strict=True)) if a != b]
+        cut = [dim for dim, (a, b) in enumerate(zip(box, shape, strict=True)) if a != b]
         if not cut or all(size == 1 for size in box[: cut[-1]]):
             return None
         inner = cut[-1]
         if any(dim and any(size > 1 for size in box[:dim]) for dim in cut[:-1]):
             raise BadValueError(
-                f"a tensor of shape {whole} is split along the dimensions {cut}; stochastic "
+                f"a tensor of shape {shape} is split along the dimensions {cut}; stochastic "
                 "rounding supports a split along one dimension, or along one dimension and the "
                 "first"
             )
-        return math.prod(box[inner:]), math.prod(whole[inner:])
+        return math.prod(box[inner:]), math.prod(shape[inner:])
 
     @property
     def by_rows(self) -> bool:
@@ -104,7 +104,7 @@ class Shard:
         return all(dim in (None, 0) for dim in self.splits)
 
     def groups(self, dims: Iterable[int] | None = None) -> Groups:
-        """The process groups over which any of these dimensions (all by default) is split."""
+        """Process groups that split any of these dimensions, all by default."""
         wanted = None if dims is None else {dim % len(self.shape) for dim in dims}
         return tuple(
             self.mesh.get_group(number)
@@ -119,10 +119,10 @@ class Shard:
         return x
 
     def following(self, dims: Sequence[int | None]) -> Shard:
-        """The box of a tensor whose dimensions are dimensions of this one.
+        """The box of a tensor with some of this one's dimensions.
 
         Args:
-            dims: for each dimension of the other tensor the dimension of this one that it follows;
+            dims: for each dimension of the other tensor its dimension in this one;
                 None for a dimension of size 1.
         """
         return Shard(
@@ -137,18 +137,18 @@ class Shard:
         )
 
     def of_rows(self, x: Tensor, *, split: bool) -> Shard:
-        """The box of a local tensor whose rows are split as those of this one, or not at all.
+        """The box of a local tensor, with rows split as this one's, or not at all.
 
         Args:
             x: the local tensor.
             split: whether the first dimension of `x` is split as this one's rows.
         """
-        here = tuple(x.shape)
+        local = tuple(x.shape)
         if not split:
-            return Shard(here, here, (0,) * x.dim(), (None,) * len(self.splits), self.mesh)
-        whole = (self.shape[0] if self.shape else 1, *here[1:])
+            return Shard(local, local, (0,) * x.dim(), (None,) * len(self.splits), self.mesh)
+        shape = (self.shape[0] if self.shape else 1, *local[1:])
         offsets = (self.offsets[0] if self.shape else 0, *([0] * (x.dim() - 1)))
-        return Shard(whole, here, offsets, self.splits, self.mesh)
+        return Shard(shape, local, offsets, self.splits, self.mesh)
 
     def placements(self) -> list[Any]:
         """The placements of a DTensor with these splits."""
@@ -158,15 +158,15 @@ class Shard:
         return [Replicate() if split is None else Split(split) for split in self.splits]
 
     def distributed(self, x: Tensor) -> Tensor:
-        """A DTensor of which `x` is the local part."""
+        """A DTensor with `x` as the local part."""
         from torch.distributed.tensor import DTensor
 
         placements = self.placements()
         stride = torch.empty(self.shape, dtype=x.dtype, device="meta").stride()
-        whole: Tensor = DTensor.from_local(
+        joined: Tensor = DTensor.from_local(
             x, self.mesh, placements, run_check=False, shape=torch.Size(self.shape), stride=stride
         )
-        return whole
+        return joined
 
 
 def shard_of(x: Tensor) -> Shard | None:
@@ -177,11 +177,11 @@ def shard_of(x: Tensor) -> Shard | None:
     """
     if not is_distributed(x):
         return None
-    whole: Any = x
-    shape, mesh = tuple(whole.shape), whole.device_mesh
+    tensor: Any = x
+    shape, mesh = tuple(tensor.shape), tensor.device_mesh
     splits: list[int | None] = []
     strided: list[int] = []
-    for number, placement in enumerate(whole.placements):
+    for number, placement in enumerate(tensor.placements):
         if placement.is_partial():
             raise BadValueError(
                 f"a tensor of shape {shape} has the placement {placement}; partial sums must be "
@@ -193,9 +193,9 @@ def shard_of(x: Tensor) -> Shard | None:
             strided.append(number)
     sizes, offsets = list(shape), [0] * len(shape)
     place = mesh.get_coordinate()
-    found = tuple(local(x).shape)
+    local_shape = tuple(local(x).shape)
     if place is None:  # this process is not in the mesh
-        return Shard(shape, found, tuple(offsets), tuple(splits), mesh)
+        return Shard(shape, local_shape, tuple(offsets), tuple(splits), mesh)
     # A strided split is a later one, of what the mesh dimensions after it have left.
     order = [number for number in range(len(splits)) if number not in strided]
     for number in order + strided[::-1]:
@@ -205,9 +205,9 @@ def shard_of(x: Tensor) -> Shard | None:
         begin = min(sizes[dim], place[number] * piece)
         offsets[dim] += begin
         sizes[dim] = min(piece, sizes[dim] - begin)
-    if tuple(sizes) != found:
+    if tuple(sizes) != local_shape:
         raise BadValueError(
-            f"a tensor of shape {shape} with placements {whole.placements} has a local part of "
-            f"shape {found}, expected {tuple(sizes)}"
+            f"a tensor of shape {shape} with placements {tensor.placements} has a local part of "
+            f"shape {local_shape}, expected {tuple(sizes)}"
         )
-    return Shard(shape, found, tuple(offsets), tuple(splits), mesh)
+    return Shard(shape, local_shape, tuple(offsets), tuple(splits), mesh)

@@ -1,1 +1,1 @@
-"""Engines that run quantizers and optimizer steps: PyTorch, C++ and CUDA, with the same bits."""
+"""Engines for quantizers and optimizer steps: PyTorch, C++ and CUDA, with the same bits."""

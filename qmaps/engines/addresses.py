@@ -1,8 +1,8 @@
-"""Addresses of tensors: every address that an engine reads from or writes to comes from here.
+"""Addresses of tensors: every address used by an engine comes from here.
 
 An engine reads memory, not tensors. Every tensor that passes the checks of this module is therefore
 plain: its elements lie at its address, no negation of them is pending, and its storage holds all of
-them. Tensors that are described to an engine once and used again (`Kept`) are checked before each
+them. Tensors described to an engine once and used again (`Kept`) are checked before each
 use, because torch allows the storage, the shape and the strides of a tensor to change.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.engines.dense import lack
+from qmaps.engines.dense import unsupported_reason
 from qmaps.engines.native import core
 from qmaps.errors import BadValueError
 
@@ -93,15 +93,15 @@ def plain(x: Tensor, name: str) -> Tensor:
 
 def _is_dense(x: Tensor) -> bool:
     """Return True if `x` has strides and a storage, and its class has torch's own operations."""
-    return type(x).__torch_dispatch__ is Tensor.__torch_dispatch__ and not lack(x)
+    return type(x).__torch_dispatch__ is Tensor.__torch_dispatch__ and not unsupported_reason(x)
 
 
 def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
-    """The address of the first element of `x`, for an engine that reads them one after another.
+    """Address of the first element of `x`, for an engine.
 
     Args:
         x: a contiguous tensor that is `in_memory`.
-        numel: the number of elements that the engine expects; None does not check it.
+        numel: the number of elements expected by the engine; None does not check it.
         name: the tensor's name in the error message.
 
     Returns:
@@ -122,7 +122,7 @@ def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
 
 
 def overlapping(tensors: Sequence[Tensor]) -> set[int]:
-    """The indices of the tensors whose memory overlaps another one's, or that are given twice."""
+    """Indices of tensors with overlapping memory, or repeated in `tensors`."""
     spans = []
     for number, x in enumerate(tensors):
         begin = end = 0
@@ -131,21 +131,21 @@ def overlapping(tensors: Sequence[Tensor]) -> set[int]:
             end = begin + _spanned(x) * x.element_size()
         # Those without memory share it with themselves alone.
         spans.append((begin, end, id(x), number))
-    found: set[int] = set()
+    indices: set[int] = set()
     furthest = (0, 0, 0, -1)
     for span in sorted(spans):
         if span[0] < furthest[1] or span[:3] == furthest[:3]:
-            found |= {span[3], furthest[3]}
+            indices |= {span[3], furthest[3]}
         if span[1] >= furthest[1]:
             furthest = span
-    return found
+    return indices
 
 
 def look(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
-    """The addresses of tensors, and a value that tells whether anything else about them changed.
+    """Addresses of tensors, and a value that changes with any other property of theirs.
 
     Args:
-        tensors: tensors of classes that leave their operations to torch.
+        tensors: tensors of classes with torch's operations.
 
     Returns:
         One address for each tensor, 0 for those without memory; and their appearance. Two
@@ -153,17 +153,17 @@ def look(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
         same tensors have all of their memory and a pending negation.
     """
     if _TORCH:
-        found: tuple[list[int], bytes] = core.look([x._cdata for x in tensors])
-        return found
+        compiled: tuple[list[int], bytes] = core.look([x._cdata for x in tensors])
+        return compiled
     looks = list(map(_look, tensors))
-    return [each[0] for each in looks], tuple(each[1:] for each in looks)
+    return [row[0] for row in looks], tuple(row[1:] for row in looks)
 
 
 class Kept:
-    """Tensors whose addresses an engine has been given.
+    """Tensors with addresses known to an engine.
 
     Args:
-        tensors: tensors that are `in_memory`. While this object holds them, torch refuses to swap
+        tensors: tensors with `in_memory` true. While this object holds them, torch refuses to swap
             them (``torch.utils.swap_tensors``).
     """
 
@@ -186,15 +186,15 @@ def _look(x: Tensor) -> tuple[Any, ...]:
     """`look` at one tensor, in Python."""
     if x.layout != torch.strided:
         return 0, x.layout
-    whole = not missing_bytes(x)
-    about = x.dtype, x.device, tuple(x.shape), x.stride(), whole, x.is_neg()
-    return x.data_ptr() if whole and x.numel() else 0, *about
+    complete = not missing_bytes(x)
+    attributes = x.dtype, x.device, tuple(x.shape), x.stride(), complete, x.is_neg()
+    return x.data_ptr() if complete and x.numel() else 0, *attributes
 
 
 def _plain_address(x: Tensor) -> int:
     """Address of `x` if it is contiguous, plain and not empty, by torch's C interface; else 0.
 
-    The check is quick, and 0 may also mean that the answer is not known.
+    The check is quick, and 0 may also mean an unknown answer.
     """
     if not _TORCH or type(x) not in _OF_TORCH:
         return 0

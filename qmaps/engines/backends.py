@@ -24,7 +24,7 @@ _chosen: ContextVar[str | None] = ContextVar("qmaps_backend", default=None)
 
 @dataclass(frozen=True)
 class Backend:
-    """An engine that executes quantizers and optimizer steps.
+    """An engine for quantizers and optimizer steps.
 
     Attributes:
         name: "reference" (plain PyTorch, any device), "native" (C++, CPU) or "cuda".
@@ -52,7 +52,7 @@ def backends() -> list[Backend]:
 
 
 def backend() -> str:
-    """The engine that runs for CPU tensors.
+    """Name of the engine for CPU tensors.
 
     "native" where it is built, unless `use_backend` or the environment variable
     ``QMAPS_BACKEND`` says "reference".
@@ -71,8 +71,8 @@ def backend() -> str:
 def native_runs() -> bool:
     """Return True if the native engine runs CPU tensors.
 
-    Work on CPU tensors asks this. The first time that the engine is missing, and nobody asked for
-    the reference, it warns.
+    Work on CPU tensors asks this. It warns once if the engine is missing and
+    the reference was not requested.
     """
     if native.core is None and _wanted() != "reference":
         build.warn_once()
@@ -80,7 +80,7 @@ def native_runs() -> bool:
 
 
 def cuda_engine(*tensors: Tensor) -> Engine | None:
-    """The CUDA engine for tensors that all lie on one device, or None where the reference runs.
+    """The CUDA engine of the common device of the tensors, or None if the reference runs.
 
     It runs wherever `backends` reports it as available and every tensor is `in_memory`, unless
     `use_backend` or the environment variable ``QMAPS_BACKEND`` says "reference".
@@ -132,21 +132,21 @@ def _checked(name: str, parameter: str) -> str:
         raise BadValueError(
             f"{parameter}={name!r} is not a back end; allowed are {allowed}{nearest(name, NAMES)}"
         )
-    found = next(known for known in backends() if known.name == name)
-    if not found.available:
-        raise BadValueError(f"{parameter}={name!r} is not available: {found.reason}")
+    engine = next(e for e in backends() if e.name == name)
+    if not engine.available:
+        raise BadValueError(f"{parameter}={name!r} is not available: {engine.reason}")
     return name
 
 
 def _instruction_sets() -> str:
-    best, *others = native.isas()
+    best, *alternatives = native.isas()
     used = native.isa()
-    others = [isa for isa in (best, *others) if isa != used]
-    also = f"; QMAPS_ISA also allows {', '.join(others)}" if others else ""
+    alternatives = [isa for isa in (best, *alternatives) if isa != used]
+    also = f"; QMAPS_ISA also allows {', '.join(alternatives)}" if alternatives else ""
     return f"C++, CPU tensors, {used}{also}"
 
 
 def _devices() -> str:
-    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    names = ", ".join(f"{each.name} (sm_{each.major}{each.minor})" for each in found)
+    devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    names = ", ".join(f"{device.name} (sm_{device.major}{device.minor})" for device in devices)
     return f"CUDA tensors on {names}; kernels are compiled at first use"

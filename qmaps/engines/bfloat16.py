@@ -1,6 +1,6 @@
 """Stochastic rounding of float32 to bfloat16.
 
-Rounding to nearest loses every update that is smaller than half a unit in the last place of a
+Rounding to nearest loses every update smaller than half a unit in the last place of a
 bfloat16 parameter. Stochastic rounding keeps small updates in expectation.
 """
 
@@ -13,7 +13,7 @@ from qmaps.engines.philox import RoundingKey, draws
 
 
 def round_stochastically(x: Tensor, key: RoundingKey) -> Tensor:
-    """Float32 `x` in bfloat16, rounded up in magnitude with the probability that is unbiased.
+    """Float32 `x` in bfloat16, rounded stochastically without bias.
 
     A finite element's bits, plus its 16 random bits (`qmaps.engines.philox.draws`), lose their
     lower 16 bits. So it becomes one of its two neighbours in bfloat16, itself if it is

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 
-def lack(x: Tensor) -> str:
+def unsupported_reason(x: Tensor) -> str:
     """Reason why the elements of `x` cannot be read; empty if they can.
 
-    >>> lack(torch.zeros(2)), lack(torch.zeros(2).to_sparse())
+    >>> unsupported_reason(torch.zeros(2)), unsupported_reason(torch.zeros(2).to_sparse())
     ('', 'has the layout torch.sparse_coo')
     """
     layout = x.layout

@@ -52,11 +52,11 @@ def quantize(
         key: names the random numbers of rounding; None rounds to nearest.
         out: packed codes and scales to write into; None allocates them.
         dithered: round with subtractive dither instead of stochastically.
-        check: whether to look for values that cannot be quantized.
+        check: whether to look for NaN, infinity and other unsuitable values.
 
     Returns:
-        Packed codes (1-D uint8), scales, and, with `check`, whether `x` holds values that cannot
-        be quantized. If it does, `out` is unchanged, and codes and scales that were allocated are
+        Packed codes (1-D uint8), scales, and, with `check`, whether `x` holds unsuitable
+        values. If it does, `out` is unchanged, and allocated codes and scales are
         meaningless. Without `check` the third value means nothing.
     """
     parts = () if out is None else (out[0], *out[1])
@@ -103,11 +103,11 @@ def dequantize(
         packed: packed codes as `quantize` returns them.
         scales: scales as `quantize` returns them.
         normalizer: the normalizer that computed the scales.
-        map_: the map that made the codes; a fitted map must be frozen.
+        map_: the map of the codes; a fitted map must be frozen.
         shape: the shape of the tensor.
         dtype: the dtype of the result where there is no `out`.
         out: a tensor of `shape`, written into and returned; None allocates one.
-        dithered_by: the key that they were dithered with; None if they were not.
+        dithered_by: the key they were dithered with; None if they were not.
 
     Returns:
         The decoded values, of `shape`.
@@ -115,15 +115,15 @@ def dequantize(
     stored = (packed, *scales)
     # Engines number elements one by one.
     one_by_one = dithered_by is None or dithered_by.runs is None
-    able = one_by_one and all(part.is_contiguous() for part in stored)
-    device = cuda_engine(*stored) if able and _product(shape) else None
+    supported = one_by_one and all(part.is_contiguous() for part in stored)
+    device = cuda_engine(*stored) if supported and _product(shape) else None
     if device is not None and cuda_tensors.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
         cuda_tensors.dequantize(
             device, packed, scales, normalizer, map_, target, dithered_by=dithered_by
         )
         return target if out is None or target is out else out.copy_(target)
-    if able and runs_native(*stored) and tensors.supports(normalizer, map_, shape):
+    if supported and runs_native(*stored) and tensors.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
         tensors.dequantize(packed, scales, normalizer, map_, target, dithered_by=dithered_by)
         return target if out is None or target is out else out.copy_(target)
@@ -150,18 +150,18 @@ def measure(
         keep: whether to store the codes.
 
     Returns:
-        Sums, packed codes (None without `keep`), scales, and whether `x` holds values that cannot
-        be quantized. If it does, the others are meaningless.
+        Sums, packed codes (None without `keep`), scales, and whether `x` holds unsuitable
+        values. If it does, the others are meaningless.
     """
     shape = tuple(x.shape)
     device = cuda_engine(x) if x.numel() else None
     if device is not None and cuda_tensors.measures(normalizer, map_, shape):
-        found = cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
+        results = cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
     elif x.numel() and runs_native(x) and tensors.measures(normalizer, map_, shape):
-        found = native_metrics.measure(x, normalizer, map_, key, keep=keep)
+        results = native_metrics.measure(x, normalizer, map_, key, keep=keep)
     else:
         return None
-    sums, packed, scales, flags = found
+    sums, packed, scales, flags = results
     return sums, packed, scales, bool(flags)
 
 
@@ -173,7 +173,7 @@ def each(work: Callable[[T], R], items: Sequence[T], *read: Tensor) -> Iterator[
     Args:
         work: a function from an item to its result.
         items: the items.
-        read: the tensors that the work reads.
+        read: the tensors read by the work.
 
     Returns:
         An iterator over the results, in the order of `items`.

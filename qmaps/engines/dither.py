@@ -1,10 +1,10 @@
-"""Subtractive dither: a random offset that encoding adds and decoding takes away.
+"""Subtractive dither: a random offset, added in encoding and subtracted in decoding.
 
 For normalized values n and a codebook whose neighbours are d apart, both in float32,
 
 - the offset of an element is ``o = (r - 1/2) * d``, with r from `qmaps.engines.philox.uniform`;
 - encoding takes the code nearest to ``n + o``;
-- decoding returns ``codebook[code] - o``, and under an unsigned map 0 where that is negative.
+- decoding returns ``codebook[code] - o``, and under an unsigned map 0 instead of a negative value.
 
 So the error of a value within the codebook's range is uniform in (-d/2, d/2) and independent of the
 value, where stochastic rounding has twice the variance on average, and one that depends on where
@@ -61,11 +61,11 @@ def offsets(like: Tensor, map_: Map, key: RoundingKey) -> Tensor:
 
 
 def added(n: Tensor, map_: Map, key: RoundingKey) -> Tensor:
-    """The float32 numbers whose nearest codes are those of the normalized values `n`."""
+    """Normalized values `n` plus offsets, float32, to be rounded to the nearest code."""
     return n + offsets(n, map_, key)
 
 
 def removed(values: Tensor, map_: Map, key: RoundingKey) -> Tensor:
     """The normalized values of decoded codes, float32; at least 0 under an unsigned map."""
-    found = values - offsets(values, map_, key)
-    return found if map_.signed else found.clamp_(min=0)
+    x = values - offsets(values, map_, key)
+    return x if map_.signed else x.clamp_(min=0)

@@ -13,7 +13,7 @@ from qmaps.engines.step import ParameterStep, StateStep
 
 
 class Dithered(NamedTuple):
-    """A dithered state, whose tensor has the key of its last encoding.
+    """A dithered state; its tensor has the key of its last encoding.
 
     Attributes:
         parameter: the parameter's number in the plan.
@@ -35,7 +35,7 @@ class Dithered(NamedTuple):
         return key
 
     def advance(self, step: int) -> None:
-        """Give it the key of the step that was taken.
+        """Set the key of the completed step.
 
         Args:
             step: the number of the step, from 1 on.
@@ -44,15 +44,15 @@ class Dithered(NamedTuple):
         encoded_by(self.storage[self.state.name], replace(self.state.key, step=step))
 
 
-def dithered_states(parameter: int, given: ParameterStep) -> Iterator[Dithered]:
+def dithered_states(parameter: int, step: ParameterStep) -> Iterator[Dithered]:
     """The dithered states of a parameter.
 
     Args:
         parameter: the parameter's number in the plan.
-        given: the parameter.
+        step: the parameter.
     """
     numbers = {False: count(), True: count()}
-    for state in given.states:
+    for state in step.states:
         number = next(numbers[state.factored])
         if state.quantizer is not None and state.quantizer.dithered:
-            yield Dithered(parameter, given.storage, state, number)
+            yield Dithered(parameter, step.storage, state, number)

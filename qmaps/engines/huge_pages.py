@@ -1,10 +1,10 @@
 """New tensors in huge pages, where the system grants them.
 
-Large memory is new to a process each time that it is allocated, and the system clears a page when
-it is first touched. In pages of 4 KiB this takes longer than to dequantize into them. Pages of
+Large memory is new to a process at each allocation, and the system clears a page when it is
+first touched. In pages of 4 KiB this takes longer than to dequantize into them. Pages of
 2 MiB are cleared 512 at a time, and the processor remembers where far more memory lies. Under
 Linux's default setting (``madvise``) a program asks for them: `empty` and `zeros` do so before the
-memory is touched. It is torch's memory and stays so; what it holds does not change.
+memory is touched. It stays torch's memory, with the same contents.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def zeros(
 
 
 def within(begin: int, nbytes: int) -> tuple[int, int]:
-    """The part of memory that whole huge pages can take.
+    """The part of memory that consists of complete huge pages.
 
     Returns:
         Its address and its number of bytes, both multiples of `PAGE`.
@@ -68,9 +68,9 @@ def _system_call() -> Callable[[int, int, int], int] | None:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     try:
-        found = ctypes.CDLL(None).madvise
+        function = ctypes.CDLL(None).madvise
     except (OSError, AttributeError):
         return None
-    found.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    found.restype = ctypes.c_int
-    return found
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    function.restype = ctypes.c_int
+    return function

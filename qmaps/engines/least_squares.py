@@ -10,7 +10,7 @@ TOLERANCE = 1e-9
 
 
 class Cells:
-    """Data in ascending order, any interval of which can be a code's cell.
+    """Data in ascending order; any interval can be a code's cell.
 
     Prefix sums give its moments by two look-ups: x of shape (n,), w, wx and wxx of (n + 1,), all
     float64 and summed one by one in that order.
@@ -54,7 +54,7 @@ class Cells:
         return codebook
 
     def partition(self, cut: Tensor, size: int) -> list[int]:
-        """Find the `size` intervals of the lowest cost; returns the cuts that end them, last first.
+        """Find the `size` intervals of the lowest cost; returns their upper cuts, last first.
 
         Among equals an interval starts at the first.
         """

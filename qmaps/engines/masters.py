@@ -1,4 +1,4 @@
-"""Master weights: values of 16-bit parameters that are more precise than the parameters.
+"""Master weights: more precise values of 16-bit parameters.
 
 A rule updates these values, and the parameter is such a value rounded to the nearest. So updates
 below half a unit in the last place of the parameter add up. `master_weights` says how they are
@@ -8,7 +8,7 @@ stored:
   holds the value: a change of the parameter between steps is overwritten by the next step.
 - ``"bf16+8"`` and ``"bf16+16"``: a remainder of 1 or 2 bytes an element beside a bfloat16
   parameter (`qmaps.engines.remainders`). With 16 bits, values are those of the float32 copy; with 8
-  bits they have 16 significant bits. A parameter that is changed between steps keeps the change.
+  bits they have 16 significant bits. A parameter changed between steps keeps the change.
 
 Both begin with the value of the parameter at its first step, and are row-major in memory whatever
 the strides of the parameter are. Stochastic rounding (`qmaps.engines.bfloat16`) needs neither.
@@ -51,31 +51,30 @@ def remainder_dtype(param: Tensor, group: Mapping[str, Any]) -> torch.dtype | No
     return SPLITS.get(group["master_weights"])
 
 
-def updated(given: ParameterStep) -> Tensor:
-    """The tensor that the rule updates: the master copy, or the parameter.
+def updated(parameter: ParameterStep) -> Tensor:
+    """The tensor updated by the rule: the master copy, or the parameter.
 
-    A missing copy or remainder is created in `given.storage`, from what is there instead; one that
-    is no longer needed is removed.
+    A missing copy or remainder is created in ``parameter.storage`` from the stored values; an
+    unused one is removed.
 
     Returns:
-        The copy, contiguous float32 of the local shape; or ``given.param`` itself, which may have
-        a remainder.
+        The copy, contiguous float32 of the local shape; or ``parameter.param`` itself.
     """
-    storage, param = given.storage, given.param
-    if given.master:
+    storage, param = parameter.storage, parameter.param
+    if parameter.master:
         if MASTER not in storage:
             storage[MASTER] = exact(param.detach(), storage)
         storage.pop(REMAINDER, None)  # out of date after this step
         master: Tensor = storage[MASTER]
         return master
-    if given.remainder is not None:
-        there = storage.get(REMAINDER)
-        if there is None and MASTER not in storage:
+    if parameter.remainder is not None:
+        remainder = storage.get(REMAINDER)
+        if remainder is None and MASTER not in storage:
             storage[REMAINDER] = torch.zeros(
-                param.shape, dtype=given.remainder, device=param.device
+                param.shape, dtype=parameter.remainder, device=param.device
             )
-        elif there is None or there.dtype != given.remainder:
-            rounded, storage[REMAINDER] = split(exact(param, storage), given.remainder)
+        elif remainder is None or remainder.dtype != parameter.remainder:
+            rounded, storage[REMAINDER] = split(exact(param, storage), parameter.remainder)
             param.copy_(rounded)
     else:
         storage.pop(REMAINDER, None)
@@ -84,7 +83,7 @@ def updated(given: ParameterStep) -> Tensor:
 
 
 def exact(param: Tensor, storage: Mapping[str, Any]) -> Tensor:
-    """The values that a parameter's master weights have, or those of a parameter without.
+    """Values of a parameter's master weights, or of the parameter if it has none.
 
     Args:
         param: the parameter, of a sharded one its local part.

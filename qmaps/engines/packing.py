@@ -100,7 +100,7 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
 
 
 def _group(bits: int) -> tuple[int, int]:
-    """The fewest codes that fill whole bytes, and those bytes."""
+    """Smallest number of codes in a whole number of bytes, and the bytes."""
     per_group = 8 // math.gcd(bits, 8)
     return per_group, per_group * bits // 8
 

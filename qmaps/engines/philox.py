@@ -100,12 +100,12 @@ def philox4x32(counter: Tensor, key: tuple[int, int], rounds: int) -> Tensor:
     k0, k1 = key
     for _ in range(rounds):
         # int64 products wrap; their 64 bits are still those of the unsigned product.
-        left, right = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0, c1, c2, c3 = (
-            ((right >> 32) & _MASK) ^ c1 ^ k0,
-            right & _MASK,
-            ((left >> 32) & _MASK) ^ c3 ^ k1,
-            left & _MASK,
+            ((product1 >> 32) & _MASK) ^ c1 ^ k0,
+            product1 & _MASK,
+            ((product0 >> 32) & _MASK) ^ c3 ^ k1,
+            product0 & _MASK,
         )
         k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
     return torch.stack([c0, c1, c2, c3], dim=-1)
@@ -133,8 +133,8 @@ def draws(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> T
 
     if key.runs is not None:
         length, distance = key.runs
-        here = torch.arange(count, dtype=torch.int64, device=device)
-        index = key.offset + here // length * distance + here % length
+        local = torch.arange(count, dtype=torch.int64, device=device)
+        index = key.offset + local // length * distance + local % length
         return halves(index // 8).gather(1, (index % 8)[:, None])[:, 0]
     if key.offset + count > 2**42:
         raise BadValueError(f"offset={key.offset} plus {count} elements must be at most 2**42")
@@ -192,5 +192,5 @@ def normal(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> 
     pairs = _blocks(blocks, key, rounds=10).view(-1, 2).double()
     radius = (-2 * ((pairs[:, 0] + 1) * 2.0**-32).log()).sqrt()
     angle = pairs[:, 1] * (2 * math.pi * 2.0**-32)
-    both = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=-1)
-    return both.reshape(-1)[:count].to(torch.float32)
+    values = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=-1)
+    return values.reshape(-1)[:count].to(torch.float32)

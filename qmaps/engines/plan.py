@@ -1,4 +1,4 @@
-"""The base class of the plans of fused engines, which work on memory addresses."""
+"""Base class of the plans of fused engines; they work on memory addresses."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ GRADIENTS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class FusedPlan(StepPlan):
-    """Parameters with their states, described to an engine that steps them in place.
+    """Parameters with their states, described to an engine and stepped in place.
 
     The step counters become views of one tensor, so that one operation advances all of them. The
-    extra memory is that of a few blocks, and one float32 for each multi-block scale (a scale that
-    spans more than one block).
+    extra memory is that of a few blocks, and one float32 for each multi-block scale (a scale
+    over more than one block).
 
     Args:
         rule: the update rule.
-        given: parameters that the engine supports; missing states are created.
+        parameters: supported parameters; missing states are created.
     """
 
-    def __init__(self, rule: Rule, given: Sequence[ParameterStep]) -> None:
+    def __init__(self, rule: Rule, parameters: Sequence[ParameterStep]) -> None:
         # Not the rule itself: it may refer to its optimizer, which keeps this plan.
         self._rule, self._takes_norms = str(rule.name), rule.takes_norms
-        self._given = list(given)
-        for each in given:
-            start(each)
-        self._params = [each.param for each in given]
+        self._parameters = list(parameters)
+        for parameter in parameters:
+            start(parameter)
+        self._params = [p.param for p in parameters]
         # The tensors that are stepped: parameters, or their master copies.
-        self._targets = list(map(updated, given))
+        self._targets = list(map(updated, parameters))
         pairs = enumerate(zip(self._targets, self._params, strict=True))
         self._masters = {index: copy for index, (copy, param) in pairs if copy is not param}
-        self._dense = [index for index, each in enumerate(given) if each.codes is None]
-        self._coded = [index for index, each in enumerate(given) if each.codes is not None]
+        self._dense = [index for index, p in enumerate(parameters) if p.codes is None]
+        self._coded = [index for index, p in enumerate(parameters) if p.codes is not None]
         self._grads: list[Tensor] = [
-            each.gradient for each in given if isinstance(each.gradient, Tensor)
+            p.gradient for p in parameters if isinstance(p.gradient, Tensor)
         ]
         self._numel = sum(param.numel() for param in self._params)
         self._addresses, self._appearance = look([*self._only_dense(self._params), *self._grads])
@@ -74,26 +74,26 @@ class FusedPlan(StepPlan):
         self._counters = self._together("step", COUNTER)
         self._products = self._together(PRODUCT, torch.float32)
         self._dithered = [
-            each for index, one in enumerate(given) for each in dithered_states(index, one)
+            state for index, p in enumerate(parameters) for state in dithered_states(index, p)
         ]
         self._kept = Kept([part for value in self._stored() for part in memory_of(value)])
         self._masters_at = {index: address(copy) for index, copy in self._masters.items()}
         self._describe()
         # The gradients of one step are not to outlive it.
         nothing = torch.empty(0, dtype=torch.float32)
-        self._given = [
-            replace(each, gradient=nothing) if each.codes is None else each for each in self._given
+        self._parameters = [
+            replace(p, gradient=nothing) if p.codes is None else p for p in self._parameters
         ]
 
     def _together(self, name: str, dtype: torch.dtype) -> Tensor:
         """Make the numbers of this name, if there are some, views of one tensor."""
-        given = [each for each in self._given if name in each.storage]
-        if not given:
+        parameters = [p for p in self._parameters if name in p.storage]
+        if not parameters:
             return torch.zeros(0, dtype=dtype)
-        device = given[0].param.device
-        numbers = torch.stack([each.storage[name].to(device, dtype) for each in given])
-        for each, number in zip(given, numbers.unbind(), strict=True):
-            each.storage[name] = number
+        device = parameters[0].param.device
+        numbers = torch.stack([p.storage[name].to(device, dtype) for p in parameters])
+        for p, number in zip(parameters, numbers.unbind(), strict=True):
+            p.storage[name] = number
         return numbers
 
     @abstractmethod
@@ -106,7 +106,7 @@ class FusedPlan(StepPlan):
         Every step but the first takes those that were given here. They are kept until it ends.
         """
         # A key may be another one now; engines number elements one by one.
-        if any(each.key.runs is not None for each in self._dithered):
+        if any(dithered.key.runs is not None for dithered in self._dithered):
             return False
         if self._coded:
             if not all(self._still_coded(i, params[i], gradients[i]) for i in self._coded):
@@ -127,8 +127,8 @@ class FusedPlan(StepPlan):
         return True
 
     def _still_coded(self, index: int, param: Any, gradient: Any) -> bool:
-        given = self._given[index]
-        return codes_of(param) is given.codes and codes_of(gradient) is given.gradient
+        parameter = self._parameters[index]
+        return codes_of(param) is parameter.codes and codes_of(gradient) is parameter.gradient
 
     def _only_dense(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [tensors[index] for index in self._dense] if self._coded else list(tensors)
@@ -144,13 +144,13 @@ class FusedPlan(StepPlan):
             torch._foreach_copy_(params, list(self._masters.values()))
 
     def _stored(self) -> Iterator[Any]:
-        """Everything but parameters and gradients whose address the engine knows."""
-        for each in self._given:
-            if each.codes is not None:
-                yield from (each.codes, each.gradient)
-            yield each.storage["step"]
-            names = (*(state.name for state in each.states), MASTER, REMAINDER, PRODUCT)
-            yield from (each.storage[name] for name in names if name in each.storage)
+        """Everything with an address known to the engine, but parameters and gradients."""
+        for parameter in self._parameters:
+            if parameter.codes is not None:
+                yield from (parameter.codes, parameter.gradient)
+            yield parameter.storage["step"]
+            names = (*(state.name for state in parameter.states), MASTER, REMAINDER, PRODUCT)
+            yield from (parameter.storage[name] for name in names if name in parameter.storage)
 
     def _targets_at(self) -> list[int]:
         """The addresses of the parameters, or of their master copies; 0 for those in codes."""
@@ -160,7 +160,7 @@ class FusedPlan(StepPlan):
         return addresses
 
     def _gradients_at(self) -> tuple[list[int], list[Tensor]]:
-        """The addresses of contiguous gradients, and the copies that must live as long as these."""
+        """Addresses of contiguous gradients, and the copies to be kept as long."""
         addresses = self._addresses[len(self._dense) :]
         copies = [self._grads[index].contiguous() for index in self._strided]
         for index, copied in zip(self._strided, copies, strict=True):
@@ -171,66 +171,66 @@ class FusedPlan(StepPlan):
         """The addresses of dense tensors among those of all."""
         if not self._coded:
             return addresses
-        found = [0] * len(self._given)
+        spread = [0] * len(self._parameters)
         for index, at in zip(self._dense, addresses, strict=True):
-            found[index] = at
-        return found
+            spread[index] = at
+        return spread
 
 
 def fused_supports(
     rule: Rule,
-    given: ParameterStep,
+    parameter: ParameterStep,
     supports: Callable[[Normalizer, Map, tuple[int, ...]], bool],
     *,
     spanning: bool = False,
     roundings: Collection[Rounding] = (Rounding.NEAREST, Rounding.STOCHASTIC),
 ) -> bool:
-    """Return True if a parameter meets the conditions that all fused engines share.
+    """Return True if a parameter meets the conditions of all fused engines.
 
     Args:
         rule: the update rule.
-        given: the parameter.
-        supports: tells whether the engine supports a normalizer and a map for a tensor of a shape.
-        spanning: whether the engine supports scales that depend on other processes' shards.
-        roundings: those that the engine supports in states.
+        parameter: the parameter.
+        supports: returns True for a supported normalizer and map for a tensor of a shape.
+        spanning: whether the engine supports scales over other processes' shards.
+        roundings: roundings of states supported by the engine.
 
     Returns:
         False if the parameter, its gradient, its states or its shard need the reference.
     """
-    if given.codes is None and not _dense_supported(given):
+    if parameter.codes is None and not _dense_supported(parameter):
         return False
-    shard = given.shard
+    shard = parameter.shard
     if shard is not None and shard.groups() and rule.takes_norms:
         return False  # norms of a sharded parameter, which only the reference combines
-    if shard is not None and shard.runs is not None and given.key is not None:
+    if shard is not None and shard.runs is not None and parameter.key is not None:
         return False
-    factored = any(state.factored for state in given.states)
-    if factored and (shard is not None or not given.param.numel()):
+    factored = any(state.factored for state in parameter.states)
+    if factored and (shard is not None or not parameter.param.numel()):
         return False  # its statistics need all shards, or there are no elements
-    if not spanning and any(spanning_states(given)):
+    if not spanning and any(spanning_states(parameter)):
         return False
-    return all(_state_supported(given, state, supports, roundings) for state in given.states)
+    return all(_state_supported(parameter, s, supports, roundings) for s in parameter.states)
 
 
-def _dense_supported(given: ParameterStep) -> bool:
-    param, gradient = given.param, given.gradient
+def _dense_supported(parameter: ParameterStep) -> bool:
+    param, gradient = parameter.param, parameter.gradient
     assert isinstance(gradient, Tensor)
     if not (in_memory(param) and in_memory(gradient) and gradient.dtype in GRADIENTS):
         return False
-    remainder = given.storage.get(REMAINDER) if given.remainder is not None else None
+    remainder = parameter.storage.get(REMAINDER) if parameter.remainder is not None else None
     if remainder is not None and not readable(remainder):
         return False
     # For a parameter with a master copy, the copy is stepped.
-    return given.master or (param.dtype in FLOATS and param.is_contiguous())
+    return parameter.master or (param.dtype in FLOATS and param.is_contiguous())
 
 
 def _state_supported(
-    given: ParameterStep,
+    parameter: ParameterStep,
     state: StateStep,
     supports: Callable[[Normalizer, Map, tuple[int, ...]], bool],
     roundings: Collection[Rounding],
 ) -> bool:
-    q, shard, value = state.quantizer, given.shard, given.storage.get(state.name)
+    q, shard, value = state.quantizer, parameter.shard, parameter.storage.get(state.name)
     if value is None and state.initial != 0:
         return False
     if q is None:
@@ -241,7 +241,7 @@ def _state_supported(
         return False
     if isinstance(q.map, FittedMap):
         # Fits are the reference's work; between them the codebook stays.
-        if value is None or int(given.storage["step"]) % given.refit_every == 0:
+        if value is None or int(parameter.storage["step"]) % parameter.refit_every == 0:
             return False
         q = value.quantizer
     if shard is not None and q.rounding.random and shard.runs is not None:
@@ -256,14 +256,14 @@ def _state_supported(
 
 
 @safe_after_fork()
-def start(given: ParameterStep) -> None:
-    """Create what a parameter does not have yet: numbers, master copy, and states of zeros."""
-    storage, device = given.storage, given.param.device
+def start(parameter: ParameterStep) -> None:
+    """Create missing entries of a parameter: numbers, master copy, and states of zeros."""
+    storage, device = parameter.storage, parameter.param.device
     if "step" not in storage:
         storage["step"] = torch.zeros((), dtype=COUNTER, device=device)
-    start_product(given)
-    updated(given)
-    for state in given.states:
+    start_product(parameter)
+    updated(parameter)
+    for state in parameter.states:
         if state.name not in storage:
             q = state.quantizer
             storage[state.name] = (
@@ -277,13 +277,13 @@ def start(given: ParameterStep) -> None:
 def zero(
     q: Quantizer, shape: tuple[int, ...], device: torch.device, key: RoundingKey | None = None
 ) -> QuantizedTensor:
-    """A quantized tensor whose codes and scales are all 0, as a state begins.
+    """A quantized tensor with codes and scales of 0, as a state begins.
 
     Args:
         q: the quantizer; its map has a codebook. It has no low-rank part.
         shape: the shape of the tensor.
         device: where codes and scales are allocated.
-        key: that of a dithered tensor, any; None for others.
+        key: any key for a dithered tensor; None for others.
 
     Returns:
         A tensor of `shape`, with packed codes of dtype uint8 and the normalizer's zero scales, and
@@ -291,22 +291,22 @@ def zero(
     """
     numel = torch.Size(shape).numel()
     packed = huge_pages.zeros((packed_bytes(numel, q.map.bits),), dtype=torch.uint8, device=device)
-    beside = tuple(zero(other, size, device) for other, size in q.beside(shape))
+    beside = tuple(zero(quantizer, size, device) for quantizer, size in q.beside(shape))
     scales = q.normalizer.zero_scales(shape, device)
     return QuantizedTensor(q, shape, packed, scales, key, beside)
 
 
 def memory_of(value: Any) -> list[Tensor]:
-    """The tensors that a state consists of: packed codes and scales, or the tensor itself."""
+    """Tensors of a state: packed codes and scales, or the tensor itself."""
     if isinstance(value, QuantizedTensor):
-        beside = [part for each in value.beside for part in memory_of(each)]
+        beside = [part for t in value.beside for part in memory_of(t)]
         return [value.packed, *value.scales, *beside]
     return [value] if isinstance(value, Tensor) else []
 
 
 def readable(value: Tensor | QuantizedTensor) -> bool:
     """Return True if engines can read and write a state in place."""
-    return all(in_memory(each) and each.is_contiguous() for each in memory_of(value))
+    return all(in_memory(part) and part.is_contiguous() for part in memory_of(value))
 
 
 def same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
@@ -315,6 +315,6 @@ def same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
 
 
 def _of_torch(tensors: Sequence[Tensor]) -> bool:
-    """Return True if all are of classes that leave their operations to torch."""
+    """Return True if all are of classes with torch's operations."""
     classes: set[Any] = set(map(type, tensors))
     return all(cls.__torch_dispatch__ is Tensor.__torch_dispatch__ for cls in classes)

@@ -1,4 +1,4 @@
-"""The plain PyTorch engine that defines every answer, for CPU and CUDA tensors.
+"""The plain PyTorch engine; it defines every answer, for CPU and CUDA tensors.
 
 Faster engines must return the same bits. A code is the number of a map's thresholds below the
 value. For most maps that is the index of the nearest codebook value in real arithmetic, a tie going
@@ -43,11 +43,11 @@ def encode_stochastic(
     key: RoundingKey,
     neighbours: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] | None = None,
 ) -> Tensor:
-    """One of the two codes around each value, at random so that the mean is the value.
+    """One of the two codes around each value, at random without bias.
 
-    With `low` the largest codebook value that is not above n, `high` the next one, and r from
+    With `low` the largest codebook value not above n, `high` the next one, and r from
     `uniform`, the upper code is taken where ``r * (high - low) < n - low``, in float32 operations
-    that are rounded one by one, and the lower code otherwise. So
+    rounded one by one, and the lower code otherwise. So
 
     - the mean is the value to within 2**-17 of the gap, because r has 16 random bits, and to within
       the rounding of the differences and the product;
@@ -95,8 +95,8 @@ def quantize(
 ) -> tuple[Tensor, Scales]:
     """Quantize `x` to int32 codes and scales.
 
-    A non-finite element makes its scale non-finite, so that all elements that share the scale
-    decode to non-finite values. Checking for such elements is left to the caller.
+    A non-finite element makes its scale non-finite, so all elements of the scale decode to
+    non-finite values. Checking for such elements is left to the caller.
 
     Args:
         x: float32 of any shape.
@@ -132,14 +132,14 @@ def dequantize(
     map_: Map,
     dithered_by: RoundingKey | None = None,
 ) -> Tensor:
-    """Decode codes that are not packed.
+    """Decode unpacked codes.
 
     Args:
         codes: integer codes, of the tensor's shape.
         scales: scales as `quantize` returns them.
         normalizer: the normalizer that computed the scales.
-        map_: the map that made the codes.
-        dithered_by: the key that they were dithered with; None if they were not.
+        map_: the map of the codes.
+        dithered_by: the key they were dithered with; None if they were not.
 
     Returns:
         float32 values of the shape of `codes`.

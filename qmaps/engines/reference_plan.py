@@ -37,20 +37,20 @@ from qmaps.maps.fitted import FittedMap
 class ReferenceEngine(StepEngine):
     """Decodes states, applies the rule, and encodes the new states, one parameter at a time."""
 
-    def supports(self, rule: Rule, given: ParameterStep) -> bool:  # noqa: ARG002
+    def supports(self, rule: Rule, parameter: ParameterStep) -> bool:  # noqa: ARG002
         """Return True if it can step this parameter: always."""
         return True
 
-    def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
+    def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
         """A plan for these parameters, for one step."""
-        return ReferencePlan(rule, given)
+        return ReferencePlan(rule, parameters)
 
 
 class ReferencePlan(StepPlan):
-    """Parameters that are stepped one after another."""
+    """Parameters stepped one after another."""
 
-    def __init__(self, rule: Rule, given: Sequence[ParameterStep]) -> None:
-        self._rule, self._given = rule, given
+    def __init__(self, rule: Rule, parameters: Sequence[ParameterStep]) -> None:
+        self._rule, self._parameters = rule, parameters
         self._scalars: dict[tuple[int, int, float | None], dict[str, float]] = {}
 
     def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:  # noqa: ARG002
@@ -58,130 +58,130 @@ class ReferencePlan(StepPlan):
         return False
 
     def requests(self, inputs: Inputs) -> dict[Scaled, Request]:
-        """The new scales that depend on other processes' shards.
+        """New scales over other processes' shards.
 
-        They are computed by taking the step twice, so that new states need not be kept in between.
+        They are computed by taking the step twice, to avoid storing new states in between.
         """
         asked: dict[Scaled, Request] = {}
-        for given in self._given:
-            spanning = list(spanning_states(given))
+        for parameter in self._parameters:
+            spanning = list(spanning_states(parameter))
             if spanning:
-                step = int(given.storage.get("step", 0)) + 1
-                states = self._advanced(given, step, inputs, keep=True)[1]
+                step = int(parameter.storage.get("step", 0)) + 1
+                states = self._advanced(parameter, step, inputs, keep=True)[1]
                 for state, normalizer, shard in spanning:
-                    value = _restored(given, state, states[state.name])
-                    asked[given.number, state.name] = Request.of(normalizer, value, shard)
+                    value = _restored(parameter, state, states[state.name])
+                    asked[parameter.number, state.name] = Request.of(normalizer, value, shard)
         return asked
 
     def run(self, inputs: Inputs, shared: Mapping[Scaled, SharedScales] = NONE_SHARED) -> None:
         """Take one step."""
-        for given in self._given:
-            if "step" not in given.storage:
-                given.storage["step"] = torch.zeros((), dtype=COUNTER)
-            start_product(given)
-            updated(given)
-            step = count_step(given.storage)
-            values, states = self._advanced(given, step, inputs)
-            if (product := given.storage.get(PRODUCT)) is not None:
-                described = inputs.scalars[given.group].values()
-                after = product_after(described, given.since_reset(step), float(product))
+        for p in self._parameters:
+            if "step" not in p.storage:
+                p.storage["step"] = torch.zeros((), dtype=COUNTER)
+            start_product(p)
+            updated(p)
+            step = count_step(p.storage)
+            values, states = self._advanced(p, step, inputs)
+            if (product := p.storage.get(PRODUCT)) is not None:
+                described = inputs.scalars[p.group].values()
+                after = product_after(described, p.since_reset(step), float(product))
                 product.fill_(after)
-            _write(given, step, values)
-            for state in given.states:
-                scales = shared.get((given.number, state.name))
-                given.storage[state.name] = _encoded(given, state, states[state.name], step, scales)
+            _write(p, step, values)
+            for state in p.states:
+                scales = shared.get((p.number, state.name))
+                p.storage[state.name] = _encoded(p, state, states[state.name], step, scales)
 
     def _advanced(
-        self, given: ParameterStep, step: int, inputs: Inputs, *, keep: bool = False
+        self, parameter: ParameterStep, step: int, inputs: Inputs, *, keep: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """A parameter and its states in float32 after this step, for the parts on this process.
 
-        Tensors that are already float32 are changed in place, unless they have to be kept.
+        Float32 tensors are changed in place, unless `keep` is set.
         """
-        values = _read(given)
-        states = {state.name: _decoded(given, state) for state in given.states}
+        values = _read(parameter)
+        states = {state.name: _decoded(parameter, state) for state in parameter.states}
         if keep:
             values = values.clone()
             states = {name: value.clone() for name, value in states.items()}
-        gradient = given.gradient
+        gradient = parameter.gradient
         if isinstance(gradient, QuantizedTensor):
             gradient = gradient.dequantize()
         gradient = gradient.float()
         if inputs.grad_scale is not None:
             gradient = gradient / inputs.grad_scale.to(gradient)
-        step = given.since_reset(step)
-        context = Context(given.number, step, given.options)
-        with whole_of(given.shard):
+        step = parameter.since_reset(step)
+        context = Context(parameter.number, step, parameter.options)
+        with whole_of(parameter.shard):
             self._rule.apply(
-                context, values, gradient, states, self._in_float32(given, step, inputs)
+                context, values, gradient, states, self._in_float32(parameter, step, inputs)
             )
         return values, states
 
-    def _in_float32(self, given: ParameterStep, step: int, inputs: Inputs) -> dict[str, float]:
+    def _in_float32(self, parameter: ParameterStep, step: int, inputs: Inputs) -> dict[str, float]:
         """The scalars of a parameter in this step, rounded to float32 as rules see them."""
-        product = given.storage.get(PRODUCT)
-        kind = given.group, step, given.product if product is None else float(product)
+        product = parameter.storage.get(PRODUCT)
+        kind = parameter.group, step, parameter.product if product is None else float(product)
         if kind not in self._scalars:
-            scalars = inputs.scalars[given.group]
+            scalars = inputs.scalars[parameter.group]
             exact = torch.tensor(values_at(scalars.values(), *kind[1:]), dtype=torch.float64)
             self._scalars[kind] = dict(zip(scalars, exact.float().tolist(), strict=True))
         return self._scalars[kind]
 
 
-def _read(given: ParameterStep) -> Tensor:
+def _read(parameter: ParameterStep) -> Tensor:
     """The float32 values of a parameter; not a copy if it, or its master copy, is float32."""
-    if given.codes is not None:
-        return given.codes.dequantize()
-    target = updated(given)
-    return target.float() if given.remainder is None else exact(target, given.storage)
+    if parameter.codes is not None:
+        return parameter.codes.dequantize()
+    target = updated(parameter)
+    return target.float() if parameter.remainder is None else exact(target, parameter.storage)
 
 
-def _write(given: ParameterStep, step: int, values: Tensor) -> None:
+def _write(parameter: ParameterStep, step: int, values: Tensor) -> None:
     """Write the new float32 `values` to a parameter, rounded as it is stored."""
-    key = None if given.key is None else replace(given.key, step=step)
-    if given.codes is not None:
-        before = given.codes.dequantize() if given.observers else values
-        given.codes.quantizer.quantize_unchecked(values, out=given.codes, key=key)
-        for observer in given.observers:
-            observer(given.label, step, before, values, given.codes)
+    key = None if parameter.key is None else replace(parameter.key, step=step)
+    if parameter.codes is not None:
+        before = parameter.codes.dequantize() if parameter.observers else values
+        parameter.codes.quantizer.quantize_unchecked(values, out=parameter.codes, key=key)
+        for observer in parameter.observers:
+            observer(parameter.label, step, before, values, parameter.codes)
         return
-    if given.remainder is not None:
-        values, remainder = split(values, given.remainder)
-        given.storage[REMAINDER].copy_(remainder)
+    if parameter.remainder is not None:
+        values, remainder = split(values, parameter.remainder)
+        parameter.storage[REMAINDER].copy_(remainder)
     if key is not None:
         values = round_stochastically(values, key)
-    if values is not given.param:
-        given.param.copy_(values)
+    if values is not parameter.param:
+        parameter.param.copy_(values)
 
 
-def _decoded(given: ParameterStep, state: StateStep) -> Tensor:
+def _decoded(parameter: ParameterStep, state: StateStep) -> Tensor:
     """A state in float32: its initial value everywhere before the first step."""
-    value = given.storage.get(state.name)
+    value = parameter.storage.get(state.name)
     if value is None:
-        if state.shape != tuple(given.param.shape):
+        if state.shape != tuple(parameter.param.shape):
             return torch.full(
-                state.shape, state.initial, dtype=torch.float32, device=given.param.device
+                state.shape, state.initial, dtype=torch.float32, device=parameter.param.device
             )
-        return torch.full_like(given.param, state.initial, dtype=torch.float32)
+        return torch.full_like(parameter.param, state.initial, dtype=torch.float32)
     decoded: Tensor = value.dequantize() if isinstance(value, QuantizedTensor) else value
     return decoded
 
 
-def _restored(given: ParameterStep, state: StateStep, value: Tensor) -> Tensor:
-    """A new state with what the last encoding lost added, where that is kept (error feedback)."""
-    previous = given.storage.get(state.name)
+def _restored(parameter: ParameterStep, state: StateStep, value: Tensor) -> Tensor:
+    """A new state plus the residual of the last encoding, under error feedback."""
+    previous = parameter.storage.get(state.name)
     return restored(previous, value) if isinstance(previous, QuantizedTensor) else value
 
 
 def _encoded(
-    given: ParameterStep, state: StateStep, value: Tensor, step: int, scales: SharedScales | None
+    target: ParameterStep, state: StateStep, value: Tensor, step: int, scales: SharedScales | None
 ) -> Tensor | QuantizedTensor:
-    """A new state as it is stored; `scales` are those that depend on other processes."""
+    """A new state as it is stored; `scales` are those over other processes' shards."""
     q = state.quantizer
-    previous = given.storage.get(state.name)
+    previous = target.storage.get(state.name)
     if q is None:
-        return _restored(given, state, value)
-    fresh = (step - 1) % given.refit_every == 0
+        return _restored(target, state, value)
+    fresh = (step - 1) % target.refit_every == 0
     if isinstance(q.map, FittedMap) and isinstance(previous, QuantizedTensor) and not fresh:
         q = previous.quantizer
     key = None if state.key is None else replace(state.key, step=step)

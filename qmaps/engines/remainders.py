@@ -1,4 +1,4 @@
-"""Remainders: what bfloat16 parameters lack of more precise values, in 8 or 16 bits an element.
+"""Remainders: differences of more precise values to bfloat16 parameters, 8 or 16 bits an element.
 
 A float32 value is a sign and 31 bits of magnitude, and magnitudes are ordered like the integers
 that their bits form. A bfloat16 value holds the upper 15 of these bits. So the bits of a more
@@ -24,7 +24,7 @@ _INFINITY, _NAN = 0x7F800000, 0x7FC00000
 
 
 def split(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The bfloat16 numbers that are nearest to `values`, and their remainders.
+    """The bfloat16 numbers nearest to `values`, and their remainders.
 
     With int8 `values` are first rounded to 24 bits, ties to even. A value in the middle between two
     bfloat16 numbers goes to the one of larger magnitude: with ties to even, remainders could have
@@ -60,7 +60,7 @@ def split(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def join(param: Tensor, remainder: Tensor) -> Tensor:
-    """The float32 values of which `split` made `param` and `remainder`.
+    """The float32 values split into `param` and `remainder` by `split`.
 
     A remainder may belong to an earlier value of the parameter, for example to one that was set to
     0 since. It then changes the new value by half a unit in the last place at most. No zero changes
@@ -85,5 +85,5 @@ def join(param: Tensor, remainder: Tensor) -> Tensor:
 
 
 def _dropped(dtype: torch.dtype) -> int:
-    """Number of the 16 lower bits of a float32 number that a remainder does not hold."""
+    """Number of the 16 lower bits of a float32 number dropped in a remainder."""
     return 16 - 8 * dtype.itemsize

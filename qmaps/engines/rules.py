@@ -1,4 +1,4 @@
-"""Update rules as the engines have them: read from the headers that C++ and CUDA compile.
+"""Update rules as the engines have them: read from the headers compiled as C++ and CUDA.
 
 The headers in ``kernels/rules`` state the order of a rule's scalars; everything here binds by name.
 """
@@ -34,7 +34,7 @@ def rules() -> Mapping[tuple[str, str], KernelRule]:
 
 @functools.cache
 def scalar_names(rule: str) -> tuple[str, ...]:
-    """The names of a rule's step scalars, in the order in which kernels receive them.
+    """Names of a rule's step scalars, in the order of kernels' arguments.
 
     Args:
         rule: the name of the rule, such as "adamw".
@@ -42,21 +42,21 @@ def scalar_names(rule: str) -> tuple[str, ...]:
     Raises:
         BadValueError: there is no rule of this name.
     """
-    for (name, _), found in rules().items():
+    for (name, _), kernel_rule in rules().items():
         if name == rule:
-            return tuple(map(sys.intern, found.scalars))  # quickly compared
+            return tuple(map(sys.intern, kernel_rule.scalars))  # quickly compared
     raise BadValueError(f"rule {rule!r} is not known to the engines")
 
 
 def ordered(rule: str, scalars: Mapping[str, T]) -> list[T]:
-    """The values of step scalars in the order in which kernels receive them.
+    """Values of step scalars in the order of kernels' arguments.
 
     Args:
         rule: the name of the rule, such as "adamw".
         scalars: the values by name, in any order.
 
     Raises:
-        BadValueError: a scalar of the rule is missing, or there is one that it does not have.
+        BadValueError: a scalar of the rule is missing, or one is unknown.
 
     >>> ordered("adagrad", {"sign": 1.0, "step_size": 0.1, "eps": 1e-10, "weight_decay": 0.0})
     [0.0, 1e-10, 0.1, 1.0]
@@ -71,9 +71,9 @@ def ordered(rule: str, scalars: Mapping[str, T]) -> list[T]:
             pass
     missing = [name for name in names if name not in scalars]
     unknown = [name for name in scalars if name not in names]
-    found = [f"{', '.join(map(repr, missing))} is missing" if missing else ""]
-    found.append(f"{', '.join(map(repr, unknown))} is not a scalar of the rule" if unknown else "")
-    raise BadValueError(f"scalars of rule {rule!r}: {'; '.join(filter(None, found))}")
+    errors = [f"{', '.join(map(repr, missing))} is missing" if missing else ""]
+    errors.append(f"{', '.join(map(repr, unknown))} is not a scalar of the rule" if unknown else "")
+    raise BadValueError(f"scalars of rule {rule!r}: {'; '.join(filter(None, errors))}")
 
 
 def check_build(compiled: Any) -> None:
@@ -102,15 +102,15 @@ def _difference(compiled: Any) -> str:
     compiled_numbers = [f"{kind}.{name} = {value}" for kind, name, value in compiled.enumerators()]
     if (pair := _first_pair(compiled_numbers, numbers)) is not None:
         return f"the module has {pair[0]} where {pair[1]} is expected"
-    there = _as_rules(compiled.rules())
-    here = rules()
-    for key in [*here, *there]:
-        if key not in there:
-            return f"{here[key]} is not in the module"
-        if key not in here:
-            return f"{there[key]} has no header any more"
-        if (pair := _first_pair(_parts(there[key]), _parts(here[key]))) is not None:
-            return f"{here[key]} has {pair[0]} in the module and {pair[1]} in its header"
+    built = _as_rules(compiled.rules())
+    declared = rules()
+    for key in [*declared, *built]:
+        if key not in built:
+            return f"{declared[key]} is not in the module"
+        if key not in declared:
+            return f"{built[key]} has no header any more"
+        if (pair := _first_pair(_parts(built[key]), _parts(declared[key]))) is not None:
+            return f"{declared[key]} has {pair[0]} in the module and {pair[1]} in its header"
     return ""
 
 
@@ -119,7 +119,7 @@ def _as_rules(rows: Iterable[Sequence[Any]]) -> dict[tuple[str, str], KernelRule
         (name, states): KernelRule(
             name,
             tuple(states.split()),
-            tuple(each.strip() for each in scalars.split(",")),
+            tuple(scalar.strip() for scalar in scalars.split(",")),
             type_,
             norms,
             Factoring(factoring),
@@ -135,6 +135,6 @@ def _parts(rule: KernelRule) -> list[str]:
 
 
 def _first_pair(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[Any, Any] | None:
-    """The first place in which two lists differ; None if they do not."""
+    """The first difference of two lists; None if they are equal."""
     pairs = zip_longest(ours, theirs, fillvalue="nothing")
     return next((pair for pair in pairs if pair[0] != pair[1]), None)

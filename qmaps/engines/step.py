@@ -1,12 +1,12 @@
 """Descriptions of optimizer steps for engines: one step of many parameters, as data.
 
-An optimizer describes its step once (`ParameterStep`, `Rule`) and passes the values that change
-with each step (`Inputs`). An engine (`StepEngine`) plans the step of the parameters that it
-supports, and its plan takes the step for as long as the description does not change. A
-description does not refer to the optimizer, and an engine uses only the description.
+An optimizer describes its step once (`ParameterStep`, `Rule`) and passes the values of each step
+(`Inputs`). An engine (`StepEngine`) plans the step of supported parameters. Its plan takes the step
+as long as the description does not change. A description does not refer to the optimizer, and an
+engine uses only the description.
 
-States are stored in place: `ParameterStep.storage` is the dict that the optimizer keeps a
-parameter's states in. Everything else in a description is not changed.
+States are stored in place: `ParameterStep.storage` is the optimizer's dict of a
+parameter's states. Everything else in a description is not changed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Observer = Callable[[str, int, Tensor, Tensor, QuantizedTensor], None]
 
 
 class Context(NamedTuple):
-    """The parameter and the step that the reference passes to a rule.
+    """The parameter and the step passed to a rule by the reference.
 
     Attributes:
         number: the parameter's number among all parameters of all groups, from 0 on.
@@ -78,7 +78,7 @@ class Rule:
     """An update rule.
 
     Attributes:
-        name: the name that the kernels have for it; None if there are none.
+        name: its name in kernels; None if there are none.
         takes_norms: whether it takes norms of whole tensors.
         apply: the rule in plain PyTorch, for the reference: changes a float32 parameter and its
             states in place, given the gradient and the scalars rounded to float32.
@@ -95,13 +95,13 @@ class StateStep:
 
     Attributes:
         name: the state's name, under which it is stored.
-        shape: of what this process keeps of it.
-        quantizer: how it is stored; None for float32.
+        shape: shape of this process's part.
+        quantizer: its quantizer; None for float32.
         key: of stochastic rounding, for step 0; None for a state in float32.
         initial: the value of all elements before the first step.
-        factored: whether it is a statistic with fewer elements than the parameter that kernels
-            know how to compute.
-        shard: which part of the whole state this process keeps; None if it keeps the whole.
+        factored: whether it is a statistic with fewer elements than the parameter, computed
+            by kernels.
+        shard: this process's part of the state; None if it keeps the whole.
     """
 
     name: str
@@ -123,8 +123,8 @@ class ParameterStep:
         param: its values, of a sharded one those of this process.
         codes: its values as codes, where it is kept in low precision; the rule updates these.
         gradient: of the shape of `param`; codes where it is kept in low precision.
-        states: what the rule reads and writes.
-        storage: the dict that its states are stored in, by name, together with `step`.
+        states: states read and written by the rule.
+        storage: the dict of its states, by name, with `step`.
         group: the number of its parameter group, for `Inputs.scalars`.
         options: the options of that group.
         refit_every: steps between fits of fitted maps.
@@ -132,11 +132,11 @@ class ParameterStep:
         skips: whether the whole step is left out where this gradient is not finite.
         key: rounds new values stochastically, for step 0; None rounds to the nearest.
         master: whether the rule updates a float32 copy (`qmaps.engines.masters`).
-        remainder: the dtype of the remainder that the rule updates together with the bfloat16
+        remainder: the dtype of the remainder updated together with the bfloat16
             parameter (`qmaps.engines.remainders`); None if there is none.
-        shard: which part of the whole parameter this process keeps; None if it keeps the whole.
+        shard: this process's part of the parameter; None if it keeps the whole.
         observers: called with each update of `codes`.
-        product: what `PRODUCT` begins with in `storage`; None if it is there, or not needed.
+        product: initial value of `PRODUCT` in `storage`; None if it is there, or not needed.
     """
 
     number: int
@@ -159,19 +159,19 @@ class ParameterStep:
     product: float | None = None
 
     def since_reset(self, step: int) -> int:
-        """The number of a step, from 1 on, counted from the last reset: that of step scalars."""
+        """The number of a step, from 1 on, counted from the last reset, for step scalars."""
         return step - int(self.storage.get(RESET, 0))
 
     @property
     def kernel_states(self) -> str:
         """The states as kernels name them: ``"exp_avg factored"``."""
-        own = [state.name for state in self.states if not state.factored]
-        return " ".join(own if len(own) == len(self.states) else [*own, FACTORED])
+        names = [state.name for state in self.states if not state.factored]
+        return " ".join(names if len(names) == len(self.states) else [*names, FACTORED])
 
 
-def spanning_states(given: ParameterStep) -> Iterator[tuple[StateStep, Normalizer, Shard]]:
-    """The states whose scales depend on other processes' shards."""
-    for state in given.states:
+def spanning_states(parameter: ParameterStep) -> Iterator[tuple[StateStep, Normalizer, Shard]]:
+    """States with scales over other processes' shards."""
+    for state in parameter.states:
         q, shard = state.quantizer, state.shard
         if q is not None and shard is not None and spans_shards(q.normalizer, shard):
             yield state, q.normalizer, shard
@@ -179,7 +179,7 @@ def spanning_states(given: ParameterStep) -> Iterator[tuple[StateStep, Normalize
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """The values that change from step to step.
+    """The values of one step.
 
     Attributes:
         scalars: step scalars of each parameter group, in the order of the optimizer's groups.
@@ -194,7 +194,7 @@ class Inputs:
 
 
 class StepPlan(ABC):
-    """The step of some parameters, which can be taken again and again."""
+    """The step of some parameters, to be taken any number of times."""
 
     @abstractmethod
     def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
@@ -206,13 +206,13 @@ class StepPlan(ABC):
         """
 
     def requests(self, inputs: Inputs) -> dict[Scaled, Request]:  # noqa: ARG002
-        """Begin the next step, as far as it goes without what other processes compute.
+        """Begin the next step, up to the results of other processes.
 
         Args:
-            inputs: those that `run` is then called with.
+            inputs: the inputs of the following `run`.
 
         Returns:
-            The new scales that depend on other processes' shards; none by default.
+            New scales over other processes' shards; none by default.
         """
         return {}
 
@@ -221,7 +221,7 @@ class StepPlan(ABC):
         """Take one step.
 
         Args:
-            inputs: the values that change from step to step.
+            inputs: the values of the step.
             shared: an answer to each of `requests`; they may hold those of other plans too.
         """
 
@@ -230,7 +230,7 @@ class StepPlan(ABC):
 
 
 def run_together(plans: Sequence[StepPlan], inputs: Inputs) -> None:
-    """Take one step of several plans, with one exchange of the scales that depend on other shards.
+    """Take one step of several plans, with one exchange of the scales over other shards.
 
     Processes exchange the scales of the same states in the same order, even if different engines
     step a parameter on different processes.
@@ -239,34 +239,34 @@ def run_together(plans: Sequence[StepPlan], inputs: Inputs) -> None:
     for plan in plans:
         asked |= plan.requests(inputs)
     order = sorted(asked)
-    found = shared_scales([asked[scaled] for scaled in order])
-    shared = dict(zip(order, found, strict=True))
+    scales = shared_scales([asked[scaled] for scaled in order])
+    shared = dict(zip(order, scales, strict=True))
     for plan in plans:
         plan.run(inputs, shared)
 
 
 class StepEngine(ABC):
-    """An engine that takes optimizer steps."""
+    """An engine for optimizer steps."""
 
     @abstractmethod
-    def supports(self, rule: Rule, given: ParameterStep) -> bool:
+    def supports(self, rule: Rule, parameter: ParameterStep) -> bool:
         """Return True if it can step this parameter."""
 
     @abstractmethod
-    def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
-        """A plan for parameters that it supports; states that are missing are created."""
+    def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
+        """A plan for supported parameters; missing states are created."""
 
 
 def codes_of(x: object) -> QuantizedTensor | None:
-    """The codes of a parameter or gradient that is kept in low precision; None for all others."""
+    """Codes of a parameter or gradient in low precision; None for all others."""
     codes = getattr(x, "codes", None)
     return codes if isinstance(codes, QuantizedTensor) else None
 
 
-def start_product(given: ParameterStep) -> None:
+def start_product(parameter: ParameterStep) -> None:
     """Create `PRODUCT` where a rule needs it and the parameter does not have it yet."""
-    if given.product is not None:
-        given.storage.setdefault(PRODUCT, torch.tensor(given.product, dtype=torch.float32))
+    if parameter.product is not None:
+        parameter.storage.setdefault(PRODUCT, torch.tensor(parameter.product, dtype=torch.float32))
 
 
 def count_step(storage: dict[str, Any]) -> int:

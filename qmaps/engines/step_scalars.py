@@ -1,6 +1,6 @@
-"""Step scalars: the numbers of an update rule that depend on the step.
+"""Step scalars: the numbers of an update rule for one step.
 
-They are described rather than computed, so that a device that counts the steps itself can compute
+They are described rather than computed, so a device with a step count of its own can compute
 them. Every engine does the same float64 operations in the same order.
 """
 
@@ -17,11 +17,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class StepScalar:
-    """A number that is the same in every step.
+    """A number equal in every step.
 
     Attributes:
-        a: the number, or a tensor with one element, which holds it.
-        b, c: further numbers, for the kinds that have them.
+        a: the number, or a tensor with one element.
+        b, c: further numbers of some kinds.
     """
 
     a: float | Tensor
@@ -64,7 +64,7 @@ class RootCorrection(StepScalar):
 
 
 class Decoupled(StepScalar):
-    """``1 - a * b``: what decoupled weight decay `b` leaves of a parameter at learning rate `a`."""
+    """``1 - a * b``: a parameter's factor under decoupled weight decay `b`; `a` is `lr`."""
 
     def at(self, step: int) -> float:  # noqa: ARG002
         """Its value in step 1, 2, ..."""
@@ -96,7 +96,7 @@ class Warmed(StepScalar):
 
 
 class Lengthened(StepScalar):
-    """The decay of an average that grows longer: from `b` to the larger `a`, reached in step `c`.
+    """The growing decay of an average: from `b` to the larger `a`, reached in step `c`.
 
     The time in which weights halve, ``log(0.5) / log(decay)``, grows linearly:
 
@@ -118,7 +118,7 @@ class Lengthened(StepScalar):
 
 
 class LengthenedRest(Lengthened):
-    """1 minus that decay: the weight of the new value."""
+    """1 minus the growing decay: the weight of the new value."""
 
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
@@ -187,7 +187,7 @@ def exp(y: float) -> float:
 
 
 class Power(StepScalar):
-    """``step^a``: the weight of the new value in an average that slows down; `a` is at most 0.
+    """``step^a``: the weight of the new value in a slowing average; `a` is at most 0.
 
     ``exp(a * -log(1 / step))`` with `log` and `exp` of this module.
     """
@@ -214,7 +214,7 @@ class Unbiased(StepScalar):
 
 
 class UnbiasedRest(StepScalar):
-    """``a * (1 - a^(step - 1)) / (1 - a^step)``: the weight of the old value in that average."""
+    """``a * (1 - a^(step - 1)) / (1 - a^step)``: the weight of the old value in the average."""
 
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
@@ -250,8 +250,8 @@ class NesterovGradient(StepScalar):
 
     def at(self, step: int, before: float | None = None) -> float:
         """Its value in step 1, 2, ...; see `product`."""
-        rest = 1 - nesterov_momentum(self.b, self.c, step)
-        return float(self.a) * rest / (1 - self.product(step, before))
+        weight = 1 - nesterov_momentum(self.b, self.c, step)
+        return float(self.a) * weight / (1 - self.product(step, before))
 
 
 class NesterovMoment(NesterovGradient):
@@ -269,17 +269,17 @@ def values_at(
     """The values of scalars in step 1, 2, ...
 
     Args:
-        scalars: numbers, which are their own values, and descriptions.
+        scalars: numbers and descriptions; a number is its own value.
         step: the number of the step.
         before: the product of momenta up to the step before, of NAdam.
     """
     return [
-        each.at(step, before)
-        if isinstance(each, NesterovGradient)
-        else each.at(step)
-        if isinstance(each, StepScalar)
-        else each
-        for each in scalars
+        scalar.at(step, before)
+        if isinstance(scalar, NesterovGradient)
+        else scalar.at(step)
+        if isinstance(scalar, StepScalar)
+        else scalar
+        for scalar in scalars
     ]
 
 
@@ -287,8 +287,8 @@ def product_after(
     scalars: Iterable[float | StepScalar], step: int, before: float | None
 ) -> float | None:
     """The product of momenta up to a step, of NAdam; None if no scalar has one."""
-    nesterov = (each for each in scalars if isinstance(each, NesterovGradient))
-    return next((each.product(step, before) for each in nesterov), None)
+    nesterov = (scalar for scalar in scalars if isinstance(scalar, NesterovGradient))
+    return next((scalar.product(step, before) for scalar in nesterov), None)
 
 
 _LOG_096 = log(0.96)

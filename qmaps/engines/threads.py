@@ -1,4 +1,4 @@
-"""Work that torch does with one thread."""
+"""Work of torch in one thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def one_thread() -> Iterator[None]:
     """Within the block, torch uses one thread for the calls of this thread.
 
     Torch's number of threads belongs to a thread, but new threads begin with the last number set.
-    If several threads run such blocks at the same time, each ends with the number that was set
+    If several threads run such blocks at the same time, each ends with the number set
     before the first.
     """
     global _inside, _count

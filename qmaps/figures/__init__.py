@@ -26,7 +26,7 @@ from qmaps.figures.replay_states import replay_states
 from qmaps.figures.replay_updates import replay_updates
 from qmaps.figures.save import save
 from qmaps.figures.update_error import update_error
-from qmaps.maps._registry import brought, ignored, modules
+from qmaps.maps._registry import ignored, load_entry_points, modules
 
 __all__ = [
     "FIGURES",
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 modules(__name__, list(__path__))
-for _name, _found in brought(entry_points(group="qmaps.figures")):
+for _name, _found in load_entry_points(entry_points(group="qmaps.figures")):
     if _found not in FIGURES.values():
         ignored("qmaps.figures", _name, "it is not a figure declared by qmaps.figures.figure")
 _further = {name: drawn for name, drawn in FIGURES.items() if name not in __all__}

@@ -165,9 +165,9 @@ def _checked(option: str, given: str | Quantizer) -> Quantizer:
     q = quantizer(given)
     if not q.map.signed:
         raise BadValueError(f"{option}={q.spec!r} is unsigned; expected a signed map")
-    if q.extra:
+    if q.spec_extensions:
         raise BadValueError(
-            f"{option}={q.spec!r} has {q.extra}; expected rounding to nearest, or +sr"
+            f"{option}={q.spec!r} has {q.spec_extensions}; expected rounding to nearest, or +sr"
         )
     if isinstance(q.map, FittedMap):
         raise BadValueError(

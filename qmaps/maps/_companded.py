@@ -1,4 +1,4 @@
-"""Maps that are evenly spaced in a transformed domain, and round there."""
+"""Maps evenly spaced in a transformed domain, with rounding there."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from qmaps.maps.nearest import thresholds
 
 @dataclass(frozen=True)
 class CompandedMap(Map):
-    """The values whose transforms are those of `linear0`.
+    """The values with the transforms of `linear0`.
 
     A value takes the code whose transform is nearest to its own: each threshold is where the
     transform is halfway between those of two codes. A tie goes to the lower code.
@@ -59,8 +59,8 @@ def thresholds_within(expanded: Callable[[Tensor], Tensor], transforms: Tensor) 
     exact = expanded((transforms[1:] + transforms[:-1]) / 2)
     rounded = exact.float()
     below = torch.nextafter(rounded, rounded.new_tensor(-torch.inf))
-    found = torch.where(rounded.double() > exact, below, rounded)
+    limits = torch.where(rounded.double() > exact, below, rounded)
     # Where values are few units in the last place apart, rounding may leave their interval.
     before = torch.nextafter(values[1:], values.new_tensor(-torch.inf))
-    found = torch.minimum(torch.maximum(found, values[:-1]), before)
-    return torch.where(values[1:] == values[:-1], thresholds(values), found)
+    limits = torch.minimum(torch.maximum(limits, values[:-1]), before)
+    return torch.where(values[1:] == values[:-1], thresholds(values), limits)

@@ -1,4 +1,4 @@
-"""Maps whose values are those of a small binary floating-point format."""
+"""Maps with the values of a small binary floating-point format."""
 
 import math
 from dataclasses import dataclass, replace
@@ -57,8 +57,8 @@ class FloatMap(Map):
         end = 2.0 ** math.frexp(self.largest)[1] if self.mx else self.largest
         scaled = [value / end for value in self.magnitudes()]
         # What is smaller has not the format's digits in float32.
-        kept = [value for value in scaled if value == 0 or value >= torch.finfo(torch.float32).tiny]
-        return mirror(kept, signed=self.signed)
+        normal = [v for v in scaled if v == 0 or v >= torch.finfo(torch.float32).tiny]
+        return mirror(normal, signed=self.signed)
 
     def thresholds(self) -> Tensor:
         between = super().thresholds()
@@ -79,7 +79,7 @@ class FloatMap(Map):
         """The format's finite values from 0 on, ascending, before scaling."""
         mantissa_bits = cls.format_bits - 1 - cls.exponent_bits
         bias = 2 ** (cls.exponent_bits - 1) - 1
-        found = []
+        values = []
         for code in range(2 ** (cls.format_bits - 1)):
             exponent, fraction = divmod(code, 2**mantissa_bits)
             if exponent == 0:
@@ -87,5 +87,5 @@ class FloatMap(Map):
             else:
                 value = (2**mantissa_bits + fraction) * 2.0 ** (exponent - bias - mantissa_bits)
             if value <= cls.largest:
-                found.append(value)
-        return found
+                values.append(value)
+        return values

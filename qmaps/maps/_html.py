@@ -12,7 +12,7 @@ def table(title: str, rows: Iterable[tuple[str, object]]) -> str:
     """Return names and values as an HTML table.
 
     Args:
-        title: what the object is; shown above the table.
+        title: kind of the object; shown above the table.
         rows: name and value of each row. A value is shown as its ``str``, or as that of what it
             returns where it is callable. One that raises an error is shown as unknown: a notebook
             shows an object in whatever state it is.
@@ -24,7 +24,7 @@ def grid(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], note:
     """Return rows of several columns as an HTML table.
 
     Args:
-        title: what the object is; shown above the table.
+        title: kind of the object; shown above the table.
         header: names of the columns.
         rows: texts of each row.
         note: text below the table; its lines are kept.

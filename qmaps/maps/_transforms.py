@@ -21,12 +21,12 @@ class Transform(ABC):
     name: ClassVar[str]
     number: ClassVar[str | None] = None
     """The name of its number, which follows the name in a spec."""
-    whole: ClassVar[bool] = True
-    """Whether the number is an int."""
+    integral: ClassVar[bool] = True
+    """True if the number is an int."""
 
     @abstractmethod
     def expanded(self, transforms: Tensor) -> Tensor:
-        """The values of which these are the transforms.
+        """The values with these transforms.
 
         Args:
             transforms: float64 of any shape, in [-1, 1].
@@ -90,7 +90,7 @@ class PowerOf(Transform):
 
     name: ClassVar[str] = "pow"
     number: ClassVar[str | None] = "p"
-    whole: ClassVar[bool] = False
+    integral: ClassVar[bool] = False
     p: float = 0.5
 
     def __post_init__(self) -> None:
@@ -134,13 +134,13 @@ def written() -> list[str]:
 
 
 def named(text: str) -> Transform | None:
-    """The transform that `text` names, such as ``sqrt`` or ``mu-law15``."""
+    """The transform named `text`, such as ``sqrt`` or ``mu-law15``."""
     for cls in TRANSFORMS:
         pattern = re.escape(cls.name)
         if cls.number is not None:
-            pattern += r"(\d{1,9})" if cls.whole else r"(\d+(?:\.\d+)?)"
+            pattern += r"(\d{1,9})" if cls.integral else r"(\d+(?:\.\d+)?)"
         match = re.fullmatch(pattern, text, re.IGNORECASE | re.ASCII)
         if match is not None:
-            kind = int if cls.whole else float
+            kind = int if cls.integral else float
             return cls(*map(kind, match.groups()))
     return None

@@ -7,7 +7,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -59,8 +59,8 @@ class Map(ABC):
             raise BadTypeError(f"signed={shown(self.signed)} must be True or False")
         if self.signed not in self.signs:
             allowed = "signed (s)" if self.signs[0] else "unsigned (u)"
-            given = "signed (s)" if self.signed else "unsigned (u)"
-            raise BadValueError(f"{self.spec_name} must be {allowed}, got {given}")
+            actual = "signed (s)" if self.signed else "unsigned (u)"
+            raise BadValueError(f"{self.spec_name} must be {allowed}, got {actual}")
         if isinstance(self.bits, bool) or not isinstance(self.bits, int):
             raise BadTypeError(f"bits={shown(self.bits)} must be an int")
         widths = self.widths(self.signed)
@@ -83,7 +83,7 @@ class Map(ABC):
         return False
 
     def widths(self, signed: bool) -> range:
-        """The widths in bits that the formula allows for this sign."""
+        """Widths in bits allowed by the formula for this sign."""
         return range(2, 9)
 
     @classmethod
@@ -101,12 +101,12 @@ class Map(ABC):
 
     @classmethod
     def near(cls, bits: int, signed: bool | None = None) -> Self:
-        """The map of this class whose width is nearest to `bits`; the narrower one of two.
+        """The map of this class with the width nearest to `bits`; the narrower one of two.
 
         Args:
-            bits: width that is wanted.
-            signed: whether the codebook covers [-1, 1] or [0, 1]; left out, what a spec without
-                a sign would mean.
+            bits: requested width.
+            signed: whether the codebook covers [-1, 1] or [0, 1]; left out, as in a spec
+                without a sign.
 
         >>> from qmaps.maps import NormalFloat4
         >>> str(NormalFloat4.near(8))
@@ -127,7 +127,7 @@ class Map(ABC):
         return table(self).clone()
 
     def thresholds(self) -> Tensor:
-        """For each pair of neighbours, the largest float32 that takes the lower code.
+        """Largest float32 with the lower code, for each pair of neighbours.
 
         Here a value takes the nearest code, and a tie goes to the lower one. A map may place its
         thresholds elsewhere, as one does that rounds in another domain.
@@ -173,12 +173,12 @@ class Map(ABC):
         )
 
 
-def _some(map_: Map, most: int = 16) -> str:
-    """The values of a map; the first and the last ones where there are more than `most`."""
+def _some(map_: Map, count: int = 16) -> str:
+    """The values of a map; the first and the last ones where there are more than `count`."""
     texts = [f"{value:.4g}" for value in table(map_).tolist()]
-    if len(texts) <= most:
+    if len(texts) <= count:
         return ", ".join(texts)
-    texts[most // 2 : -most // 2] = ["..."]
+    texts[count // 2 : -count // 2] = ["..."]
     return f"{', '.join(texts)} ({len(table(map_))} values)"
 
 
@@ -188,8 +188,8 @@ def check_range(name: str, value: object, low: int, high: int) -> None:
     Args:
         name: the field's name, for the error message.
         value: the field's value.
-        low: the smallest value that is allowed.
-        high: the largest value that is allowed.
+        low: the smallest allowed value.
+        high: the largest allowed value.
 
     Raises:
         BadTypeError: `value` is no int, or a bool.
@@ -215,7 +215,7 @@ def cached(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
             with _disable_current_modes(), torch.device("cpu"):
                 return make(*args, **kwargs)
 
-        return made
+        return cast("Callable[P, T]", made)
 
     return decorate
 
@@ -255,7 +255,7 @@ def mirror(magnitudes: Sequence[float], *extra: float, signed: bool) -> Tensor:
 
     Args:
         magnitudes: values of at least 0, in any order.
-        *extra: further values, which are not mirrored.
+        *extra: further values, without mirror images.
         signed: whether to add the negatives of `magnitudes`.
 
     Returns:

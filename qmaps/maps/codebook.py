@@ -1,4 +1,4 @@
-"""Codebooks that users provide, and the frozen form of fitted maps."""
+"""Codebooks of users, and the frozen form of fitted maps."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ class Codebook(Map):
             raise BadValueError(
                 f"bits={shown(bits)} must be between {smallest} and 16 to hold {len(codes)} values"
             )
-        given: dict[str, object] = {"bits": smallest if bits is None else bits, "signed": signed}
-        given |= {"codes": codes, "label": label, "per_tensor": per_tensor}
-        for name, value in given.items():
+        fields: dict[str, object] = {"bits": smallest if bits is None else bits, "signed": signed}
+        fields |= {"codes": codes, "label": label, "per_tensor": per_tensor}
+        for name, value in fields.items():
             object.__setattr__(self, name, value)  # the way a frozen dataclass does it
 
     @property

@@ -71,9 +71,9 @@ class FittedMap(Map):
             fitted = cls.fit_values_each(maps, flat, weights)
         return [
             Codebook(
-                found.cpu(), bits=map_.bits, signed=map_.signed, label=map_.spec, per_tensor=True
+                codebook.cpu(), bits=map_.bits, signed=map_.signed, label=map_.spec, per_tensor=True
             )
-            for map_, found in zip(maps, fitted, strict=True)
+            for map_, codebook in zip(maps, fitted, strict=True)
         ]
 
     @classmethod

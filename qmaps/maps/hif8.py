@@ -35,11 +35,11 @@ class HiFloat8(FloatMap, name="hif8"):
 
     @classmethod
     def magnitudes(cls) -> list[float]:
-        found = [0.0, *(2.0**exponent for exponent in range(-22, -15))]
+        values = [0.0, *(2.0**exponent for exponent in range(-22, -15))]
         for exponent in range(-15, 16):
             # The exponent's length in bits, its sign included, and 2 to 4 bits that give it.
             length = 1 + abs(exponent).bit_length() if exponent else 0
             fraction_bits = {0: 3, 2: 3, 3: 3, 4: 2, 5: 1}[length]
             steps = 2**fraction_bits
-            found += [2.0**exponent * (1 + step / steps) for step in range(steps)]
-        return found[:-1]  # the largest code is infinity
+            values += [2.0**exponent * (1 + step / steps) for step in range(steps)]
+        return values[:-1]  # the largest code is infinity

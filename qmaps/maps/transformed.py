@@ -46,15 +46,15 @@ class Transformed(Map):
     nearest: bool = False
 
     def __init__(self, transform: str | Transform, inner: Map, *, nearest: bool = False) -> None:
-        found = named(transform) if isinstance(transform, str) else transform
-        if not isinstance(found, Transform):
+        function = named(transform) if isinstance(transform, str) else transform
+        if not isinstance(function, Transform):
             raise BadValueError(
                 f"transform={shown(transform)} is none of {', '.join(written())}, such as sqrt"
             )
         if not isinstance(inner, Map):
             raise BadTypeError(f"inner={shown(inner)} must be a map")
-        others = (Codebook, CompandedMap, Transformed)
-        if inner.fitted or inner.log_domain or isinstance(inner, others):
+        unsuitable = (Codebook, CompandedMap, Transformed)
+        if inner.fitted or inner.log_domain or isinstance(inner, unsuitable):
             raise BadValueError(
                 f"inner={inner.spec} cannot follow a transform; it must be a map with a formula "
                 "and without a transform of its own"
@@ -63,9 +63,9 @@ class Transformed(Map):
             raise BadValueError(f"inner={inner.spec} has values above 1; transforms end there")
         if not isinstance(nearest, bool):
             raise BadTypeError(f"nearest={shown(nearest)} must be True or False")
-        given: dict[str, object] = {"bits": inner.bits, "signed": inner.signed, "inner": inner}
-        given |= {"transform": found, "nearest": nearest}
-        for name, value in given.items():
+        fields: dict[str, object] = {"bits": inner.bits, "signed": inner.signed, "inner": inner}
+        fields |= {"transform": function, "nearest": nearest}
+        for name, value in fields.items():
             object.__setattr__(self, name, value)  # the way a frozen dataclass does it
 
     def widths(self, signed: bool) -> range:

@@ -4,9 +4,9 @@ A metric is a function named as its file: ``metric(x, decoded, codes, size) -> f
 float32 `x` and `decoded` of one shape, their int32 `codes`, and the `size` of the codebook.
 Sums are taken in float64. An empty tensor gives NaN.
 
-A file may give its metric in a second form, ``from_sums(sums) -> float``, which differs in the
-order of summation only. If all do, the native and the CUDA engine quantize and measure in one
-pass, and the decoded tensor never exists; a metric without it needs that tensor.
+A file may give its metric in a second form, ``from_sums(sums) -> float``; only the order of
+summation differs. If all do, the native and the CUDA engine quantize and measure in one
+pass, and the decoded tensor never exists; a metric without it needs the decoded tensor.
 
 Over several tensors a metric named ``max_...`` is the largest, and any other the mean weighted by
 size (`qmaps.sweep.summarize`).
@@ -43,7 +43,7 @@ def register(name: str, metric: Metric, from_sums: Callable[[Sums], float] | Non
         from_sums: its second form, if it has one.
 
     Raises:
-        BadValueError: a metric of qmaps has that name, in any letter case.
+        BadValueError: a metric of qmaps has the name, in any letter case.
     """
     refuse_built_in(name, metric, METRICS, "metric")
     METRICS[name] = metric
@@ -74,5 +74,5 @@ def measure(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> dict[str, f
 
 
 def measure_sums(sums: Sums) -> dict[str, float]:
-    """Every metric that `SUMMED` holds, of one tensor whose sums are known."""
+    """Every metric in `SUMMED`, computed from the sums of one tensor."""
     return {name: metric(sums) for name, metric in SUMMED.items()}

@@ -1,4 +1,4 @@
-"""Sums that an engine computes in one pass and that most metrics can be computed from."""
+"""Sums for most metrics, computed by an engine in one pass."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Sums:
-    """Float64 sums over the elements of a tensor; x what was given, y what it decoded to.
+    """Float64 sums over the elements of a tensor x, decoded to y.
 
     Attributes:
         numel: elements, at least 1.
         absolute: sum of |x - y|.
         square: sum of (x - y)**2.
         signal: sum of x**2.
-        relative: sum of |x - y| / |x| over elements that are not 0.
+        relative: sum of |x - y| / |x| over nonzero elements.
         largest: largest |x - y|.
-        nonzero: elements that are not 0.
-        zeroed: those of them that decode to 0.
+        nonzero: number of nonzero elements.
+        zeroed: number of nonzero elements decoded to 0.
         codes: int64 of shape (codebook size,), how often each code occurs.
     """
 
@@ -37,7 +37,7 @@ class Sums:
 
     @staticmethod
     def of(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> Sums:
-        """The sums of one tensor, with the bits that any number of threads gives.
+        """The sums of one tensor, with equal bits for any number of threads.
 
         Args:
             x: float32 values on the CPU, of any shape with at least one element.
@@ -47,15 +47,15 @@ class Sums:
         """
         exact = x.reshape(-1).numpy().astype(np.float64)
         error = np.abs(exact - decoded.reshape(-1).numpy())
-        kept = exact != 0
+        nonzero = exact != 0
         return Sums(
             x.numel(),
             float(error.sum()),
             float(np.square(error).sum()),
             float(np.square(exact).sum()),
-            float((error[kept] / np.abs(exact[kept])).sum()),
+            float((error[nonzero] / np.abs(exact[nonzero])).sum()),
             float(error.max()),
-            int(kept.sum()),
-            int((kept & (decoded.reshape(-1).numpy() == 0)).sum()),
+            int(nonzero.sum()),
+            int((nonzero & (decoded.reshape(-1).numpy() == 0)).sum()),
             torch.bincount(codes.reshape(-1), minlength=size),
         )

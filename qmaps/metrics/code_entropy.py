@@ -14,7 +14,7 @@ def code_entropy(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> float:
 
 
 def from_sums(sums: Sums) -> float:
-    """The same of a tensor whose sums are known."""
+    """The metric from the sums of a tensor."""
     return _entropy(sums.codes)
 
 

@@ -12,5 +12,5 @@ def codes_used(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> float:
 
 
 def from_sums(sums: Sums) -> float:
-    """The same of a tensor whose sums are known."""
+    """The metric from the sums of a tensor."""
     return int((sums.codes > 0).sum()) / sums.codes.numel()

@@ -11,5 +11,5 @@ def mean_abs_error(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> floa
 
 
 def from_sums(sums: Sums) -> float:
-    """The same of a tensor whose sums are known."""
+    """The metric from the sums of a tensor."""
     return sums.absolute / sums.numel

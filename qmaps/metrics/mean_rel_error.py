@@ -12,13 +12,13 @@ def mean_rel_error(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> floa
 
     An element that decodes to 0 counts as 1. NaN where all elements are 0.
     """
-    kept = x != 0
-    exact = x[kept].double()
+    nonzero = x != 0
+    exact = x[nonzero].double()
     if exact.numel() == 0:
         return math.nan
-    return float(((exact - decoded[kept].double()) / exact).abs().mean())
+    return float(((exact - decoded[nonzero].double()) / exact).abs().mean())
 
 
 def from_sums(sums: Sums) -> float:
-    """The same of a tensor whose sums are known."""
+    """The metric from the sums of a tensor."""
     return sums.relative / sums.nonzero if sums.nonzero else math.nan

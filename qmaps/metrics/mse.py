@@ -11,5 +11,5 @@ def mse(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> float:
 
 
 def from_sums(sums: Sums) -> float:
-    """The same of a tensor whose sums are known."""
+    """The metric from the sums of a tensor."""
     return sums.square / sums.numel

@@ -19,7 +19,7 @@ def sqnr_db(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> float:
 
 
 def from_sums(sums: Sums) -> float:
-    """The same of a tensor whose sums are known."""
+    """The metric from the sums of a tensor."""
     return _decibels(sums.signal, sums.square)
 
 

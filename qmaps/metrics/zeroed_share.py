@@ -20,5 +20,5 @@ def zeroed_share(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> float:
 
 
 def from_sums(sums: Sums) -> float:
-    """The same of a tensor whose sums are known."""
+    """The metric from the sums of a tensor."""
     return sums.zeroed / sums.nonzero if sums.nonzero else math.nan

@@ -32,8 +32,8 @@ def log2(x: Tensor) -> Tensor:
     """Base-2 logarithm of float32 `x` > 0, subnormals included; error below 2 ulp of max(1, |y|).
 
     x = m * 2^e with m in [sqrt(1/2), sqrt(2)); s = (m - 1) / (m + 1); z = s * s;
-    y = e + s * (c0 + z * (c1 + z * (c2 + z * (c3 + z * c4)))). Infinity, NaN and what is below 0
-    give NaN.
+    y = e + s * (c0 + z * (c1 + z * (c2 + z * (c3 + z * c4)))). Infinity, NaN and negative
+    numbers give NaN.
     """
     mantissa, exponent = torch.frexp(torch.where(x < 0, torch.nan, x))
     small = mantissa < 0.70710678
@@ -59,9 +59,9 @@ def exp2(y: Tensor) -> Tensor:
     series = torch.full_like(f, _EXP2[-1])
     for coefficient in reversed(_EXP2[:-1]):
         series = series * f + coefficient
-    whole = k.to(torch.int32)
-    half = whole >> 1
-    return series * _power_of_two(half) * _power_of_two(whole - half)
+    exponent = k.to(torch.int32)
+    half = exponent >> 1
+    return series * _power_of_two(half) * _power_of_two(exponent - half)
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from qmaps.normalize.scale_format import ScaleFormat
 
 @dataclass(frozen=True)
 class FloatScales(ScaleFormat):
-    """A format whose scales do not depend on each other."""
+    """A format with independent scales."""
 
     kind: ClassVar[Stored | None] = None
     """How engines are told; None leaves it to the reference."""
@@ -40,24 +40,24 @@ class FloatScales(ScaleFormat):
 
     @abstractmethod
     def rounded(self, scale: Tensor) -> Tensor:
-        """Float32 scales, which are not negative, as `dtype`."""
+        """Non-negative float32 scales as `dtype`."""
 
     @abstractmethod
     def widened(self, stored: Tensor) -> Tensor:
-        """The float32 scales that stored ones stand for."""
+        """The float32 values of stored scales."""
 
 
 def nearest_float(scale: Tensor, dtype: torch.dtype) -> Tensor:
     """The nearest number of a floating-point dtype, a tie going to the even one.
 
-    A finite scale stays finite: it becomes at most the largest number of the dtype. One that is not
-    0 stays so: it becomes at least the smallest number.
+    A finite scale stays finite: it becomes at most the largest number of the dtype. A nonzero scale
+    becomes at least the smallest number.
 
     Args:
         scale: float32 of any shape, not negative.
         dtype: float16 or bfloat16.
     """
     info = torch.finfo(dtype)
-    least = torch.where(scale > 0, info.smallest_normal * info.eps, 0.0)
+    floor = torch.where(scale > 0, info.smallest_normal * info.eps, 0.0)
     bounded = torch.where(scale.isfinite(), scale.clamp(max=info.max), scale)
-    return torch.maximum(bounded, least).to(dtype)
+    return torch.maximum(bounded, floor).to(dtype)

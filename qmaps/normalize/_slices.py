@@ -27,7 +27,7 @@ class Slices(Normalizer):
 
     @abstractmethod
     def dimension(self, dims: int) -> int:
-        """The dimension, of `dims`, whose indices have a scale each."""
+        """The dimension, of `dims`, with a scale for each index."""
 
     def layout(self, shape: Shape) -> Layout:
         if len(shape) < 2:
@@ -37,20 +37,20 @@ class Slices(Normalizer):
     def geometry(self, shape: Shape) -> Geometry:
         if len(shape) < 2:
             return FLAT.geometry(shape)
-        kept = self.dimension(len(shape))
-        return Geometry((slice_part(shape, kept),))
+        axis = self.dimension(len(shape))
+        return Geometry((slice_part(shape, axis),))
 
     def extents(self, dims: int) -> tuple[Extent, ...]:
-        return FLAT.extents(dims) if dims < 2 else (Extent(kept=(self.dimension(dims),)),)
+        return FLAT.extents(dims) if dims < 2 else (Extent(axes=(self.dimension(dims),)),)
 
     def scales(self, x: Tensor) -> Scales:
         if x.dim() < 2:
             return FLAT.scales(x)
-        kept = self.dimension(x.dim())
-        return (largest(x, [d for d in range(x.dim()) if d != kept]),)
+        axis = self.dimension(x.dim())
+        return (largest(x, [d for d in range(x.dim()) if d != axis]),)
 
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
         if len(shape) < 2:
             return FLAT.expand(scales, shape)
-        kept = self.dimension(len(shape))
-        return scales[0].view([-1 if d == kept else 1 for d in range(len(shape))])
+        axis = self.dimension(len(shape))
+        return scales[0].view([-1 if d == axis else 1 for d in range(len(shape))])

@@ -49,14 +49,14 @@ class Normalizer(ABC):
     def __init_subclass__(cls, *, name: str | None = None, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if name is not None:
-            known = {other: each for each in REGISTRY for other in (each.spec_name, *each.aliases)}
-            refuse_built_in(name, cls, known, "normalizer")
+            by_name = {label: n for n in REGISTRY for label in (n.spec_name, *n.aliases)}
+            refuse_built_in(name, cls, by_name, "normalizer")
             cls.spec_name = name
             REGISTRY.append(cls)
 
     @classmethod
     def parse(cls, text: str) -> Normalizer | None:
-        """The normalizer that `text` names (without suffixes and ``&``), or None."""
+        """The normalizer named `text` (without suffixes and ``&``), or None."""
         names = (cls.spec_name, *cls.aliases)
         return cls() if text.lower() in {name.lower() for name in names} else None
 
@@ -70,18 +70,18 @@ class Normalizer(ABC):
         """Data type and shape of each stored part of the scales of a tensor of `shape`."""
 
     def zero_scales(self, shape: Shape, device: torch.device | str = "cpu") -> Scales:
-        """Scales of a tensor of zeros, in the parts that `layout` describes."""
+        """Scales of a tensor of zeros, in the parts of `layout`."""
         return tuple(
             torch.zeros(size, dtype=dtype, device=device) for dtype, size in self.layout(shape)
         )
 
     @abstractmethod
     def scales(self, x: Tensor) -> Scales:
-        """The scales of float32 `x`, in the parts that `layout` describes."""
+        """Scales of float32 `x`, in the parts of `layout`."""
 
     @abstractmethod
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
-        """The float32 scale of each element, of a shape that broadcasts to `shape`."""
+        """Float32 scale of each element, of a shape broadcastable to `shape`."""
 
     def geometry(self, shape: Shape) -> Geometry | None:
         """The same as `expand` in numbers, for the fast engines; None leaves it to `reference`."""
@@ -89,7 +89,7 @@ class Normalizer(ABC):
 
     @property
     def clips(self) -> bool:
-        """True if an element can be larger than its scale, which was rounded down."""
+        """True if an element can be larger than its scale after rounding."""
         return False
 
     @property
@@ -110,7 +110,7 @@ class Normalizer(ABC):
     def extents(self, dims: int) -> tuple[Extent, ...] | None:
         """Extent of each stored part in a tensor of `dims` dimensions.
 
-        None means that shards of a tensor cannot have such scales.
+        None if shards of a tensor cannot have such scales.
         """
         return None
 
@@ -142,7 +142,7 @@ class Normalizer(ABC):
 
 
 class Made:
-    """The results of ``&`` and ``/``. Modules that import this one set them."""
+    """The results of ``&`` and ``/``, set by other modules."""
 
     minimum: Callable[[Normalizer, Normalizer], Minimum]
     quantizer: Callable[[Normalizer, Map], Quantizer]
@@ -150,14 +150,14 @@ class Made:
 
 def largest(x: Tensor, dims: Sequence[int] | None = None) -> Tensor:
     """The largest magnitude over `dims` (all if None), 0 where there are no elements."""
-    kept = [] if dims is None else [d for d in range(x.dim()) if d not in dims]
+    dimensions = [] if dims is None else [d for d in range(x.dim()) if d not in dims]
     if x.numel() == 0:
-        return x.new_zeros([x.shape[d] for d in kept])
+        return x.new_zeros([x.shape[d] for d in dimensions])
     return x.abs().amax() if dims is None else x.abs().amax(dim=tuple(dims))
 
 
 def refuse_combined(parts: Sequence[Normalizer], role: str) -> None:
-    """Raise if one of `parts` does not divide by maxima, so that `role` has no meaning for it."""
+    """Raise if one of `parts` does not divide by maxima, as `role` requires."""
     for part in parts:
         if part.alone:
             maps = ", with the maps log2 and log2-0" if part.log_domain else ""

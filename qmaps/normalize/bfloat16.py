@@ -16,8 +16,8 @@ from qmaps.normalize.geometry import Stored
 class BFloat16(FloatScales, suffix="xbf16"):
     """``inner`` with its scales in bfloat16, rounded to nearest, a tie going to the even number.
 
-    Elements above a scale that was rounded down take the codebook's end. Its range is that of
-    float32, whose largest numbers become the largest of bfloat16.
+    Elements above a scale rounded down take the codebook's end. The range is float32's; its
+    largest numbers become the largest of bfloat16.
     """
 
     dtype: ClassVar[torch.dtype] = torch.bfloat16

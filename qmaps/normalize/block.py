@@ -41,7 +41,7 @@ def per_element(per_block: Tensor, size: int, shape: Shape) -> Tensor:
     Args:
         per_block: one value for each block, of shape (blocks,), in the order of the blocks.
         size: elements per block, at least 1.
-        shape: shape of the tensor, which has at most ``blocks * size`` elements.
+        shape: shape of the tensor, of at most ``blocks * size`` elements.
 
     Returns:
         A tensor of this shape, of the dtype and on the device of `per_block`.

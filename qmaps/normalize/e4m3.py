@@ -25,7 +25,7 @@ class TwoLevel(ScaleFormat, suffix="xe4m3"):
 
     The second level is the tensor's largest scale divided by 448, and a scale is stored as the
     nearest number of e4m3 to its quotient by that; a tie goes to the even number. One that is not 0
-    is at least 2**-9 of the second level. Elements above a scale that was rounded down take the
+    is at least 2**-9 of the second level. Elements above a scale rounded down take the
     codebook's end. Stored besides the codes: the second level, float32.
 
     ``B16xe4m3/e2m1@4s`` is NVFP4. Its second level is ``amax / (6 * 448)`` for elements up to 6,

@@ -20,7 +20,7 @@ STEPS = 254
 
 @dataclass(frozen=True)
 class EightBit(ScaleFormat, suffix="x8"):
-    """``inner`` with its scales in 8 bits, which makes small blocks affordable.
+    """``inner`` with its scales in 8 bits, for small blocks.
 
     Code 0 is scale 0; codes 1 to 255 are a log2 grid from the tensor's smallest to its
     largest non-zero scale, both held exactly. Scales are rounded up, so nothing clips. Stored

@@ -1,4 +1,4 @@
-"""The elements that share a scale, which decide how scales are computed on shards."""
+"""Groups of elements with a common scale, for the computation of scales on shards."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ class Extent:
     """One stored part of a normalizer's scales.
 
     Attributes:
-        block: consecutive elements that share a scale. Shards have blocks of their own, which
-            begin with their first element. 0 for scales of slices.
-        kept: of slices, the dimensions for whose indices there is a scale each; a scale is the
-            largest magnitude over the others, of the whole tensor where that is sharded.
+        block: consecutive elements per scale. Shards have blocks of their own, from their first
+            element on. 0 for scales of slices.
+        axes: dimensions with one scale per index, for slices; a scale is the largest magnitude
+            over the other dimensions, of the whole tensor if it is sharded.
         ends: whether it holds the ends of an 8-bit grid of scales, those of the whole tensor.
     """
 
     block: int = 0
-    kept: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
     ends: bool = False
 
     def over(self, dims: int) -> tuple[int, ...]:
-        """The dimensions, of `dims`, that a scale is a maximum over; none for blocks."""
-        return () if self.block else tuple(dim for dim in range(dims) if dim not in self.kept)
+        """Dimensions, of `dims`, over which a scale is the maximum; none for blocks."""
+        return () if self.block else tuple(dim for dim in range(dims) if dim not in self.axes)

@@ -16,9 +16,9 @@ from qmaps.normalize.geometry import Stored
 class Float16(FloatScales, suffix="xf16"):
     """``inner`` with its scales in float16, rounded to nearest, a tie going to the even number.
 
-    Elements above a scale that was rounded down take the codebook's end. A scale above 65504 is
-    stored as 65504, and one below 2**-24 that is not 0 as 2**-24. So second moments, which are
-    often smaller, need ``xf16sq``.
+    Elements above a scale rounded down take the codebook's end. A scale above 65504 is
+    stored as 65504, and a nonzero one below 2**-24 as 2**-24. So second moments, often
+    smaller, need ``xf16sq``.
 
     Source: FlashOptim, released code (package flashoptim 0.1.4), of first moments. There a code is
     that of the element divided by the scale before it is rounded; here by the stored one, with

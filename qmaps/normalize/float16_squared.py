@@ -19,7 +19,7 @@ class Float16Squared(FloatScales, suffix="xf16sq"):
 
     A scale is the square of the stored number, which is exact in float32: from 2**-48 to 4.29e9. So
     it suits second moments, whose square roots are as large as first moments. A tie goes to the
-    even number; elements above a scale that was rounded down take the codebook's end.
+    even number; elements above a scale rounded down take the codebook's end.
 
     Source: FlashOptim, released code (package flashoptim 0.1.4), of second moments: their square
     roots have a scale, and are squared when they are decoded.

@@ -1,4 +1,4 @@
-"""The position of each element's scale, as numbers that any engine can use.
+"""The position of each element's scale, as numbers for any engine.
 
 Element i, counted in row-major order, takes scale ``(i // divisor) % count`` of each part, and
 of these the smallest. So a block-wise normalizer has the block size as divisor, and a row or
@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 
 class Stored(Enum):
-    """The formats of scales that are not codes of a log2 grid; see `qmaps.normalize.scale_format`.
+    """Formats of scales other than codes of a log2 grid; see `qmaps.normalize.scale_format`.
 
     Scales in E4M3 are multiples of a float32 number, which `Part.ends` has. `ONE` is float32, and
     no format: the scale is 1, or 0 for a tensor of zeros, and NaN where one element is not finite.
@@ -35,12 +35,12 @@ class Part:
     """One list of scales.
 
     Attributes:
-        divisor: consecutive elements that share a scale.
+        divisor: consecutive elements per scale.
         count: number of scales.
-        array: which of the stored parts (see `Normalizer.layout`) holds it.
+        array: index of its stored part (see `Normalizer.layout`).
         ends: which holds what all its scales share: the two ends of their log2 grid, or the
             number that those in E4M3 are multiples of; None where they share nothing.
-        stored: the format of scales that are no codes of a log2 grid.
+        stored: the format of scales, if not codes of a log2 grid.
         rms: where it is not 0, scales are this multiple of the root mean square of their elements
             instead of the largest magnitude.
     """
@@ -64,7 +64,7 @@ def slice_part(shape: tuple[int, ...], dimension: int, array: int = 0) -> Part:
     Args:
         shape: shape of the tensor, of at least one dimension.
         dimension: the dimension, from 0 on; not negative.
-        array: which of the stored parts holds the scales.
+        array: index of the stored part of the scales.
     """
     return Part(max(1, math.prod(shape[dimension + 1 :])), shape[dimension], array)
 
@@ -76,10 +76,10 @@ class Geometry:
     Attributes:
         parts: at least one. Where `log`, the lower and the upper ends of each block's range in
             log2 instead of scales; with a `ratio`, the scale of each block and its exponent.
-        arrays: how many stored parts there are.
-        log: whether it spans log2 ranges, or expands ranges by powers, of which `ratio` tells.
+        arrays: number of stored parts.
+        log: whether it spans log2 ranges, or expands ranges by powers (see `ratio`).
         quantile: where their lower ends are among the block's values; 0 is the smallest.
-        ratio: of the ranges that powers expand blocks to; 0 where there are no powers.
+        ratio: ratio of the expanded range of blocks; 0 without powers.
     """
 
     parts: tuple[Part, ...]

@@ -20,7 +20,7 @@ class Minimum(Normalizer):
 
     Both bound the element's magnitude, so nothing clips. All scales are stored.
 
-    Source: 4-bit optimizers, section 4.2, which builds rank-1 in this way.
+    Source: 4-bit optimizers, section 4.2 (rank-1).
     """
 
     parts: tuple[Normalizer, ...]
@@ -41,10 +41,10 @@ class Minimum(Normalizer):
         joined: tuple[GeometryPart, ...] = ()
         arrays = 0
         for part in self.parts:
-            if (found := part.geometry(shape)) is None:
+            if (part_geometry := part.geometry(shape)) is None:
                 return None
-            joined += found.shifted(arrays)
-            arrays += found.arrays
+            joined += part_geometry.shifted(arrays)
+            arrays += part_geometry.arrays
         return Geometry(joined, arrays)
 
     @property
@@ -56,10 +56,10 @@ class Minimum(Normalizer):
         return all(part.powers_of_two for part in self.parts)
 
     def extents(self, dims: int) -> tuple[Extent, ...] | None:
-        found = [part.extents(dims) for part in self.parts]
-        if any(each is None for each in found):
+        all_extents = [part.extents(dims) for part in self.parts]
+        if any(extents_of is None for extents_of in all_extents):
             return None
-        return tuple(extent for each in found for extent in each or ())
+        return tuple(extent for extents_of in all_extents for extent in extents_of or ())
 
     def scales(self, x: Tensor) -> Scales:
         return tuple(scale for part in self.parts for scale in part.scales(x))

@@ -1,4 +1,4 @@
-"""A power of each block, so that its range fills a map's."""
+"""A power for each block, to fill the range of a map."""
 
 from __future__ import annotations
 

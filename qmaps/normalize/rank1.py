@@ -40,23 +40,23 @@ class Rank1(Normalizer, name="rank1"):
     def geometry(self, shape: Shape) -> Geometry:
         if len(shape) < 2:
             return FLAT.geometry(shape)
-        parts = tuple(slice_part(shape, kept, array=kept) for kept in range(len(shape)))
+        parts = tuple(slice_part(shape, axis, array=axis) for axis in range(len(shape)))
         return Geometry(parts, arrays=len(parts))
 
     def extents(self, dims: int) -> tuple[Extent, ...]:
-        return FLAT.extents(dims) if dims < 2 else tuple(Extent(kept=(d,)) for d in range(dims))
+        return FLAT.extents(dims) if dims < 2 else tuple(Extent(axes=(d,)) for d in range(dims))
 
     def scales(self, x: Tensor) -> Scales:
         if x.dim() < 2:
             return FLAT.scales(x)
-        others = ([d for d in range(x.dim()) if d != kept] for kept in range(x.dim()))
-        return tuple(largest(x, dims) for dims in others)
+        reduced = ([d for d in range(x.dim()) if d != axis] for axis in range(x.dim()))
+        return tuple(largest(x, dims) for dims in reduced)
 
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
         if len(shape) < 2:
             return FLAT.expand(scales, shape)
         views = (
-            part.view([-1 if d == kept else 1 for d in range(len(shape))])
-            for kept, part in enumerate(scales)
+            part.view([-1 if d == axis else 1 for d in range(len(shape))])
+            for axis, part in enumerate(scales)
         )
         return reduce(torch.minimum, views)

@@ -83,6 +83,6 @@ def _maxima(matrix: Tensor, size: int) -> Tensor:
 
 
 def _repeated(maxima: Tensor, size: int, columns: int) -> Tensor:
-    """Each maximum for the elements that it is of."""
+    """Each maximum, repeated for its elements."""
     size = min(size, max(1, columns))
     return maxima.repeat_interleave(size, dim=1)[:, :columns]

@@ -29,13 +29,13 @@ class RootMeanSquare(Normalizer, name="rms<k>B<n>"):
 
     The squares, exact in float64, are added as a balanced tree, the first half to the second, after
     zeros that fill the block up to a power of two. The rest is one float64 operation each: the sum
-    by the number of elements, its root, the product with `factor`, and rounding to float32. What is
-    not 0 becomes at least the smallest float32, and what is finite at most the largest.
+    by the number of elements, its root, the product with `factor`, and rounding to float32. Nonzero
+    results are at least the smallest float32, finite ones at most the largest.
 
-    Source: QSGD, Alistarh et al., 2017, section 3.1 and 4, which divides buckets by their norm.
+    Source: QSGD, Alistarh et al., 2017, section 3.1 and 4, with buckets divided by their norm.
 
     Attributes:
-        factor: above 0; the largest magnitude, in units of the root mean square, that is kept.
+        factor: above 0; the largest unclipped magnitude, in units of the root mean square.
         size: elements of a block.
     """
 
@@ -68,8 +68,8 @@ class RootMeanSquare(Normalizer, name="rms<k>B<n>"):
         return BlockWise(self.size).layout(shape)
 
     def geometry(self, shape: Shape) -> Geometry:
-        found = BlockWise(self.size).geometry(shape)
-        return replace(found, parts=tuple(replace(p, rms=self.factor) for p in found.parts))
+        blocks = BlockWise(self.size).geometry(shape)
+        return replace(blocks, parts=tuple(replace(p, rms=self.factor) for p in blocks.parts))
 
     def extents(self, dims: int) -> tuple[Extent, ...]:
         return (Extent(block=self.size),)
@@ -84,8 +84,8 @@ class RootMeanSquare(Normalizer, name="rms<k>B<n>"):
             counts[-1] = numel % size
         root = (sums / counts).sqrt() * torch.full_like(sums, self.factor)
         bounded = torch.where(root.isfinite(), root.clamp(max=_LARGEST), root)
-        least = torch.where(sums > 0, _SMALLEST, 0.0)
-        return (torch.maximum(bounded.float(), least.float()),)
+        floor = torch.where(sums > 0, _SMALLEST, 0.0)
+        return (torch.maximum(bounded.float(), floor.float()),)
 
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
         return per_element(scales[0], min(self.size, max(1, math.prod(shape))), shape)

@@ -1,4 +1,4 @@
-"""Scales that are stored in other formats than float32."""
+"""Scales stored in other formats than float32."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ScaleFormat(Normalizer):
     """``inner`` with its scales in another format.
 
     One declared with a suffix, ``class Half(ScaleFormat, suffix="xhalf")``, is found in specs
-    after the name of any normalizer that divides: ``B32xhalf``, ``rowxhalf``.
+    after the name of any dividing normalizer: ``B32xhalf``, ``rowxhalf``.
     """
 
     suffix: ClassVar[str] = ""
@@ -73,7 +73,7 @@ class ScaleFormat(Normalizer):
         return self.stored(parts, self.ends(parts))
 
     def ends(self, parts: Sequence[Tensor]) -> Tensor:
-        """The smallest and the largest of float32 scales that are not 0."""
+        """The smallest and the largest nonzero float32 scale."""
         joined = torch.cat([part.reshape(-1) for part in parts])
         if not self.shared:
             return joined.new_zeros(2)  # which `stored` does not look at
@@ -88,7 +88,7 @@ class ScaleFormat(Normalizer):
 
     @abstractmethod
     def read(self, scales: Scales) -> Scales:
-        """The float32 scales that those of `stored` stand for, in the parts of ``inner``."""
+        """The float32 values of stored scales, in the parts of ``inner``."""
 
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
         return self.inner.expand(self.read(scales), shape)

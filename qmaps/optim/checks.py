@@ -10,7 +10,7 @@ from torch import Tensor
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.shards import is_distributed, local
 from qmaps.engines.addresses import check_memory
-from qmaps.engines.dense import lack, overlaps_itself
+from qmaps.engines.dense import overlaps_itself, unsupported_reason
 from qmaps.engines.masters import MASTER, REMAINDER
 from qmaps.engines.remainders import SPLITS
 from qmaps.engines.step import ParameterStep, codes_of
@@ -45,7 +45,7 @@ def check_parameter(optimizer: QuantizedOptimizer, number: int, param: Tensor) -
             f"the dtype of {label_of(optimizer, number)} must be one of {_ALLOWED}, got "
             f"{_plain(param)}"
         )
-    if why := optimizer.lack(param):
+    if why := optimizer.unsupported_reason(param):
         raise BadValueError(f"{label_of(optimizer, number)} {why}")
     if stepped_by := getattr(type(param), "stepped_by", ""):
         raise BadTypeError(
@@ -82,7 +82,7 @@ def check_gradient(optimizer: QuantizedOptimizer, entry: Entry) -> None:
     # Steps of parameters and gradients that are all on the meta device change nothing.
     without_values = param.is_meta and grad.is_meta
     for kind, tensor in (("", param), ("the gradient of ", grad)):
-        if (why := lack(tensor)) and not without_values:
+        if (why := unsupported_reason(tensor)) and not without_values:
             raise BadTypeError(f"{kind}{label} {why}; expected a dense tensor with values")
     if param.dtype not in DTYPES or not grad.is_floating_point():
         raise BadTypeError(

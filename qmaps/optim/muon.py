@@ -134,7 +134,7 @@ class Muon(QuantizedOptimizer):
             )
 
     @classmethod
-    def lack(cls, param: Tensor) -> str:
+    def unsupported_reason(cls, param: Tensor) -> str:
         """Reason why the rule cannot step a parameter; empty if it can."""
         if param.ndim == 2:
             return ""

@@ -77,7 +77,7 @@ class UpdateRule:
         """Raise if an option of a parameter group has a value that is not allowed."""
 
     @classmethod
-    def lack(cls, param: Tensor) -> str:  # noqa: ARG003
+    def unsupported_reason(cls, param: Tensor) -> str:  # noqa: ARG003
         """Reason why the rule cannot step a parameter, to end a sentence; empty if it can."""
         return ""
 

@@ -18,7 +18,7 @@ from qmaps.distributed.rows import Rows, wanted
 from qmaps.distributed.rows import read as read_rows
 from qmaps.distributed.rows import write as write_rows
 from qmaps.distributed.shards import Shard, is_distributed, local, shard_of
-from qmaps.engines.dense import lack
+from qmaps.engines.dense import unsupported_reason
 from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
 from qmaps.engines.step import COUNTER, NUMBERS, PRODUCT, RESET, codes_of
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, StateWarning, shown
@@ -539,7 +539,8 @@ def _remainder(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
             "'bf16+16' have remainders"
         )
     name = str(dtype).removeprefix("torch.")
-    if not isinstance(value, Tensor) or lack(value) or value.dtype not in (dtype, torch.int32):
+    readable = isinstance(value, Tensor) and not unsupported_reason(value)
+    if not readable or value.dtype not in (dtype, torch.int32):
         kind = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
         raise BadTypeError(f"{REMAINDER} of {where} in state_dict must be {name}, got {kind}")
     _check_shape(value, REMAINDER, where, param, tuple(param.shape))
@@ -553,7 +554,7 @@ def _remainder(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
 
 def _number(value: Any, name: str, where: str) -> float:
     number = value
-    if isinstance(value, Tensor) and not lack(value) and value.numel() == 1:
+    if isinstance(value, Tensor) and not unsupported_reason(value) and value.numel() == 1:
         number = value.item()
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise BadTypeError(
@@ -593,14 +594,15 @@ def _value(value: Any, name: str, where: str, its: Shard | None) -> Tensor | Qua
     if not isinstance(value, (Tensor, QuantizedTensor)):
         kind = type(value).__name__
         raise BadTypeError(f"{name} of {where} in state_dict must be a tensor, got {kind}")
-    if isinstance(value, Tensor) and value.layout == torch.strided and (why := lack(value)):
+    if isinstance(value, QuantizedTensor):
+        return value
+    strided = value.layout == torch.strided
+    if strided and (why := unsupported_reason(value)):
         raise BadTypeError(
             f"{name} of {where} in state_dict {why}; expected a dense tensor with values"
         )
-    if isinstance(value, Tensor) and not (
-        value.layout == torch.strided and value.is_floating_point()
-    ):
-        kinds = value.dtype if value.layout == torch.strided else value.layout
+    if not (strided and value.is_floating_point()):
+        kinds = value.dtype if strided else value.layout
         raise BadTypeError(
             f"{name} of {where} in state_dict must be a dense floating-point tensor, got {kinds}"
         )

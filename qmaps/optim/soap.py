@@ -124,7 +124,7 @@ class SOAP(QuantizedOptimizer):
         check_int("max_precond_dim", group["max_precond_dim"], 0)
 
     @classmethod
-    def lack(cls, param: Tensor) -> str:
+    def unsupported_reason(cls, param: Tensor) -> str:
         """Reason why the rule cannot step a parameter; empty if it can."""
         if param.ndim <= DIMENSIONS:
             return ""

@@ -14,7 +14,7 @@ from qmaps.cuda.plan import CudaSteps
 from qmaps.distributed.shards import any_distributed, local
 from qmaps.engines.addresses import overlapping, plain
 from qmaps.engines.backends import cuda_engine_on, native_runs
-from qmaps.engines.native.leaving import forget_at_exit
+from qmaps.engines.native.at_exit import forget_at_exit
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.plan import same
 from qmaps.engines.reference_plan import ReferenceEngine

@@ -1,1 +1,1 @@
-"""Files that appear whole or not at all: tensors, checkpoints, locks, checksums."""
+"""Files written atomically: tensors, checkpoints, locks, checksums."""

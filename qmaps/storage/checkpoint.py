@@ -1,4 +1,4 @@
-"""Checkpoint files that appear whole or not at all, and load without running code."""
+"""Checkpoint files written atomically and loaded without running code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
     """Save `state` with ``torch.save``; a kill at any moment leaves the old file or the new one.
 
     The new file is on disk before it replaces the old one. A kill leaves a file
-    ``.NAME.PID.tmp`` beside it, which may be deleted.
+    ``.NAME.PID.tmp`` beside it; it may be deleted.
 
     Args:
         state: tensors, numbers, strings, and dicts and lists of them, such as state_dicts. NumPy's
@@ -38,7 +38,7 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
 
     Raises:
         OutputError: the file cannot be written; an old one is unchanged.
-        BadTypeError: `state` has an object that `load` would refuse; an old file is unchanged.
+        BadTypeError: `state` has an object refused by `load`; an old file is unchanged.
     """
     with replacing(path) as temporary, temporary.open("wb") as file:
         target = _Target(file)
@@ -88,8 +88,8 @@ def load(
 
     NumPy's numbers are loaded as Python's.
 
-    The checksums in the file are verified first, which ``torch.load`` does not do. Files in torch's
-    format from before 1.6 have none; neither have files that were written after
+    The checksums in the file are verified first, unlike in ``torch.load``. Files in torch's
+    format from before 1.6 have none; neither have files written after
     ``torch.serialization.set_crc32_options(False)``.
 
     Args:
@@ -99,11 +99,10 @@ def load(
             from before 1.6. The checksums still take one pass over the file.
         verify_large: whether the checksums of tensors of more than 256 KiB are verified, too. If
             not, call `verify` before such a tensor is used.
-        stand_ins: classes of our own by the full names of those in the file that they are loaded
-            in place of.
+        stand_ins: classes of our own by the full names of the classes in the file they replace.
 
     Returns:
-        What was saved.
+        The saved object.
 
     Raises:
         BadValueError: the file is missing, damaged, truncated, of another kind, or would run code.
@@ -120,7 +119,7 @@ def load(
 
 
 def verify(path: str | os.PathLike[str]) -> None:
-    """Verify all checksums of a file that `load` has loaded.
+    """Verify all checksums of a file loaded by `load`.
 
     Raises:
         BadValueError: the file is damaged.
@@ -137,17 +136,17 @@ def load_part(
     *,
     know: Callable[[Collection[str]], None] | None = None,
 ) -> Any:
-    """Load a stream of ``torch.save`` that is part of a larger file, as `load` does.
+    """Load a stream of ``torch.save`` inside a larger file, as `load` does.
 
     Args:
         path: the file.
         offset: where the stream begins.
         length: bytes of the stream.
-        know: called with the full names of classes in the stream that ``torch.load`` does not
-            know, if there are any; it may make some of them known.
+        know: called with the full names of classes in the stream unknown to ``torch.load``,
+            if there are any; it may make some of them known.
 
     Returns:
-        What was saved, on the CPU.
+        The saved object, on the CPU.
 
     Raises:
         BadValueError: as `load`, or the file ends before the stream does.
@@ -171,9 +170,9 @@ def load_part(
 
 
 def unknown_classes(path: str | os.PathLike[str] | IO[bytes]) -> list[str]:
-    """Full names of the classes in a file that ``torch.load`` refuses; nothing is loaded.
+    """Full names of the classes in a file refused by ``torch.load``; nothing is loaded.
 
-    It is empty for a file that cannot be read: loading says why.
+    It is empty for an unreadable file: loading says why.
     """
     try:
         return list(torch.serialization.get_unsafe_globals_in_checkpoint(path))
@@ -196,7 +195,7 @@ class _NumberType:
 
 
 def _number(kind: _NumberType, content: bytes) -> Any:
-    """In place of the function that makes NumPy's numbers."""
+    """Replacement of the function for NumPy's numbers."""
     return np.frombuffer(content, kind.dtype, count=1)[0].item()
 
 
@@ -221,10 +220,10 @@ def _loaded(load: Callable[[], Any], stand_ins: Mapping[str, type] = MappingProx
     ours = {**NUMBERS, **stand_ins}
     with LOCK:
         before = torch.serialization.get_safe_globals()
-        known: list[Any] = [each for each in before if _name_of(each) not in ours]
-        known += [(kind, name) for name, kind in ours.items()]
+        allowed: list[Any] = [entry for entry in before if _name_of(entry) not in ours]
+        allowed += [(kind, name) for name, kind in ours.items()]
         torch.serialization.clear_safe_globals()
-        torch.serialization.add_safe_globals(known)
+        torch.serialization.add_safe_globals(allowed)
         try:
             return load()
         finally:
@@ -232,13 +231,13 @@ def _loaded(load: Callable[[], Any], stand_ins: Mapping[str, type] = MappingProx
             torch.serialization.add_safe_globals(before)
 
 
-def _name_of(known: Any) -> str:
-    return known[1] if isinstance(known, tuple) else f"{known.__module__}.{known.__qualname__}"
+def _name_of(entry: Any) -> str:
+    return entry[1] if isinstance(entry, tuple) else f"{entry.__module__}.{entry.__qualname__}"
 
 
 @contextmanager
 def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what torch raises on a file that it cannot load into one line."""
+    """Turn torch's error on an unreadable file into one line."""
     shown = repr(str(path))
     try:
         with warnings.catch_warnings():
@@ -269,10 +268,10 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 class _Target:
-    """A file for ``torch.save``, which reports a failed write only as a wrong position.
+    """File for ``torch.save`` that remembers the exception of a failed write.
 
     Attributes:
-        failed: the exception that the write itself raised.
+        failed: the exception raised by the write itself.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

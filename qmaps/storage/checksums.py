@@ -1,8 +1,8 @@
-"""Checksums (XXH3, 64 bits) of the files that qmaps writes, and where each kind stores them.
+"""Checksums (XXH3, 64 bits) of the files of qmaps, and their places.
 
-- A file that is read whole (JSON, Parquet) holds a seal: the checksum of all of its other bytes.
-- A safetensors file, of which single tensors are read, has a checksum of each in its metadata.
-- A file of ``torch.save`` is a zip archive, which has CRC-32 checksums; ``torch.load`` ignores
+- A file read in one piece (JSON, Parquet) holds a seal: the checksum of all of its other bytes.
+- A safetensors file has a checksum of each tensor in its metadata.
+- A file of ``torch.save`` is a zip archive with CRC-32 checksums; ``torch.load`` ignores
   them.
 
 Files of earlier versions have no seal and no such metadata; they are read without a check.
@@ -59,10 +59,10 @@ BEHIND = b"PK\x07\x08"
 
 def of(*content: bytes | memoryview) -> str:
     """The checksum of the concatenation of all parts, in hexadecimal."""
-    whole = xxhash.xxh3_64()
+    digest = xxhash.xxh3_64()
     for part in content:
-        whole.update(part)
-    return whole.hexdigest()
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def sealed(content: bytes) -> bytes:
@@ -89,14 +89,14 @@ def with_checksums(metadata: Mapping[str, str], tensors: Mapping[str, str]) -> d
     """Add checksums to the metadata of a safetensors file.
 
     Args:
-        metadata: the other metadata, of which the first checksum is made.
+        metadata: the other metadata, covered by the first checksum.
         tensors: the checksum of each tensor, by name.
 
     Returns:
         The metadata with one more entry, `KEY`. Its length depends on the number of tensors alone.
     """
-    own = [_of_metadata(metadata), *(tensors[name] for name in sorted(tensors))]
-    return {**metadata, KEY: " ".join(own)}
+    checksums = [_of_metadata(metadata), *(tensors[name] for name in sorted(tensors))]
+    return {**metadata, KEY: " ".join(checksums)}
 
 
 def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[str, str]:
@@ -109,22 +109,22 @@ def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[s
     Raises:
         BadValueError: the metadata is damaged.
     """
-    rest = {name: value for name, value in metadata.items() if name != KEY}
-    if len(rest) > 1:  # we write one entry and the checksums, whose name may be what is damaged
-        raise BadValueError(f"the metadata has an unknown entry {sorted(rest)[1]!r:.50}")
+    entries = {name: value for name, value in metadata.items() if name != KEY}
+    if len(entries) > 1:  # we write one entry and the checksums, whose name may be what is damaged
+        raise BadValueError(f"the metadata has an unknown entry {sorted(entries)[1]!r:.50}")
     if KEY not in metadata:
         return {}
-    first, *others = metadata[KEY].split(" ")
-    if first != _of_metadata(rest) or len(others) != len(tensors):
+    first, *checksums = metadata[KEY].split(" ")
+    if first != _of_metadata(entries) or len(checksums) != len(tensors):
         raise BadValueError("the checksum of its metadata is wrong")
-    return dict(zip(sorted(tensors), others, strict=True))
+    return dict(zip(sorted(tensors), checksums, strict=True))
 
 
 def check_archive(path: Path | IO[bytes], *, large: bool = True) -> None:
     """Verify the checksum of every record of a zip archive, reading all of it once.
 
     Args:
-        path: the archive, or a file that is open for reading.
+        path: the archive, or a file open for reading.
         large: whether to verify records of more than 256 KiB, too.
 
     Archives without checksums, as after ``torch.serialization.set_crc32_options(False)``, are not
@@ -147,17 +147,17 @@ def check_archive(path: Path | IO[bytes], *, large: bool = True) -> None:
                     pass
 
         # Small records are faster to read here than in a thread.
-        rest = [record for record in records if large and record.file_size > CHUNK]
+        larger = [record for record in records if large and record.file_size > CHUNK]
         for record in records:
             if record.file_size <= CHUNK:
                 read(record)
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-            for _ in threads.map(read, rest):
+            for _ in threads.map(read, larger):
                 pass
 
 
 def mend_archive(file: IO[bytes]) -> None:
-    """Make the checksums of a zip archive those of its records, which were changed in place.
+    """Update the checksums of a zip archive after its records were changed in place.
 
     Args:
         file: the archive, open for reading and writing. Its records are not compressed; torch
@@ -172,9 +172,9 @@ def mend_archive(file: IO[bytes]) -> None:
         file.seek(record.header_offset)
         header = LOCAL.unpack(file.read(LOCAL.size))
         file.seek(header[-2] + header[-1], os.SEEK_CUR)  # its name and what pads it
-        found, rest = 0, record.file_size
-        while rest and (content := file.read(min(CHUNK, rest))):
-            found, rest = zlib.crc32(content, found), rest - len(content)
+        crc, size = 0, record.file_size
+        while size and (content := file.read(min(CHUNK, size))):
+            crc, size = zlib.crc32(content, crc), size - len(content)
         places = [entry + CRC_IN_DIRECTORY]
         if record.flag_bits & CRC_BEHIND:
             after = file.tell()
@@ -184,7 +184,7 @@ def mend_archive(file: IO[bytes]) -> None:
             places.append(record.header_offset + CRC_IN_HEADER)
         for place in places:
             file.seek(place)
-            file.write(struct.pack("<I", found))
+            file.write(struct.pack("<I", crc))
         file.seek(entry)
         listed = DIRECTORY.unpack(file.read(DIRECTORY.size))
         entry += DIRECTORY.size + sum(listed[1:])

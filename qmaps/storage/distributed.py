@@ -1,7 +1,7 @@
 """Folders of ``torch.distributed.checkpoint``: one tensor is read at a time, and no code is run.
 
-The file ``.metadata`` is a pickle that says where in the ``.distcp`` files each tensor's chunks
-are. It is read with classes of our own in place of torch's, so no name in it is ever imported.
+The file ``.metadata`` is a pickle of the position of each tensor's chunks in the ``.distcp``
+files. It is read with classes of our own in place of torch's, so no name in it is ever imported.
 Each chunk is a stream of ``torch.save``.
 """
 
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import DAMAGE, BadValueError
-from qmaps.storage import checkpoint, editing
+from qmaps.storage import checkpoint, edit_checkpoint
 from qmaps.storage.files import content_of, size_of
 
 METADATA = ".metadata"
@@ -79,7 +79,7 @@ class StoredTensor:
         key: its key in the checkpoint.
         shape: its shape.
         dtype: its dtype.
-        chunks: the blocks that it consists of.
+        chunks: its blocks.
     """
 
     key: str
@@ -98,17 +98,17 @@ class StoredTensor:
         Raises:
             BadValueError: a chunk is damaged, or has another shape than the metadata says.
         """
-        whole = torch.empty(self.shape, dtype=self.dtype)
+        joined = torch.empty(self.shape, dtype=self.dtype)
         for chunk in self.chunks:
-            found = chunk.part.load(know)
-            if not isinstance(found, Tensor) or tuple(found.shape) != chunk.sizes:
-                kind = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            values = chunk.part.load(know)
+            if not isinstance(values, Tensor) or tuple(values.shape) != chunk.sizes:
+                kind = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
                 raise BadValueError(
                     f"{str(chunk.part.path)!r} has {kind} at byte {chunk.part.start}, where the "
                     f"metadata says that {self.key!r} has a chunk of shape {chunk.sizes}"
                 )
-            whole[chunk.place] = found.detach()  # which decodes quantized subclasses, too
-        return whole
+            joined[chunk.place] = values.detach()  # which decodes quantized subclasses, too
+        return joined
 
     def store(self, tensor: Tensor) -> None:
         """Write another tensor of this shape in its place; metadata stays as it is.
@@ -121,7 +121,7 @@ class StoredTensor:
         """
         for chunk in self.chunks:
             part = chunk.part
-            editing.put(part.path, part.start, part.length, tensor[chunk.place])
+            edit_checkpoint.put(part.path, part.start, part.length, tensor[chunk.place])
 
 
 @dataclass(frozen=True)
@@ -130,13 +130,13 @@ class Stored:
 
     Attributes:
         tensors: by key.
-        others: where other objects are, by key.
-        paths: the keys and indices of the nested dict that was saved which lead to a key, for keys
-            of which the checkpoint says it.
+        objects: positions of other objects, by key.
+        paths: the keys and indices in the saved nested dict that lead to a key, if the checkpoint
+            has them.
     """
 
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
-    others: dict[str, Part] = field(default_factory=dict)
+    objects: dict[str, Part] = field(default_factory=dict)
     paths: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
 
 
@@ -167,7 +167,7 @@ def contents(folder: str | os.PathLike[str]) -> Stored:
 
 
 class _Record:
-    """In place of a class of torch's: it keeps what the pickle says of the object."""
+    """Replacement of a class of torch's with the object's pickled contents."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -192,7 +192,7 @@ PLAIN: dict[str, Any] = {"torch.Size": torch.Size, "collections.OrderedDict": Or
 
 
 class _Unpickler(pickle._Unpickler):
-    """The one in Python: that in C allocates as much memory as an index in the file says."""
+    """Python's unpickler: the one in C allocates as much memory as an index in the file says."""
 
     dispatch = {  # noqa: RUF012
         code: load
@@ -247,7 +247,7 @@ def _taken_apart(metadata: Any, folder: Path) -> Stored:
     stored = Stored()
     for key, entry in metadata.state_dict_metadata.items():
         if not hasattr(entry, "chunks"):
-            stored.others[key] = parts[key, ()]
+            stored.objects[key] = parts[key, ()]
             continue
         chunks = tuple(
             Chunk(_counts(chunk.offsets), _counts(chunk.sizes), parts[key, tuple(chunk.offsets)])
@@ -260,16 +260,16 @@ def _taken_apart(metadata: Any, folder: Path) -> Stored:
     paths = metadata.planner_data
     if isinstance(paths, dict):
         stored.paths.update(
-            (key, tuple(found)) for key, found in paths.items() if isinstance(found, tuple)
+            (key, tuple(path)) for key, path in paths.items() if isinstance(path, tuple)
         )
     return stored
 
 
 def _counts(numbers: Iterable[Any]) -> tuple[int, ...]:
-    found = tuple(map(operator.index, numbers))
-    if any(number < 0 for number in found):
+    counts = tuple(map(operator.index, numbers))
+    if any(number < 0 for number in counts):
         raise ValueError
-    return found
+    return counts
 
 
 def _inside(folder: Path, name: str) -> Path:
@@ -282,9 +282,9 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _check_files(stored: Stored) -> None:
-    """Raise if a file is missing, or ends before the last stream that is said to be in it."""
+    """Raise if a file is missing, or ends before its last stream."""
     ends: dict[Path, tuple[int, str]] = {}
-    places = [(part, key) for key, part in stored.others.items()]
+    places = [(part, key) for key, part in stored.objects.items()]
     places += [(chunk.part, t.key) for t in stored.tensors.values() for chunk in t.chunks]
     for part, key in places:
         ends[part.path] = max(ends.get(part.path, (0, "")), (part.start + part.length, key))
@@ -305,19 +305,19 @@ def _check_files(stored: Stored) -> None:
 
 def _check_chunks(tensor: StoredTensor, path: Path) -> None:
     """Raise unless the chunks lie within the tensor, do not overlap, and fill it."""
-    found = sum(math.prod(chunk.sizes) for chunk in tensor.chunks)
-    within = all(_lies_within(chunk, tensor.shape) for chunk in tensor.chunks)
-    if not within or found != math.prod(tensor.shape) or _overlap(tensor.chunks):
+    count = sum(math.prod(chunk.sizes) for chunk in tensor.chunks)
+    inside = all(_lies_within(chunk, tensor.shape) for chunk in tensor.chunks)
+    if not inside or count != math.prod(tensor.shape) or _overlap(tensor.chunks):
         raise BadValueError(
-            f"{str(path)!r} has chunks of {found} elements for {tensor.key!r} of shape "
+            f"{str(path)!r} has chunks of {count} elements for {tensor.key!r} of shape "
             f"{tensor.shape}; the chunks must make up the tensor"
         )
 
 
 def _lies_within(chunk: Chunk, shape: tuple[int, ...]) -> bool:
     return len(chunk.offsets) == len(chunk.sizes) == len(shape) and all(
-        0 <= start <= start + size <= most
-        for start, size, most in zip(chunk.offsets, chunk.sizes, shape, strict=True)
+        0 <= start <= start + size <= end
+        for start, size, end in zip(chunk.offsets, chunk.sizes, shape, strict=True)
     )
 
 
@@ -325,15 +325,15 @@ def _overlap(chunks: Sequence[Chunk]) -> bool:
     """Return True if two chunks have an element in common; they have offsets of the same length."""
     filled = [chunk for chunk in chunks if 0 not in chunk.sizes]
     near: list[Chunk] = []  # those that reach as far in the first dimension as the next begins
-    for chunk in sorted(filled, key=lambda each: each.offsets):
-        near = [other for other in near if _meet(other, chunk, 1)]
-        if any(_meet(other, chunk, len(chunk.sizes)) for other in near):
+    for chunk in sorted(filled, key=lambda c: c.offsets):
+        near = [neighbor for neighbor in near if _meet(neighbor, chunk, 1)]
+        if any(_meet(neighbor, chunk, len(chunk.sizes)) for neighbor in near):
             return True
         near.append(chunk)
     return False
 
 
-def _meet(one: Chunk, other: Chunk, dims: int) -> bool:
+def _meet(x: Chunk, y: Chunk, dims: int) -> bool:
     """Return True if two chunks have indices in common in each of the first `dims` dimensions."""
-    spans = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
+    spans = zip(x.offsets, x.sizes, y.offsets, y.sizes, strict=True)
     return all(a < b + n and b < a + m for a, m, b, n in list(spans)[:dims])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
-    """Create the folder `path`, check that files can be written to it, and return it.
+    """Create the folder `path`, check its write access, and return it.
 
     Args:
         path: the folder; its parents are created, too.
@@ -45,7 +45,7 @@ def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
 
 
 def output_file(path: str | os.PathLike[str], parameter: str = "out") -> Path:
-    """Create the folder of `path`, check that the file can be written, and return it.
+    """Create the folder of `path`, check write access, and return the path.
 
     It is meant to be called before long work. A file at `path` is not changed.
 
@@ -73,7 +73,7 @@ def output_file(path: str | os.PathLike[str], parameter: str = "out") -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Return True if there is something at `path`; False for a name that no file can have."""
+    """Return True if there is something at `path`; False for an invalid file name."""
     try:
         return path.exists()
     except OSError:  # the name is too long
@@ -81,24 +81,24 @@ def exists(path: Path) -> bool:
 
 
 def size_of(path: Path) -> int:
-    """Number of bytes of a regular file; a pipe or a device, which may never end, is refused.
+    """Number of bytes of a regular file; pipes and devices are refused.
 
     Raises:
         OSError: there is no such file.
     """
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    return about.st_size
+    return status.st_size
 
 
-def content_of(path: Path, most: float = math.inf) -> bytes:
+def content_of(path: Path, limit: float = math.inf) -> bytes:
     """The bytes of a regular file.
 
     Raises:
-        OSError: there is no such file, or it has more than `most` bytes.
+        OSError: there is no such file, or it has more than `limit` bytes.
     """
-    if size_of(path) > most:
+    if size_of(path) > limit:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     return path.read_bytes()
 
@@ -114,8 +114,8 @@ def replacing(path: str | os.PathLike[str], *, anew: bool = False) -> Iterator[P
 
     Args:
         path: the file.
-        anew: whether a file at `path` stays, so that of several processes one writes it. Where the
-            file system has no hard links, the last one does.
+        anew: whether an existing file stays, so one of several processes writes it: the last one
+            if the file system has no hard links.
 
     Raises:
         OutputError: the file cannot be written.
@@ -151,7 +151,7 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def json_text(value: Any, *, sort_keys: bool = False) -> str:
-    """`value` as indented JSON that any reader takes: null for NaN and infinity.
+    """`value` as indented standard JSON: null for NaN and infinity.
 
     >>> print(json_text({"std": float("nan")}))
     {
@@ -170,7 +170,7 @@ def _finite(value: Any) -> Any:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` in UTF-8, atomically; what UTF-8 cannot hold is written as its escape."""
+    """Write `text` in UTF-8, atomically; characters invalid in UTF-8 are escaped."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
@@ -178,7 +178,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_record(
     path: str | os.PathLike[str], value: dict[str, Any], *, replace: bool = True
 ) -> None:
-    """Write a dict as JSON like `write_json`, with the checksum that `read_record` verifies.
+    """Write a dict as JSON like `write_json`, with a checksum for `read_record`.
 
     Args:
         path: the file.
@@ -195,7 +195,7 @@ def write_record(
 
 
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The dict that `write_record` wrote, or `write_json`, as earlier versions did.
+    """Read a dict of `write_record`, or of `write_json` by earlier versions.
 
     Raises:
         OutputError: the file is missing or damaged.

@@ -39,14 +39,14 @@ Identity = tuple[int, int] | None
 class FolderLock:
     """The right to write to a folder, until `release` or the end of the process.
 
-    The lock is the operating system's, on a hidden file that is removed at the end. A file that a
-    killed process left behind therefore does not block. A child process that was forked from the
-    holder does not hold the lock. Where the file system has no locks, any number of writers hold
+    The lock is the operating system's, on a hidden file removed at the end. So the file of a
+    killed process does not block. A child process forked from the holder does not hold the
+    lock. Where the file system has no locks, any number of writers hold
     it, and `exclusive` is False.
 
     Args:
         out: the folder, created if need be.
-        kind: what is written, such as ``"capture"``; writers of different kinds do not exclude
+        kind: kind of output, such as ``"capture"``; writers of different kinds do not exclude
             each other.
         parameter: the name of `out` in error messages.
 
@@ -116,16 +116,16 @@ class FolderLock:
         return True
 
     def _holder(self) -> str:
-        """Holder of the lock, and what to do about it, for an error message."""
+        """Holder of the lock and the remedy, for an error message."""
         try:
-            found = json.loads(self._about.read_text(encoding="utf-8"))
-            pid, host = int(found["pid"]), str(found["host"])
-            about = f"since {found['since']:.19} ({found['command']:.40})"
+            record = json.loads(self._about.read_text(encoding="utf-8"))
+            pid, host = int(record["pid"]), str(record["host"])
+            since = f"since {record['since']:.19} ({record['command']:.40})"
         except (OSError, ValueError, KeyError, TypeError):
             return "is being written by another process; wait until it has ended"
         if (pid, host) == (os.getpid(), platform.node()):
-            return f"is being written by this process {about}; close that recorder or end that run"
-        return f"is being written by process {pid} on {host:.30} {about}; wait until it has ended"
+            return f"is being written by this process {since}; close that recorder or end that run"
+        return f"is being written by process {pid} on {host:.30} {since}; wait until it has ended"
 
 
 @contextmanager
@@ -133,10 +133,10 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield an empty folder, and rename it to `path` if the block succeeds.
 
     Until then it is in the hidden folder ``.NAME.tmp`` beside `path`. If the process is killed,
-    that folder stays, and the next call for the same path removes it.
+    the hidden folder stays, and the next call for the same path removes it.
 
     Args:
-        path: the folder, which must not exist.
+        path: the folder; it must not exist.
 
     Raises:
         OutputError: the folder cannot be written, or another process writes it.
@@ -173,28 +173,28 @@ def _release_all() -> None:
 def _identity(file: Path) -> Identity:
     """Identify a file among files of the same name; None if there is no file."""
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
-def _let_go(lock: BaseFileLock, about: Path, identity: Identity, process: int) -> None:
-    """Release a lock that `process` took, and remove its files."""
+def _let_go(lock: BaseFileLock, record: Path, identity: Identity, process: int) -> None:
+    """Release a lock taken by `process`, and remove its files."""
     if os.getpid() != process or not lock.is_locked:
         return
     file = Path(lock.lock_file)
     # Unless the folder was deleted and the files now belong to another writer.
     if identity is not None and _identity(file) == identity:
         with suppress(OSError):
-            about.unlink(missing_ok=True)
+            record.unlink(missing_ok=True)
             # While it is held: who opened it meanwhile sees that it is gone (`filelock` looks).
             file.unlink()
     lock.release()
 
 
 def _self() -> dict[str, Any]:
-    """Return the description of this process that other processes read."""
+    """Description of this process for other processes."""
     return {
         "pid": os.getpid(),
         "host": platform.node(),

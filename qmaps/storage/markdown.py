@@ -8,7 +8,7 @@ from qmaps.errors import printable
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    r"""The lines of a table whose first column is aligned to the left, the others to the right.
+    r"""Lines of a table with the first column aligned left, the others right.
 
     Args:
         header: title of each column.

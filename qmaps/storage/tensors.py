@@ -27,20 +27,20 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
         OutputError: the file cannot be written.
     """
     arrays: dict[str, Tensor] = {}
-    about = []
-    for number, (name, given) in enumerate(tensors.items()):
-        plain = dict(given)
+    entries = []
+    for number, (name, fields) in enumerate(tensors.items()):
+        plain = dict(fields)
         parts = _taken(arrays, f"{number}", plain)
         if "codebook" in plain:
             arrays[f"{number}.codebook"] = plain.pop("codebook").cpu()
-        others = plain.pop("beside", [])
+        parts_beside = plain.pop("beside", [])
         beside = [
-            _taken(arrays, f"{number}.beside{place}", dict(other))
-            for place, other in enumerate(others)
+            _taken(arrays, f"{number}.beside{place}", dict(part))
+            for place, part in enumerate(parts_beside)
         ]
-        about.append({"name": name, "parts": parts, **plain})
+        entries.append({"name": name, "parts": parts, **plain})
         if beside:
-            about[-1]["beside"] = beside
+            entries[-1]["beside"] = beside
     with replacing(path) as temporary:
         # safetensors refuses tensors that share storage; clones do not.
         try:
@@ -48,7 +48,7 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
                 {key: array.clone() for key, array in arrays.items()},
                 temporary,
                 metadata=checksums.with_checksums(
-                    {"qmaps_tensors": json.dumps(about)},
+                    {"qmaps_tensors": json.dumps(entries)},
                     {key: checksums.of_tensor(array) for key, array in arrays.items()},
                 ),
             )
@@ -72,16 +72,16 @@ def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
                 raise BadValueError(f"{str(path)!r} holds no quantized tensors of qmaps")
             arrays = _checked(file, metadata, path)
             tensors = {}
-            for number, about in enumerate(json.loads(metadata["qmaps_tensors"])):
-                about |= _given(arrays, f"{number}", about.pop("parts"))
-                if "beside" in about:
-                    about["beside"] = [
+            for number, plain in enumerate(json.loads(metadata["qmaps_tensors"])):
+                plain |= _given(arrays, f"{number}", plain.pop("parts"))
+                if "beside" in plain:
+                    plain["beside"] = [
                         _given(arrays, f"{number}.beside{place}", parts)
-                        for place, parts in enumerate(about["beside"])
+                        for place, parts in enumerate(plain["beside"])
                     ]
-                if "map" in about:
-                    about["codebook"] = arrays[f"{number}.codebook"]
-                tensors[about.pop("name")] = about
+                if "map" in plain:
+                    plain["codebook"] = arrays[f"{number}.codebook"]
+                tensors[plain.pop("name")] = plain
             return tensors
     except (OSError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
@@ -103,7 +103,7 @@ def _taken(arrays: dict[str, Tensor], name: str, plain: dict[str, Any]) -> int:
 
 
 def _given(arrays: Mapping[str, Tensor], name: str, parts: int) -> dict[str, Any]:
-    """The codes and the scales that `_taken` moved."""
+    """The codes and the scales moved by `_taken`."""
     return {
         "packed": arrays[f"{name}.packed"],
         "scales": [arrays[f"{name}.scale{part}"] for part in range(parts)],

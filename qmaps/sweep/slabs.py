@@ -120,7 +120,7 @@ class Scaler:
         self._format = normalizer if isinstance(normalizer, ScaleFormat) else None
         self._inner = normalizer if self._format is None else self._format.inner
         extents = self._inner.extents(dims) or ()
-        self._local = [bool(extent.block) or 0 in extent.kept for extent in extents]
+        self._local = [bool(extent.block) or 0 in extent.axes for extent in extents]
         self._maxima: list[Tensor] = []
         self._ends: list[Tensor] = []
 

@@ -44,7 +44,7 @@ class Make:
         generator = torch.Generator().manual_seed(0)
         drawn = [torch.randn(s, generator=generator, dtype=torch.float32) for s in SHAPES]
         found = [torch.nn.Parameter(each) for each in drawn]
-        return [param for param in found if not self.cls.lack(param)]
+        return [param for param in found if not self.cls.unsupported_reason(param)]
 
 
 def check_optimizer(cls: type[QuantizedOptimizer], **options: Any) -> None:

@@ -16,7 +16,7 @@ import qmaps
 from qmaps import metrics
 from qmaps.errors import BadValueError
 from qmaps.figures import Picture, figure
-from qmaps.maps._registry import brought
+from qmaps.maps._registry import load_entry_points
 from qmaps.maps.base import Map
 from qmaps.normalize import Normalizer
 from qmaps.normalize.scale_format import ScaleFormat
@@ -230,7 +230,7 @@ def test_a_package_that_exits_or_has_our_names_is_left_out(
         EntryPoint("two", "brought_de:Cubic", "qmaps.maps"),
     ]
     with pytest.warns(UserWarning, match="is ignored") as told:
-        assert list(brought(EntryPoints(points))) == []
+        assert list(load_entry_points(EntryPoints(points))) == []
     assert [str(warning.message) for warning in told] == [
         "entry point 'one' of qmaps.maps is ignored: SystemExit: 3",
         "entry point 'two' of qmaps.maps is ignored: BadValueError: name='de' is the name of a "

@@ -36,7 +36,9 @@ def options_of(cls: type[QuantizedOptimizer]) -> dict[str, Any]:
 
 def stepped(cls: type[QuantizedOptimizer], **options: Any) -> tuple[nn.Module, QuantizedOptimizer]:
     net = model()
-    named = [(name, param) for name, param in net.named_parameters() if not cls.lack(param)]
+    named = [
+        (name, param) for name, param in net.named_parameters() if not cls.unsupported_reason(param)
+    ]
     optimizer = cls(named, **options_of(cls), **options)
     train(net, optimizer, range(3))
     return net, optimizer

@@ -46,7 +46,11 @@ def made(cls: type[Any], options: dict[str, Any], in_group: bool) -> Any:
     layer = torch.nn.Linear(6, 4)
     if cls in LOW:
         layer = lpmm.convert(layer)
-    named = [(name, param) for name, param in layer.named_parameters() if not cls.lack(param)]
+    named = [
+        (name, param)
+        for name, param in layer.named_parameters()
+        if not cls.unsupported_reason(param)
+    ]
     optimizer = cls([{"params": named, **options}] if in_group else named,
                     **({"min_quantized_size": 0} if in_group else
                        {"min_quantized_size": 0, **options}))  # fmt: skip

@@ -93,7 +93,7 @@ class Recursion:
         key = self._keyed(state.quantizer, step)
         target = self.after[row].view(self._shape)
         parts, q = (state.packed, state.scales), state.quantizer
-        if q.extra:
+        if q.spec_extensions:
             q.quantize_unchecked(x, out=state, key=key, after=state).dequantize(out=target)
         else:  # without the checks of `Quantizer`, which cost as much as a small tensor's work
             dispatch.quantize(x, q.normalizer, q.map, key, parts)

@@ -43,7 +43,7 @@ def count_all(
         if rows["numel"].iloc[0] < math.prod(states.shape(name, "exp_avg")):
             m, v = (states.tensor(name, state) for state in ("exp_avg", "exp_avg_sq"))
             specs = [by_spec[spec] for spec in rows["quantizer"]]
-            shares[rows.index] = zero_point_shares(m, v, specs, seed, numbers[name])
+            shares.loc[rows.index] = zero_point_shares(m, v, specs, seed, numbers[name])
     return frame.assign(zero_point_share=frame["zero_point_share"].clip(lower=shares))
 
 
@@ -92,4 +92,4 @@ def _can_zero(q: Quantizer, shape: tuple[int, ...]) -> bool:
     """
     scales = q.normalizer
     exact = all(dtype == torch.float32 for dtype, _ in scales.layout(shape))
-    return holds_zero(q) or bool(q.extra) or scales.clips or not (scales.linear and exact)
+    return holds_zero(q) or bool(q.spec_extensions) or scales.clips or not (scales.linear and exact)

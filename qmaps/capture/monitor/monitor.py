@@ -216,7 +216,7 @@ class Monitor:
                 )
             for name in optimizer.state_shapes(parameter, group):
                 q = optimizer.quantizer_of(name, parameter, group)
-                if q is not None and q.extra:
+                if q is not None and q.spec_extensions:
                     supported = "rounding to nearest and +sr"
                     if q.low_rank is not None:
                         supported = "quantizers without a low-rank part"

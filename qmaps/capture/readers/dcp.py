@@ -52,7 +52,7 @@ class DistributedCheckpoint(Reader):
         stored = distributed.contents(folder)
         places = {
             key: list(_places(stored.paths.get(key, (key,))))
-            for key in [*stored.tensors, *stored.others]
+            for key in [*stored.tensors, *stored.objects]
         }
         kinds = {(root, kind) for found in places.values() for root, kind, _ in found}
         optimizers: dict[Path_, _Optimizer] = {}
@@ -65,7 +65,7 @@ class DistributedCheckpoint(Reader):
         with_groups = [found for found in optimizers.values() if found.states and found.groups]
         complete = with_groups or [found for found in optimizers.values() if found.is_usual]
         if not complete:
-            keys = [*stored.tensors, *stored.others]
+            keys = [*stored.tensors, *stored.objects]
             some = ", ".join(keys[:4]) + (", ..." if len(keys) > 4 else "")
             raise CaptureError(
                 f"{str(folder)!r} must hold an optimizer state_dict ('state' and 'param_groups'), "
@@ -171,8 +171,8 @@ def _places(path: Path_) -> Iterator[tuple[Path_, str, Path_]]:
 
 
 def _leaf(stored: Stored, key: str) -> Lazy | Part:
-    if key in stored.others:
-        return stored.others[key]
+    if key in stored.objects:
+        return stored.objects[key]
     tensor = stored.tensors[key]
     return Lazy(tensor.shape, tensor.dtype, partial(tensor.read, _know), tensor.store)
 

@@ -1,4 +1,4 @@
-"""Exchanges that go on during a backward pass, and a process group of their own."""
+"""Exchanges during a backward pass, and a process group of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.autograd import Variable
 
 
 class Background:
-    """Runs the jobs of a backward pass in one thread, in the order in which they are given.
+    """Runs the jobs of a backward pass in one thread, in the order of `add`.
 
     All ranks give the same jobs in the same order, so their collectives meet.
     """
@@ -25,15 +25,14 @@ class Background:
     def add(self, job: Callable[[], None], result: Tensor) -> torch.futures.Future[Tensor]:
         """Run `job` after those before it, or not at all if one of them failed.
 
-        Called within a backward pass, which waits for its jobs at its end and raises the error of
-        the first that failed.
+        Called within a backward pass. Its end waits for the jobs and raises the first error.
 
         Args:
-            job: what to do.
+            job: a function without arguments.
             result: the value of the future.
 
         Returns:
-            A future that is done after `job`, whether it failed or not.
+            A future, done after `job`, even if it failed.
         """
         task = torch._C._current_graph_task_id()
         if task != self._task:
@@ -47,7 +46,7 @@ class Background:
 
         def run() -> None:
             try:
-                if not any(each.exception() for each in before):
+                if not any(future.exception() for future in before):
                     job()
             finally:
                 done.set_result(result)
@@ -67,12 +66,12 @@ def group_like(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 
     Collectives of two threads in one group could meet in another order on each rank.
     """
-    given = group or dist.group.WORLD
-    assert given is not None  # DDP needs a default group
-    own: dist.ProcessGroup = dist.new_group(
-        dist.get_process_group_ranks(given),
-        timeout=given._get_backend(torch.device("cpu")).options._timeout,
+    original = group or dist.group.WORLD
+    assert original is not None  # DDP needs a default group
+    copy: dist.ProcessGroup = dist.new_group(
+        dist.get_process_group_ranks(original),
+        timeout=original._get_backend(torch.device("cpu")).options._timeout,
         backend="gloo",
         use_local_synchronization=True,
     )
-    return own
+    return copy

@@ -25,8 +25,8 @@ class Coder:
     """Messages of a quantizer: scales, then a fitted codebook if there is one, then codes.
 
     Args:
-        q: a signed quantizer of 2 to 8 bits, or its spec; any normalizer. A tensor is sent flat, so
-            that ``row``, ``col`` and ``rank1`` become ``B128``.
+        q: a signed quantizer of 2 to 8 bits, or its spec; any normalizer. Tensors are sent flat,
+            so ``row``, ``col`` and ``rank1`` become ``B128``.
 
     Raises:
         BadValueError: the quantizer is unsigned, of another rounding or of other widths.
@@ -35,7 +35,7 @@ class Coder:
     def __init__(self, q: Quantizer | str) -> None:
         self.quantizer = quantizer(q)
         map_ = self.quantizer.map
-        if extra := self.quantizer.extra:
+        if extra := self.quantizer.spec_extensions:
             raise BadValueError(
                 f"quantizer={self.quantizer.spec} has {extra}; messages are rounded to nearest, or "
                 "with +sr"
@@ -56,7 +56,7 @@ class Coder:
 
     @property
     def mark(self) -> int:
-        """A number that is equal on ranks with the same quantizer."""
+        """A number equal on ranks with the same quantizer."""
         return zlib.crc32(repr((self.name, self.quantizer)).encode())
 
     def nbytes(self, numel: int) -> int:
@@ -112,7 +112,7 @@ class OneBit(Coder):
     symmetric for one. Zero counts as negative, because ties go to the lower code.
 
     Args:
-        block_size: the number of elements that share a mean.
+        block_size: the number of elements per mean.
 
     Source: Seide et al. (2014), "1-bit stochastic gradient descent"; 8-bit approximations for
     parallelism, section 4.2.

@@ -1,4 +1,4 @@
-"""Linear layers whose columns are split over ranks."""
+"""Linear layers with columns split over ranks."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class _Stack(torch.autograd.Function):
     """Forward: gather the activations of all ranks. Backward: the errors of this rank's columns."""
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, layer: ColumnParallelLinear) -> Tensor:
+    def forward(ctx: Any, activations: Tensor, layer: ColumnParallelLinear) -> Tensor:
         ctx.columns = slice(*layer.span)
-        return layer.gathered(own)
+        return layer.gathered(activations)
 
     @staticmethod
     def backward(ctx: Any, *errors: Tensor) -> tuple[Tensor, None]:
@@ -52,25 +52,25 @@ class _SumErrors(torch.autograd.Function):
 
 
 class ColumnParallelLinear(nn.Module):
-    """A linear layer of which each rank holds some columns (output features).
+    """A linear layer with its columns (output features) split over ranks.
 
-    All ranks get the same input. Each computes its columns; they are exchanged quantized, so that
+    All ranks get the same input. Each computes its columns; they are exchanged quantized, so
     all have the same full output, bit for bit. In the backward pass each rank takes the errors of
-    its columns. The errors of the input, to which all columns contribute, are summed in quantized
+    its columns. The errors of the input, sums over all columns, are added up in quantized
     messages. The gradient of quantizing is the identity.
 
     Every rank must build and run its layers in the same order, on the same batch, with the same
-    random choices (dropout). Each rank has parameters of its own, which its own optimizer updates;
-    they must not be averaged.
+    random choices (dropout). Each rank has parameters and an optimizer of its own; the parameters
+    must not be averaged.
 
     Args:
         in_features: features of the input.
         out_features: features of the full output, at least one for each rank.
         bias: whether the layer has a bias.
         quantizer: quantizer of activations and errors: signed, 2 to 8 bits; None sends float32.
-        sum_errors: whether errors of the input are exchanged. It is not needed where the input
-            takes no gradient, and must be False for the first layer after `SubBatches`, which sums
-            them itself.
+        sum_errors: whether errors of the input are exchanged. It is not needed if the input
+            takes no gradient, and must be False for the first layer after `SubBatches`: its errors
+            are summed already.
         group: the process group; the default one if None.
         traffic: the counter of bytes; several layers may share one.
         seed: seed of stochastic rounding.
@@ -117,12 +117,12 @@ class ColumnParallelLinear(nn.Module):
         self._errors = Reducer(self.coder, group, self.traffic, seed=seed)
         self.span = self.spans()[self.rank]
         # All ranks draw the whole layer, so that it is the layer that one device would have.
-        whole = nn.Linear(in_features, out_features, bias)
+        layer = nn.Linear(in_features, out_features, bias)
         first, last = self.span
-        self.weight = nn.Parameter(whole.weight.detach()[first:last].clone())
-        own = whole.bias.detach()[first:last].clone() if bias else None
+        self.weight = nn.Parameter(layer.weight.detach()[first:last].clone())
+        columns = layer.bias.detach()[first:last].clone() if bias else None
         self.bias: nn.Parameter | None
-        self.register_parameter("bias", None if own is None else nn.Parameter(own))
+        self.register_parameter("bias", None if columns is None else nn.Parameter(columns))
 
     def spans(self) -> list[tuple[int, int]]:
         """For each rank its first column, and the one after its last."""
@@ -143,27 +143,27 @@ class ColumnParallelLinear(nn.Module):
         self.step = (self.step + 1) % 2**32
         return stacked
 
-    def gathered(self, own: Tensor) -> Tensor:
+    def gathered(self, activations: Tensor) -> Tensor:
         """Gather the activations of all ranks.
 
         Args:
-            own: float32 of shape (..., own columns): the activations of this rank's columns.
+            activations: float32 of shape (..., columns of this rank).
 
         Returns:
             float32 of shape (..., out_features): the decoded messages of all ranks, this one
             included.
         """
         exchange = Exchange(self.group, self.traffic)
-        rows = math.prod(own.shape[:-1])
-        flat = own.detach().reshape(-1)
+        rows = math.prod(activations.shape[:-1])
+        flat = activations.detach().reshape(-1)
         mine = header("activations", self.number, flat, self.coder.mark)
-        found = exchange.agree(mine, own.device, same_size=False)
-        exchange.refuse_bad(found)
+        headers = exchange.agree(mine, activations.device, same_size=False)
+        exchange.refuse_bad(headers)
         counts = [rows * (last - first) for first, last in self.spans()]
-        for rank, (each, count) in enumerate(zip(found, counts, strict=True)):
-            if each.numel != count:
+        for rank, (sent, count) in enumerate(zip(headers, counts, strict=True)):
+            if sent.numel != count:
                 raise BadValueError(
-                    f"activations {self.number} have {each.numel} elements on rank {rank}, "
+                    f"activations {self.number} have {sent.numel} elements on rank {rank}, "
                     f"expected {count}; all ranks need the same batch"
                 )
         key = RoundingKey(
@@ -175,8 +175,8 @@ class ColumnParallelLinear(nn.Module):
         self.traffic.exchanges += 1
         self.traffic.in_32_bits += 4 * flat.numel() * (self.world - 1)
         parts = [
-            self.coder.decode(each, count).view(*own.shape[:-1], -1)
-            for each, count in zip(gathered, counts, strict=True)
+            self.coder.decode(message, count).view(*activations.shape[:-1], -1)
+            for message, count in zip(gathered, counts, strict=True)
         ]
         return torch.cat(parts, dim=-1)
 
@@ -208,7 +208,7 @@ class Plain(Coder):
 
     @property
     def mark(self) -> int:
-        """A number that no quantizer has."""
+        """A number different from every quantizer's."""
         return -1
 
     def nbytes(self, numel: int) -> int:
@@ -221,5 +221,5 @@ class Plain(Coder):
 
     def decode(self, message: Tensor, numel: int, out: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """The float32 numbers of a message."""
-        found = message.clone().view(torch.float32)
-        return found if out is None else out.copy_(found)
+        values = message.clone().view(torch.float32)
+        return values if out is None else out.copy_(values)

@@ -1,4 +1,4 @@
-"""Messages of bytes between the ranks of a process group, after a check that all ranks agree."""
+"""Messages of bytes between the ranks of a process group, after a check of agreement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Header:
-    """Header that ranks exchange first, so that all raise the same error.
+    """Header exchanged first, so all ranks raise the same error.
 
     Attributes:
         kind: index into `KINDS`.
@@ -54,10 +54,10 @@ class Header:
 
 
 def header(kind: str, number: int, x: Tensor, mark: int) -> Header:
-    """The header of a tensor, with its count of elements that are not finite.
+    """The header of a tensor, with its count of non-finite elements.
 
     Args:
-        kind: what the tensor is, one of `KINDS`.
+        kind: kind of the tensor, one of `KINDS`.
         number: number of the bucket, layer, tensor or sub-batch.
         x: a floating-point tensor of any shape.
         mark: the coder's `mark`.
@@ -86,13 +86,13 @@ class Exchange:
         self.world = dist.get_world_size(group)
 
     def agree(self, mine: Header, device: torch.device, *, same_size: bool = True) -> list[Header]:
-        """Exchange headers, and check that all ranks are about to do the same.
+        """Exchange headers, and check for the same operation on all ranks.
 
         All ranks of the group must call this.
 
         Args:
             mine: this rank's header.
-            device: the device through which headers are sent; the process group must support it.
+            device: the device of sent headers; the process group must support it.
             same_size: whether all ranks need the same number of elements.
 
         Returns:
@@ -103,46 +103,46 @@ class Exchange:
                 have different sizes. All ranks raise it.
             CommunicationError: a rank is gone, or late by the group's timeout.
         """
-        own = torch.tensor(astuple(mine), dtype=torch.int64, device=device)
-        both = torch.empty(self.world * own.numel(), dtype=torch.int64, device=device)
+        numbers = torch.tensor(astuple(mine), dtype=torch.int64, device=device)
+        gathered = torch.empty(self.world * numbers.numel(), dtype=torch.int64, device=device)
         with self.watched(mine.place):
-            getattr(dist, GATHER)(both, own, group=self.group)
-        self._count(own.nbytes * (self.world - 1), own.nbytes * (self.world - 1))
-        found = [Header(*values) for values in both.view(self.world, -1).tolist()]
-        zero = found[0]
-        for rank, other in enumerate(found):
-            if (other.kind, other.number) != (zero.kind, zero.number):
+            getattr(dist, GATHER)(gathered, numbers, group=self.group)
+        self._count(numbers.nbytes * (self.world - 1), numbers.nbytes * (self.world - 1))
+        headers = [Header(*values) for values in gathered.view(self.world, -1).tolist()]
+        zero = headers[0]
+        for rank, header in enumerate(headers):
+            if (header.kind, header.number) != (zero.kind, zero.number):
                 raise BadValueError(
-                    f"rank 0 exchanges {zero.place}, but rank {rank} exchanges {other.place}; all "
+                    f"rank 0 exchanges {zero.place}, but rank {rank} exchanges {header.place}; all "
                     "ranks must exchange the same things in the same order"
                 )
-            if other.mark != zero.mark:
+            if header.mark != zero.mark:
                 raise BadValueError(
-                    f"rank {rank} quantizes {other.place} differently from rank 0; all ranks need "
+                    f"rank {rank} quantizes {header.place} differently from rank 0; all ranks need "
                     "the same quantizer"
                 )
-            if same_size and other.numel != zero.numel:
+            if same_size and header.numel != zero.numel:
                 raise BadValueError(
-                    f"{zero.place} has {zero.numel} elements on rank 0 and {other.numel} on rank "
+                    f"{zero.place} has {zero.numel} elements on rank 0 and {header.numel} on rank "
                     f"{rank}; all ranks need the same number"
                 )
-        return found
+        return headers
 
-    def refuse_bad(self, found: Sequence[Header], hint: str = "") -> None:
+    def refuse_bad(self, headers: Sequence[Header], hint: str = "") -> None:
         """Raise an error on all ranks if any has NaN or infinity.
 
         Args:
-            found: what `agree` returned.
-            hint: text that is appended to the message: what a caller can do about it.
+            headers: headers returned by `agree`.
+            hint: text appended to the message: a remedy.
 
         Raises:
             NonFiniteError: a rank has NaN or infinity.
         """
-        for rank, each in enumerate(found):
-            if each.bad:
+        for rank, header in enumerate(headers):
+            if header.bad:
                 raise NonFiniteError(
-                    f"{each.place} holds {each.bad} NaN or infinite elements on rank {rank}, the "
-                    f"first at flat index {each.first}{hint}"
+                    f"{header.place} holds {header.bad} NaN or infinite elements on rank {rank}, "
+                    f"the first at flat index {header.first}{hint}"
                 )
 
     def swap(self, messages: Sequence[Tensor], sizes: Sequence[int], place: str) -> list[Tensor]:
@@ -151,7 +151,7 @@ class Exchange:
         Args:
             messages: 1-D uint8, one for each rank; this rank's own one is not sent.
             sizes: the size in bytes of the message from each rank; 0 for this rank.
-            place: what is exchanged, for error messages.
+            place: description of the exchange, for error messages.
 
         Returns:
             1-D uint8 messages, in the order of ranks; this rank's own one is empty.
@@ -171,23 +171,23 @@ class Exchange:
         Args:
             message: 1-D uint8.
             sizes: the size in bytes of each rank's message; shorter ones are sent with padding.
-            place: what is exchanged, for error messages.
+            place: description of the exchange, for error messages.
 
         Returns:
             1-D uint8 messages without padding, in the order of ranks.
         """
-        most = max(sizes)
-        padded = torch.nn.functional.pad(message, (0, most - message.numel()))
-        into = torch.empty(self.world * most, dtype=torch.uint8, device=message.device)
+        largest = max(sizes)
+        padded = torch.nn.functional.pad(message, (0, largest - message.numel()))
+        into = torch.empty(self.world * largest, dtype=torch.uint8, device=message.device)
         with self.watched(place):
             getattr(dist, GATHER)(into, padded, group=self.group)
-        self._count(most * (self.world - 1), most * (self.world - 1))
-        rows = into.view(self.world, most)
+        self._count(largest * (self.world - 1), largest * (self.world - 1))
+        rows = into.view(self.world, largest)
         return [row[:size] for row, size in zip(rows, sizes, strict=True)]
 
     @contextmanager
     def watched(self, place: str) -> Iterator[None]:
-        """Turn errors of the process group into a `CommunicationError` that names `place`."""
+        """Turn errors of the process group into a `CommunicationError` with `place`."""
         try:
             yield
         except (RuntimeError, ValueError) as error:

@@ -76,11 +76,11 @@ class QuantizedHook:
     def state_dict(self, module: nn.Module) -> dict[str, Any]:
         """The step, and this rank's residuals by the names of `module`'s parameters."""
         names = {parameter: name for name, parameter in _bare(module).named_parameters()}
-        kept = {names[parameter]: left.clone() for parameter, left in self._residuals.items()}
-        return {"step": self.step, "residuals": kept}
+        copies = {names[p]: residual.clone() for p, residual in self._residuals.items()}
+        return {"step": self.step, "residuals": copies}
 
     def load_state_dict(self, state: Mapping[str, Any], module: nn.Module) -> None:
-        """Load what `state_dict` returned.
+        """Load a state returned by `state_dict`.
 
         Args:
             state: the step and residuals of this rank.
@@ -90,37 +90,37 @@ class QuantizedHook:
             BadValueError: a residual belongs to no parameter of `module`, or has another size.
         """
         parameters = dict(_bare(module).named_parameters())
-        for name, left in state["residuals"].items():
-            if name not in parameters or parameters[name].numel() != left.numel():
+        for name, residual in state["residuals"].items():
+            if name not in parameters or parameters[name].numel() != residual.numel():
                 raise BadValueError(f"residual {name!r} belongs to no parameter of the module")
         self.step = int(state["step"])
         self._residuals = {
-            parameters[name]: left.to(parameters[name].device, copy=True)
-            for name, left in state["residuals"].items()
+            parameters[name]: residual.to(parameters[name].device, copy=True)
+            for name, residual in state["residuals"].items()
         }
 
     def _residual(self, bucket: Any) -> Tensor:
         """The residuals of a bucket's parameters, flat; `_residuals` are its parts.
 
-        It is the same one as long as DDP keeps its buckets, which it makes anew after one step.
+        It stays the same until DDP makes new buckets, once after the first step.
         """
         parameters = bucket.parameters()
         sizes = [parameter.numel() for parameter in parameters]
         pieces = [self._residuals.get(parameter) for parameter in parameters]
-        whole = None if pieces[0] is None else pieces[0]._base
-        if whole is not None and whole.numel() == sum(sizes):
-            places = [(id(whole), start) for start in accumulate(sizes[:-1], initial=0)]
+        flat = None if pieces[0] is None else pieces[0]._base
+        if flat is not None and flat.numel() == sum(sizes):
+            places = [(id(flat), start) for start in accumulate(sizes[:-1], initial=0)]
             if places == [(id(p._base), p.storage_offset()) for p in pieces if p is not None]:
-                return whole
+                return flat
         device = bucket.buffer().device
-        whole = torch.cat(
+        flat = torch.cat(
             [
                 torch.zeros(size, dtype=torch.float32, device=device) if piece is None else piece
                 for piece, size in zip(pieces, sizes, strict=True)
             ]
         )
-        self._residuals |= zip(parameters, torch.split(whole, sizes), strict=True)
-        return whole
+        self._residuals |= zip(parameters, torch.split(flat, sizes), strict=True)
+        return flat
 
 
 def quantized_hook(
@@ -131,10 +131,10 @@ def quantized_hook(
     seed: int = 0,
     nonfinite: str = "raise",
 ) -> QuantizedHook:
-    """A hook that averages gradients in messages of 2 to 8 bits.
+    """A hook to average gradients in messages of 2 to 8 bits.
 
     ``ddp.register_comm_hook(None, quantized_hook("B2048/tree@8s"))``. Each bucket is cut into one
-    part for each rank; parts go quantized to the rank that owns them, are decoded and added there,
+    part for each rank; parts go quantized to their owners, are decoded and added there,
     and the averages go quantized to all. Buckets have any size and dtype; arithmetic is in
     float32. Replicas stay equal bit for bit. Buckets are exchanged one after the other: those on
     the CPU in a thread and a gloo group of their own, while the backward pass goes on; those on
@@ -147,8 +147,8 @@ def quantized_hook(
             one float32 number for each gradient.
         group: DDP's process group; the default one if None.
         seed: seed of stochastic rounding, 0 to 2**32 - 1.
-        nonfinite: what NaN or infinity on one rank does: "raise" an error on all, or "propagate"
-            as NaN of the whole bucket, which `torch.amp.GradScaler` sees.
+        nonfinite: policy for NaN or infinity on one rank: "raise" an error on all, or "propagate"
+            NaN to the whole bucket, seen by `torch.amp.GradScaler`.
 
     Raises:
         BadValueError: the quantizer is unsigned, or of other widths. In the backward pass: ranks
@@ -175,17 +175,17 @@ def one_bit_hook(
     group: dist.ProcessGroup | None = None,
     nonfinite: str = "raise",
 ) -> QuantizedHook:
-    """A hook that sends signs and a mean magnitude for each block, with error feedback.
+    """A hook to send signs and a mean magnitude for each block, with error feedback.
 
     It is the baseline of the 2015 paper. Errors are those of `quantized_hook`.
 
     Args:
-        block_size: the number of gradients that share a mean magnitude, at least 1.
+        block_size: the number of gradients per mean magnitude, at least 1.
         error_feedback: whether to add the rounding error of each message to the next one. It takes
             one float32 number for each gradient.
         group: DDP's process group; the default one if None.
-        nonfinite: what NaN or infinity on one rank does: "raise" an error on all, or "propagate"
-            as NaN of the whole bucket.
+        nonfinite: policy for NaN or infinity on one rank: "raise" an error on all, or "propagate"
+            NaN to the whole bucket.
 
     Source: Seide et al. (2014), "1-bit stochastic gradient descent".
     """
@@ -195,7 +195,7 @@ def one_bit_hook(
 
 
 def _bare(module: nn.Module) -> nn.Module:
-    """The module that DDP wraps, or the module itself."""
+    """The module wrapped by DDP, or the module itself."""
     if isinstance(module, nn.parallel.DistributedDataParallel):
         bare: nn.Module = module.module
         return bare

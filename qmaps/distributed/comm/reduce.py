@@ -40,8 +40,8 @@ class Reducer:
         group: the process group; the default one if None.
         traffic: the counter of bytes; None makes one.
         seed: seed of stochastic rounding, 0 to 2**32 - 1.
-        nonfinite: what NaN or infinity on one rank does: "raise" an error on all, or "propagate"
-            as NaN of the whole tensor. None raises too, for callers that do not offer this choice.
+        nonfinite: policy for NaN or infinity on one rank: "raise" an error on all, or "propagate"
+            NaN to the whole tensor. None raises too, for callers without this choice.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class Reducer:
         """The sum or average of `x` over ranks, in place.
 
         Args:
-            x: 1-D float32, overwritten; what it holds after an error is not defined.
-            kind: what `x` is, one of `qmaps.distributed.comm.exchange.KINDS`.
+            x: 1-D float32, overwritten; undefined after an error.
+            kind: kind of `x`, one of `qmaps.distributed.comm.exchange.KINDS`.
             number: number of the tensor, the same on all ranks.
             step: training step, for stochastic rounding.
             divide: whether to divide by the number of ranks.
             residual: float32 of the shape of `x`, changed in place: the rounding errors of earlier
-                messages. They are added to `x` and replaced by those of this exchange. Of this
-                rank's own part it holds the error of the result, so that the next step makes up
+                messages. They are added to `x` and replaced by those of this exchange. For this
+                rank's own part it holds the error of the result, so the next step makes up
                 for it once. It is left as it is by an error.
 
         Returns:
@@ -93,13 +93,13 @@ class Reducer:
         if residual is not None:
             x += residual
         mine = header(kind, number, x, self.coder.mark)
-        found = exchange.agree(mine, x.device)
+        headers = exchange.agree(mine, x.device)
         self.traffic.exchanges += 1
         self.traffic.in_32_bits += 8 * (world - 1) * x.numel() // world
         if self.nonfinite != "propagate":
             hint = "" if self.nonfinite is None else "; nonfinite='propagate' passes them on"
-            exchange.refuse_bad(found, hint)
-        elif any(each.bad for each in found):
+            exchange.refuse_bad(headers, hint)
+        elif any(sent.bad for sent in headers):
             return x.fill_(torch.nan)
         parts = split(x, world)
         starts = [0]
@@ -118,7 +118,7 @@ class Reducer:
             for owner, (part, start) in enumerate(zip(parts, starts, strict=False))
         ]
         size = self.coder.nbytes(parts[rank].numel())
-        sizes = [0 if other == rank else size for other in range(world)]
+        sizes = [0 if r == rank else size for r in range(world)]
         received = exchange.swap(messages, sizes, mine.place)
         result = self._summed(received, parts[rank], rank)
         count = torch.tensor(world, dtype=torch.float32, device=x.device)
@@ -127,31 +127,31 @@ class Reducer:
         message = self.coder.encode(result, key(GATHER, starts[rank]))
         sizes = [self.coder.nbytes(part.numel()) for part in parts]
         gathered = exchange.gather(message, sizes, mine.place)
-        left = [None] * world if residual is None else split(residual, world)
-        for owner, (part, kept) in enumerate(zip(parts, left, strict=True)):
-            if kept is not None and owner != rank:
-                torch.sub(part, self.coder.decode(messages[owner], part.numel()), out=kept)
+        errors = [None] * world if residual is None else split(residual, world)
+        for owner, (part, error) in enumerate(zip(parts, errors, strict=True)):
+            if error is not None and owner != rank:
+                torch.sub(part, self.coder.decode(messages[owner], part.numel()), out=error)
             self.coder.decode(gathered[owner], part.numel(), part)
-            if kept is not None and owner == rank:
-                torch.sub(result, part, out=kept)
+            if error is not None and owner == rank:
+                torch.sub(result, part, out=error)
                 if divide:
-                    kept *= count
+                    error *= count
         return x
 
-    def _summed(self, received: Sequence[Tensor], own: Tensor, rank: int) -> Tensor:
-        """The sum of a part over ranks, in their order; in memory that the next exchange uses."""
-        size = own.numel()
-        if self._memory.numel() < 2 * size or self._memory.device != own.device:
-            self._memory = own.new_empty(2 * size)
-        total, other = self._memory[:size], self._memory[size : 2 * size]
+    def _summed(self, received: Sequence[Tensor], part: Tensor, rank: int) -> Tensor:
+        """The sum of a part over ranks, in their order; in memory reused by the next exchange."""
+        size = part.numel()
+        if self._memory.numel() < 2 * size or self._memory.device != part.device:
+            self._memory = part.new_empty(2 * size)
+        total, decoded = self._memory[:size], self._memory[size : 2 * size]
         for number, message in enumerate(received):
-            into = other if number else total
+            into = decoded if number else total
             if number != rank:
                 self.coder.decode(message, size, into)
             elif number == 0:
-                total.copy_(own)
+                total.copy_(part)
             if number:
-                total += own if number == rank else other
+                total += part if number == rank else decoded
         return total
 
 
@@ -183,8 +183,8 @@ def average(
         seed: seed of stochastic rounding, 0 to 2**32 - 1.
         step: training step, for stochastic rounding, 0 to 2**53 - 1.
         number: number of the tensor, for stochastic rounding and error messages, 0 to 2**32 - 1.
-        nonfinite: what NaN or infinity on one rank does: "raise" an error on all, or "propagate"
-            as NaN of the whole tensor.
+        nonfinite: policy for NaN or infinity on one rank: "raise" an error on all, or "propagate"
+            NaN to the whole tensor.
 
     Returns:
         A tensor of the shape and dtype of `x`.

@@ -23,10 +23,10 @@ FORWARD, BACKWARD = 19, 20
 class SubBatches:
     """Feeds the activations of data parallel layers, part by part, to layers split over ranks.
 
-    Each rank has activations of its own samples. They are cut into sub-batches, which the ranks
-    take turns in sending. Every sub-batch is sent quantized to all ranks, and all run the split
-    layers on it forward and backward. The errors of its activations are sent quantized back to the
-    rank that it came from, which adds them. While one sub-batch is computed, the next one is being
+    Each rank has activations of its own samples. They are cut into sub-batches, sent by the
+    ranks in turn. Every sub-batch is sent quantized to all ranks, and all run the split
+    layers on it forward and backward. The errors of its activations are sent quantized back to its
+    rank and added there. While one sub-batch is computed, the next one is being
     sent. Once all errors are back, the data parallel layers run their backward pass.
 
     The first split layer needs ``sum_errors=False``: its errors are summed here, by their owner.
@@ -69,7 +69,7 @@ class SubBatches:
         """Forward and backward pass of everything above and below `activations`.
 
         Args:
-            activations: float32 of shape (samples, ...) that depends on the parameters below; the
+            activations: float32 of shape (samples, ...), computed from the parameters below; the
                 same shape on all ranks.
             targets: targets of shape (samples, ...), sent without quantizing.
             loss: runs the split layers on a sub-batch and its targets, and returns the mean loss
@@ -99,7 +99,7 @@ class SubBatches:
         ]
         errors = torch.empty_like(rows)
         total = torch.zeros((), dtype=torch.float32, device=rows.device)
-        whole = exchange.world * len(rows)
+        count = exchange.world * len(rows)
         coming = self._send(exchange, rows, targets, plan[0], 0)
         for number, (owner, start, end) in enumerate(plan):
             message, labels, works = coming
@@ -111,16 +111,16 @@ class SubBatches:
             shape = (end - start, *rows.shape[1:])
             part = self.coder.decode(message, rows[start:end].numel()).view(shape)
             part.requires_grad_()
-            found = loss(part, labels)
-            share = (end - start) / whole
+            value = loss(part, labels)
+            share = (end - start) / count
             # With `after` each sub-batch is a step of its own above, and one share of it below.
-            torch.autograd.backward(found if after is not None else found * share)
+            torch.autograd.backward(value if after is not None else value * share)
             assert part.grad is not None
             back = part.grad * share if after is not None else part.grad
             summed = self._return(exchange, back, owner, number)
             if summed is not None:
                 errors[start:end] = summed
-            total += found.detach() * share
+            total += value.detach() * share
             if after is not None:
                 after()
         self.step = (self.step + 1) % 2**32
@@ -138,9 +138,9 @@ class SubBatches:
     ) -> tuple[Tensor, Tensor, list[dist.Work]]:
         """Begin to send a sub-batch from its owner to all."""
         owner, start, end = part
-        own = owner == exchange.rank
+        owned = owner == exchange.rank
         chosen = rows[start:end].reshape(-1)
-        if own:
+        if owned:
             key = RoundingKey(
                 self.seed, FORWARD, self.step, micro_batch=exchange.rank, tensor=number
             )
@@ -152,14 +152,14 @@ class SubBatches:
         source = owner if self.group is None else dist.get_global_rank(self.group, owner)
         with exchange.watched(f"sub-batch {number}"):
             works = [
-                dist.broadcast(each, source, group=self.group, async_op=True)
-                for each in (message, labels)
+                dist.broadcast(tensor, source, group=self.group, async_op=True)
+                for tensor in (message, labels)
             ]
-        others = exchange.world - 1
+        peers = exchange.world - 1
         nbytes = message.nbytes + labels.nbytes
-        self.traffic.sent += nbytes * others if own else 0
-        self.traffic.received += 0 if own else nbytes
-        self.traffic.in_32_bits += (4 * chosen.numel() + labels.nbytes) * others if own else 0
+        self.traffic.sent += nbytes * peers if owned else 0
+        self.traffic.received += 0 if owned else nbytes
+        self.traffic.in_32_bits += (4 * chosen.numel() + labels.nbytes) * peers if owned else 0
         self.traffic.exchanges += 1
         return message, labels, [work for work in works if work is not None]
 
@@ -173,14 +173,14 @@ class SubBatches:
         exchange.refuse_bad(exchange.agree(mine, flat.device))
         key = RoundingKey(self.seed, BACKWARD, self.step, micro_batch=exchange.rank, tensor=number)
         empty = flat.new_empty(0, dtype=torch.uint8)
-        own = owner == exchange.rank
-        sent = empty if own else self.coder.encode(flat, key)
+        owned = owner == exchange.rank
+        sent = empty if owned else self.coder.encode(flat, key)
         messages = [sent if rank == owner else empty for rank in range(exchange.world)]
-        size = self.coder.nbytes(flat.numel()) if own else 0
+        size = self.coder.nbytes(flat.numel()) if owned else 0
         sizes = [0 if rank == exchange.rank else size for rank in range(exchange.world)]
         received = exchange.swap(messages, sizes, mine.place)
-        self.traffic.in_32_bits += 0 if own else 4 * flat.numel()
-        if not own:
+        self.traffic.in_32_bits += 0 if owned else 4 * flat.numel()
+        if not owned:
             return None
         total: Tensor | None = None
         for rank in range(exchange.world):

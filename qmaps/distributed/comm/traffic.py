@@ -1,4 +1,4 @@
-"""Counters of the bytes that ranks exchange."""
+"""Counters of bytes exchanged by ranks."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass
 class Traffic:
-    """Bytes that one rank sent and received.
+    """Bytes sent and received by one rank.
 
     Bytes are those handed to the process group for other ranks: codes, scales, fitted codebooks,
-    and the headers by which ranks agree. A gather counts once for each receiver.
+    and the headers of agreement. A gather counts once for each receiver.
 
     Attributes:
         sent: bytes to other ranks.
         received: bytes from other ranks.
-        in_32_bits: bytes that this rank would have sent in float32: ``2 (W - 1) / W`` times a
-            tensor that is summed over W ranks, as in a ring, and ``W - 1`` times its own part of
-            one that is gathered.
-        exchanges: how many there were.
+        in_32_bits: bytes of this rank's messages in float32: ``2 (W - 1) / W`` times a
+            tensor summed over W ranks, as in a ring, and ``W - 1`` times its own part of
+            a gathered tensor.
+        exchanges: number of exchanges.
     """
 
     sent: int = 0

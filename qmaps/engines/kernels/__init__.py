@@ -1,1 +1,1 @@
-"""C++ of one element's computation, which the native engine and CUDA compile."""
+"""C++ of one element's computation, compiled by the native engine and CUDA."""

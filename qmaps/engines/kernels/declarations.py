@@ -1,6 +1,6 @@
 """Declarations of the headers in ``rules``, and numbers shared by C++, CUDA and Python.
 
-C++ and CUDA are compiled from text that this module makes: the native engine when it is built, by
+This module makes text compiled as C++ and CUDA: the native engine when it is built, by
 ``python declarations.py rules FILE``, and CUDA kernels when they are compiled. It imports nothing
 of qmaps, since an isolated build has no torch. ``declare.hpp`` describes the declarations.
 """
@@ -19,7 +19,7 @@ INCLUDED_FROM = "qmaps/engines/kernels/rules"
 
 
 class Flags(IntFlag):
-    """Flags that an engine returns for the input of `quantize`."""
+    """Flags of an engine for the input of `quantize`."""
 
     NON_FINITE = 1
     NEGATIVE = 2
@@ -34,7 +34,7 @@ class Factoring(IntEnum):
 
 
 class Dtype(IntEnum):
-    """The dtypes of elements that the native engine reads and writes."""
+    """Dtypes of elements in the native engine."""
 
     FLOAT32 = 0
     FLOAT16 = 1
@@ -42,7 +42,7 @@ class Dtype(IntEnum):
 
 
 class ScaleKind(IntEnum):
-    """The formats of scales that are not codes of a log2 grid; see `qmaps.normalize.geometry`."""
+    """Formats of scales other than codes of a log2 grid; see `qmaps.normalize.geometry`."""
 
     SCALE_FLOAT32 = 0
     SCALE_FLOAT16 = 1
@@ -62,10 +62,10 @@ class KernelRule:
     """An update rule with one set of states, as a header declares it.
 
     Attributes:
-        name: the name that optimizers give as `native_rule`, such as "adamw".
-        states: the names of its states; "factored" stands for all that have fewer elements than the
+        name: the name in an optimizer's `native_rule`, such as "adamw".
+        states: the names of its states; "factored" stands for all with fewer elements than the
             parameter.
-        scalars: the names of its step scalars, in the order in which kernels receive them.
+        scalars: the names of its step scalars, in the order of kernels' arguments.
         type: the C++ type, such as ``"Lars<true>"``.
         takes_norms: whether it takes norms of whole tensors.
         factoring: how it combines the states called "factored".
@@ -83,14 +83,13 @@ class KernelRule:
 
 
 def read_rules(folder: Path = FOLDER) -> tuple[KernelRule, ...]:
-    """The rules that the headers of a folder declare, in the order of the headers.
+    """Rules declared in the headers of a folder, in the order of the headers.
 
     Args:
         folder: holds ``*.hpp``.
 
     Raises:
-        ValueError: a declaration cannot be read, names scalars that nobody declares, or is there
-            twice.
+        ValueError: a declaration cannot be read, names undeclared scalars, or is there twice.
     """
     made: dict[tuple[str, tuple[str, ...]], KernelRule] = {}
     scalars: dict[str, tuple[str, ...]] = {}
@@ -99,15 +98,15 @@ def read_rules(folder: Path = FOLDER) -> tuple[KernelRule, ...]:
             try:
                 if kind == "SCALARS":
                     name, *names = arguments.split(",")
-                    scalars[name] = tuple(each.strip() for each in names)
+                    scalars[name] = tuple(scalar.strip() for scalar in names)
                 elif kind == "SAME_SCALARS":
-                    name, other = arguments.split(",")
-                    scalars[name] = scalars[other.strip()]
+                    name, original = arguments.split(",")
+                    scalars[name] = scalars[original.strip()]
                 else:
-                    found = _rule(arguments, scalars)
-                    if (key := (found.name, found.states)) in made:
+                    rule = _rule(arguments, scalars)
+                    if (key := (rule.name, rule.states)) in made:
                         raise ValueError("the rule is declared twice")
-                    made[key] = found
+                    made[key] = rule
             except (KeyError, ValueError) as error:
                 raise ValueError(
                     f"{header.name}: QMAPS_{kind}({arguments}) cannot be read: {error}"
@@ -118,14 +117,14 @@ def read_rules(folder: Path = FOLDER) -> tuple[KernelRule, ...]:
 def headers(folder: Path = FOLDER) -> list[Path]:
     """The headers of a folder in the order of inclusion.
 
-    Those without rules, which others use, come first; both kinds are sorted by name.
+    Shared headers without rules come first; both kinds are sorted by name.
     """
-    found = sorted(folder.glob("*.hpp"))
-    return sorted(found, key=lambda header: any(k == "RULE" for k, _ in _declarations(header)))
+    paths = sorted(folder.glob("*.hpp"))
+    return sorted(paths, key=lambda header: any(k == "RULE" for k, _ in _declarations(header)))
 
 
 def includes(folder: Path = FOLDER) -> str:
-    """C++ that includes every header of a folder; it belongs into namespace ``qmaps``."""
+    """C++ includes of every header of a folder, for namespace ``qmaps``."""
     lines = (f'#include "{INCLUDED_FROM}/{header.name}"' for header in headers(folder))
     return "\n".join(lines) + "\n"
 
@@ -143,16 +142,16 @@ def enumeration(kind: type[Enum], name: str | None = None) -> str:
         kind: the enumeration.
         name: its name in C++; the same as in Python if left out.
     """
-    members = ", ".join(f"{in_cpp(each.name)} = {each.value}" for each in kind)
+    members = ", ".join(f"{in_cpp(member.name)} = {member.value}" for member in kind)
     return f"enum {name or kind.__name__} : int {{ {members} }};\n"
 
 
 def enumerations_text() -> str:
-    """All `ENUMERATIONS`, and ``kEnumerators``, which lists them for the Python module."""
+    """All `ENUMERATIONS`, and ``kEnumerators``, a list of them for the Python module."""
     rows = "".join(
-        f'    {{"{kind.__name__}", "{each.name}", {in_cpp(each.name)}}},\n'
+        f'    {{"{kind.__name__}", "{member.name}", {in_cpp(member.name)}}},\n'
         for kind in ENUMERATIONS
-        for each in kind
+        for member in kind
     )
     return (
         "#pragma once\n\nnamespace qmaps {\n\n"
@@ -173,16 +172,16 @@ def in_cpp(name: str) -> str:
 
 
 def _declarations(header: Path) -> list[tuple[str, str]]:
-    """The macros of a header: SCALARS, SAME_SCALARS or RULE, and what is between the brackets."""
+    """The macros of a header: SCALARS, SAME_SCALARS or RULE, and their arguments."""
     text = header.read_text(encoding="utf-8")
-    found = re.findall(r"^QMAPS_(SCALARS|SAME_SCALARS|RULE)\((.*?)\)$", text, re.M | re.S)
-    if len(found) != len(re.findall(r"^\s*QMAPS_(?:SCALARS|SAME_SCALARS|RULE)\b", text, re.M)):
+    macros = re.findall(r"^QMAPS_(SCALARS|SAME_SCALARS|RULE)\((.*?)\)$", text, re.M | re.S)
+    if len(macros) != len(re.findall(r"^\s*QMAPS_(?:SCALARS|SAME_SCALARS|RULE)\b", text, re.M)):
         raise ValueError(f"{header.name}: a declaration does not begin or end its line")
-    return [(kind, " ".join(arguments.split())) for kind, arguments in found]
+    return [(kind, " ".join(arguments.split())) for kind, arguments in macros]
 
 
 def _rule(arguments: str, scalars: dict[str, tuple[str, ...]]) -> KernelRule:
-    name, states, factoring, norms, type_ = (each.strip() for each in arguments.split(",", 4))
+    name, states, factoring, norms, type_ = (text.strip() for text in arguments.split(",", 4))
     if not re.fullmatch(r'"[\w ]*"', states):
         raise ValueError("its states are names between quotation marks")
     return KernelRule(
@@ -191,7 +190,7 @@ def _rule(arguments: str, scalars: dict[str, tuple[str, ...]]) -> KernelRule:
         scalars[name],
         type_,
         {"kNoNorms": False, "kTakesNorms": True}[norms],
-        {in_cpp(each.name): each for each in Factoring}[factoring],
+        {in_cpp(kind.name): kind for kind in Factoring}[factoring],
     )
 
 

@@ -49,5 +49,5 @@ def isa() -> str:
 
 
 def isas() -> list[str]:
-    """Instruction sets of this build that this processor has, best first."""
+    """Instruction sets of both this build and this processor, best first."""
     return list(core.isas()) if core else []

@@ -1,6 +1,6 @@
 """Build of this installation's extension: the command, and the age of its sources.
 
-It reads file times only, so it is cheap; `import qmaps` compares what the headers declare.
+It reads file times only, so it is cheap; `import qmaps` compares the declarations of headers.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _told = False
 
 
 def checkout(package: Path = PACKAGE) -> Path | None:
-    """The folder of the source tree that the package is imported from; None for a wheel.
+    """Folder of the package's source tree; None for a wheel.
 
     Args:
         package: the folder of the package.
     """
     # Wheels leave this file out.
-    there = (package / BUILD[0]).is_file() and (package.parent / "pyproject.toml").is_file()
-    return package.parent if there else None
+    complete = (package / BUILD[0]).is_file() and (package.parent / "pyproject.toml").is_file()
+    return package.parent if complete else None
 
 
 def command(package: Path = PACKAGE) -> str:
-    """The command that builds the extension again, from where the package was installed from.
+    """Command to build the extension again, from the source of the installation.
 
     Args:
         package: the folder of the package.
@@ -48,42 +48,42 @@ def command(package: Path = PACKAGE) -> str:
         return f"pip install --editable {shlex.quote(str(tree))}"
     again = "pip install --force-reinstall --no-deps --no-cache-dir"
     try:
-        about = json.loads(distribution("qmaps").read_text("direct_url.json") or "{}")
+        origin = json.loads(distribution("qmaps").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
-        about = {}
-    url = str(about.get("url", ""))
+        origin = {}
+    url = str(origin.get("url", ""))
     if not url or url.endswith(".whl"):  # from an index
         return f"{again} --no-binary qmaps qmaps"
-    if "vcs_info" in about:
-        url = f"{about['vcs_info']['vcs']}+{url}"
+    if "vcs_info" in origin:
+        url = f"{origin['vcs_info']['vcs']}+{url}"
     return f"{again} {shlex.quote(f'qmaps @ {url}')}"
 
 
 def newer_source(module: Path | None = None, package: Path = PACKAGE) -> Path | None:
-    """The newest source that was changed after the extension was built; None if there is none.
+    """The newest source changed after the extension was built; None if there is none.
 
     Args:
-        module: the file of the extension; by default that of the running one.
+        module: the file of the extension; by default the running one.
         package: the folder of the package; only a source tree has sources.
 
     Returns:
         Its path in the source tree.
     """
     if module is None:
-        found = getattr(native.core, "__file__", None)
-        module = None if found is None else Path(found)
+        file = getattr(native.core, "__file__", None)
+        module = None if file is None else Path(file)
     if module is None or checkout(package) is None:
         return None
     files = [package / name for name in BUILD]
     for folder in SOURCES:
-        files += [each for each in (package / folder).rglob("*") if each.suffix in SUFFIXES]
-    newest = max((each for each in files if each.is_file()), key=lambda each: each.stat().st_mtime)
+        files += [path for path in (package / folder).rglob("*") if path.suffix in SUFFIXES]
+    newest = max((path for path in files if path.is_file()), key=lambda path: path.stat().st_mtime)
     late = newest.stat().st_mtime > module.stat().st_mtime
     return newest.relative_to(package.parent) if late else None
 
 
 def warn_once() -> None:
-    """Warn, once in a process, that there is no extension where it would have run."""
+    """Warn once in a process if the extension is missing."""
     global _told
     if _told:
         return

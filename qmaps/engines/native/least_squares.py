@@ -23,7 +23,7 @@ class NativeCells(Cells):
         return refine(cells, codebook, SWEEPS, TOLERANCE)
 
     def partition(self, cut: Tensor, size: int) -> list[int]:
-        """Return the cuts that end the `size` intervals of the lowest cost, last first."""
+        """Return the upper cuts of the `size` intervals of the lowest cost, last first."""
         return partition(self.w[cut], self.wx[cut], self.wxx[cut], size)
 
 

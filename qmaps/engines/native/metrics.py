@@ -35,14 +35,14 @@ def measure(
 
     Args:
         x: float32, float16 or bfloat16 on the CPU.
-        normalizer: a normalizer that `tensors.measures` supports.
-        map_: a map that `tensors.measures` supports.
+        normalizer: a normalizer supported by `tensors.measures`.
+        map_: a map supported by `tensors.measures`.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         keep: whether to store the codes.
 
     Returns:
         Sums, packed codes (None without `keep`), scales, and `Flags` or-ed together.
-        Where that is not 0, the others are meaningless.
+        If they are not 0, the others are meaningless.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
@@ -117,13 +117,13 @@ class UpdateErrors:
             levels: levels of nearest-rank quantiles, above 0 and at most 1.
 
         Returns:
-            Elements; how many of them have a second moment that decodes to 0 but is not, under
-            a first moment that does not; and, for absolute errors and for relative ones, their
+            Number of elements; number of nonzero second moments decoded to 0 where the first
+            moment is not; and, for absolute errors and for relative ones, their
             number, their sum, and the quantiles and the maximum (empty without elements).
         """
-        found = self._errors.summary(list(levels), torch.get_num_threads())
-        numel, collapsed, total, ranks, kept, relative, relative_ranks = found
-        return numel, collapsed, [numel, total, ranks], [kept, relative, relative_ranks]
+        sums = self._errors.summary(list(levels), torch.get_num_threads())
+        numel, collapsed, total, ranks, absolute, relative, relative_ranks = sums
+        return numel, collapsed, [numel, total, ranks], [absolute, relative, relative_ranks]
 
 
 def add_update_grid(
@@ -137,12 +137,12 @@ def add_update_grid(
 
     Args:
         exact: the exact update, float32 and contiguous on the CPU.
-        first: the first moment, a quantized tensor that `supports_tensor` supports.
+        first: the first moment, a quantized tensor supported by `supports_tensor`.
         second: the second moment, like `first`.
         eps: Adam's `eps`.
         sums: count, absolute and relative error, and elements with u != 0: contiguous float64
-            of shape (codes of first, codes of second). Summed over segments of the tensor that
-            do not depend on the number of threads.
+            of shape (codes of first, codes of second). Summed over segments of the tensor,
+            independently of the number of threads.
     """
     numel = exact.numel()
     core.add_update_grid(
@@ -168,10 +168,10 @@ def supports_tensor(t: QuantizedTensor) -> bool:
     )
 
 
-def _moment(given: Tensor | QuantizedTensor) -> tuple[Any, ...]:
-    if isinstance(given, Tensor):
-        return None, None, address(given), []
-    q = given.quantizer
+def _moment(moment: Tensor | QuantizedTensor) -> tuple[Any, ...]:
+    if isinstance(moment, Tensor):
+        return None, None, address(moment), []
+    q = moment.quantizer
     return tensors.stored(
-        given.packed, given.scales, q.normalizer, q.map, given.shape, brief=q.map.counted
+        moment.packed, moment.scales, q.normalizer, q.map, moment.shape, brief=q.map.counted
     )

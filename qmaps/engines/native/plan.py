@@ -38,26 +38,26 @@ from qmaps.normalize.base import Normalizer
 class NativeEngine(StepEngine):
     """Steps on the CPU, in C++."""
 
-    def supports(self, rule: Rule, given: ParameterStep) -> bool:
+    def supports(self, rule: Rule, parameter: ParameterStep) -> bool:
         """Return True if it can step this parameter."""
-        if (str(rule.name), given.kernel_states) not in rules():
+        if (str(rule.name), parameter.kernel_states) not in rules():
             return False
-        found = [state.quantizer for state in given.states if not state.factored]
-        whole = {q.normalizer for q in found if q is not None and _whole_blocks(q, given)}
+        quantizers = [state.quantizer for state in parameter.states if not state.factored]
+        blocks = {q.normalizer for q in quantizers if q is not None and _whole_blocks(q, parameter)}
         # Blocks of different log2 ranges may have different boundaries.
-        if len(whole) > (1 if given.codes is None else 0):
+        if len(blocks) > (1 if parameter.codes is None else 0):
             return False
-        if given.codes is not None and not _codes_supported(given):
+        if parameter.codes is not None and not _codes_supported(parameter):
             return False
-        if not _residuals_supported(given, whole):
+        if not _residuals_supported(parameter, blocks):
             return False
         return fused_supports(
-            rule, given, tensors.supports, spanning=True, roundings=tuple(Rounding)
+            rule, parameter, tensors.supports, spanning=True, roundings=tuple(Rounding)
         )
 
-    def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
-        """A plan for parameters that it supports; states that are missing are created."""
-        return NativePlan(rule, given)
+    def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
+        """A plan for supported parameters; missing states are created."""
+        return NativePlan(rule, parameters)
 
 
 class NativePlan(FusedPlan):
@@ -68,23 +68,23 @@ class NativePlan(FusedPlan):
     _copies: list[Tensor]
 
     def requests(self, inputs: Inputs) -> dict[Scaled, Request]:
-        """The new scales that depend on other processes' shards: the first half of a step."""
+        """New scales over other processes' shards: the first half of a step."""
         if not self._shared:
             return {}
         self._begin(inputs)
-        return {each.scaled: each.request for each in self._shared}
+        return {scales.scaled: scales.request for scales in self._shared}
 
     def run(self, inputs: Inputs, shared: Mapping[Scaled, SharedScales] = NONE_SHARED) -> None:
         """Take one step."""
-        if not self._given:
+        if not self._parameters:
             return
         if not self._shared:
             self._begin(inputs)
-        for each in self._shared:
-            each.encode_by(shared[each.scaled])
+        for scales in self._shared:
+            scales.encode_by(shared[scales.scaled])
         self._step.finish(tensors.threads(self._numel))
-        for each in self._shared:
-            each.store(shared[each.scaled])
+        for scales in self._shared:
+            scales.store(shared[scales.scaled])
         self._counters += 1
         self._products.copy_(torch.tensor(self._new_products, dtype=torch.float32))
         for dithered in self._dithered:
@@ -92,14 +92,14 @@ class NativePlan(FusedPlan):
         self._round_masters()
 
     def leave_gradients(self) -> None:
-        """Keep neither the gradients nor the copies of those that are not contiguous."""
+        """Release the gradients and their contiguous copies."""
         super().leave_gradients()
         self._copies = []
 
     def _begin(self, inputs: Inputs) -> None:
         steps = [int(count) + 1 for count in self._counters.tolist()]
         # Parameters of one group that are at the same step since their reset share their scalars.
-        since = [given.since_reset(step) for given, step in zip(self._given, steps, strict=True)]
+        since = [p.since_reset(step) for p, step in zip(self._parameters, steps, strict=True)]
         products = self._products.tolist() or [None] * len(since)
         kinds = list(zip(self._groups, since, products, strict=True))
         row = {kind: index for index, kind in enumerate(dict.fromkeys(kinds))}
@@ -117,49 +117,50 @@ class NativePlan(FusedPlan):
             scalars,
             list(map(row.__getitem__, kinds)),
             steps,
-            [_last_key(each) for each in self._dithered],
+            [_last_key(dithered) for dithered in self._dithered],
             tensors.threads(self._numel),
         )
 
     def _describe(self) -> None:
-        self._groups = [given.group for given in self._given]
+        self._groups = [parameter.group for parameter in self._parameters]
         self._step = core.Step()
         self._copies, self._shared = [], []
-        for index, (given, target) in enumerate(zip(self._given, self._targets, strict=True)):
-            self._add(given, target)
-            if index in self._masters and _rounded_here(given.param):
-                self._step.add_rounded(address(given.param))
+        pairs = zip(self._parameters, self._targets, strict=True)
+        for index, (parameter, target) in enumerate(pairs):
+            self._add(parameter, target)
+            if index in self._masters and _rounded_here(parameter.param):
+                self._step.add_rounded(address(parameter.param))
                 del self._masters[index]
-            if given.remainder is not None:
-                remainder = given.storage[REMAINDER]
+            if parameter.remainder is not None:
+                remainder = parameter.storage[REMAINDER]
                 self._step.add_remainder(address(remainder), remainder.itemsize)
 
-    def _add(self, given: ParameterStep, target: Tensor) -> None:
-        step, gradient = self._step, given.gradient
-        coded = given.codes is not None
+    def _add(self, parameter: ParameterStep, target: Tensor) -> None:
+        step, gradient = self._step, parameter.gradient
+        coded = parameter.codes is not None
         step.add_parameter(
             self._rule,
-            given.kernel_states,
+            parameter.kernel_states,
             target.numel(),
             tensors.DTYPES[torch.float32 if coded else target.dtype],
             tensors.DTYPES[gradient.dtype if isinstance(gradient, Tensor) else torch.float32],
         )
-        if given.codes is not None:
+        if parameter.codes is not None:
             assert isinstance(gradient, QuantizedTensor)
-            rounding = _rounding(given.codes.quantizer, given.key)
-            step.add_parameter_codes(*_described(given.codes), rounding)
+            rounding = _rounding(parameter.codes.quantizer, parameter.key)
+            step.add_parameter_codes(*_described(parameter.codes), rounding)
             step.add_gradient_codes(*_described(gradient))
-        elif given.key is not None:
-            step.add_rounding(given.key.words())
-        self._add_states(given)
+        elif parameter.key is not None:
+            step.add_rounding(parameter.key.words())
+        self._add_states(parameter)
 
-    def _add_states(self, given: ParameterStep) -> None:
+    def _add_states(self, parameter: ParameterStep) -> None:
         step = self._step
-        spanning = {state.name: (norm, shard) for state, norm, shard in spanning_states(given)}
-        if any(state.factored for state in given.states):
-            step.arrange_factored(list(given.param.shape))
-        for state in given.states:
-            value = given.storage[state.name]
+        spanning = {state.name: (norm, shard) for state, norm, shard in spanning_states(parameter)}
+        if any(state.factored for state in parameter.states):
+            step.arrange_factored(list(parameter.param.shape))
+        for state in parameter.states:
+            value = parameter.storage[state.name]
             if isinstance(value, Tensor):
                 if state.factored:
                     step.add_factored_floats(address(value), value.numel())
@@ -175,17 +176,17 @@ class NativePlan(FusedPlan):
                 positive = not value.quantizer.map.signed
                 step.add_residual(*_described(value.beside[-1]), positive)
             if state.name in spanning:
-                scaled = (given.number, state.name)
+                scaled = (parameter.number, state.name)
                 self._shared.append(_Shared.of(scaled, value, *spanning[state.name]))
                 step.add_shared_scales(list(map(address, self._shared[-1].request.scales)))
 
 
 class _Shared(NamedTuple):
-    """A state whose new scales are partly other processes' maxima.
+    """A state with new scales over several processes' shards.
 
     Attributes:
-        scaled: which state it is.
-        value: the state, whose scales are written after each step.
+        scaled: key of the state.
+        value: the state; its scales are written after each step.
         request: with memory for the new scales. The engine writes the maxima of this shard into it,
             and reads those of the whole tensor from it.
     """
@@ -201,7 +202,7 @@ class _Shared(NamedTuple):
         return _Shared(scaled, value, Request(normalizer, memory, shard))
 
     def encode_by(self, scales: SharedScales) -> None:
-        """Give the engine the new scales; those that are stored are still needed for decoding."""
+        """Give the engine the new scales; stored ones are still needed for decoding."""
         for memory, new in zip(self.request.scales, scales.floats, strict=True):
             memory.copy_(new)
 
@@ -222,14 +223,14 @@ def _rounded_here(param: Tensor) -> bool:
     return param.dtype == torch.bfloat16 and param.is_contiguous()
 
 
-def _codes_supported(given: ParameterStep) -> bool:
-    """Return True if the engine supports a parameter and a gradient that are kept as codes."""
-    codes, gradient, param = given.codes, given.gradient, given.param
+def _codes_supported(parameter: ParameterStep) -> bool:
+    """Return True if the engine supports a parameter and a gradient stored as codes."""
+    codes, gradient, param = parameter.codes, parameter.gradient, parameter.param
     assert codes is not None
-    whole = param.device.type == "cpu" and param.dtype == torch.float32 and param.numel() > 0
+    plain = param.device.type == "cpu" and param.dtype == torch.float32 and param.numel() > 0
     return (
-        whole
-        and not given.observers
+        plain
+        and not parameter.observers
         and isinstance(gradient, QuantizedTensor)
         and _local(codes)
         and _supported(gradient)
@@ -240,48 +241,48 @@ def _supported(t: QuantizedTensor) -> bool:
     return readable(t) and tensors.supports(t.quantizer.normalizer, t.quantizer.map, t.shape)
 
 
-def _whole_blocks(q: Quantizer, given: ParameterStep) -> bool:
+def _whole_blocks(q: Quantizer, parameter: ParameterStep) -> bool:
     """Return True if scales are computed from all elements of a block at once, unlike maxima."""
-    found = q.normalizer.geometry(tuple(given.param.shape))
-    return found is not None and (found.log or any(part.rms for part in found.parts))
+    geometry = q.normalizer.geometry(tuple(parameter.param.shape))
+    return geometry is not None and (geometry.log or any(part.rms for part in geometry.parts))
 
 
-def _residuals_supported(given: ParameterStep, whole: Collection[Normalizer]) -> bool:
+def _residuals_supported(parameter: ParameterStep, blocks: Collection[Normalizer]) -> bool:
     """Return True if the engine supports the error feedback of these states, if some have it.
 
     Args:
-        given: the parameter.
-        whole: the normalizers of its states whose scales need all elements of a block at once.
+        parameter: the parameter.
+        blocks: normalizers of its states with scales over all elements of a block.
     """
-    for state in given.states:
+    for state in parameter.states:
         q = state.quantizer
         if q is None or not q.error_feedback:
             continue
-        if given.codes is not None or state.factored or state.shard is not None:
+        if parameter.codes is not None or state.factored or state.shard is not None:
             return False
         # Blocks of the residual and of these scales begin together within what there is room for.
-        (own, shape), sizes = q.beside(state.shape)[-1], [8]
-        for normalizer in (own.normalizer, *whole):
+        (residuals, shape), sizes = q.beside(state.shape)[-1], [8]
+        for normalizer in (residuals.normalizer, *blocks):
             geometry = normalizer.geometry(shape)
             sizes += [] if geometry is None else [part.divisor for part in geometry.parts]
-        if whole and math.lcm(*sizes) > tensors.LONGEST_BLOCK:
+        if blocks and math.lcm(*sizes) > tensors.LONGEST_BLOCK:
             return False
     return True
 
 
 def _local(t: QuantizedTensor) -> bool:
     """Return True if each scale belongs to one block, short enough to be encoded by itself."""
-    found = t.quantizer.normalizer.geometry(t.shape)
-    if not _supported(t) or found is None or found.log or len(found.parts) != 1:
+    geometry = t.quantizer.normalizer.geometry(t.shape)
+    if not _supported(t) or geometry is None or geometry.log or len(geometry.parts) != 1:
         return False
-    part = found.parts[0]
+    part = geometry.parts[0]
     comes_again = part.divisor * part.count < math.prod(t.shape)
-    whole = part.divisor * (8 if part.divisor % 8 else 1)
-    return part.plain and not part.rms and not comes_again and whole <= tensors.LONGEST_BLOCK
+    block = part.divisor * (8 if part.divisor % 8 else 1)
+    return part.plain and not part.rms and not comes_again and block <= tensors.LONGEST_BLOCK
 
 
 def _described(t: QuantizedTensor) -> tuple[Any, ...]:
-    """Codebook, geometry and addresses of a tensor whose codes and scales are contiguous."""
+    """Codebook, geometry and addresses of a contiguous quantized tensor."""
     q = t.quantizer
     return tensors.stored(t.packed, t.scales, q.normalizer, q.map, t.shape)
 

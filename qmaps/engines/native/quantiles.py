@@ -18,14 +18,14 @@ LONGEST = 1 << 17
 
 
 def order_statistics(x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
-    """The elements of `x`, of shape (n,), that ascending order has at these ranks.
+    """The elements of `x`, of shape (n,), at these ranks in ascending order.
 
     Args:
         x: float32, float16, bfloat16; others are converted to float32.
         ranks: int64 of shape (count,), each in [0, n), in any order.
 
     Returns:
-        float32 of shape (count,), and the number of elements that are NaN or infinite. Negative
+        float32 of shape (count,), and the number of NaN or infinite elements. Negative
         zeros come before positive ones.
     """
     x = _readable(x)
@@ -45,14 +45,14 @@ def leading_bits(x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
 
     Returns:
         int64 of shape (3, count): the cell's bits, the elements in lower cells, those in its own;
-        and the number of elements that are NaN or infinite.
+        and the number of NaN or infinite elements.
     """
     x = _readable(x)
-    found = torch.empty(3, ranks.numel(), dtype=torch.int64)
+    counts = torch.empty(3, ranks.numel(), dtype=torch.int64)
     bad = core.leading_bits(
-        *_elements(x), address(ranks), ranks.numel(), address(found), threads(x.numel())
+        *_elements(x), address(ranks), ranks.numel(), address(counts), threads(x.numel())
     )
-    return found, bad
+    return counts, bad
 
 
 def add_quantiles(x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor) -> int:
@@ -67,7 +67,7 @@ def add_quantiles(x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: T
         sums: contiguous float64 of shape (num,), changed in place.
 
     Returns:
-        The number of elements that are NaN or infinite.
+        The number of NaN or infinite elements.
     """
     x = _readable(x)
     bad: int = core.add_quantiles(

@@ -62,14 +62,14 @@ def codebook(map_: Map, *, brief: bool = False) -> Any:
 @functools.lru_cache(maxsize=4096)
 def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
     """Position of each element's scale; None if the engine does not support the normalizer."""
-    found = normalizer.geometry(shape)
-    if found is None or len(found.parts) > 8 or found.arrays > 8:
+    scales = normalizer.geometry(shape)
+    if scales is None or len(scales.parts) > 8 or scales.arrays > 8:
         return None
-    if found.log and found.parts[0].divisor > MAX_LOG_BLOCK:
+    if scales.log and scales.parts[0].divisor > MAX_LOG_BLOCK:
         return None
-    if found.ratio and found.parts[0].divisor == 1 < found.parts[0].count:
+    if scales.ratio and scales.parts[0].divisor == 1 < scales.parts[0].count:
         return None
-    if any(part.rms for part in found.parts) and not _local(found, shape):
+    if any(part.rms for part in scales.parts) and not _local(scales, shape):
         return None
     parts = [
         (
@@ -80,17 +80,17 @@ def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
             KINDS[part.stored].value,
             part.rms,
         )
-        for part in found.parts
+        for part in scales.parts
     ]
-    return core.Geometry(parts, found.log, found.arrays, found.quantile, found.ratio)
+    return core.Geometry(parts, scales.log, scales.arrays, scales.quantile, scales.ratio)
 
 
-def _local(found: Geometry, shape: tuple[int, ...]) -> bool:
+def _local(geometry: Geometry, shape: tuple[int, ...]) -> bool:
     """Return True if each block is encoded by itself, as ``Geometry::local_block`` tells."""
-    part = found.parts[0]
-    whole = part.divisor * (8 if part.divisor % 8 else 1)
+    part = geometry.parts[0]
+    block = part.divisor * (8 if part.divisor % 8 else 1)
     again = part.divisor * part.count < torch.Size(shape).numel()
-    return len(found.parts) == 1 and part.ends is None and whole <= LONGEST_BLOCK and not again
+    return len(geometry.parts) == 1 and part.ends is None and block <= LONGEST_BLOCK and not again
 
 
 def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
@@ -99,8 +99,7 @@ def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
     Args:
         normalizer: computes the scales. It needs a `geometry` of at most 8 lists of scales,
             blocks of at most 1024 elements where it spans log2 ranges, of 2 to 1024 where it
-            expands ranges, and of at most 8192 under a root mean square, which combines with no
-            other.
+            expands ranges, and of at most 8192 under a root mean square, always alone.
         map_: holds the codebook: at most 16 bits, or 8 where scales are no divisors.
         shape: the shape of the tensor.
     """
@@ -121,10 +120,10 @@ def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
         map_: as in `supports`, of at most 8 bits: codes are unpacked to one byte each.
         shape: the shape of the tensor.
     """
-    found = normalizer.geometry(shape)
-    if found is None or any(part.stored is not Stored.FLOAT32 for part in found.parts):
+    geometry = normalizer.geometry(shape)
+    if geometry is None or any(part.stored is not Stored.FLOAT32 for part in geometry.parts):
         return False
-    if found.quantile or map_.position_rounding or any(part.rms for part in found.parts):
+    if geometry.quantile or map_.position_rounding or any(part.rms for part in geometry.parts):
         return False
     return map_.bits <= BYTE and supports(normalizer, map_, shape)
 
@@ -143,8 +142,8 @@ def stored(
     Args:
         packed: 1-D uint8 packed codes; None where no codes are stored.
         scales: scales in the parts of ``normalizer.layout(shape)``.
-        normalizer: a normalizer that `supports` accepts.
-        map_: a map that `supports` accepts.
+        normalizer: a normalizer accepted by `supports`.
+        map_: a map accepted by `supports`.
         shape: the shape of the tensor.
         brief: as in `codebook`.
 
@@ -174,11 +173,11 @@ def rounding(
         map_: the map.
         key: names the random numbers; None rounds to nearest.
         dithered: round with subtractive dither instead of stochastically. It needs a key, and a
-            map that `qmaps.engines.dither` allows.
+            map allowed by `qmaps.engines.dither`.
 
     Returns:
         The words of the key, and the gap between neighbours with whether values are at least 0,
-        each in a list that is empty where there are none.
+        each in a list, empty if there are none.
     """
     if key is None:
         return [], []
@@ -200,17 +199,17 @@ def quantize(
 
     Args:
         x: float32, float16 or bfloat16 on the CPU.
-        normalizer: a normalizer that `supports` accepts.
-        map_: a map that `supports` accepts.
+        normalizer: a normalizer accepted by `supports`.
+        map_: a map accepted by `supports`.
         key: names the random numbers of rounding; None rounds to nearest.
         out: packed codes and scales to write into, contiguous; None allocates them.
         dithered: as in `rounding`.
         check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
 
     Returns:
-        Packed codes (1-D uint8), scales, and what `check` found: `Flags` or-ed together. Where that
-        is not 0, `out` is unchanged, and codes and scales that were allocated are meaningless.
-        Without `check` the third value means nothing.
+        Packed codes (1-D uint8), scales, and the result of `check`: `Flags` or-ed together. If it
+        is not 0, `out` is unchanged, and allocated codes and scales are meaningless. Without
+        `check` the third value means nothing.
     """
     x = x.contiguous()
     shape = tuple(x.shape)
@@ -251,10 +250,10 @@ def dequantize(
     Args:
         packed: 1-D uint8 packed codes, contiguous on the CPU.
         scales: scales in the parts of ``normalizer.layout(out.shape)``, contiguous.
-        normalizer: a normalizer that `supports` accepts.
-        map_: a map that `supports` accepts.
+        normalizer: a normalizer accepted by `supports`.
+        map_: a map accepted by `supports`.
         out: contiguous float32, float16 or bfloat16 on the CPU, of the tensor's shape.
-        dithered_by: the key that they were dithered with; None if they were not.
+        dithered_by: the key they were dithered with; None if they were not.
 
     Raises:
         BadValueError: a tensor is not contiguous, or has a wrong number of elements.
@@ -277,7 +276,7 @@ def threads(numel: int) -> int:
 def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """``work(item)`` of every item, in their order: one thread per item, as many as torch uses.
 
-    It is meant for work that mostly waits for this engine. Fewer items than twice the number of
+    It is meant for work mostly done by this engine. Fewer items than twice the number of
     threads are worked on one by one, with all threads on each.
     """
     count = torch.get_num_threads()

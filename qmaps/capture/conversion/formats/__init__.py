@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 
 from qmaps.capture.conversion.formats.base import Format
 from qmaps.errors import BadValueError
-from qmaps.maps._registry import brought, ignored, modules, refuse_built_in
+from qmaps.maps._registry import ignored, load_entry_points, modules, refuse_built_in
 
 __all__ = ["FORMATS", "Format", "know"]
 
@@ -17,7 +17,7 @@ _classes: list[type[Format]] = [
     for found in vars(module).values()
     if isinstance(found, type) and issubclass(found, Format) and hasattr(found, "name")
 ]
-for _name, _found in brought(entry_points(group="qmaps.formats")):
+for _name, _found in load_entry_points(entry_points(group="qmaps.formats")):
     if not (isinstance(_found, type) and issubclass(_found, Format) and hasattr(_found, "name")):
         ignored("qmaps.formats", _name, "it is not a subclass of Format with a name")
         continue

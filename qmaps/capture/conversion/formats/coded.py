@@ -83,7 +83,7 @@ def holds(t: QuantizedTensor, bits: int, block: int | None = None) -> bool:
     normalizer = t.quantizer.normalizer
     return (
         isinstance(normalizer, BlockWise)
-        and not t.quantizer.extra
+        and not t.quantizer.spec_extensions
         and (block is None or normalizer.size == block)
         and t.quantizer.map.bits == bits
         and not t.quantizer.map.log_domain
@@ -102,7 +102,7 @@ def same_codes(t: QuantizedTensor, q: Quantizer) -> QuantizedTensor | None:
         The tensor under `q`, or None where the codebooks do not allow it.
     """
     old, new = table(t.quantizer.map), table(q.map)
-    if t.quantizer.extra or q.extra:
+    if t.quantizer.spec_extensions or q.spec_extensions:
         return None
     if t.quantizer.normalizer != q.normalizer or not isinstance(q.normalizer, BlockWise):
         return None

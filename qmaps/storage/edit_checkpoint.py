@@ -1,7 +1,7 @@
 """Changing the tensors of checkpoint files in place; everything else in them stays as it is.
 
-A file's pickle names classes of the package that wrote it, which are not imported here and could
-not be written again. So no file is made anew: the bytes of tensors are replaced in a copy.
+A file's pickle names classes of other packages, not imported here, so it could not be written
+again. So no file is made anew: the bytes of tensors are replaced in a copy.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ NUMBERS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
 
 @contextmanager
 def editing(paths: Iterable[Path]) -> Iterator[None]:
-    """Within the block, tensors that `checkpoint.load` maps from these files are the files' own.
+    """Within the block, writing to tensors mapped from these files writes to the files.
 
-    What is written to such a tensor is written to its file. The files' checksums are verified
+    Tensors are mapped by `checkpoint.load` with `mmap`. The files' checksums are verified
     before the block, and made to fit after it. Files are on disk then.
 
     Args:
-        paths: files of ``torch.save``, which nothing else writes to.
+        paths: files of ``torch.save`` without another writer.
 
     Raises:
         BadValueError: a file is damaged or in torch's format from before 1.6, or the system is
@@ -65,13 +65,13 @@ def editing(paths: Iterable[Path]) -> Iterator[None]:
 
 
 def put(path: Path, start: int, length: int, tensor: Tensor) -> None:
-    """Replace the tensor in a stream of ``torch.save`` that is part of a larger file.
+    """Replace the tensor in a stream of ``torch.save`` inside a larger file.
 
     Args:
         path: the file.
         start: where the stream begins.
         length: bytes of the stream.
-        tensor: of the shape of the one that is there; it is rounded to the dtype of that.
+        tensor: of the shape of the stored one; it is rounded to its dtype.
 
     Raises:
         BadValueError: the stream is damaged, or holds something else than such a tensor.
@@ -82,13 +82,13 @@ def put(path: Path, start: int, length: int, tensor: Tensor) -> None:
             file.seek(start)
             copy.write(file.read(length))
         with editing([stream]):
-            found = checkpoint.load(stream, mmap=True)
-            if type(found) is not Tensor or found.shape != tensor.shape:
+            stored = checkpoint.load(stream, mmap=True)
+            if type(stored) is not Tensor or stored.shape != tensor.shape:
                 raise BadValueError(
-                    f"{str(path)!r} has {type(found).__name__} at byte {start}; expected a tensor "
+                    f"{str(path)!r} has {type(stored).__name__} at byte {start}; expected a tensor "
                     f"of shape {tuple(tensor.shape)}"
                 )
-            found.copy_(tensor)
+            stored.copy_(tensor)
         with path.open("r+b") as file, stream.open("rb") as changed:
             file.seek(start)
             shutil.copyfileobj(changed, file)
@@ -97,9 +97,9 @@ def put(path: Path, start: int, length: int, tensor: Tensor) -> None:
 
 
 def renumber(path: Path, key: str, old: float, new: float) -> None:
-    """Replace a number that dicts in a file of ``torch.save`` have under a key.
+    """Replace the number under a key of dicts in a file of ``torch.save``.
 
-    The new pickle is appended to the archive, whose directory then names it in place of the old.
+    The new pickle is appended to the archive, and its directory entry replaced.
 
     Args:
         path: the file.
@@ -111,7 +111,7 @@ def renumber(path: Path, key: str, old: float, new: float) -> None:
         zipfile.BadZipFile: the file is damaged.
     """
     with zipfile.ZipFile(path, "a") as archive:
-        (record,) = (each for each in archive.infolist() if each.filename.endswith("/data.pkl"))
+        (record,) = (entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl"))
         content = archive.read(record)
         changed = _renumbered(content, key, old, new)
         if changed != content:
@@ -126,11 +126,11 @@ def _renumbered(content: bytes, key: str, old: float, new: float) -> bytes:
     texts: dict[Any, Any] = {}  # what the pickle remembers, where that is text
     last: Any = None
     changed = b""
-    kept, found = 0, False
+    copied, matched = 0, False
     for (opcode, argument, position), end in zip(steps, ends, strict=True):
         if opcode.name == "FRAME":  # says how long what follows is, and may be left out
-            changed += content[kept:position]
-            kept = end
+            changed += content[copied:position]
+            copied = end
         elif "PUT" in opcode.name:
             texts[argument] = last
         elif opcode.name == "MEMOIZE":
@@ -142,8 +142,8 @@ def _renumbered(content: bytes, key: str, old: float, new: float) -> bytes:
         else:
             if last == key and opcode.name in NUMBERS and argument == old:
                 number = pickle.dumps(type(argument)(new), 2)[2:-1]  # no protocol, no end
-                changed += content[kept:position] + number
-                kept = end
-                found = True
+                changed += content[copied:position] + number
+                copied = end
+                matched = True
             last = None
-    return changed + content[kept:] if found else content
+    return changed + content[copied:] if matched else content

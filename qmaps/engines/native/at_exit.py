@@ -1,7 +1,7 @@
 """Objects of the extension are released when Python exits.
 
-A hook of autograd (``register_post_accumulate_grad_hook``) that refers to its optimizer closes a
-reference cycle that Python's garbage collector cannot see, because part of it is in C++. Such
+A hook of autograd (``register_post_accumulate_grad_hook``) with a reference to its optimizer closes
+a reference cycle invisible to Python's garbage collector, because part of it is in C++. Such
 optimizers are never freed, and their objects of the extension would be reported as leaked.
 """
 
