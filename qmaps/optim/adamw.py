@@ -57,7 +57,7 @@ class AdamW(Adam):
     """
 
     native_rule: ClassVar[str | None] = "adamw"
-    neutral_options: ClassVar[Mapping[str, object]] = {"decoupled_weight_decay": True}
+    _neutral_options: ClassVar[Mapping[str, object]] = {"decoupled_weight_decay": True}
 
     def __init__(
         self,

@@ -207,7 +207,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
     def _stands_for(self, specs: Mapping[str, str | None]) -> dict[str, object]:
         """Options of other libraries with the values that ask for what this optimizer does."""
         bits = {} if any(specs.values()) else {"optim_bits": 32}
-        return {**bits, **self.torch_options, **self.neutral_options}
+        return {**bits, **self.torch_options, **self._neutral_options}
 
     @overload
     def step(self, closure: None = None) -> None: ...

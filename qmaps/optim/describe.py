@@ -55,7 +55,7 @@ def described(
         remainder=remainder_dtype(param, group),
         shard=shard_of(param),
         observers=() if codes is None else observers,
-        product=optimizer.product(storage, group),
+        product=optimizer._product(storage, group),
     )
 
 

@@ -144,7 +144,7 @@ def versions() -> dict[str, str]:
 
 def processor() -> dict[str, Any]:
     """The processor of this machine, as `Report` has it."""
-    memory, used = 0, None if native.core is None else str(native.core.isa())
+    memory, used = 0, None if native.core is None else str(native.isa())
     with suppress(AttributeError, OSError, ValueError):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {

@@ -83,7 +83,7 @@ class LAMB(QuantizedOptimizer):
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
     native_rule: ClassVar[str | None] = "lamb"
     takes_norms: ClassVar[bool] = True
-    neutral_options: ClassVar[Mapping[str, object]] = {"amsgrad": False}
+    _neutral_options: ClassVar[Mapping[str, object]] = {"amsgrad": False}
 
     def __init__(
         self,

@@ -84,7 +84,7 @@ class Muon(QuantizedOptimizer):
     """
 
     states: ClassVar[Mapping[str, State]] = {"momentum_buffer": State(signed=True, dims=None)}
-    neutral_options: ClassVar[Mapping[str, object]] = {"use_gram_newton_schulz": False}
+    _neutral_options: ClassVar[Mapping[str, object]] = {"use_gram_newton_schulz": False}
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ class NAdam(QuantizedOptimizer):
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
     native_rule: ClassVar[str | None] = "nadam"
-    numbers: ClassVar[tuple[str, ...]] = (PRODUCT,)
+    _numbers: ClassVar[tuple[str, ...]] = (PRODUCT,)
 
     def __init__(  # type: ignore[misc]  # Shared has decoupled_weight_decay for Adam
         self,
@@ -127,7 +127,7 @@ class NAdam(QuantizedOptimizer):
         denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
         param.sub_(mixed.div_(denominator))
 
-    def product(self, storage: Mapping[str, Any], group: dict[str, Any]) -> float | None:
+    def _product(self, storage: Mapping[str, Any], group: dict[str, Any]) -> float | None:
         """Initial value of `mu_product`: 1, or the product up to `step` for older states."""
         if PRODUCT in storage:
             return None

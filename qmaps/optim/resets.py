@@ -70,7 +70,7 @@ def reset(optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> None:
     counts = _numbers([state["step"] for state, _ in started])
     for (state, steps), taken in zip(started, counts, strict=True):
         if taken - int(state.get(RESET, 0)) >= steps:
-            for name in (*optimizer.state_names, *optimizer.numbers):
+            for name in (*optimizer.state_names, *optimizer._numbers):
                 state.pop(name, None)
             state[RESET] = torch.tensor(taken, dtype=COUNTER)
 

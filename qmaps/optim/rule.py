@@ -64,12 +64,12 @@ class UpdateRule:
     element-wise: a part of a parameter steps differently from the whole parameter."""
     native_rule: ClassVar[str | None] = None
     """The name of the rule's kernels in ``qmaps/engines/kernels/rules``; None if there are none."""
-    numbers: ClassVar[tuple[str, ...]] = ()
+    _numbers: ClassVar[tuple[str, ...]] = ()
     """Single numbers that it keeps among a parameter's states besides `step`."""
     torch_options: ClassVar[Mapping[str, object]] = {}
     """Options of torch that qmaps does not have, with the only value that is accepted, also in
     checkpoints."""
-    neutral_options: ClassVar[Mapping[str, object]] = {}
+    _neutral_options: ClassVar[Mapping[str, object]] = {}
     """Options of other libraries that the rule does not have, with the value that asks for what it
     does. `qmaps.optim.other_libraries` has those that ask for nothing."""
 
@@ -138,8 +138,8 @@ class UpdateRule:
         """
         return dict.fromkeys(self.states, tuple(param.shape))
 
-    def product(self, storage: Mapping[str, Any], group: dict[str, Any]) -> float | None:  # noqa: ARG002
-        """Initial value of `mu_product`; None if it is in `storage`, or not one of `numbers`.
+    def _product(self, storage: Mapping[str, Any], group: dict[str, Any]) -> float | None:  # noqa: ARG002
+        """Initial value of `mu_product`; None if it is in `storage`, or not one of `_numbers`.
 
         Args:
             storage: a parameter's states, and the number of its steps.

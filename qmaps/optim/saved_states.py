@@ -413,7 +413,7 @@ def read_state(
         state["step"] = _step(given.pop("step"), where, on_host=optimizer.native_rule is None)
     if RESET in given:
         state[RESET] = _step(given.pop(RESET), where, on_host=True)
-    if PRODUCT in optimizer.numbers and PRODUCT in given:
+    if PRODUCT in optimizer._numbers and PRODUCT in given:
         state[PRODUCT] = _product(given.pop(PRODUCT), where)
     if MASTER in given:
         state[MASTER] = _master(given.pop(MASTER), where, param, group)
@@ -447,7 +447,7 @@ def read_state(
                 f"state_dict has {RESET}={int(state[RESET])} for {where}, above its "
                 f"step={int(state['step'])}"
             )
-        if (product := optimizer.product(state, group)) is not None:
+        if (product := optimizer._product(state, group)) is not None:
             state[PRODUCT] = torch.tensor(product, dtype=torch.float32)
     for name in optimizer.state_names:
         if not isinstance(value := state.get(name), Tensor):

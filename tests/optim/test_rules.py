@@ -82,7 +82,7 @@ def test_in_32_bits_it_is_the_textbook_rule(family: Family, options: Options) ->
     for before, p, seen in zip(start, ours, grads, strict=True):
         expected = family.expected(before, seen, complete(family, options))
         kept = {"p": p.detach(), **optimizer.state[p]}
-        kept |= {name: kept[name].expand_as(p) for name in optimizer.numbers}
+        kept |= {name: kept[name].expand_as(p) for name in optimizer._numbers}
         del kept["step"]
         assert expected.keys() == kept.keys()
         for name, value in kept.items():
@@ -98,7 +98,7 @@ def test_the_states_and_constants_of_a_group_are_known(family: Family, options: 
     used = optimizer.states_of(group)
     assert tuple(name for name in optimizer.state_names if name in used) == used
     for p in params:
-        assert set(optimizer.state[p]) == {"step", *optimizer.numbers, *used}
+        assert set(optimizer.state[p]) == {"step", *optimizer._numbers, *used}
     # An engine takes the scalars in their order, whatever the options and the step.
     names = list(family.full([torch.zeros(1)]).scalars(complete(family, {}), 7))
     for step in (1, 2, 1000):

@@ -37,14 +37,16 @@ def count_all(
     """
     by_spec = {pair.spec: pair for pair in pairs}
     numbers = {name: number for number, name in enumerate(states.parameters())}
-    shares = pd.Series(0.0, index=frame.index)
+    shares: dict[Any, float] = dict.fromkeys(frame.index, 0.0)
     for parameter, rows in frame.groupby("parameter", sort=False):
         name = str(parameter)
         if rows["numel"].iloc[0] < math.prod(states.shape(name, "exp_avg")):
             m, v = (states.tensor(name, state) for state in ("exp_avg", "exp_avg_sq"))
             specs = [by_spec[spec] for spec in rows["quantizer"]]
-            shares.loc[rows.index] = zero_point_shares(m, v, specs, seed, numbers[name])
-    return frame.assign(zero_point_share=frame["zero_point_share"].clip(lower=shares))
+            of_pairs = zero_point_shares(m, v, specs, seed, numbers[name])
+            shares.update(zip(rows.index, of_pairs, strict=True))
+    lower = pd.Series(shares)
+    return frame.assign(zero_point_share=frame["zero_point_share"].clip(lower=lower))
 
 
 def zero_point_shares(

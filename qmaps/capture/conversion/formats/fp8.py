@@ -24,7 +24,8 @@ UNIT = Float8E4M3(bits=8, signed=True)
 
 def _values() -> Tensor:
     values = torch.arange(256, dtype=torch.int16).to(torch.uint8).view(DTYPE).float()
-    return torch.unique(values[values.isfinite()]) + 0.0  # -0 becomes 0
+    finite: Tensor = torch.unique(values[values.isfinite()])
+    return finite + 0.0  # -0 becomes 0
 
 
 RAW = Codebook(_values(), bits=8, signed=True, label="float8_e4m3fn")
