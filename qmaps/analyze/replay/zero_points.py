@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import pandas as pd
 import torch
@@ -37,7 +37,7 @@ def count_all(
     """
     by_spec = {pair.spec: pair for pair in pairs}
     numbers = {name: number for number, name in enumerate(states.parameters())}
-    shares: dict[Any, float] = dict.fromkeys(frame.index, 0.0)
+    shares: dict[Hashable, float] = dict.fromkeys(frame.index, 0.0)
     for parameter, rows in frame.groupby("parameter", sort=False):
         name = str(parameter)
         if rows["numel"].iloc[0] < math.prod(states.shape(name, "exp_avg")):
