@@ -81,6 +81,7 @@ def load(
     mmap: bool = False,
     verify_large: bool = True,
     stand_ins: Mapping[str, type] = MappingProxyType({}),
+    know: Callable[[Collection[str]], None] | None = None,
 ) -> Any:
     """Load a file of `save` or ``torch.save``, with ``weights_only=True``.
 
@@ -99,6 +100,8 @@ def load(
             not, call `verify` before such a tensor is used.
         stand_ins: classes of our own by the full names of those in the file that they are loaded
             in place of.
+        know: called with the full names of classes in the file that ``torch.load`` does not know,
+            if there are any; it may make some of them known.
 
     Returns:
         What was saved.
@@ -112,6 +115,11 @@ def load(
         archive = zipfile.is_zipfile(path)
         if archive:
             checksums.check_archive(Path(path), large=verify_large)
+        if know is not None and (names := unknown_classes(path)):
+            try:
+                know(names)
+            except BadValueError as error:
+                raise BadValueError(f"{str(path)!r}: {error}") from None
         with _known(stand_ins):
             return torch.load(
                 path, map_location=map_location, weights_only=True, mmap=mmap and archive
