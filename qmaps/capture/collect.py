@@ -134,7 +134,12 @@ def _lazy(value: Any) -> Lazy | None:
         if type(value).dequantize is Tensor.dequantize:
             return None  # for example a shard of a distributed tensor
     if callable(getattr(value, "dequantize", None)) and hasattr(value, "shape"):
-        return Lazy(tuple(value.shape), torch.float32, lambda: value.dequantize().float())
+        return Lazy(
+            tuple(value.shape),
+            torch.float32,
+            lambda: value.dequantize().float(),
+            quantized=True,
+        )
     return None
 
 

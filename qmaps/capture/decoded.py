@@ -52,7 +52,7 @@ def _of_rows(value: Mapping[str, Any]) -> Lazy:
     def read() -> Tensor:
         return rows.read({name: _read(part) for name, part in value.items()}, None).decoded()
 
-    return Lazy(tuple(value["rows"]), torch.float32, read)
+    return Lazy(tuple(value["rows"]), torch.float32, read, quantized=True)
 
 
 def _joined(value: Mapping[str, Any]) -> Any:
@@ -89,7 +89,8 @@ def _of_bitsandbytes(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
             return values_of(slot_state(present, index, value, absmax))
 
         shape = tuple(flat[f"state{index}"].shape)
-        return Lazy(shape if part is None else shape[1:], torch.float32, read)
+        shape = shape if part is None else shape[1:]
+        return Lazy(shape, torch.float32, read, quantized=flat.get(f"qmap{index}") is not None)
 
     plain = {
         name: value

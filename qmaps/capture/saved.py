@@ -17,6 +17,7 @@ from qmaps.capture.naming import fit, places
 from qmaps.capture.naming.fit import Group, Unnamed
 from qmaps.capture.naming.known import Known
 from qmaps.capture.readers import reader_of
+from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
 from qmaps.normalize.block import MOST
@@ -30,7 +31,7 @@ Names = Listed | str | os.PathLike[str]
 FILES = ("optimizer.pt", "optimizer.bin")
 """Names of the optimizer's file in a trainer's checkpoint folder."""
 
-MODELS = (".safetensors", ".bin", ".json")
+MODELS = (".safetensors", ".bin", ".json", ".pt", ".pth", ".ckpt")
 """Endings of files that hold a model, or name its shards."""
 
 WRAPPERS = (
@@ -64,8 +65,7 @@ def read(path: Path, names: Names = None) -> CapturedStates:
     """Read the states of a checkpoint; see `qmaps.capture.load`."""
     state_dicts = state_dicts_of(path)
     found_slots = slots_of(state_dicts, path)
-    place, listed = _place(names)
-    labels = labels_of(found_slots, listed, path)
+    labels = labels_of(found_slots, names, path)
     states: list[Collected] = []
     options: list[dict[str, Any]] = []
     for label, (_, group, state) in zip(labels, found_slots, strict=True):
@@ -77,21 +77,10 @@ def read(path: Path, names: Names = None) -> CapturedStates:
             raise CaptureError(f"{str(path)!r} is damaged at {label!r}: {error}") from None
     if not any(collected.tensors for collected in states):
         raise CaptureError(f"{str(path)!r} is an optimizer checkpoint that holds no states")
-    groups = _groups(state_dicts, states)
-    source = _source(names)
-    if place is not None:
-        labels, source = _by_place(place, groups)
-    elif isinstance(listed, torch.nn.Module):
-        labels = _by_model(listed, labels, states, groups, path)
-    elif names is None and not any(map(_has_names, state_dicts)):
-        try:
-            if len(state_dicts) > 1:
-                raise Unnamed("there are several optimizers")
-            labels, source = places.by_place(path.parent, groups)
-        except Unnamed as error:
-            source = f"numbers: {error}"
+    tensors = [collected.tensors for collected in states]
+    labels, source = named_by(names, labels, state_dicts, tensors, path)
     if odd := next(
-        (each for each in labels if each != each.encode(errors="replace").decode()), None
+        (label for label in labels if label != label.encode(errors="replace").decode()), None
     ):
         raise CaptureError(f"{str(path)!r} names a parameter {odd!r}, which is no text in Unicode")
     named = list(zip(labels, states, strict=True))
@@ -186,8 +175,11 @@ def state_dicts_of(path: Path) -> list[Mapping[str, Any]]:
 
 def load_safely(path: Path) -> Any:
     """Load a ``torch.save`` file without executing code."""
+    # Imported here because most files name no classes of other libraries.
+    from qmaps.capture.conversion.formats import know
+
     try:
-        return checkpoint.load(path, mmap=True)
+        return checkpoint.load(path, mmap=True, know=know)
     except BadValueError as error:
         raise CaptureError(str(error)) from None
 
@@ -262,23 +254,29 @@ def _source(names: Names) -> str:
     """Return the source of `names`, if that is not a model's file."""
     if names is None:
         return "the checkpoint"
-    if isinstance(names, (str, os.PathLike)):
-        return Path(names).name
-    return "the model" if isinstance(names, torch.nn.Module) else "a list"
+    return Path(names).name if isinstance(names, (str, os.PathLike)) else "a list"
 
 
-def _place(names: Names) -> tuple[Path | None, Listed]:
-    """Return the path of a model, or else the names; (None, None) without names."""
+def _place(names: Names) -> Path | None:
+    """Return the path of a model; None if `names` is anything else."""
     if not isinstance(names, (str, os.PathLike)):
-        return None, names
+        return None
     place = Path(names)
-    if place.is_dir() or place.suffix in MODELS:
-        return place, None
-    return None, places.names_in_text(place)
+    return place if place.is_dir() or place.suffix in MODELS else None
 
 
-def labels_of(slots: list[Slot], names: Listed, path: Path) -> list[str]:
-    """Return the parameters' names, in the checkpoint's order."""
+def labels_of(slots: list[Slot], names: Names, path: Path) -> list[str]:
+    """Return the parameters' names, in the checkpoint's order; `named_by` finds those in a model.
+
+    Args:
+        slots: the parameters.
+        names: names as for `qmaps.capture.load`.
+        path: the checkpoint, for messages.
+    """
+    if _place(names) is not None:
+        names = None
+    elif isinstance(names, (str, os.PathLike)):
+        names = places.names_in_text(Path(names))
     if names is None:
         labels = [label for label, _, _ in slots]
     elif isinstance(names, torch.nn.Module):
@@ -303,6 +301,40 @@ def labels_of(slots: list[Slot], names: Listed, path: Path) -> list[str]:
     return labels
 
 
+def named_by(
+    names: Names,
+    labels: list[str],
+    state_dicts: Sequence[Mapping[str, Any]],
+    tensors: Sequence[Mapping[str, Lazy]],
+    path: Path,
+) -> tuple[list[str], str]:
+    """Return the parameters' names with those from a model in place of numbers, and their source.
+
+    Args:
+        names: names as for `qmaps.capture.load`.
+        labels: names from `labels_of`.
+        state_dicts: the optimizers' state_dicts.
+        tensors: states of each parameter, by name.
+        path: the checkpoint; the model may lie beside it.
+
+    Raises:
+        BadValueError: `names` is a model that does not fit the states.
+    """
+    groups = _groups(state_dicts, tensors)
+    if (place := _place(names)) is not None:
+        return _by_place(place, groups)
+    if isinstance(names, torch.nn.Module):
+        return _by_model(names, labels, tensors, groups, path), "the model"
+    if names is not None or any(map(_has_names, state_dicts)):
+        return labels, _source(names)
+    try:
+        if len(state_dicts) > 1:
+            raise Unnamed("there are several optimizers")
+        return places.by_place(path.parent, groups)
+    except Unnamed as error:
+        return labels, f"numbers: {error}"
+
+
 def _has_names(state_dict: Mapping[str, Any]) -> bool:
     """Return True if a parameter of the checkpoint has a name."""
     return any(
@@ -311,12 +343,14 @@ def _has_names(state_dict: Mapping[str, Any]) -> bool:
     )
 
 
-def _groups(state_dicts: Sequence[Mapping[str, Any]], states: Sequence[Collected]) -> list[Group]:
+def _groups(
+    state_dicts: Sequence[Mapping[str, Any]], tensors: Sequence[Mapping[str, Lazy]]
+) -> list[Group]:
     """Return the groups of all optimizers, with the shapes of parameters from their states."""
-    remaining = iter(states)
+    remaining = iter(tensors)
     return [
         Group(
-            [fit.parameter_shape(next(remaining).tensors) for _ in group["params"]],
+            [fit.parameter_shape(next(remaining)) for _ in group["params"]],
             group.get("weight_decay"),
         )
         for state_dict in state_dicts
@@ -340,7 +374,7 @@ def _by_place(place: Path, groups: list[Group]) -> tuple[list[str], str]:
 def _by_model(
     model: torch.nn.Module,
     labels: list[str],
-    states: Sequence[Collected],
+    tensors: Sequence[Mapping[str, Lazy]],
     groups: list[Group],
     path: Path,
 ) -> list[str]:
@@ -349,8 +383,8 @@ def _by_model(
     try:
         return fit.fitted(expected, groups)
     except Unnamed as error:
-        for label, collected in zip(labels, states, strict=True):
-            shape = fit.parameter_shape(collected.tensors)
+        for label, states in zip(labels, tensors, strict=True):
+            shape = fit.parameter_shape(states)
             if shape is not None and shape != expected.shapes[label]:
                 raise BadValueError(
                     f"names gives {label!r} of shape {expected.shapes[label]} a state of shape "

@@ -70,6 +70,7 @@ class Lazy:
             read within `qmaps.storage.edit_checkpoint.editing`; None if the file does not store
             the tensor as it is.
         parts: returns a `Part`; None if only the whole tensor can be read.
+        quantized: whether the tensor is decoded from codes.
     """
 
     shape: tuple[int, ...]
@@ -77,6 +78,7 @@ class Lazy:
     read: Callable[[], Tensor]
     store: Callable[[Tensor], None] | None = None
     parts: Callable[[], Part] | None = None
+    quantized: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -148,6 +148,14 @@ class CapturedStates:
         """Return the shape of a state, without reading it."""
         return self._entry(parameter, state)[state].shape
 
+    def quantized(self) -> list[str]:
+        """Return the names of the parameters with a state that the source has in codes."""
+        return [
+            name
+            for name, states in self._tensors.items()
+            if any(lazy.quantized for lazy in states.values())
+        ]
+
     def hyperparameters(self, parameter: str) -> dict[str, Any]:
         """Return options of the parameter's group, such as lr and eps; empty if unknown."""
         self._entry(parameter)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from qmaps.cli.options import AsJson, States
+from qmaps.cli.options import AsJson, CheckpointNames, States
 from qmaps.cli.output import print_json, print_lines, print_table
 
 
@@ -17,13 +16,7 @@ def lint(
     step: Annotated[
         int | None, typer.Option(help="Captured step of a folder; by default the last.")
     ] = None,
-    names: Annotated[
-        Path | None,
-        typer.Option(
-            help="File with the parameters' names, one per line in the optimizer's order, for a "
-            "checkpoint without names."
-        ),
-    ] = None,
+    names: CheckpointNames = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to print, errors first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -41,8 +34,7 @@ def lint(
     """
     from qmaps.capture.lint import lint_file
 
-    labels = None if names is None else names.read_text(encoding="utf-8").splitlines()
-    findings = lint_file(states, step=step, names=labels)
+    findings = lint_file(states, step=step, names=names)
     if as_json:
         print_json([asdict(found) for found in findings])
     elif not findings:

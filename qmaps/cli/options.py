@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qmaps.cli.output import print_lines
 from qmaps.errors import BadValueError
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ CheckpointNames = Annotated[
     Path | None,
     typer.Option(
         help="Names of the checkpoint's parameters: the model's file (model.safetensors, "
-        "pytorch_model.bin or an index of shards), or a text file with one name per line. By "
-        "default those of the model beside the checkpoint."
+        "pytorch_model.bin, an index of shards, or a state_dict such as model.pt), or a text file "
+        "with one name per line. By default those of the model beside the checkpoint."
     ),
 ]
 StableEmbedding = Annotated[
@@ -126,6 +127,17 @@ def recorded(
         if max(lengths) >= least:
             return next(s for s, length in zip(every, lengths, strict=True) if length >= least)
     return loaded
+
+
+def print_source(states: CapturedStates) -> None:
+    """Print what a reader should know of a checkpoint before anything that is made of it."""
+    if states.naming.startswith("numbers"):
+        print_lines(f"parameter names: {states.naming}; --names gives them")
+    if coded := states.quantized():
+        print_lines(
+            f"states of {len(coded)} of {len(states.parameters())} parameters are quantized in the "
+            "checkpoint already; errors are those of quantizing the decoded values again"
+        )
 
 
 def as_codebook(given: str) -> Codebook:

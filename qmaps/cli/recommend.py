@@ -19,6 +19,7 @@ from qmaps.cli.options import (
     States,
     Workers,
     as_codebook,
+    print_source,
     recorded,
 )
 from qmaps.cli.output import print_json, print_lines, progress, rows_of
@@ -134,10 +135,9 @@ def recommend(
     recommendations.write(found, folder)
     if as_json:
         pairs = rows_of(found.pairs)
-        print_json({**found.summary(), "pairs": pairs})
+        print_json({**found.summary(), "pairs": pairs, "quantized": loaded.quantized()})
         return
-    if loaded.naming.startswith("numbers"):  # before code that has no names
-        print_lines(f"parameter names: {loaded.naming}; --names gives them")
+    print_source(loaded)
     _print(found)
     print_lines(f"choice: {folder / 'choice.json'}")
 

@@ -17,6 +17,7 @@ from qmaps.cli.options import (
     States,
     Workers,
     as_codebook,
+    print_source,
 )
 from qmaps.cli.output import print_json, print_lines, progress, rows_of
 from qmaps.cli.tables import by_width, label, provenance, write_markdown
@@ -143,11 +144,10 @@ def sweep(
     if as_json:
         print_json(rows_of(frame))
         return
+    print_source(loaded)
     for table in tables:
         table.show()
     print_lines(ORDER)
-    if loaded.naming.startswith("numbers"):
-        print_lines(f"parameter names: {loaded.naming}")
     print_lines(f"rows: {out / 'sweep' / 'sweep.parquet'}")
     if markdown is not None:
         print_lines(f"markdown: {markdown}")

@@ -100,7 +100,10 @@ class Lion(QuantizedOptimizer):
 
 
 class Lion8bit(EightBit, Lion):
-    """`Lion` with an 8-bit momentum: ``B256/DE@8s``.
+    """`Lion` with an 8-bit momentum: ``B256/DE@8s``, rounded to the nearest as in bitsandbytes.
+
+    Where gradients vary little, the momentum stops to follow them: a step changes it by less than
+    half the distance to the next code. Then use `Lion` with ``"B256/DE@8s+sr"``.
 
     Takes the arguments of `Lion`, and `block_size` for `state_quantizers` (`FixedWidth`).
     """

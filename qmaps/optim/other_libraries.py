@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from types import ModuleType
+from typing import Any
 
 BITSANDBYTES, TORCHAO = "bitsandbytes", "torchao"
 
@@ -98,6 +99,21 @@ NAMES: Mapping[str, tuple[str, str]] = {
     "AdamFp8": (TORCHAO, f"`Adam` with {FP8}"),
 }
 """By class: the library that has it, and what qmaps has instead, as the documentation prints."""
+
+
+def writer_of(states: Mapping[Any, Any]) -> str:
+    """The other library whose quantized states these are; ``""`` if there are none.
+
+    Args:
+        states: the `state` of a state_dict.
+    """
+    for state in states.values():
+        if isinstance(state, Mapping):
+            if not {"state1", "__bnb_optimizer_quant_state__"}.isdisjoint(state):
+                return BITSANDBYTES
+            if any(type(value).__module__.startswith("torchao.") for value in state.values()):
+                return TORCHAO
+    return ""
 
 
 def instead_of_class(name: str) -> str:

@@ -25,6 +25,7 @@ from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, StateW
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import Choices, check_patterns, listed
 from qmaps.optim.entries import label_of
+from qmaps.optim.other_libraries import writer_of
 from qmaps.optim.sharding import rounding_key, state_dims, state_shard
 from qmaps.optim.torch_options import TORCH_OPTIONS
 
@@ -229,6 +230,12 @@ def _rounds_stochastically(param: Tensor, group: Group, state: Any) -> bool:
 def _read(
     optimizer: QuantizedOptimizer, choices: Choices, state_dict: Mapping[str, Any]
 ) -> tuple[list[Group], dict[Any, Any]]:
+    if library := writer_of(state_dict["state"]):
+        raise BadValueError(
+            f"state_dict has quantized states of {library}; convert its file with qmaps convert "
+            "FILE NEW --to qmaps, or the dict with "
+            "qmaps.capture.conversion.convert_state_dict(state_dict, 'qmaps')"
+        )
     groups = _groups(optimizer, choices, state_dict["param_groups"])
     own = [(param, group) for group in groups for param in group["params"]]
     numbers = _numbers(state_dict, [param for param, _ in own])

@@ -83,6 +83,7 @@ def load(
     mmap: bool = False,
     verify_large: bool = True,
     stand_ins: Mapping[str, type] = MappingProxyType({}),
+    know: Callable[[Collection[str]], None] | None = None,
 ) -> Any:
     """Load a file of `save` or ``torch.save``, with ``weights_only=True``.
 
@@ -100,6 +101,8 @@ def load(
         verify_large: whether the checksums of tensors of more than 256 KiB are verified, too. If
             not, call `verify` before such a tensor is used.
         stand_ins: classes of our own by the full names of the classes in the file they replace.
+        know: called with the full names of classes in the file that ``torch.load`` does not know,
+            if there are any; it may make some of them known.
 
     Returns:
         The saved object.
@@ -113,6 +116,11 @@ def load(
         archive = zipfile.is_zipfile(path)
         if archive:
             checksums.check_archive(Path(path), large=verify_large)
+        if know is not None and (names := unknown_classes(path)):
+            try:
+                know(names)
+            except BadValueError as error:
+                raise BadValueError(f"{str(path)!r}: {error}") from None
         mapped = mmap and archive
         read = partial(torch.load, path, map_location, weights_only=True, mmap=mapped)
         return _loaded(read, stand_ins)

@@ -143,6 +143,32 @@ def test_safetensors_do_not_tell_the_order_which_is_not_guessed(tmp_path: Path) 
     )
 
 
+def test_a_state_dict_of_any_name_tells_the_names(tmp_path: Path) -> None:
+    net = checkpoint(tmp_path)
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    states = capture.load(tmp_path, names=tmp_path / "net.pt")
+    assert states.naming == "net.pt"
+    assert_right(states, net)
+    torch.save({"model": net.state_dict(), "epoch": 3}, tmp_path / "last.ckpt")
+    assert_right(capture.load(tmp_path, names=tmp_path / "last.ckpt"), net)
+    # Running averages of batch norms have the shape of weights, and are none.
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.AdamW(net.parameters())
+    net(torch.randn(3, 4)).square().sum().backward()
+    optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    names = capture.load(tmp_path, names=tmp_path / "net.pt").parameters()
+    assert names == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
+    with pytest.raises(BadValueError) as caught:
+        capture.load(tmp_path, names=tmp_path / "latin.txt")
+    assert str(caught.value) == (
+        f"names={str(tmp_path / 'latin.txt')!r} cannot be read (it is not text in UTF-8); "
+        "expected a file of a model, or a text file with one name per line"
+    )
+
+
 def test_names_in_a_text_file(tmp_path: Path) -> None:
     net = checkpoint(tmp_path)
     path = tmp_path / "names.txt"

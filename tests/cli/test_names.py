@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from qmaps.cli import main
 from qmaps.cli.output import progress
 from qmaps.errors import printable
+from tests.cli.conftest import NAMES, SHAPES
 from tests.helpers import examples
 
 PAIR = "--spec 'B128/DE@4s + B128/DE-0@4u'"
@@ -63,6 +64,30 @@ def test_names_that_do_not_go_with_the_states(call, tmp_path: Path) -> None:
     code, _, err = call(f"figures --names names.txt --out {out}")
     assert (code, err) == (2, "error: names='names.txt' needs a checkpoint\n")
     assert not out.exists()
+
+
+def test_why_there_are_no_names_is_said_before_the_code(call, tmp_path: Path) -> None:
+    code, out, _ = call(f"recommend optimizer.pt --steps 2 --bits 8.3 {PAIR} --out {tmp_path}")
+    assert code == 0
+    assert 0 < out.index("; --names gives them") < out.index("optimizer = AdamW(")
+
+
+def test_lint_takes_the_names_that_the_others_take(call, place: Path, tmp_path: Path) -> None:
+    saved = torch.load(place / "optimizer.pt")
+    saved["state"][2]["exp_avg"][0, 0] = float("nan")
+    torch.save(saved, tmp_path / "optimizer.pt")
+    torch.save(dict(zip(NAMES, map(torch.zeros, SHAPES), strict=True)), tmp_path / "model.pt")
+    for names, name in (
+        ("", "group0.param2"),
+        (f"--names {tmp_path}/model.pt", NAMES[2]),
+        (f"--names {place}/names.txt", NAMES[2]),
+    ):
+        code, out, _ = call(f"lint {tmp_path}/optimizer.pt {names} --json")
+        assert (code, json.loads(out)[0]["parameter"]) == (1, name)
+    assert call(f"lint states --names {tmp_path}/model.pt")[0] == 2
+    (tmp_path / "names.txt").write_bytes(b"\xe9")
+    code, _, err = call(f"lint optimizer.pt --names {tmp_path}/names.txt")
+    assert (code, err.count("\n"), "(it is not text in UTF-8)" in err) == (2, 1, True)
 
 
 HOSTILE = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -216,6 +217,28 @@ def test_flashoptim_states() -> None:
     assert v.scales[0].view(torch.int16).tolist() == SECOND_SCALES
     assert (m.codes() - 127).tolist() == FIRST_CODES
     assert v.codes().tolist() == SECOND_CODES
+
+
+@pytest.mark.parametrize(
+    ("size", "stored", "exact", "share"),
+    [
+        (1.0, "B32xf16/softsign@8s", "B32/softsign@8s", 0.007),
+        (1.0, "B32xf16sq/sqrt@8u", "B32/sqrt@8u", 0.014),
+        (1e-6, "B32xf16/softsign@8s", "B32/softsign@8s", 0.26),
+        (1e-6, "B32xf16sq/sqrt@8u", "B32/sqrt@8u", 0.44),
+    ],
+)
+def test_codes_that_differ_from_flashoptims(
+    size: float, stored: str, exact: str, share: float
+) -> None:
+    """FlashOptim divides by the scale before it is rounded, as with scales in float32."""
+    x = torch.randn(131072, generator=torch.Generator().manual_seed(0)) * size
+    x = x if stored.endswith("s") else x.square()
+    ours, theirs = (qmaps.quantizer(spec).quantize(x) for spec in (stored, exact))
+    assert float((ours.codes() != theirs.codes()).float().mean()) == pytest.approx(share, rel=0.1)
+    theirs = replace(ours, packed=theirs.packed)
+    mine, other = ((t.dequantize() - x).abs().mean() for t in (ours, theirs))
+    assert mine < other
 
 
 def test_codes_are_of_the_stored_scale() -> None:

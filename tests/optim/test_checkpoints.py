@@ -268,6 +268,23 @@ def test_overrides_stay_where_the_checkpoint_has_none_and_a_warning_says_where_n
     assert optimizer.quantizer_of("exp_avg", weight, optimizer.param_groups[0]).map.bits == 4
 
 
+@pytest.mark.parametrize("library", ["bitsandbytes", "torchao"])
+def test_quantized_states_of_other_libraries_are_for_qmaps_convert(library: str) -> None:
+    optim = pytest.importorskip(f"{library}.optim")
+    net = nn.Linear(128, 128)
+    theirs = optim.AdamW8bit(net.parameters())
+    net(torch.ones(1, 128)).sum().backward()
+    with torch.compiler.set_stance("force_eager"):  # compiling takes half a minute
+        theirs.step()
+    with pytest.raises(BadValueError) as caught:
+        AdamW8bit(net.parameters()).load_state_dict(theirs.state_dict())
+    assert str(caught.value) == (
+        f"state_dict has quantized states of {library}; convert its file with qmaps convert FILE "
+        "NEW --to qmaps, or the dict with "
+        "qmaps.capture.conversion.convert_state_dict(state_dict, 'qmaps')"
+    )
+
+
 MINE = qmaps.quantizer(
     "B64/mine@3s", codebooks=[qmaps.Codebook([-1, -0.25, 0, 0.25, 1], label="mine")]
 )

@@ -36,6 +36,24 @@ def test_the_sign_of_odd_values() -> None:
     assert str(optimizer.state[p]["exp_avg"][2:5].tolist()) == "[inf, -inf, nan]"
 
 
+def test_rounded_to_the_nearest_the_momentum_stops_where_gradients_vary_little() -> None:
+    def trained(make: type[Lion], **options: object) -> float:
+        draw = torch.Generator().manual_seed(0)
+        a = torch.randn(256, 64, generator=draw) / 8
+        y = a @ torch.randn(64, 96, generator=draw)
+        weight = nn.Parameter(torch.zeros(64, 96))
+        optimizer = make([weight], **options)
+        for number in range(500):
+            optimizer.param_groups[0]["lr"] = 0.01 * (1 - number / 500)
+            weight.grad = a.T @ (a @ weight.detach() - y) * (2 / y.numel())
+            optimizer.step()
+        return float((a @ weight.detach() - y).square().mean())
+
+    exact = trained(Lion)
+    assert trained(Lion8bit) > 10 * exact
+    assert trained(Lion, state_quantizers={"exp_avg": "B256/DE@8s+sr"}) < 1.1 * exact
+
+
 def test_specs_of_fixed_widths() -> None:
     for cls, spec in ((Lion8bit, "B256/DE@8s"), (Lion4bit, "B128/DE@4s+sr")):
         assert cls([torch.zeros(1)]).param_groups[0]["state_quantizers"] == {"exp_avg": spec}

@@ -10,7 +10,6 @@ from typing import Any
 
 from qmaps.capture.conversion import folder
 from qmaps.capture.conversion import like as template
-from qmaps.capture.conversion.formats import know
 from qmaps.capture.conversion.formats.base import Wanted
 from qmaps.capture.conversion.report import Report
 from qmaps.capture.conversion.state_dict import convert_state_dict
@@ -162,18 +161,9 @@ def _loaded(path: Path, *, captured: bool = False) -> Any:
         with damage(path):
             state_dicts = in_memory(reader.read(path))
         return state_dicts[0] if len(state_dicts) == 1 else state_dicts
-    know_classes(path)
     loaded = load_safely(path)
     state_dicts_in(loaded, path)  # raises where there is none
     return loaded
-
-
-def know_classes(path: Path) -> None:
-    """Let ``torch.load`` know the classes of formats that a file names; nothing is loaded."""
-    try:
-        know(checkpoint.unknown_classes(path))
-    except BadValueError as error:
-        raise CaptureError(f"{str(path)!r}: {error}") from None
 
 
 def _replaced(loaded: Any, convert: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:

@@ -15,14 +15,16 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.capture import saved
-from qmaps.capture.conversion.file import know_classes
+from qmaps.capture.collect import collect
 from qmaps.capture.conversion.form import State
 from qmaps.capture.conversion.formats import Format
 from qmaps.capture.conversion.state_dict import recognized
+from qmaps.capture.decoded import decoded
 from qmaps.capture.lint.checks import checked
 from qmaps.capture.lint.finding import ERROR, LEVELS, NOTE, WARNING, Finding
 from qmaps.capture.load import load
-from qmaps.capture.saved import Listed
+from qmaps.capture.saved import Names
+from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, CaptureError, QmapsError, one_line
 from qmaps.optim.choice import Choices
 from qmaps.storage.files import exists
@@ -32,7 +34,7 @@ Parameter = tuple[str, dict[str, State], dict[str, str], list[Finding]]
 
 
 def lint_file(
-    path: str | os.PathLike[str], *, step: int | None = None, names: Listed = None
+    path: str | os.PathLike[str], *, step: int | None = None, names: Names = None
 ) -> list[Finding]:
     """Find problems of the optimizer states in a checkpoint.
 
@@ -83,7 +85,7 @@ def lint_file(
     if not exists(source):
         raise CaptureError(f"{str(source)!r} does not exist")
     if step is not None or source.is_dir() or source.suffix == ".safetensors":
-        parameters = _captured(source, step)
+        parameters = _captured(source, step, names)
     else:
         parameters = _saved(source, names)
     findings: list[Finding] = []
@@ -104,20 +106,21 @@ def lint_file(
     return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
-def _captured(source: Path, step: int | None) -> Iterator[Parameter]:
+def _captured(source: Path, step: int | None, names: Names) -> Iterator[Parameter]:
     """The states of a capture."""
-    states = load(source, step=step)
+    states = load(source, step=step, names=names)
     for name in states.parameters():
         tensors = {state: states.tensor(name, state, check=False) for state in states.states(name)}
         yield name, dict(tensors), dict.fromkeys(tensors, "this capture"), []
 
 
-def _saved(source: Path, names: Listed) -> Iterator[Parameter]:
+def _saved(source: Path, names: Names) -> Iterator[Parameter]:
     """The states of a checkpoint; those that are damaged are left out."""
-    know_classes(source)
     state_dicts = saved.state_dicts_in(saved.load_safely(source), source)
     slots = saved.slots_of(state_dicts, source)
     labels = saved.labels_of(slots, names, source)
+    tensors = [_tensors(state) for _, _, state in slots]
+    labels, _ = saved.named_by(names, labels, state_dicts, tensors, source)
     if not any(state for _, _, state in slots):
         raise CaptureError(f"{str(source)!r} is an optimizer checkpoint that holds no states")
     formats = [
@@ -135,6 +138,14 @@ def _saved(source: Path, names: Listed) -> Iterator[Parameter]:
             for name, value in states.items()
         }
         yield label, states, kinds, [*findings, *_other_quantizers(label, states, group, state)]
+
+
+def _tensors(state: Mapping[Any, Any]) -> dict[str, Lazy]:
+    """The states of a parameter, from which its shape is known; none if they are damaged."""
+    try:
+        return collect(decoded(state)).tensors
+    except DAMAGE:
+        return {}
 
 
 def _read(

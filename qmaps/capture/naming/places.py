@@ -24,6 +24,11 @@ FILES = (
 )
 """Names of a model's file in a checkpoint's folder, in the order of preference."""
 
+WRAPPERS = ("state_dict", "model_state_dict", "model")
+"""Keys of the model's state_dict in larger files."""
+
+STATISTICS = ("running_mean", "running_var")
+
 
 def names_in_text(path: Path) -> list[str]:
     """Return the names in a text file: one on each line, empty lines left out.
@@ -35,7 +40,7 @@ def names_in_text(path: Path) -> list[str]:
         BadValueError: the file cannot be read, or has no name.
     """
     try:
-        names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        names = [line.strip() for line in content_of(path).decode("utf-8").splitlines()]
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise BadValueError(
@@ -61,7 +66,8 @@ def by_place(place: Path, groups: Sequence[Group]) -> tuple[list[str], str]:
     path = _file(place)
     held = dict(_held(path))
     reason = f"{path.name} keeps no order of parameters, and "
-    if ".bin" in path.suffixes:  # torch keeps the order of what it saves
+    # torch keeps the order of what it saves.
+    if path.suffix not in (".safetensors", ".json") or ".bin" in path.suffixes:
         try:
             return fitted(Known(path.name, held), groups), path.name
         except Unnamed as error:  # a model tells what a list of names does not
@@ -114,10 +120,14 @@ def _in_torch_file(path: Path) -> Iterator[tuple[str, Shape]]:
     loaded = checkpoint.load(path, mmap=True)
     if not isinstance(loaded, Mapping):
         raise ValueError
+    state_dict = next((loaded[n] for n in WRAPPERS if isinstance(loaded.get(n), Mapping)), loaded)
     seen: set[tuple[int, int, Shape]] = set()
-    for name, tensor in loaded.items():
+    for name, tensor in state_dict.items():
         if not (isinstance(name, str) and isinstance(tensor, Tensor)):
             raise ValueError
+        prefix, _, last = name.rpartition(".")
+        if last in STATISTICS and f"{prefix}.num_batches_tracked".lstrip(".") in state_dict:
+            continue  # of batch norms; no parameters
         shape = tuple(tensor.shape)
         # Tied parameters share memory; the optimizer has the first of them.
         key = (tensor.untyped_storage().data_ptr(), int(tensor.storage_offset()), shape)

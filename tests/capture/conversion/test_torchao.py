@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import torch
 from torch import Tensor
 
 import qmaps
+from qmaps import capture
 from qmaps.capture.conversion import convert_file, convert_state_dict
+from qmaps.cli import main
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.optim import AdamW, AdamW8bit
 from tests.capture.conversion.nets import resumed, trained
@@ -182,6 +185,22 @@ def test_a_file_of_torchao_is_read_by_a_process_that_has_not_imported_it(tmp_pat
         check=False,
     )
     assert done.stdout == "torchao\n", done.stderr
+
+
+def test_a_file_of_torchao_is_captured_as_what_it_decodes_to(tmp_path: Path) -> None:
+    _, adam = trained(ao.AdamW8bit)
+    torch.save(adam.state_dict(), tmp_path / "in.pt")
+    states = capture.load(tmp_path / "in.pt")
+    expected = adam.state_dict()["state"][0]["exp_avg_sq"].dequantize()
+    assert states.tensor("0.weight", "exp_avg_sq").equal(expected)
+    assert states.quantized() == ["0.weight"]  # the others are small
+    recommend = ["recommend", str(tmp_path / "in.pt"), "--steps", "2", "--bits", "9", "--spec"]
+    with pytest.raises(SystemExit), redirect_stdout(io.StringIO()) as out:
+        main([*recommend, "B256/DE@8s + B256/DE-0@8u", "--out", str(tmp_path)])
+    assert (
+        "states of 1 of 4 parameters are quantized in the checkpoint already; errors are those of "
+        "quantizing the decoded values again\n"
+    ) in out.getvalue()
 
 
 def test_a_file_of_torchao_without_torchao(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
