@@ -55,6 +55,11 @@ def up_to(bits: float) -> float:
     return next((limit for limit in LIMITS if bits <= limit), math.inf)
 
 
+def moves(pair: Pair) -> bool:
+    """True if the pair moves weights whose gradient is always 0, as pruning masks have it."""
+    return pair.first is not None and not (pair.first.map.counted or pair.first.keeps_zero)
+
+
 def diagnostic(pair: Pair) -> bool:
     """True if a pair only serves to compare: a moment in 32 bits, or a map fitted to the data."""
     members = (pair.first, pair.second)

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
-from qmaps.analyze.recommend.candidates import FULL
+from qmaps.analyze.recommend.candidates import FULL, moves
 from qmaps.analyze.recommend.loss import SCALE
 from qmaps.analyze.recommend.verdict import UNMEASURED
 from qmaps.errors import printable
@@ -94,11 +94,14 @@ class Recommendation:
         notes = [SIMULATED] * (self.gradients != "recorded")
         notes += [f"Step {step} is early: {FEW}"] * (step < EARLY)
         unsafe = (rows["verdict"] == "unsafe") & ~in_32_bits
+        loses_zero = {pair.spec for pair in map(Pair.parse, set(rows["quantizer"])) if moves(pair)}
         stalled = "moments did not follow the exact ones within the replay in"
         named = {
             "Not measured: the replayed rows have no updates in": rows["verdict"] == UNMEASURED,
             "Zero points: second moments decode to 0 where first moments do not in":
                 rows["zero_point_share"] > 0,
+            "Not for masked weights: a weight whose gradient is always 0 would move in":
+                rows["quantizer"].isin(loses_zero),
             f"Slow states: most first {stalled}": rows["stalled_share_first"] > HALF,
             f"Slow states: most second {stalled}": rows["stalled_share_second"] > HALF,
             "States stay in 32 bits in": in_32_bits,

@@ -334,6 +334,13 @@ def test_what_is_not_measured_or_unsafe_is_named() -> None:
         assert note in str(found)
 
 
+def test_pairs_that_move_masked_weights_are_named(states: CapturedStates) -> None:
+    note = "Not for masked weights: a weight whose gradient is always 0 would move in"
+    moving = recommend(states, candidates=["B64/linear@4s+sr + B128/DE-0@4u"], bits=8)
+    assert f"{note} a[0], b, c." in moving.notes
+    assert not any(note in text for text in recommend(states, candidates=[FOUR], bits=8).notes)
+
+
 def test_the_code_has_the_parameter_groups_of_the_run(tmp_path: Path) -> None:
     torch.manual_seed(0)
     block = torch.nn.Sequential(torch.nn.Linear(80, 80), torch.nn.LayerNorm(80))
