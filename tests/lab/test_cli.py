@@ -195,7 +195,7 @@ def test_a_recommendation_is_printed_and_written(states: Path, tmp_path: Path, c
     for text in ("up to 4.3 bits per element", "more than 8.3 bits", "(8bit)", "(diagnostic)",
                  "best up to 2.3 bits: none", f"best up to 8.3 bits: {pairs[1]}",
                  "states: 14,632 bytes, 57,600 in 32 bits; 8.13 bits per element",
-                 "gradients were not recorded; they were simulated from the moments",
+                 "Gradients were not recorded; they were simulated with the mean and variance",
                  "optimizer = AdamW( model.named_parameters(), state_quantizers={",
                  str(run / "recommend" / "choice.json")):  # fmt: skip
         assert text in printed
@@ -206,7 +206,7 @@ def test_a_recommendation_is_printed_and_written(states: Path, tmp_path: Path, c
     code, out, _ = call(f"report {run} --json", capsys)  # of a recommendation alone
     assert code == 0
     page = (run / "report.html").read_text()
-    for text in ("gradients were not recorded", f"<b>{pairs[1]}</b>", "14.3 KiB", "75% saved"):
+    for text in ("Gradients were not recorded", f"<b>{pairs[1]}</b>", "14.3 KiB", "75% saved"):
         assert text.lower() in page.lower()
     code, out, _ = call(f"{command} --bytes 8000 --json", capsys)
     about = json.loads(out)
