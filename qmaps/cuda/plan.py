@@ -3,8 +3,8 @@
 The host waits for nothing. Step counts and step scalars are computed on the device
 (``src/begin.cuh``). Addresses of gradients and hyper-parameters are passed as arguments of launches
 where they have changed. A step can therefore be recorded in a CUDA graph, after one step outside
-it. Dithered states are an exception, for the host notes the key of each encoding, and so is
-`reset_every`, for `qmaps.optim.resets` reads the step counters.
+it. Dithered states are an exception, because the host records the RNG key of each encoding,
+and so is `reset_every`, because `qmaps.optim.resets` reads the step counters.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ def replay_updates(frame: pd.DataFrame) -> Figure:
     Pairs stand in the frame's order, from the top. The panels show the share of the exact descent
     along the next gradient (progress), how far from the exact parameters the updates lead
     (displacement error), how far along their way (displacement gain), the share of updates that
-    exact Adam cannot make (explosions), and of second moments that became 0 under a first moment
-    that is not (zero points). Exact updates have a progress and a gain of 1. Both stand at the edge
+    exact Adam cannot make (explosions), and of elements where v became 0 and m did not (zero
+    points). Exact updates have a progress and a gain of 1. Both stand at the edge
     outside -0.5 to 2, and errors above 100. What is no finite number is left out.
 
     Args:

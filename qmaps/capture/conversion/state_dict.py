@@ -44,7 +44,7 @@ def convert_state_dict(
             them; for qmaps also another preset, or a dict from state names to specs. None keeps
             codes where the target can hold them, and encodes a checkpoint in 32 bits in 8 bits,
             unless the target is torch or both sides are qmaps.
-        zeros: what to do with second moments that decode to 0 under a first moment that does not.
+        zeros: treatment of elements where v decodes to 0 and m does not.
             "raise" gives them the smallest positive value that their codebook and scale have;
             "leave" keeps them. See `qmaps.capture.conversion.zeros`.
         source: the format of `state_dict`; found out if left out.

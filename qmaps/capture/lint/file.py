@@ -44,8 +44,8 @@ def lint_file(
       range or because a scale is not finite,
     - ``nonfinite``, ``negative``, ``shape`` (errors): NaN and infinity, negative second moments,
       moments of different shapes,
-    - ``zeroed`` (an error in float states, a warning in quantized ones): second moments that are 0
-      under a first moment that is not. The true value cannot be 0; saving in float16, for example,
+    - ``zeroed`` (an error in float states, a warning in quantized ones): v is 0 where m
+      is not. The true value cannot be 0; saving in float16, for example,
       makes 0 of everything below 3e-8. The next update may be m / eps,
     - ``dead-rows`` (a warning): rows of a second moment that are all 0, with an all-zero first
       moment if there is one: no gradient has reached them,

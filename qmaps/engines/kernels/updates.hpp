@@ -2,7 +2,7 @@
 
 QMAPS_INLINE float adam_update(float m, float v, float eps) { return m / (root_of(v) + eps); }
 
-// Whether a second moment decodes to 0, though it is not, under a first moment that does not.
+// True if v decodes to 0, though it is not 0, and m does not.
 QMAPS_INLINE bool collapsed(float m, float v, float exact_v) {
     return exact_v != 0.0f && v == 0.0f && m != 0.0f;
 }

@@ -216,8 +216,8 @@ def _zero_point(frame: Errors) -> Claim:
     return Claim(
         "At 4 bits B128/DE on the second moment collapses at zero; DE-0 and linear do not",
         (collapse > 0, removed, worse),
-        f"{percent(collapse)} of the second moments decode to 0 under a first moment that "
-        f"does not, and multiply the mean error by {number(factor)} against DE-0.",
+        f"{percent(collapse)} of the second moments decode to 0 where the first moment does not, "
+        f"and multiply the mean error by {number(factor)} against DE-0.",
         source="4-bit optimizers, section 4.1, figure 3, table 1",
         table={
             "second moment (first: B128/DE@4s)": list(seconds),

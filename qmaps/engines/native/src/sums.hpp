@@ -46,7 +46,7 @@ struct UpdateSums {
     double absolute = 0;          // of errors |u - w|, each rounded to float32
     double relative = 0;          // of |u - w| / |u| where u is not 0, the same
     std::int64_t nonzero = 0;     // u is not 0
-    std::int64_t collapsed = 0;   // v decodes to 0, though it is not, under a first moment that does not
+    std::int64_t collapsed = 0;   // v decodes to 0, though it is not 0, and m does not
 };
 
 // Numbers of errors by bin, in two tables for the same reason.
