@@ -13,7 +13,7 @@ from torch import Tensor
 from qmaps.capture.snapshot import DTYPES, Lazy
 from qmaps.engines.dense import unsupported_reason
 from qmaps.engines.masters import REMAINDER
-from qmaps.engines.step import NUMBERS
+from qmaps.engines.step import COUNTS
 
 
 @dataclass
@@ -109,10 +109,10 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _number(name: str, value: Any) -> float | None:
     if isinstance(value, (bool, int, float)):
         return value
-    if name in NUMBERS and isinstance(value, Lazy) and math.prod(value.shape) == 1:
+    if name in COUNTS and isinstance(value, Lazy) and math.prod(value.shape) == 1:
         value = value.read()
     readable = isinstance(value, Tensor) and not unsupported_reason(value)
-    if name in NUMBERS and readable and value.numel() == 1:
+    if name in COUNTS and readable and value.numel() == 1:
         number: float = value.item()
         return number
     return None

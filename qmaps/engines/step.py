@@ -37,7 +37,10 @@ RESET = "reset_step"
 PRODUCT = "mu_product"
 """The product of NAdam's momenta so far, among a parameter's states: float32, as torch has it."""
 
-NUMBERS = ("step", RESET, PRODUCT)
+COUNTS = ("step", RESET)
+"""States that count steps."""
+
+NUMBERS = (*COUNTS, PRODUCT)
 """States that are single numbers, which shards have whole."""
 
 FACTORED = "factored"

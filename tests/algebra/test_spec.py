@@ -105,7 +105,7 @@ NORMS = (
          "spec='B8x8x8/DE@4s': B8x8 cannot be followed by 'x8'; 'x8' follows the name of "
          "one normalizer"),
         ("tensor/linear0(a=1)@4s",
-         "spec='tensor/linear0(a=1)@4s': unknown field 'a' of linear0; allowed are no fields"),
+         "spec='tensor/linear0(a=1)@4s': unknown field 'a' of linear0; allowed are full"),
         ("tensor/quantile(midpoints=2)@4s",
          "spec='tensor/quantile(midpoints=2)@4s': midpoints='2' must be true or false"),
         ("tensor/static-tree(tree_bits=4,tree_bits=5)@8s",

@@ -166,7 +166,7 @@ def test_what_seeds_can_tell() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_trains_in_32_bits_and_in_few(family: str) -> None:
-    work = replace(WORK, lr=0.1, steps=4) if family == "Momentum" else WORK
+    work = replace(WORK, lr=0.1, steps=4) if family in ("Momentum", "optim.LARS") else WORK
     group = Group("tiny", work, family, n=2 if family == "LPMM-SGDM" else 1)
     full = group.baseline(1.0, 0).run()
     assert full["quantizer"] == FULL

@@ -95,7 +95,7 @@ FIRST = [
     ({"lr": 1j}, BadTypeError, "lr=1j must be a number"),
     ({"lr": 10**400}, BadValueError, "lr=<int of 1329 bits> is too large for a float"),
     ({"lr": -math.inf}, BadValueError, "lr=-inf must be at least 0"),
-    ({"lr": torch.ones(2, 3)}, BadTypeError, "lr=<float32 tensor of shape (2, 3)> must be a "
+    ({"lr": torch.ones(2, 3)}, BadValueError, "lr=<float32 tensor of shape (2, 3)> must be a "
      "number, or a tensor that holds one real number"),
     ({"lr": Hostile()}, BadTypeError, "lr=<Hostile instance at 0x..> must be a number"),
     ({"betas": 0.9}, BadTypeError, "betas=0.9 must be two numbers"),
