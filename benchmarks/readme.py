@@ -16,7 +16,7 @@ import pandas as pd
 
 from benchmarks.judges import minus_full
 from benchmarks.markdown import markdown
-from qmaps.optim.presets import PRESETS
+from qmaps.optim.presets import pair_of
 from qmaps.storage.files import write_text
 
 ROOT = Path(__file__).parents[1]
@@ -46,13 +46,6 @@ def speed() -> list[str]:
     )
 
 
-def preset_pair(name: str) -> str:
-    """The pair of specs of a preset, as the tables of losses write it."""
-    preset = PRESETS[name]
-    specs = preset.specs(("signed", "unsigned"), ("signed",))
-    return " + ".join(str(spec) for spec in specs.values())
-
-
 def losses() -> pd.DataFrame:
     """Final loss of each preset minus that of 32 bits, per model.
 
@@ -62,7 +55,7 @@ def losses() -> pd.DataFrame:
     judged = pd.read_csv(REPORTS / "judges.csv")
     more = pd.read_csv(REPORTS / "two-bits.csv")
     rows = pd.concat([judged, more[more["beta"] == 0.9]])
-    presets = {preset_pair(name): name for name in SHOWN}
+    presets = {pair_of(name).spec: name for name in SHOWN}
     rows = rows[rows["quantizer"].isin(presets)].assign(
         preset=lambda frame: frame["quantizer"].map(presets)
     )

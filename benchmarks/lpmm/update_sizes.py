@@ -151,17 +151,7 @@ class Underflow:
             }
             for seen in self._seen
         ]
-        columns = [
-            "parameter",
-            "step",
-            "numel",
-            "bin_change",
-            "wanted_change",
-            "updated",
-            "underflow",
-            "moved",
-        ]
-        return pd.DataFrame(rows, columns=columns)
+        return pd.DataFrame(rows, columns=RATIOS)
 
     def distribution(self, steps: Iterable[int] | None = None) -> pd.DataFrame:
         """How the magnitudes of updates are distributed in units of delta, per parameter.
