@@ -52,7 +52,7 @@ def test_a_rule_as_its_header_declares_it() -> None:
         takes_norms=True,
         factoring=Factoring.PRODUCT,
     )
-    assert scalar_names("adam")[:3] == ("weight_decay", "beta1", "beta2")
+    assert scalar_names("adam")[:3] == ("decay", "weight_decay", "beta1")
     assert scalar_names("adamw") == scalar_names("adamw_factor") == (
         "decay", "beta1", "beta2", "step_size", "root_correction", "eps", "sign", "rest1", "rest2",
     )  # fmt: skip
@@ -73,12 +73,12 @@ def test_the_compiled_module_has_the_rules_of_the_headers() -> None:
     [
         (
             lambda row: (*row[:2], row[2].replace("beta1, beta2", "beta2, beta1"), *row[3:]),
-            "rule 'adam' with states 'exp_avg exp_avg_sq' has scalar 1 'beta2' in the module and "
-            "scalar 1 'beta1' in its header",
+            "rule 'adam' with states 'exp_avg exp_avg_sq' has scalar 2 'beta2' in the module and "
+            "scalar 2 'beta1' in its header",
         ),
         (
             lambda row: (*row[:2], f"{row[2]}, more", *row[3:]),
-            "rule 'adam' with states 'exp_avg exp_avg_sq' has scalar 9 'more' in the module and "
+            "rule 'adam' with states 'exp_avg exp_avg_sq' has scalar 10 'more' in the module and "
             "nothing in its header",
         ),
         (
