@@ -14,8 +14,8 @@ from qmaps.errors import BadValueError
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
-from qmaps.optim.entries import label_of
 from qmaps.optim.nonfinite import bad_scales
+from qmaps.optim.records import label_of
 from qmaps.optim.saved_states import check_form
 from qmaps.optim.terms import check_int
 
@@ -217,7 +217,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     ) -> QuantizedTensor:
         """A saved gradient, if it is one of the parameter's."""
         total = from_plain(saved["total"])
-        label = label_of(self, number)
+        label = label_of(self.param_groups, number)
         a = ours[number].accumulating() if number in ours else None
         if a is None:
             raise BadValueError(

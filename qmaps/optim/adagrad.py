@@ -12,8 +12,8 @@ from qmaps.engines.step_scalars import Slowing, StepScalar
 from qmaps.errors import BadValueError, shown
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
-from qmaps.optim.entries import with_gradients
 from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.records import with_gradients
 from qmaps.optim.terms import ascent, check_at_least_0, coupled
 
 
@@ -100,7 +100,7 @@ class Adagrad(QuantizedOptimizer):
         """
         blank = not self.state and all(float(group["lr"]) == 0 for group in self.param_groups)
         loss = super().step(closure)
-        if blank and not any(bool(entry[3].any()) for entry in with_gradients(self)):
+        if blank and not any(bool(entry[3].any()) for entry in with_gradients(self.param_groups)):
             for state in self.state.values():
                 state["step"].zero_()
         return loss

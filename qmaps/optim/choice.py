@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -232,19 +232,17 @@ class Choices:
         return {**self.__dict__, "_names": {}}
 
 
-def settings_key(group: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A copy of everything in a group that its choices depend on; equal copies, equal choices.
+def choice_settings(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Everything that choices in these groups depend on: equal settings, equal choices.
 
     Marks of parameters are represented by the number of marks that were ever set, so that a step
     need not look at each parameter.
     """
-    return (
-        _marks,
-        group["quantize"],
-        group["min_quantized_size"],
-        dict(group["state_quantizers"]),
-        {pattern: dict(specs) for pattern, specs in group["overrides"].items()},
-    )
+    values: list[Any] = [_marks]
+    for group in groups:
+        values += group["quantize"], group["min_quantized_size"]
+        values += group["state_quantizers"], group["overrides"]
+    return values
 
 
 def check_patterns(groups: Sequence[Mapping[str, Any]]) -> None:

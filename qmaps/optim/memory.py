@@ -16,7 +16,7 @@ from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.shards import local
 from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
 from qmaps.maps import _html
-from qmaps.optim.sharding import local_shapes
+from qmaps.optim.records import ParameterRecord, StateRecord, records
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
@@ -147,55 +147,60 @@ def memory(optimizer: QuantizedOptimizer) -> Memory:
     rows = []
     numel = whole = 0
     seen: set[Tensor] = set()
-    for number, group in enumerate(optimizer.param_groups):
-        for index, param in enumerate(group["params"]):
-            if param in seen:  # a parameter that is listed twice has its states once
-                continue
-            seen.add(param)
-            state = optimizer.state.get(param, {})
-            there = [name for name in optimizer.state_names if name in state]
-            # What never gets a gradient never gets a state.
-            if not (there or MASTER in state or REMAINDER in state) and not param.requires_grad:
-                continue
-            names = group.get("param_names")
-            name = names[index] if names else f"group {number}, number {index}"
-            numel += local(param).numel()
-            shapes = local_shapes(optimizer, param, group)
-            for state_name in optimizer.state_names:
-                if state_name in shapes or state_name in there:
-                    row = _row(optimizer, name, param, group, state_name, state.get(state_name))
-                    rows.append(row)
-                    whole += 4 * math.prod(shapes.get(state_name, local(param).shape))
-            for row in _master_rows(name, param, group, state):
-                rows.append(row)
-                whole += 4 * local(param).numel()
+    for record in records(optimizer):
+        param, group = record.param, record.group
+        if param in seen:  # a parameter that is listed twice has its states once
+            continue
+        seen.add(param)
+        state = optimizer.state.get(param, {})
+        stored = [name for name in optimizer.state_names if name in state]
+        # What never gets a gradient never gets a state.
+        if not (stored or MASTER in state or REMAINDER in state) and not param.requires_grad:
+            continue
+        numel += local(param).numel()
+        planned = {one.name: one for one in record.states()}
+        for name in optimizer.state_names:
+            if name in planned or name in stored:
+                rows.append(_row(record, name, planned.get(name), state.get(name)))
+                shape = planned[name].shape if name in planned else local(param).shape
+                whole += 4 * math.prod(shape)
+        for row in _master_rows(_name(record), param, group, state):
+            rows.append(row)
+            whole += 4 * local(param).numel()
     return Memory(tuple(rows), numel, sum(row.nbytes for row in rows), whole)
 
 
+def _name(record: ParameterRecord) -> str:
+    """Name of a parameter, or the place of one without a name."""
+    groups = record.optimizer.param_groups
+    number = next(n for n, group in enumerate(groups) if group is record.group)
+    position = record.number - sum(len(group["params"]) for group in groups[:number])
+    names = record.group.get("param_names")
+    return names[position] if names else f"group {number}, number {position}"
+
+
 def _row(
-    optimizer: QuantizedOptimizer,
+    record: ParameterRecord,
     name: str,
-    param: Tensor,
-    group: dict[str, Any],
-    state: str,
+    planned: StateRecord | None,
     value: Tensor | QuantizedTensor | None,
 ) -> StateMemory:
-    choice = optimizer.choice_of(state, param, group)
-    q, why = choice.quantizer, choice.why
-    shape = tuple(param.shape)
-    spec = None if q is None else q.spec
+    """The row of a state; `planned` is None if the next step does not use it."""
+    spec, why = None, "no longer used"
+    if planned is not None:
+        spec, why = planned.quantizer and planned.quantizer.spec, planned.why
     if value is None:
-        own = local_shapes(optimizer, param, group)[state]
-        nbytes = 4 * math.prod(own) if q is None else q.nbytes(own)
+        assert planned is not None
+        q = planned.quantizer
+        nbytes = 4 * math.prod(planned.shape) if q is None else q.nbytes(planned.shape)
     else:
         nbytes = value.nbytes
-        there = value.quantizer.spec if isinstance(value, QuantizedTensor) else None
-        if state not in optimizer.state_shapes(param, group):
-            spec, why = there, "no longer used"
-        elif there != spec:
-            spec, why = there, f"{spec or '32 bits'} from the next step: {why}"
-    dtype = str(param.dtype).removeprefix("torch.")
-    return StateMemory(name, shape, dtype, state, spec, why, nbytes, value is None)
+        stored = value.quantizer.spec if isinstance(value, QuantizedTensor) else None
+        if planned is not None and stored != spec:
+            why = f"{spec or '32 bits'} from the next step: {why}"
+        spec = stored
+    shape, dtype = tuple(record.param.shape), str(record.param.dtype).removeprefix("torch.")
+    return StateMemory(_name(record), shape, dtype, name, spec, why, nbytes, value is None)
 
 
 def _master_rows(
@@ -209,14 +214,14 @@ def _master_rows(
         REMAINDER: remainder_dtype(param, group),
     }
     for kind, wanted_dtype in wanted.items():
-        there: Tensor | None = state.get(kind)
-        found = wanted_dtype if there is None else there.dtype
-        if found is None:
+        stored: Tensor | None = state.get(kind)
+        stored_dtype = wanted_dtype if stored is None else stored.dtype
+        if stored_dtype is None:
             continue
         why = f"master_weights={form!r}" if wanted_dtype is not None else "no longer used"
-        kept = None if kind == MASTER else str(found).removeprefix("torch.")
-        nbytes = found.itemsize * local(param).numel()
-        yield StateMemory(name, shape, dtype, kind, kept, why, nbytes, there is None)
+        shown = None if kind == MASTER else str(stored_dtype).removeprefix("torch.")
+        nbytes = stored_dtype.itemsize * local(param).numel()
+        yield StateMemory(name, shape, dtype, kind, shown, why, nbytes, stored is None)
 
 
 def _merged(blocks: Sequence[list[StateMemory]]) -> list[list[StateMemory]]:

@@ -18,7 +18,7 @@ from qmaps.engines.step import codes_of
 from qmaps.engines.threads import safe_after_fork
 from qmaps.errors import BadValueError, NonFiniteError, shown
 from qmaps.optim.checks import check_gradient
-from qmaps.optim.entries import Entry, label_of
+from qmaps.optim.records import Entry, ParameterRecord, label_of
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
@@ -53,12 +53,13 @@ def leaves_out(
     if not policies or (not skipping and "raise" not in policies):
         return False
     looked = [entry for entry in entries if entry[2]["nonfinite"] != "propagate"]
-    for entry in looked:
-        check_gradient(optimizer, entry)
+    for number, param, group, gradient in looked:
+        check_gradient(ParameterRecord(optimizer, number, param, group), gradient)
     leave_out = False
     for entry, (count, first) in zip(looked, bad_elements(looked), strict=True):
         if count and entry[2]["nonfinite"] == "raise":
-            raise _error(label_of(optimizer, entry[0]), entry[3], count, first)
+            label = label_of(optimizer.param_groups, entry[0])
+            raise _error(label, entry[3], count, first)
         leave_out = leave_out or count > 0
     return leave_out
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from qmaps.cuda.engine import recording
 from qmaps.engines.step import COUNTER, RESET
 from qmaps.errors import BackendError, BadValueError, shown
-from qmaps.optim.entries import Entry
+from qmaps.optim.records import Entry
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer

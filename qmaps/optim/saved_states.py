@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,8 @@ from qmaps.engines.step import COUNTER, NUMBERS, PRODUCT, RESET, codes_of
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, StateWarning, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import Choices, check_patterns, listed
-from qmaps.optim.entries import label_of
 from qmaps.optim.other_libraries import writer_of
-from qmaps.optim.sharding import rounding_key, state_dims, state_shard
+from qmaps.optim.records import ParameterRecord, records, state_dims
 from qmaps.optim.torch_options import TORCH_OPTIONS
 
 if TYPE_CHECKING:
@@ -106,27 +106,23 @@ def saved(optimizer: QuantizedOptimizer) -> dict[str, Any]:
     return {"state": state, "param_groups": groups, ABOUT: about(optimizer)}
 
 
-def take_in(
-    optimizer: QuantizedOptimizer, number: int, param: Tensor, group: dict[str, Any]
-) -> None:
+def take_in(record: ParameterRecord) -> None:
     """Convert a parameter's state that other code stored in the form of a state_dict.
 
     `torch.distributed.optim.ZeroRedundancyOptimizer` stores such states. Code that reads states
-    which it did not store itself calls this function first.
+    stored by others calls this function first.
     """
+    optimizer, param = record.optimizer, record.param
     state = optimizer.state.get(param)
     if isinstance(state, dict) and any(isinstance(value, dict) for value in state.values()):
-        with optimizer.choices.learning({number: state}):
-            label = label_of(optimizer, number)
-            read = read_state(optimizer, state, number, label, param, group)
-        optimizer.state[param] = read
+        with optimizer.choices.learning({record.number: state}):
+            optimizer.state[param] = read_state(record, state, record.label)
 
 
 def take_in_all(optimizer: QuantizedOptimizer) -> None:
     """`take_in` for all parameters."""
-    params = [(param, group) for group in optimizer.param_groups for param in group["params"]]
-    for number, (param, group) in enumerate(params):
-        take_in(optimizer, number, param, group)
+    for record in records(optimizer):
+        take_in(record)
 
 
 def read(
@@ -252,7 +248,7 @@ def _read(
             raise BadTypeError(
                 f"the state of {where} in state_dict must be a dict, got {type(saved).__name__}"
             )
-        states[param] = read_state(optimizer, saved, number, where, param, group)
+        states[param] = read_state(ParameterRecord(optimizer, number, param, group), saved, where)
     # States in the order of parameters, as training makes them.
     return groups, {param: states[param] for param, _ in own if param in states} | others
 
@@ -387,56 +383,46 @@ def _name(own: Sequence[tuple[Tensor, Group]], number: int) -> str:
     return f"parameter {names[position]!r}" if names else f"parameter number {number}"
 
 
-def read_state(
-    optimizer: QuantizedOptimizer,
-    saved: Mapping[str, Any],
-    number: int,
-    where: str,
-    param: Tensor,
-    group: Group,
-) -> State:
+def read_state(record: ParameterRecord, saved: Mapping[str, Any], where: str) -> State:
     """One parameter's state, quantized where the optimizer quantizes it.
 
     Args:
-        optimizer: the optimizer of the parameter; it is not changed.
+        record: the parameter, with the options to use; its optimizer is not changed.
         saved: the saved state, values by name; None values are left out.
-        number: the parameter's number in the optimizer, from 0 on.
-        where: how error messages name the parameter.
-        param: the parameter.
-        group: its parameter group, with the options to use.
+        where: name of the parameter in error messages.
 
     Returns:
-        The state as the optimizer keeps it: float32 tensors and `QuantizedTensor` on the
+        The state as the optimizer stores it: float32 tensors and `QuantizedTensor` on the
         parameter's device, and `step`. It shares no storage with `saved`.
 
     Raises:
         BadValueError, BadTypeError: a state is unknown, damaged, or of another shape or kind than
             the parameter needs.
     """
+    optimizer, param, group = record.optimizer, record.param, record.group
     state: State = {}
     shapes = optimizer.state_shapes(param, group)
-    given = {name: value for name, value in saved.items() if value is not None}
-    if "step" in given:
-        state["step"] = _step(given.pop("step"), where, on_host=optimizer.native_rule is None)
-    if RESET in given:
-        state[RESET] = _step(given.pop(RESET), where, on_host=True)
-    if PRODUCT in optimizer._numbers and PRODUCT in given:
-        state[PRODUCT] = _product(given.pop(PRODUCT), where)
-    if MASTER in given:
-        state[MASTER] = _master(given.pop(MASTER), where, param, group)
-    if REMAINDER in given:
-        state[REMAINDER] = _remainder(given.pop(REMAINDER), where, param, group)
-    shard = shard_of(param)
+    values = {name: value for name, value in saved.items() if value is not None}
+    if "step" in values:
+        state["step"] = _step(values.pop("step"), where, on_host=optimizer.native_rule is None)
+    if RESET in values:
+        state[RESET] = _step(values.pop(RESET), where, on_host=True)
+    if PRODUCT in optimizer._numbers and PRODUCT in values:
+        state[PRODUCT] = _product(values.pop(PRODUCT), where)
+    if MASTER in values:
+        state[MASTER] = _master(values.pop(MASTER), where, param, group)
+    if REMAINDER in values:
+        state[REMAINDER] = _remainder(values.pop(REMAINDER), where, param, group)
     read = {}
-    for name, value in given.items():
+    for name, value in values.items():
         # A number that the rule does not keep is in no shard.
-        number_alone = name not in optimizer.state_names and getattr(value, "ndim", None) == 0
-        its = None if number_alone else state_shard(optimizer, name, param, shard)
-        found = _value(value, name, where, its)
+        is_number = name not in optimizer.state_names and getattr(value, "ndim", None) == 0
+        part = None if is_number else record.part(name)
+        checked = _value(value, name, where, part)
         if name in optimizer.state_names:
-            _check_shape(found, name, where, param, tuple(shapes.get(name, param.shape)))
-        read[name] = _local(found, its)
-    with whole_of(shard):
+            _check_shape(checked, name, where, param, tuple(shapes.get(name, param.shape)))
+        read[name] = _local(checked, part)
+    with whole_of(record.shard):
         adopted = optimizer.adopted(read, local(param), group)
     for name, value in adopted.items():
         if name not in optimizer.state_names:
@@ -459,13 +445,12 @@ def read_state(
     for name in optimizer.state_names:
         if not isinstance(value := state.get(name), Tensor):
             continue
-        if (q := optimizer.quantizer_of(name, param, group)) is None:
+        if (q := record.choice(name, shapes.get(name)).quantizer) is None:
             continue
-        step = int(state["step"])
-        key = rounding_key(optimizer, number, param, group, step=step, state=name)
-        its = state_shard(optimizer, name, param, shard)
-        if its is not None and spans_shards(q.normalizer, its):
-            (scales,) = shared_scales([Request.of(q.normalizer, value, its)])
+        key = replace(record.key(name), step=int(state["step"]))
+        part = record.part(name)
+        if part is not None and spans_shards(q.normalizer, part):
+            (scales,) = shared_scales([Request.of(q.normalizer, value, part)])
             state[name] = q.quantize_scaled(value, scales.stored, key=key)
         else:
             state[name] = q.quantize_unchecked(value, key=key)

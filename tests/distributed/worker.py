@@ -56,7 +56,7 @@ from qmaps.optim import (
     LARS8bit,
     QuantizedOptimizer,
 )
-from qmaps.optim.sharding import state_dims
+from qmaps.optim.records import state_dims
 
 Make = Callable[..., QuantizedOptimizer]
 RANK, WORLD = 0, 1  # until `start`
