@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -96,7 +97,9 @@ class ParameterRecord:
             tensor=self.number,
             state=0 if state is None else self.optimizer.state_names.index(state),
         )
-        shard = self.shard if state is None else self.part(state)
+        shard = self.shard
+        if shard is not None and state is not None:
+            shard = self.part(state)
         return key if shard is None else replace(key, offset=shard.first, runs=shard.runs)
 
     def states(self) -> tuple[StateRecord, ...]:
@@ -115,7 +118,8 @@ class ParameterRecord:
             name: name of the state.
             shape: shape of all its shards together.
         """
-        declared, part = self.optimizer.states[name], self.part(name)
+        declared = self.optimizer.states[name]
+        part = None if self.shard is None else self.part(name)
         quantizer, why = self.choice(name, shape)
         initial = declared.initial
         if callable(initial):
@@ -192,7 +196,7 @@ def with_gradients(groups: Sequence[dict[str, Any]]) -> list[Entry]:
             if (gradient := param.grad) is not None:
                 entries.append((number, param, group, gradient))
             number += 1
-    if any_distributed([entry[3] for entry in entries]):
+    if any_distributed(map(itemgetter(3), entries)):
         entries = [(*entry[:3], local(entry[3])) for entry in entries]
     return entries
 

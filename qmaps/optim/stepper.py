@@ -303,8 +303,8 @@ class _PlannedStep:
         if self._sharded:
             params = tuple(map(local, params))
         for plan, positions in zip(self.plans, self.positions, strict=True):
-            of_plan = [params[at] for at in positions], [gradients[at] for at in positions]
-            if not plan.takes(*of_plan):
+            of_plan = list(map(params.__getitem__, positions))
+            if not plan.takes(of_plan, list(map(gradients.__getitem__, positions))):
                 for other in self.plans:
                     other.leave_gradients()
                 return False
