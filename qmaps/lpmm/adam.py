@@ -29,12 +29,9 @@ class LPMMAdam(LowPrecisionOptimizer, Adam):
             ``B2048/DE@8s+sr`` and ``B2048/DE-0@8u+sr``; "32bit" keeps them in 32 bits.
         min_quantized_size: 0 by default, so that all moments are in low precision.
         nonfinite: "raise" by default; see `LPMMSGD`.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. Three of them are described above. Converted
-            parameters ignore `stochastic_rounding` and `master_weights`. Besides, `amsgrad` and
-            `decoupled_weight_decay` are accepted as long as they are False.
+        **shared: options of all optimizers; see `QuantizedOptimizer`. Converted parameters ignore
+            `stochastic_rounding` and `master_weights`; `amsgrad` and `decoupled_weight_decay` must
+            be False.
 
     Source: LPMM, appendix B.
     """

@@ -94,14 +94,14 @@ def convert(
                 f"skip names {pattern!r}, which matches no parameter; the parameters are "
                 f"{listed(list(named))}"
             )
-    kept = {id(p) for n, p in named.items() if any(fnmatchcase(n, each) for each in skip)}
-    _check(model, {n: p for n, p in named.items() if id(p) not in kept})
+    skipped = {id(p) for n, p in named.items() if any(fnmatchcase(n, each) for each in skip)}
+    _check(model, {n: p for n, p in named.items() if id(p) not in skipped})
     numbers = {id(p): number for number, p in enumerate(model.parameters())}
     made: dict[int, LowPrecisionParameter] = {}
     owners: dict[int, nn.Module] = {}
     for module in model.modules():
         for name, old in list(module._parameters.items()):
-            if old is None or id(old) in kept:
+            if old is None or id(old) in skipped:
                 continue
             if id(old) not in made:
                 made[id(old)] = _made(old, of_params, of_grads, seed, numbers[id(old)])
@@ -161,8 +161,8 @@ def _made(
     return new
 
 
-def _checked(option: str, given: str | Quantizer) -> Quantizer:
-    q = quantizer(given)
+def _checked(option: str, spec: str | Quantizer) -> Quantizer:
+    q = quantizer(spec)
     if not q.map.signed:
         raise BadValueError(f"{option}={q.spec!r} is unsigned; expected a signed map")
     if q.spec_extensions:

@@ -142,15 +142,15 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
 
     def _pending(self) -> list[Accumulator]:
         """The accumulators that hold something."""
-        found = [param.accumulator for param in self._low_precision().values()]
-        return [each for each in found if each is not None and each.count]
+        accumulators = [param.accumulator for param in self._low_precision().values()]
+        return [a for a in accumulators if a is not None and a.count]
 
     def _holds_bad(self) -> bool:
-        return any(bad_scales(each.total)[0] for each in self._pending())
+        return any(bad_scales(accumulator.total)[0] for accumulator in self._pending())
 
     def _dropped(self) -> int:
-        found = [param.accumulator for param in self._low_precision().values()]
-        return sum(each.drops for each in found if each is not None)
+        accumulators = [param.accumulator for param in self._low_precision().values()]
+        return sum(a.drops for a in accumulators if a is not None)
 
     @contextmanager
     def observed(self, *observers: Observer) -> Iterator[None]:
@@ -192,9 +192,9 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             a.clear()
             a.step = self._step_of(param)
             if number in pending:
-                a.count, found = pending[number]
+                a.count, total = pending[number]
                 for target, part in zip(
-                    (a.total.packed, *a.total.scales), (found.packed, *found.scales), strict=True
+                    (a.total.packed, *a.total.scales), (total.packed, *total.scales), strict=True
                 ):
                     target.copy_(part)
         self._bad = self._holds_bad()
@@ -223,20 +223,20 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             raise BadValueError(
                 f"state_dict has a low-precision gradient of {label}, which does not keep one"
             )
-        mine = a.total
-        if (total.quantizer.spec, total.shape) != (mine.quantizer.spec, mine.shape):
+        expected = a.total
+        if (total.quantizer.spec, total.shape) != (expected.quantizer.spec, expected.shape):
             raise BadValueError(
                 f"state_dict has a gradient of {label} with quantizer {total.quantizer.spec} and "
-                f"shape {total.shape}; it must have quantizer {mine.quantizer.spec} and shape "
-                f"{mine.shape}"
+                f"shape {total.shape}; it must have quantizer {expected.quantizer.spec} and shape "
+                f"{expected.shape}"
             )
         return total
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {
+        more = {
             "accumulation_steps": self.accumulation_steps,
             "_micro_batches": self._micro_batches,
             "_bad": self._bad,
             "_drops": None,
         }
-        return {**super().__getstate__(), **own}
+        return {**super().__getstate__(), **more}

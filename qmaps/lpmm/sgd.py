@@ -36,11 +36,8 @@ class LPMMSGD(LowPrecisionOptimizer, SGD):
         min_quantized_size: 0 by default, so that all momentum is in low precision.
         nonfinite: "raise" by default, since codes that have become NaN cannot recover; "skip" and
             "propagate" work as for every optimizer.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. Three of them are described above. Converted
-            parameters ignore `stochastic_rounding` and `master_weights`.
+        **shared: options of all optimizers; see `QuantizedOptimizer`. Converted parameters ignore
+            `stochastic_rounding` and `master_weights`.
 
     Source: LPMM, algorithm 1 and section 5.1.
 

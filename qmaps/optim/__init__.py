@@ -7,8 +7,7 @@ type checkers of signatures; a class without one is found and exported as well.
 from qmaps.algebra import plugins
 from qmaps.maps._registry import modules
 from qmaps.optim import other_libraries
-from qmaps.optim.adafactor import Adafactor
-from qmaps.optim.adafactor8bit import Adafactor8bit
+from qmaps.optim.adafactor import Adafactor, Adafactor8bit
 from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
 from qmaps.optim.adam import Adam, Adam4bit, Adam8bit
 from qmaps.optim.adamw import AdamW, AdamW4bit, AdamW8bit

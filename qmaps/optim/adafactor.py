@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
+import torch
 from torch import Tensor
 
+from qmaps.algebra.quantized import QuantizedTensor, restored
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import (
     Corrected,
@@ -19,11 +22,11 @@ from qmaps.engines.step_scalars import (
     UnbiasedRest,
 )
 from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.optim import adafactor_of_torch, factored
-from qmaps.optim.adafactor_terms import clipped, confident, decayed, scaled
+from qmaps.optim import factored
 from qmaps.optim.apollo import SCALE_TYPES, Projection
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
-from qmaps.optim.limiter import limited
+from qmaps.optim.factored import clipped, confident, decayed, limited, scaled
+from qmaps.optim.fixed_width import FixedWidth
 from qmaps.optim.terms import (
     ascent,
     check_above_0,
@@ -130,10 +133,7 @@ class Adafactor(QuantizedOptimizer):
         apollo_scale: what APOLLO's factor is multiplied by, at least 0.
         apollo_update_proj_gap: steps between projections, at least 1.
         apollo_factorize: factor the second moment of the projected gradients.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -191,7 +191,7 @@ class Adafactor(QuantizedOptimizer):
         apollo_factorize: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {
+        defaults = {
             "lr": lr,
             "beta2_decay": beta2_decay,
             "eps": eps,
@@ -212,10 +212,9 @@ class Adafactor(QuantizedOptimizer):
             "apollo_update_proj_gap": apollo_update_proj_gap,
             "apollo_factorize": apollo_factorize,
         }
-        super().__init__(params, own, **shared)
+        super().__init__(params, defaults, **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         if group["lr"] is None:
             raise BadTypeError(
@@ -257,7 +256,6 @@ class Adafactor(QuantizedOptimizer):
                     )
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-        """The states that the rule keeps for one parameter, and the shape of each."""
         shape = tuple(param.shape)
         margin = group["fira_margin"]
         projection = _projection(param, group)
@@ -278,17 +276,16 @@ class Adafactor(QuantizedOptimizer):
 
     def _load(self, saved: Any) -> None:
         """As every optimizer; a checkpoint of torch's Adafactor goes on by its rule or warns."""
-        super()._load(adafactor_of_torch.with_options(saved))
-        adafactor_of_torch.warn(self, saved)
+        super()._load(_with_paper_options(saved))
+        _warn_of_differences(self, saved)
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         beta1, beta3 = float(group["beta1"] or 0), float(group["beta3"] or 0)
         beta2, decay = group["beta2"], float(group["beta2_decay"])
         small, least = group["eps"]
         margin = MARGIN if group["fira_margin"] is None else float(group["fira_margin"])
-        kept = PowerRest(decay) if beta2 is None else UnbiasedRest(float(beta2))
-        rest = Power(decay) if beta2 is None else Unbiased(float(beta2))
+        old_weight = PowerRest(decay) if beta2 is None else UnbiasedRest(float(beta2))
+        new_weight = Power(decay) if beta2 is None else Unbiased(float(beta2))
         return {
             "rho": (RelativeStep if group["relative_step"] else StepScalar)(group["lr"]),
             "scale_parameter": float(group["scale_parameter"]),
@@ -296,8 +293,8 @@ class Adafactor(QuantizedOptimizer):
             "weight_decay": float(group["weight_decay"]),
             "least": float(least),
             "small": SMALLEST_SQUARE if small is None else float(small),
-            "kept": kept,
-            "rest": rest,
+            "kept": old_weight,
+            "rest": new_weight,
             "d": float(group["d"]),
             "beta1": beta1,
             "rest1": 1 - beta1,
@@ -313,7 +310,6 @@ class Adafactor(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         grad = directed(grad, s)
         alpha = decayed(param, s)
@@ -385,3 +381,109 @@ def _check_apollo(group: dict[str, Any]) -> None:
     if not isinstance(scale_type, str) or scale_type not in SCALE_TYPES:
         allowed = ", ".join(map(repr, SCALE_TYPES))
         raise BadValueError(f"apollo_scale_type={shown(scale_type)} must be one of {allowed}")
+
+
+SLOW = 1e-6
+"""A learning rate that 1 / sqrt(step) takes 10^12 steps to reach."""
+
+
+def _with_paper_options(saved: Any) -> Any:
+    """A checkpoint of ``torch.optim.Adafactor`` with options of the paper's rule.
+
+    torch decays weights as ``scale_weight_decay=False`` does, and its eps[0] is a floor of the
+    second moment. Any other checkpoint is returned unchanged.
+    """
+    groups = saved.get("param_groups") if isinstance(saved, Mapping) else None
+    if not isinstance(groups, (list, tuple)):
+        return saved
+    return {**saved, "param_groups": [_with_options(group) for group in groups]}
+
+
+def _warn_of_differences(optimizer: QuantizedOptimizer, saved: Mapping[str, Any]) -> None:
+    """Warn if steps will differ from torch's after loading its checkpoint."""
+    below: list[str] = []
+    number = 0
+    for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        if not _is_torchs(saved_group):
+            number += len(group["params"])
+            continue
+        lr, (floor, *_) = float(group["lr"]), saved_group.get("eps") or (None,)
+        if group["weight_decay"] and group["relative_step"] and lr > SLOW:
+            warnings.warn(
+                "torch.optim.Adafactor decays weights by lr * weight_decay, but Adafactor of "
+                "qmaps by min(lr, 1 / sqrt(step)) * weight_decay, which is less from step "
+                f"{int(lr**-2) + 1} on",
+                stacklevel=5,
+            )
+        for position, param in enumerate(group["params"]):
+            if _is_below(floor, param, optimizer.state.get(param, {})):
+                names = group.get("param_names")
+                below.append(repr(names[position]) if names else f"number {number}")
+            number += 1
+    if below:
+        warnings.warn(
+            "torch.optim.Adafactor keeps second moments above eps[0], but Adafactor of qmaps does "
+            f"not: updates of {len(below)} parameters will differ while their second moments are "
+            f"lower, the first of them parameter {below[0]:.80}",
+            stacklevel=5,
+        )
+
+
+def _is_torchs(group: Any) -> bool:
+    return isinstance(group, Mapping) and "beta2_decay" in group and "factored" not in group
+
+
+def _with_options(group: Any) -> Any:
+    if not _is_torchs(group):
+        return group
+    eps = group.get("eps")
+    known = {"eps": (None, eps[1])} if isinstance(eps, (list, tuple)) and len(eps) == 2 else {}
+    return {**group, "scale_weight_decay": False, **known}
+
+
+def _is_below(floor: float | None, param: Tensor, state: Mapping[str, Any]) -> bool:
+    """Return True if torch would raise a second moment to its floor, which is that of its root."""
+    if floor is None:
+        floor = torch.finfo(param.dtype).eps
+    if "row_var" in state:
+        moments, smallest = _floats(state["row_var"]).mean(dim=-2), floor
+    elif "variance" in state:
+        moments, smallest = _floats(state["variance"]), floor * floor
+    else:
+        return False
+    return bool(((moments > 0) & (moments < smallest)).any())
+
+
+def _floats(value: Tensor | QuantizedTensor) -> Tensor:
+    return restored(value) if isinstance(value, QuantizedTensor) else value
+
+
+class Adafactor8bit(FixedWidth, Adafactor):
+    """`Adafactor` with 8-bit states: second moments in log2 space, ``logB256/log2@8u``.
+
+    Blocks keep the range of log2 that their values take, and zero exactly. The first moment is
+    ``B128/DE@8s``. Rows and columns are quantized where there are more than `min_quantized_size`
+    of them; those of projected gradients stay in 32 bits.
+
+    Arguments: those of `Adafactor` and `FixedWidth`.
+
+    Source: 8-bit Adafactor, project page and its later development.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = Adafactor8bit(layer.parameters(), factored=False)
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[layer.weight]["variance"]
+    QuantizedTensor('logB256/log2@8u', shape=(64, 128), 8448 bytes)
+    """
+
+    bits: ClassVar[int] = 8
+
+    @classmethod
+    def fixed_specs(cls, block_size: int | None) -> dict[str, str | None]:
+        """The spec of each state; a block size of None is the class's own."""
+        moment = f"logB{256 if block_size is None else block_size}/log2@8u"
+        second = ("variance", "row_var", "col_var", "residual_row", "residual_col", "low_variance")
+        first = dict.fromkeys(("exp_avg", "low_exp_avg"), "B128/DE@8s")
+        return {**first, **dict.fromkeys(second, moment)}

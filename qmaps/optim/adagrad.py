@@ -37,10 +37,7 @@ class Adagrad(QuantizedOptimizer):
         weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
         initial_accumulator_value: start of the sum of squares, from 0 to the largest float32.
         eps: added to the denominator, at least 0.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -69,17 +66,16 @@ class Adagrad(QuantizedOptimizer):
         eps: float = 1e-10,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {
+        defaults = {
             "lr": lr,
             "lr_decay": lr_decay,
             "weight_decay": weight_decay,
             "initial_accumulator_value": initial_accumulator_value,
             "eps": eps,
         }
-        super().__init__(params, own, **shared)
+        super().__init__(params, defaults, **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(
             group, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"
@@ -106,7 +102,6 @@ class Adagrad(QuantizedOptimizer):
         return loss
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         return {
             "weight_decay": float(group["weight_decay"]),
             "eps": float(group["eps"]),
@@ -117,7 +112,6 @@ class Adagrad(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         grad = coupled(param, grad, s)
         v = states["sum"].add_(grad * grad)
@@ -127,12 +121,12 @@ class Adagrad(QuantizedOptimizer):
 class Adagrad8bit(EightBit, Adagrad):
     """`Adagrad` with an 8-bit sum: ``B256/DE-0@8u``.
 
-    Takes the arguments of `Adagrad`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `Adagrad` and `FixedWidth`.
     """
 
 
 class Adagrad4bit(FourBit, Adagrad):
     """`Adagrad` with a 4-bit sum: ``B128/DE-0@4u``.
 
-    Takes the arguments of `Adagrad`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `Adagrad` and `FixedWidth`.
     """

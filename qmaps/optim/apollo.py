@@ -86,9 +86,10 @@ class Projection:
         """
         over_rank = (1,) if self.from_right else (0,)
         dims = over_rank if scale_type == "channel" else (0, 1)
-        found, was = norm(adapted, dims), norm(low, dims)
-        zero = was == 0
-        ratio = (found / torch.where(zero, torch.ones_like(was), was)).masked_fill(zero, 0)
+        adapted_norm, low_norm = norm(adapted, dims), norm(low, dims)
+        zero = low_norm == 0
+        ratio = adapted_norm / torch.where(zero, torch.ones_like(low_norm), low_norm)
+        ratio = ratio.masked_fill(zero, 0)
         ratio = ratio.masked_fill(ratio.isinf(), 1)
         if ratio.numel() == 1:
             return ratio.reshape(())

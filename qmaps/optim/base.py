@@ -14,7 +14,7 @@ from qmaps.engines.masters import FORMS, MASTER, REMAINDER
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.step_scalars import values_at
 from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.optim import hooks, saved_states
+from qmaps.optim import saved_states
 from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import (
     MARK,
@@ -26,15 +26,19 @@ from qmaps.optim.choice import (
 )
 from qmaps.optim.memory import Memory, memory
 from qmaps.optim.nonfinite import check_policy
-from qmaps.optim.options import Shared
+from qmaps.optim.options import (
+    OF_CLASSES,
+    Shared,
+    check_keys,
+    refuse_option,
+    without_neutral_options,
+)
 from qmaps.optim.other_libraries import TAGS
 from qmaps.optim.presets import Preset
 from qmaps.optim.resets import check_reset_every
 from qmaps.optim.rule import State, UpdateRule
 from qmaps.optim.stepper import Stepper
 from qmaps.optim.terms import check_bool, check_int
-from qmaps.optim.torch_options import without_neutral_options
-from qmaps.optim.unknown_options import OF_CLASSES, check_keys, refuse_option
 
 __all__ = ["QuantizedOptimizer", "Shared", "State"]
 
@@ -189,8 +193,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             specs = self.choices.specs(param_group["state_quantizers"])
             param_group = {**param_group, "state_quantizers": specs}
         stands_for = self._stands_for(specs)
-        kept = {*self.defaults, *TAGS}
-        group = without_neutral_options(owner, param_group, stands_for, kept)
+        known = {*self.defaults, *TAGS}
+        group = without_neutral_options(owner, param_group, stands_for, known)
         check_keys(owner, group, self.defaults)
         if "overrides" in group:
             group["overrides"] = self.choices.overrides(group["overrides"])
@@ -207,7 +211,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
     def _stands_for(self, specs: Mapping[str, str | None]) -> dict[str, object]:
         """Options of other libraries with the values that ask for what this optimizer does."""
         bits = {} if any(specs.values()) else {"optim_bits": 32}
-        return {**bits, **self.torch_options, **self._neutral_options}
+        return {**bits, **self.torch_options}
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -265,8 +269,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             group: its parameter group.
         """
         shape = self.state_shapes(param, group).get(name, param.shape)
-        own = None if shape == tuple(param.shape) else shape
-        return self.choices.of(name, param, group, own)
+        different = None if shape == tuple(param.shape) else shape
+        return self.choices.of(name, param, group, different)
 
     def quantizer_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Quantizer | None:
         """The quantizer of a parameter's state; None keeps it in 32 bits.
@@ -288,8 +292,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         params = [param for group in self.param_groups for param in group["params"]]
         # Parameters that are copied lose their marks.
         marked = [(param, getattr(param, MARK)) for param in params if hasattr(param, MARK)]
-        own = {"choices": self.choices, "_skipped": self.skipped_steps, "_marked": marked}
-        return {**super().__getstate__(), **own, "_stream": saved_states.STREAM}
+        more = {"choices": self.choices, "_skipped": self.skipped_steps, "_marked": marked}
+        return {**super().__getstate__(), **more, "_stream": saved_states.STREAM}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for param, why in state.pop("_marked", ()):
@@ -326,7 +330,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         `torch.distributed.checkpoint`; see `qmaps.distributed.rows`. Hooks are called as torch
         calls them: the last ones receive, and may replace, the result.
         """
-        return hooks.save(self, self._saved)
+        return saved_states.save_with_hooks(self, self._saved)
 
     def _saved(self) -> dict[str, Any]:
         """Result of `state_dict` before hooks."""
@@ -347,7 +351,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
                 optimizer does not have, has other parameters, is of a newer format, or is
                 damaged.
         """
-        hooks.load(self, state_dict, self._load)
+        saved_states.load_with_hooks(self, state_dict, self._load)
 
     def _load(self, saved: Any) -> None:
         """`load_state_dict` without hooks."""

@@ -84,12 +84,12 @@ def check_gradient(record: ParameterRecord, grad: Tensor) -> None:
         raise BadValueError(
             f"several elements of {label} share one memory location; each element needs its own"
         )
-    if grad.shape != (here := local(param)).shape:
+    if grad.shape != (local_param := local(param)).shape:
         raise BadValueError(
-            f"the gradient of {label} must have shape {tuple(here.shape)}, got shape "
+            f"the gradient of {label} must have shape {tuple(local_param.shape)}, got shape "
             f"{tuple(grad.shape)}"
         )
-    check_memory(here, label)
+    check_memory(local_param, label)
     check_memory(grad, f"the gradient of {label}")
 
 

@@ -132,19 +132,19 @@ class Choices:
             self._known[spec], f"override {override}" if override else "state_quantizers"
         )
 
-    def specs(self, given: StateQuantizers, option: str = "state_quantizers") -> Specs:
-        """`given` as specs by state name, all of them readable; quantizers are remembered."""
-        if given is None:
-            given = {}
-        elif isinstance(given, str):
-            given = preset(given, option).specs(self._by_preset, self._signed)
-        elif not isinstance(given, Mapping):
+    def specs(self, quantizers: StateQuantizers, option: str = "state_quantizers") -> Specs:
+        """`quantizers` as specs by state name, all of them readable; quantizers are remembered."""
+        if quantizers is None:
+            quantizers = {}
+        elif isinstance(quantizers, str):
+            quantizers = preset(quantizers, option).specs(self._by_preset, self._signed)
+        elif not isinstance(quantizers, Mapping):
             raise BadTypeError(
-                f"{option}={shown(given)} must be a preset's name, a dict from state names to "
+                f"{option}={shown(quantizers)} must be a preset's name, a dict from state names to "
                 "specs, or None"
             )
         specs: Specs = {}
-        for name, value in given.items():
+        for name, value in quantizers.items():
             if name not in self._states:
                 allowed = ", ".join(self._states)
                 raise BadValueError(
@@ -169,24 +169,24 @@ class Choices:
                 specs[name] = q.spec
         return specs
 
-    def overrides(self, given: Mapping[str, StateQuantizers] | None) -> dict[str, Specs]:
-        """`given` as specs by state name for each pattern."""
-        if given is None:
+    def overrides(self, overrides: Mapping[str, StateQuantizers] | None) -> dict[str, Specs]:
+        """`overrides` as specs by state name for each pattern."""
+        if overrides is None:
             return {}
-        if not isinstance(given, Mapping):
+        if not isinstance(overrides, Mapping):
             raise BadTypeError(
-                f"overrides={shown(given)} must be a dict from parameter names, or patterns of "
+                f"overrides={shown(overrides)} must be a dict from parameter names, or patterns of "
                 "names, to quantizers"
             )
-        for key in given:
+        for key in overrides:
             if not isinstance(key, str):
-                given_key = key.__name__ if isinstance(key, type) else shown(key)
+                shown_key = key.__name__ if isinstance(key, type) else shown(key)
                 raise BadTypeError(
-                    f"overrides has the key {given_key}; an optimizer accepts parameter names and "
+                    f"overrides has the key {shown_key}; an optimizer accepts parameter names and "
                     "patterns of names as keys; qmaps.optim.param_groups(model, overrides=...) "
                     "accepts module types too"
                 )
-        return {key: self.specs(value, f"overrides[{key!r}]") for key, value in given.items()}
+        return {key: self.specs(value, f"overrides[{key!r}]") for key, value in overrides.items()}
 
     @contextmanager
     def learning(self, states: Mapping[Any, Any]) -> Iterator[None]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from textwrap import fill
 from typing import Any
 
-from qmaps.optim.patterns import grouped
+from qmaps.optim.groups import grouped
 
 WIDTH = 100
 """Characters of a line."""
@@ -48,12 +48,12 @@ def of(
         for label, about in codebooks.items():
             lines += _codebook(label, about)
         lines += ["]", ""]
-    own = {label.lower() for label in codebooks}
+    labels = {label.lower() for label in codebooks}
     lines += [*groups, IN_GROUPS if groups else OPTIONS, f"optimizer = {optimizer}("]
     lines.append("    groups," if groups else "    model.named_parameters(),")
-    lines += _argument("state_quantizers", _written(state_quantizers, own), 4)
+    lines += _argument("state_quantizers", _written(state_quantizers, labels), 4)
     if overrides:
-        chosen = {pattern: _written(given, own) for pattern, given in overrides.items()}
+        chosen = {pattern: _written(named, labels) for pattern, named in overrides.items()}
         lines += _argument("overrides", chosen, 4)
     lines += [f"    {name}={value}," for name, value in options.items()]
     return "\n".join([*lines, ")"])
@@ -108,19 +108,19 @@ def _codebook(label: str, about: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _written(given: Any, own: set[str]) -> Any:
-    """Code of each quantizer, in the structure of `given`."""
-    if isinstance(given, Mapping):
-        return {state: _quantizer(q, own) for state, q in given.items()}
-    return "None" if given is None else _quoted(given)
+def _written(quantizers: Any, labels: set[str]) -> Any:
+    """Code of each quantizer, in the structure of `quantizers`."""
+    if isinstance(quantizers, Mapping):
+        return {state: _quantizer(q, labels) for state, q in quantizers.items()}
+    return "None" if quantizers is None else _quoted(quantizers)
 
 
-def _quantizer(q: Any, own: set[str]) -> str:
+def _quantizer(q: Any, labels: set[str]) -> str:
     if q is None:
         return "None"
     label = getattr(q.map, "label", "")
     spec = _quoted(q.spec)
-    return f"qmaps.quantizer({spec}, codebooks)" if label.lower() in own else spec
+    return f"qmaps.quantizer({spec}, codebooks)" if label.lower() in labels else spec
 
 
 def _argument(name: str, value: Any, indent: int) -> list[str]:

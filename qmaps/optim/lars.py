@@ -11,8 +11,7 @@ from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.layerwise import check_bound, clipped, trust
-from qmaps.optim.norms import norm
+from qmaps.optim.norms import check_bound, clipped, norm, trust
 from qmaps.optim.terms import (
     ascent,
     check_above_0,
@@ -63,10 +62,7 @@ class LARS(QuantizedOptimizer):
         nesterov: use Nesterov momentum, which needs `momentum` above 0.
         max_unorm: shorten updates whose norm is above `max_unorm` times the parameter's norm, and
             never lengthen one, as bitsandbytes' LARS does with 0.02; 0 and None set no bound.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -99,7 +95,7 @@ class LARS(QuantizedOptimizer):
         max_unorm: float | None = None,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {
+        defaults = {
             "lr": lr,
             "momentum": momentum,
             "weight_decay": weight_decay,
@@ -107,10 +103,9 @@ class LARS(QuantizedOptimizer):
             "nesterov": nesterov,
             "max_unorm": max_unorm,
         }
-        super().__init__(params, own, **shared)
+        super().__init__(params, defaults, **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "momentum", "weight_decay")
         check_above_0(group, "trust_coefficient")
@@ -139,7 +134,6 @@ class LARS(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         u = coupled(param, grad, s)
         if s["max_unorm"] == 0:
@@ -160,12 +154,12 @@ def _ratio(param_norm: Tensor, grad_norm: Tensor, s: dict[str, float]) -> Tensor
 class LARS8bit(EightBit, LARS):
     """`LARS` with an 8-bit momentum buffer: ``B256/DE@8s``.
 
-    Takes the arguments of `LARS`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `LARS` and `FixedWidth`.
     """
 
 
 class LARS4bit(FourBit, LARS):
     """`LARS` with a 4-bit momentum buffer: ``B128/DE@4s+sr``.
 
-    Takes the arguments of `LARS`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `LARS` and `FixedWidth`.
     """

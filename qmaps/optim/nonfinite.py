@@ -84,34 +84,34 @@ def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
     process group. For a gradient that is kept as codes, scales are counted. The function waits for
     the gradients.
     """
-    found = []
+    bad = []
     shards = [shard_of(entry[1]) for entry in entries]
     for entry, shard in zip(entries, shards, strict=True):
         codes = codes_of(entry[3])
         if codes is not None:
-            found.append(bad_scales(codes))
+            bad.append(bad_scales(codes))
             continue
-        bad = (~entry[3].isfinite()).reshape(-1)
-        count, first = int(bad.sum()), _NONE
+        nonfinite = (~entry[3].isfinite()).reshape(-1)
+        count, first = int(nonfinite.sum()), _NONE
         if count:
-            first = int(bad.int().argmax())
+            first = int(nonfinite.int().argmax())
             if shard is not None:
-                length, distance = shard.runs or (bad.numel(), 0)
+                length, distance = shard.runs or (nonfinite.numel(), 0)
                 first = shard.first + first // length * distance + first % length
-        found.append((count, first))
+        bad.append((count, first))
     groups = dict.fromkeys(group for shard in shards if shard for group in shard.groups())
     for group in groups:
-        mine = [i for i, shard in enumerate(shards) if shard and group in shard.groups()]
-        device = entries[mine[0]][3].device
-        both = torch.tensor([found[i] for i in mine], dtype=torch.int64, device=device)
+        indices = [i for i, shard in enumerate(shards) if shard and group in shard.groups()]
+        device = entries[indices[0]][3].device
+        both = torch.tensor([bad[i] for i in indices], dtype=torch.int64, device=device)
         counts, firsts = both.unbind(1)
         torch.distributed.all_reduce(counts := counts.contiguous(), group=group)
         torch.distributed.all_reduce(
             firsts := firsts.contiguous(), torch.distributed.ReduceOp.MIN, group
         )
-        for i, count, first in zip(mine, counts.tolist(), firsts.tolist(), strict=True):
-            found[i] = (count, first)
-    return found
+        for i, count, first in zip(indices, counts.tolist(), firsts.tolist(), strict=True):
+            bad[i] = (count, first)
+    return bad
 
 
 def bad_scales(t: QuantizedTensor) -> tuple[int, int]:

@@ -86,8 +86,8 @@ def preset(name: str, option: str = "state_quantizers") -> Preset:
         return PRESETS[name]
     if " + " in name:
         pair = Pair.parse(name)
-        given = [None if q is None else q.spec for q in (pair.first, pair.second)]
-        return Preset(given[0], given[1], 1)
+        specs = [None if q is None else q.spec for q in (pair.first, pair.second)]
+        return Preset(specs[0], specs[1], 1)
     raise BadValueError(
         f"{option}={shown(name)} is not a preset; allowed are {', '.join(PRESETS)}, 'SIGNED + "
         f"UNSIGNED' of specs, or a dict from state names to specs{nearest(name, PRESETS)}"

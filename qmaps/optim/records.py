@@ -14,7 +14,15 @@ from torch import Tensor
 from qmaps.distributed.shards import Shard, any_distributed, local, shard_of
 from qmaps.engines.masters import has_master, remainder_dtype
 from qmaps.engines.philox import RoundingKey
-from qmaps.engines.step import Observer, ParameterStep, Shape, StateStep, codes_of
+from qmaps.engines.step import (
+    PRODUCT,
+    RESET,
+    Observer,
+    ParameterStep,
+    Shape,
+    StateStep,
+    codes_of,
+)
 from qmaps.optim.choice import Decision
 from qmaps.optim.rule import Dims, every
 
@@ -138,6 +146,14 @@ class ParameterRecord:
             why=why,
         )
 
+    def product(self, storage: Mapping[str, Any]) -> float | None:
+        """Initial value of `PRODUCT`; None if it is in `storage`, or the rule does not have it."""
+        start = self.optimizer._numbers.get(PRODUCT)
+        if start is None or PRODUCT in storage:
+            return None
+        # States without a product are older, and go on as if options had never changed.
+        return start(int(storage.get("step", 0)) - int(storage.get(RESET, 0)), self.group)
+
     def step(
         self,
         gradient: Tensor,
@@ -174,7 +190,7 @@ class ParameterRecord:
             remainder=remainder_dtype(param, group),
             shard=self.shard,
             observers=() if codes is None else observers,
-            product=self.optimizer._product(storage, group),
+            product=self.product(storage),
         )
 
 

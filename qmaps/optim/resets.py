@@ -65,21 +65,21 @@ def reset(optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> None:
             "step() with reset_every cannot be recorded in a CUDA graph: the host reads the step "
             "counters; step outside the graph, or pass reset_every=None"
         )
-    kept = [(optimizer.state.get(param), every(group)) for _, param, group, _ in entries]
-    started = [(state, steps) for state, steps in kept if steps and state and "step" in state]
+    states = [(optimizer.state.get(param), every(group)) for _, param, group, _ in entries]
+    started = [(state, steps) for state, steps in states if steps and state and "step" in state]
     counts = _numbers([state["step"] for state, _ in started])
-    for (state, steps), taken in zip(started, counts, strict=True):
-        if taken - int(state.get(RESET, 0)) >= steps:
+    for (state, steps), count in zip(started, counts, strict=True):
+        if count - int(state.get(RESET, 0)) >= steps:
             for name in (*optimizer.state_names, *optimizer._numbers):
                 state.pop(name, None)
-            state[RESET] = torch.tensor(taken, dtype=COUNTER)
+            state[RESET] = torch.tensor(count, dtype=COUNTER)
 
 
 def _numbers(counters: Sequence[Tensor]) -> list[int]:
     """The values of step counters; the host waits for each device once."""
-    found: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     for device in {counter.device for counter in counters}:
-        here = [n for n, counter in enumerate(counters) if counter.device == device]
-        values = torch.stack([counters[n].to(COUNTER) for n in here]).tolist()
-        found |= zip(here, map(int, values), strict=True)
-    return [found[n] for n in range(len(counters))]
+        indices = [n for n, counter in enumerate(counters) if counter.device == device]
+        values = torch.stack([counters[n].to(COUNTER) for n in indices]).tolist()
+        numbers |= zip(indices, map(int, values), strict=True)
+    return [numbers[n] for n in range(len(counters))]

@@ -64,14 +64,12 @@ class UpdateRule:
     element-wise: a part of a parameter steps differently from the whole parameter."""
     native_rule: ClassVar[str | None] = None
     """The name of the rule's kernels in ``qmaps/engines/kernels/rules``; None if there are none."""
-    _numbers: ClassVar[tuple[str, ...]] = ()
-    """Single numbers that it keeps among a parameter's states besides `step`."""
     torch_options: ClassVar[Mapping[str, object]] = {}
-    """Options of torch that qmaps does not have, with the only value that is accepted, also in
-    checkpoints."""
-    _neutral_options: ClassVar[Mapping[str, object]] = {}
-    """Options of other libraries that the rule does not have, with the value that asks for what it
-    does. `qmaps.optim.other_libraries` has those that ask for nothing."""
+    """Options of torch and other libraries that the rule does not have, with the only value that
+    is accepted, also in checkpoints. `qmaps.optim.other_libraries` has those of all rules."""
+    _numbers: ClassVar[Mapping[str, Callable[[int, Mapping[str, Any]], float]]] = {}
+    """Single numbers among a parameter's states besides `step`: functions of the number of steps
+    and the group's options."""
 
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise if an option of a parameter group has a value that is not allowed."""
@@ -109,7 +107,7 @@ class UpdateRule:
 
     def advance(
         self,
-        context: Context,  # noqa: ARG002
+        context: Context,
         param: Tensor,
         grad: Tensor,
         states: dict[str, Tensor],
@@ -129,7 +127,7 @@ class UpdateRule:
         """
         self.update(param, grad, states, scalars)
 
-    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
+    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         """The states that the rule keeps for one parameter, and the shape of each.
 
         Args:
@@ -138,20 +136,11 @@ class UpdateRule:
         """
         return dict.fromkeys(self.states, tuple(param.shape))
 
-    def _product(self, storage: Mapping[str, Any], group: dict[str, Any]) -> float | None:  # noqa: ARG002
-        """Initial value of `mu_product`; None if it is in `storage`, or not one of `_numbers`.
-
-        Args:
-            storage: a parameter's states, and the number of its steps.
-            group: its parameter group.
-        """
-        return None
-
     def adopted(
         self,
         saved: Mapping[str, Any],
-        param: Tensor,  # noqa: ARG002
-        group: dict[str, Any],  # noqa: ARG002
+        param: Tensor,
+        group: dict[str, Any],
     ) -> Mapping[str, Any]:
         """A parameter's saved states, converted to the states that this optimizer keeps.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -25,12 +26,13 @@ from qmaps.engines.step import COUNTER, NUMBERS, PRODUCT, RESET, codes_of
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, StateWarning, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import Choices, check_patterns, listed
+from qmaps.optim.options import TORCH_OPTIONS
 from qmaps.optim.other_libraries import writer_of
 from qmaps.optim.records import ParameterRecord, records, state_dims
-from qmaps.optim.torch_options import TORCH_OPTIONS
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
+
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -440,7 +442,7 @@ def read_state(record: ParameterRecord, saved: Mapping[str, Any], where: str) ->
                 f"state_dict has {RESET}={int(state[RESET])} for {where}, above its "
                 f"step={int(state['step'])}"
             )
-        if (product := optimizer._product(state, group)) is not None:
+        if (product := record.product(state)) is not None:
             state[PRODUCT] = torch.tensor(product, dtype=torch.float32)
     for name in optimizer.state_names:
         if not isinstance(value := state.get(name), Tensor):
@@ -606,3 +608,48 @@ def _placed(value: Tensor | QuantizedTensor, device: torch.device) -> Tensor | Q
     if isinstance(value, QuantizedTensor):
         return value.to(device).clone()
     return value.to(device, torch.float32, copy=True)
+
+
+def save_with_hooks(
+    optimizer: torch.optim.Optimizer, saved: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Result of `saved`, or of the last hook that replaces it."""
+    for before in optimizer._optimizer_state_dict_pre_hooks.values():
+        before(optimizer)
+    result = saved()
+    for after in optimizer._optimizer_state_dict_post_hooks.values():
+        changed = after(optimizer, result)
+        result = result if changed is None else changed
+    return result
+
+
+def load_with_hooks(
+    optimizer: torch.optim.Optimizer,
+    state_dict: Mapping[str, Any],
+    loading: Callable[[Any], None],
+) -> None:
+    """Call `loading` with the state_dict, which the first hooks may replace.
+
+    Raises:
+        BadValueError: `loading` raised an error of any other kind than `QmapsError`.
+    """
+    saved: Any = dict(state_dict) if isinstance(state_dict, Mapping) else state_dict
+    for before in optimizer._optimizer_load_state_dict_pre_hooks.values():
+        changed = before(optimizer, saved)
+        saved = saved if changed is None else changed
+    with damage():
+        loading(saved)
+    for after in optimizer._optimizer_load_state_dict_post_hooks.values():
+        after(optimizer)
+
+
+@contextmanager
+def damage() -> Iterator[None]:
+    """Turn whatever taking a damaged state_dict apart raises into a `BadValueError` of one line."""
+    try:
+        yield
+    except (QmapsError, MemoryError, Warning):
+        raise
+    except Exception as error:  # the cause is kept in case it is an error of qmaps
+        reason = f"{type(error).__name__}: {error}"
+        raise BadValueError(f"the parts of state_dict do not fit together ({reason})") from error

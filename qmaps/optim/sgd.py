@@ -41,10 +41,7 @@ class SGD(QuantizedOptimizer):
             finite number.
         weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
         nesterov: use Nesterov momentum, which needs `momentum` above 0 and `dampening` 0.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -74,17 +71,16 @@ class SGD(QuantizedOptimizer):
         nesterov: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {
+        defaults = {
             "lr": lr,
             "momentum": momentum,
             "dampening": dampening,
             "weight_decay": weight_decay,
             "nesterov": nesterov,
         }
-        super().__init__(params, own, **shared)
+        super().__init__(params, defaults, **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "momentum", "weight_decay")
         momentum, dampening = group["momentum"], group["dampening"]
@@ -101,7 +97,6 @@ class SGD(QuantizedOptimizer):
         return super().state_shapes(param, group) if group["momentum"] != 0 else {}
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         momentum = float(group["momentum"])
         return {
             "weight_decay": float(group["weight_decay"]),
@@ -115,7 +110,6 @@ class SGD(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         grad = coupled(param, grad, s)
         if "momentum_buffer" in states:
@@ -128,12 +122,12 @@ class SGD(QuantizedOptimizer):
 class SGD8bit(EightBit, SGD):
     """`SGD` with an 8-bit momentum buffer: ``B256/DE@8s``.
 
-    Takes the arguments of `SGD`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `SGD` and `FixedWidth`.
     """
 
 
 class SGD4bit(FourBit, SGD):
     """`SGD` with a 4-bit momentum buffer: ``B128/DE@4s+sr``.
 
-    Takes the arguments of `SGD`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `SGD` and `FixedWidth`.
     """

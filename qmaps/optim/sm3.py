@@ -51,10 +51,7 @@ class SM3(QuantizedOptimizer):
         lr: learning rate, at least 0: a number or a tensor with one element.
         momentum: in [0, 1); the buffer takes no memory where it is 0.
         weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -88,11 +85,10 @@ class SM3(QuantizedOptimizer):
         weight_decay: float = 0,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(params, own, **shared)
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(params, defaults, **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "weight_decay")
         check_decay("momentum", group["momentum"])
@@ -108,14 +104,12 @@ class SM3(QuantizedOptimizer):
                 )
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-        """The states that the rule keeps for one parameter, and the shape of each."""
         shape = tuple(param.shape)
         sizes: list[tuple[int, ...]] = [(size,) for size in shape] or [()]
         shapes = dict(zip(_ACCUMULATORS, sizes, strict=False))
         return {"momentum_buffer": shape, **shapes} if group["momentum"] != 0 else shapes
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         momentum = float(group["momentum"])
         return {
             "weight_decay": float(group["weight_decay"]),
@@ -128,7 +122,6 @@ class SM3(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         grad = coupled(param, grad, s)
         accumulators = [states[name] for name in _ACCUMULATORS if name in states]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
+import torch
 from torch import Tensor
 
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
-from qmaps.optim.eigenbases import eigenbasis, from_bases, refined, slice_products, to_bases
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import (
     ascent,
@@ -65,10 +65,7 @@ class SOAP(QuantizedOptimizer):
         weight_decay: decoupled, at least 0.
         precondition_frequency: steps between updates of the bases, at least 1.
         max_precond_dim: the most elements of a dimension that has a basis, at least 0.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -114,7 +111,6 @@ class SOAP(QuantizedOptimizer):
         super().__init__(params, defaults, **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group)
@@ -131,7 +127,6 @@ class SOAP(QuantizedOptimizer):
         return f"has {param.ndim} dimensions, and SOAP supports at most {DIMENSIONS}"
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-        """The states that the rule keeps for one parameter, and the shape of each."""
         shapes = dict.fromkeys(("exp_avg", "exp_avg_sq"), tuple(param.shape))
         sizes = param.shape if param.ndim > 1 else ()
         for gram, basis, size in zip(_GRAMS, _BASES, sizes, strict=False):
@@ -140,10 +135,9 @@ class SOAP(QuantizedOptimizer):
         return shapes
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         lr, (beta1, beta2) = group["lr"], map(float, group["betas"])
-        given = group["shampoo_beta"]
-        beta = beta2 if given is None else float(given)
+        shampoo_beta = group["shampoo_beta"]
+        beta = beta2 if shampoo_beta is None else float(shampoo_beta)
         return {
             "decay": Decoupled(lr, float(group["weight_decay"])),
             "step_size": StepScalar(lr),
@@ -165,7 +159,6 @@ class SOAP(QuantizedOptimizer):
         states: dict[str, Tensor],
         scalars: dict[str, float],
     ) -> None:
-        """The rule in the class's docstring."""
         s, group, updates = scalars, context.group, context.step - 1
         grad, m, v = directed(grad, s), states["exp_avg"], states["exp_avg_sq"]
         bases = [states.get(name) for name in _BASES[: param.ndim]]
@@ -185,20 +178,80 @@ class SOAP(QuantizedOptimizer):
             if updates == 0:
                 basis.copy_(eigenbasis(average))
             elif updates % group["precondition_frequency"] == 0:
-                found, order = refined(average, basis)
-                basis.copy_(found)
+                new_basis, order = refined(average, basis)
+                basis.copy_(new_basis)
                 v.copy_(v.index_select(dim, order))
 
 
 class SOAP8bit(EightBit, SOAP):
     """`SOAP` with 8-bit states: ``B256/DE@8s``, and ``B256/DE-0@8u`` for the second moment.
 
-    Takes the arguments of `SOAP`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `SOAP` and `FixedWidth`.
     """
 
 
 class SOAP4bit(FourBit, SOAP):
     """`SOAP` with 4-bit states: ``B128/DE@4s+sr``, and ``B128/DE-0@4u`` for the second moment.
 
-    Takes the arguments of `SOAP`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `SOAP` and `FixedWidth`.
     """
+
+
+def eigenbasis(gram: Tensor) -> Tensor:
+    """The eigenvectors of a symmetric matrix as columns, largest eigenvalue first.
+
+    Args:
+        gram: float32 of shape (n, n).
+
+    Returns:
+        float32 of shape (n, n); NaN if `gram` holds NaN or infinity.
+    """
+    if not gram.isfinite().all():
+        return torch.full_like(gram, torch.nan)
+    try:
+        vectors: Tensor = torch.linalg.eigh(gram).eigenvectors
+    except RuntimeError:  # LinAlgError, as it does not converge; float64 mends that
+        vectors = torch.linalg.eigh(gram.double()).eigenvectors.float()
+    return vectors.flip(1)
+
+
+def refined(gram: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+    """One step of power iteration towards the eigenvectors, made orthogonal by QR.
+
+    Args:
+        gram: float32 of shape (n, n).
+        basis: float32 of shape (n, n), a basis as columns.
+
+    Returns:
+        The new basis, sorted by the eigenvalues that the old one estimates, and the old numbers of
+        its columns, int64 of shape (n,). The basis is NaN if an argument holds NaN or infinity.
+    """
+    product = gram @ basis
+    order = (basis * product).sum(0).argsort(descending=True)
+    if not product.isfinite().all():
+        return torch.full_like(basis, torch.nan), order
+    return torch.linalg.qr(product[:, order]).Q, order
+
+
+def slice_products(x: Tensor, dim: int) -> Tensor:
+    """The products of the slices of `x` along a dimension with each other, of shape (n, n)."""
+    others = [other for other in range(x.ndim) if other != dim]
+    products: Tensor = torch.tensordot(x, x, (others, others))
+    return products
+
+
+def to_bases(x: Tensor, bases: Sequence[Tensor | None]) -> Tensor:
+    """The coordinates of `x` in a basis for each dimension; None leaves a dimension as it is."""
+    return _along(x, [None if basis is None else basis.t() for basis in bases])
+
+
+def from_bases(x: Tensor, bases: Sequence[Tensor | None]) -> Tensor:
+    """The inverse of `to_bases` for orthogonal bases."""
+    return _along(x, bases)
+
+
+def _along(x: Tensor, matrices: Sequence[Tensor | None]) -> Tensor:
+    for dim, matrix in enumerate(matrices):
+        if matrix is not None:
+            x = torch.tensordot(matrix, x, ([1], [dim])).movedim(0, dim)
+    return x

@@ -15,8 +15,8 @@ from torch import nn
 
 from qmaps import optim
 from qmaps.errors import BadTypeError
+from qmaps.optim.options import TORCH_OPTIONS
 from qmaps.optim.other_libraries import BITSANDBYTES, INSTEAD, NAMES, NEUTRAL, TAGS, TORCHAO
-from qmaps.optim.torch_options import TORCH_OPTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "bitsandbytes-and-torchao.md"
 
