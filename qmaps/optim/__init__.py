@@ -103,7 +103,7 @@ for _module in modules(__name__, list(__path__)):
 
 def __getattr__(name: str) -> type:
     """The optimizer of that name of another package (`qmaps.algebra.plugins`)."""
-    if (found := plugins.optimizer(name)) is not None:
-        return found
+    if (optimizer := plugins.optimizer(name)) is not None:
+        return optimizer
     hint = other_libraries.instead_of_class(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

@@ -226,11 +226,11 @@ class Adafactor(QuantizedOptimizer):
             raise BadValueError(f"beta2_decay={shown(group['beta2_decay'])} must be at most 0")
         check_finite("beta2_decay", group["beta2_decay"])
         check_pair("eps", group["eps"], "two numbers, of which the first may be None")
-        small, least = group["eps"]
+        small, min_scale = group["eps"]
         if small is not None and not number("eps[0]", small) >= 0:
             raise BadValueError(f"eps[0]={shown(small)} must be at least 0, or None for 1e-30")
-        if not number("eps[1]", least) >= 0:
-            raise BadValueError(f"eps[1]={shown(least)} must be at least 0")
+        if not number("eps[1]", min_scale) >= 0:
+            raise BadValueError(f"eps[1]={shown(min_scale)} must be at least 0")
         check_above_0(group, "d")
         for name in ("beta1", "beta2", "beta3"):
             if group[name] is not None:
@@ -282,7 +282,7 @@ class Adafactor(QuantizedOptimizer):
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
         beta1, beta3 = float(group["beta1"] or 0), float(group["beta3"] or 0)
         beta2, decay = group["beta2"], float(group["beta2_decay"])
-        small, least = group["eps"]
+        small, min_scale = group["eps"]
         margin = MARGIN if group["fira_margin"] is None else float(group["fira_margin"])
         old_weight = PowerRest(decay) if beta2 is None else UnbiasedRest(float(beta2))
         new_weight = Power(decay) if beta2 is None else Unbiased(float(beta2))
@@ -291,7 +291,7 @@ class Adafactor(QuantizedOptimizer):
             "scale_parameter": float(group["scale_parameter"]),
             "scale_weight_decay": float(group["scale_weight_decay"]),
             "weight_decay": float(group["weight_decay"]),
-            "least": float(least),
+            "least": float(min_scale),
             "small": SMALLEST_SQUARE if small is None else float(small),
             "kept": old_weight,
             "rest": new_weight,
@@ -375,8 +375,8 @@ def _moment_shapes(
 
 
 def _check_apollo(group: dict[str, Any]) -> None:
-    for name, least in (("apollo_rank", 0), ("apollo_update_proj_gap", 1)):
-        check_int(name, group[name], least)
+    for name, minimum in (("apollo_rank", 0), ("apollo_update_proj_gap", 1)):
+        check_int(name, group[name], minimum)
     scale_type = group["apollo_scale_type"]
     if not isinstance(scale_type, str) or scale_type not in SCALE_TYPES:
         allowed = ", ".join(map(repr, SCALE_TYPES))
@@ -437,8 +437,8 @@ def _with_options(group: Any) -> Any:
     if not _is_torchs(group):
         return group
     eps = group.get("eps")
-    known = {"eps": (None, eps[1])} if isinstance(eps, (list, tuple)) and len(eps) == 2 else {}
-    return {**group, "scale_weight_decay": False, **known}
+    replaced = {"eps": (None, eps[1])} if isinstance(eps, (list, tuple)) and len(eps) == 2 else {}
+    return {**group, "scale_weight_decay": False, **replaced}
 
 
 def _is_below(floor: float | None, param: Tensor, state: Mapping[str, Any]) -> bool:

@@ -357,8 +357,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         """`load_state_dict` without hooks."""
         groups, states = saved_states.read(self, saved)
         saved_states.warn_of_overrides(self.param_groups, groups, stacklevel=4)
-        if (about := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
-            saved_states.warn_of_stream(about.get("stream", 1), groups, states, stacklevel=4)
+        if (metadata := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
+            saved_states.warn_of_stream(metadata.get("stream", 1), groups, states, stacklevel=4)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
 
 
@@ -375,5 +375,5 @@ def _check_form(form: Any) -> None:
     if isinstance(form, (bool, str)) and form in FORMS:
         return
     kind = BadValueError if isinstance(form, str) else BadTypeError
-    *others, last = map(repr, FORMS)
-    raise kind(f"master_weights={shown(form)} must be {', '.join(others)} or {last}")
+    *allowed, last = map(repr, FORMS)
+    raise kind(f"master_weights={shown(form)} must be {', '.join(allowed)} or {last}")

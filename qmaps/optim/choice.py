@@ -63,8 +63,8 @@ def global_numel(param: Tensor) -> int:
     optimizer plain tensors that are shards sets the attribute `qmaps_global_numel` on them; with
     neither, a shard cannot be told from a whole parameter.
     """
-    known = getattr(param, GLOBAL_NUMEL, None)
-    return param.numel() if known is None else int(known)
+    numel = getattr(param, GLOBAL_NUMEL, None)
+    return param.numel() if numel is None else int(numel)
 
 
 class Choices:
@@ -114,9 +114,9 @@ class Choices:
         if (mark := getattr(param, MARK, None)) is not None:
             return Decision(None, mark)
         override, specs = group.get("override_key"), group["state_quantizers"]
-        for pattern, others in group["overrides"].items():
+        for pattern, override_specs in group["overrides"].items():
             if fnmatchcase(self._name(param, group), pattern):
-                override, specs = repr(pattern), others
+                override, specs = repr(pattern), override_specs
                 break
         spec = specs.get(state)
         if spec is None:
@@ -124,8 +124,8 @@ class Choices:
                 None, f"override {override}" if override else f"no quantizer for {state}"
             )
         numel = global_numel(param) if shape is None else math.prod(shape)
-        if numel <= (least := group["min_quantized_size"]):
-            return Decision(None, f"{numel} <= min_quantized_size={least}")
+        if numel <= (minimum := group["min_quantized_size"]):
+            return Decision(None, f"{numel} <= min_quantized_size={minimum}")
         if spec not in self._known:
             self._known[spec] = quantizer(spec)
         return Decision(
@@ -274,7 +274,7 @@ def matches_nothing(pattern: str, names: Sequence[str], option: str = "overrides
     )
 
 
-def listed(names: Sequence[str], most: int = 5) -> str:
+def listed(names: Sequence[str], count: int = 5) -> str:
     """The first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more

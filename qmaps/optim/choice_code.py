@@ -45,8 +45,8 @@ def of(
         lines = ["from fnmatch import fnmatchcase", "", *lines]
     if codebooks:
         lines = ["import qmaps", *lines, "codebooks = ["]
-        for label, about in codebooks.items():
-            lines += _codebook(label, about)
+        for label, book in codebooks.items():
+            lines += _codebook(label, book)
         lines += ["]", ""]
     labels = {label.lower() for label in codebooks}
     lines += [*groups, IN_GROUPS if groups else OPTIONS, f"optimizer = {optimizer}("]
@@ -76,28 +76,28 @@ def _groups(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
         return []
     patterns = grouped({name: groups.index(text) for name, text in code.items()}, code)
     numbers = list(patterns.values())
-    rest = max(range(len(groups)), key=numbers.count)  # which has the most patterns
-    named = {pattern: number for pattern, number in patterns.items() if number != rest}
+    default = max(range(len(groups)), key=numbers.count)  # which has the most patterns
+    named = {pattern: number for pattern, number in patterns.items() if number != default}
     return [
-        f"# Parameter groups of the checkpoint. Names without a pattern are in groups[{rest}].",
+        f"# Parameter groups of the checkpoint. Names without a pattern are in groups[{default}].",
         "groups = [",
         *(f'    {{"params": []{text}}},' for text in groups),
         "]",
         *("patterns = {", *_entries(named, 4), "}"),
-        *FILL.format(rest=rest).splitlines(),
+        *FILL.format(default=default).splitlines(),
         "",
     ]
 
 
-def _codebook(label: str, about: Mapping[str, Any]) -> list[str]:
+def _codebook(label: str, book: Mapping[str, Any]) -> list[str]:
     values = fill(
-        ", ".join(map(repr, about["values"])) + ",",
+        ", ".join(map(repr, book["values"])) + ",",
         WIDTH,
         initial_indent=" " * 12,
         subsequent_indent=" " * 12,
         break_on_hyphens=False,
     )
-    options = f"bits={about['bits']}, signed={about['signed']}, label={_quoted(label)}"
+    options = f"bits={book['bits']}, signed={book['signed']}, label={_quoted(label)}"
     return [
         "    qmaps.Codebook(",
         "        [",
@@ -126,18 +126,18 @@ def _quantizer(q: Any, labels: set[str]) -> str:
 def _argument(name: str, value: Any, indent: int) -> list[str]:
     """``name=value,`` on one line, or on several if that is too long."""
     before = " " * indent
-    whole = f"{before}{name}={_flat(value)},"
-    if len(whole) <= WIDTH or not isinstance(value, Mapping):
-        return [whole]
+    line = f"{before}{name}={_flat(value)},"
+    if len(line) <= WIDTH or not isinstance(value, Mapping):
+        return [line]
     return [f"{before}{name}={{", *_entries(value, indent + 4), f"{before}}},"]
 
 
 def _entries(value: Mapping[str, Any], indent: int) -> list[str]:
     before, lines = " " * indent, []
     for key, member in value.items():
-        whole = f"{before}{_quoted(key)}: {_flat(member)},"
-        if len(whole) <= WIDTH or not isinstance(member, Mapping):
-            lines.append(whole)
+        line = f"{before}{_quoted(key)}: {_flat(member)},"
+        if len(line) <= WIDTH or not isinstance(member, Mapping):
+            lines.append(line)
         else:
             lines += [f"{before}{_quoted(key)}: {{", *_entries(member, indent + 4), f"{before}}},"]
     return lines

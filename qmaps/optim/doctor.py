@@ -133,13 +133,13 @@ def doctor(parameters: int | None = None, *, seconds: float = 4.0) -> Report:
 
 def versions() -> dict[str, str]:
     """Versions of the software that results depend on, by name."""
-    known = dict.fromkeys(("qmaps", "torch", "numpy"), "unknown")
-    for package in known:
+    packages = dict.fromkeys(("qmaps", "torch", "numpy"), "unknown")
+    for package in packages:
         with suppress(PackageNotFoundError):  # a source tree that was never installed
-            known[package] = version(package)
+            packages[package] = version(package)
     compiler = "none" if native.core is None else getattr(native.core, "compiler", "unknown")
     system = {"Python": platform.python_version(), "system": platform.platform()}
-    return {**known, **system, "compiler": compiler}
+    return {**packages, **system, "compiler": compiler}
 
 
 def processor() -> dict[str, Any]:

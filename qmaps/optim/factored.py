@@ -62,8 +62,8 @@ def average(row: Tensor, col: Tensor, square: Tensor, old_weight: float, new_wei
 
 def relative_rows(row: Tensor) -> Tensor:
     """``row / mean(row)``, 0 where the mean is 0: times `col` it is the second moment."""
-    whole = row_means(row.transpose(-1, -2), -2)
-    return row / torch.where(whole == 0, torch.ones_like(whole), whole)
+    mean = row_means(row.transpose(-1, -2), -2)
+    return row / torch.where(mean == 0, torch.ones_like(mean), mean)
 
 
 def decayed(param: Tensor, s: dict[str, float]) -> Tensor:

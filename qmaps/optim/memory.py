@@ -112,13 +112,13 @@ class Memory:
         blocks = [list(rows) for _, rows in groupby(self.rows, key=lambda row: row.parameter)]
         if len(blocks) > longest:
             blocks = _merged(blocks)
-        blocks, rest = _largest(blocks, longest)
+        blocks, smaller = _largest(blocks, longest)
         lines: list[tuple[str, ...]] = [COLUMNS]
         for block in blocks:
             lines += [_cells(row, first=row is block[0]) for row in block]
-        if rest:
-            number = sum(block[0].count for block in rest)
-            nbytes = sum(row.nbytes for block in rest for row in block)
+        if smaller:
+            number = sum(block[0].count for block in smaller)
+            nbytes = sum(row.nbytes for block in smaller for row in block)
             lines.append((f"{number} smaller ones", "", "", "", "", "", f"{nbytes:,}"))
         return lines
 
@@ -128,12 +128,12 @@ class Memory:
         return _html.grid("Memory of optimizer states", header, lines, self._totals())
 
     def _totals(self) -> str:
-        whole = 8 * self.nbytes_in_32_bits / self.numel if self.numel else 0.0
+        unquantized = 8 * self.nbytes_in_32_bits / self.numel if self.numel else 0.0
         kind = "predicted bytes" if self.predicted else "bytes"
         return (
             f"{self.nbytes:,} {kind} of states for {self.numel:,} parameters: "
             f"{self.bits_per_parameter:.2f} bits per parameter\n"
-            f"{self.nbytes_in_32_bits:,} bytes in 32 bits: {whole:.2f} bits per parameter"
+            f"{self.nbytes_in_32_bits:,} bytes in 32 bits: {unquantized:.2f} bits per parameter"
         )
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ class Memory:
 def memory(optimizer: QuantizedOptimizer) -> Memory:
     """Memory of the states of an optimizer, also before the first step."""
     rows = []
-    numel = whole = 0
+    numel = unquantized = 0
     seen: set[Tensor] = set()
     for record in records(optimizer):
         param, group = record.param, record.group
@@ -158,16 +158,16 @@ def memory(optimizer: QuantizedOptimizer) -> Memory:
         if not (stored or MASTER in state or REMAINDER in state) and not param.requires_grad:
             continue
         numel += local(param).numel()
-        planned = {one.name: one for one in record.states()}
+        planned = {state_record.name: state_record for state_record in record.states()}
         for name in optimizer.state_names:
             if name in planned or name in stored:
                 rows.append(_row(record, name, planned.get(name), state.get(name)))
                 shape = planned[name].shape if name in planned else local(param).shape
-                whole += 4 * math.prod(shape)
+                unquantized += 4 * math.prod(shape)
         for row in _master_rows(_name(record), param, group, state):
             rows.append(row)
-            whole += 4 * local(param).numel()
-    return Memory(tuple(rows), numel, sum(row.nbytes for row in rows), whole)
+            unquantized += 4 * local(param).numel()
+    return Memory(tuple(rows), numel, sum(row.nbytes for row in rows), unquantized)
 
 
 def _name(record: ParameterRecord) -> str:

@@ -103,8 +103,8 @@ def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
     for group in groups:
         indices = [i for i, shard in enumerate(shards) if shard and group in shard.groups()]
         device = entries[indices[0]][3].device
-        both = torch.tensor([bad[i] for i in indices], dtype=torch.int64, device=device)
-        counts, firsts = both.unbind(1)
+        pairs = torch.tensor([bad[i] for i in indices], dtype=torch.int64, device=device)
+        counts, firsts = pairs.unbind(1)
         torch.distributed.all_reduce(counts := counts.contiguous(), group=group)
         torch.distributed.all_reduce(
             firsts := firsts.contiguous(), torch.distributed.ReduceOp.MIN, group

@@ -229,8 +229,8 @@ def _taking(copy: HostCopy) -> Callable[[Tensor], None]:
     reference = weakref.ref(copy)
 
     def hook(_: Tensor) -> None:
-        if (found := reference()) is not None:
-            found.take_gradient()
+        if (host_copy := reference()) is not None:
+            host_copy.take_gradient()
 
     return hook
 

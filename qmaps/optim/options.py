@@ -126,14 +126,14 @@ def check_keys(owner: str, group: Mapping[str, Any], options: Iterable[str]) -> 
     Raises:
         BadTypeError: a key is an option of another library, or a misspelt one of this optimizer.
     """
-    known = list(options)
+    allowed = list(options)
     for name, value in group.items():
-        if name in known or name in ("params", "param_names") or not isinstance(name, str):
+        if name in allowed or name in ("params", "param_names") or not isinstance(name, str):
             continue
         why = instead_in_groups(name)
         if name in OF_CLASSES:
             why = "; a spec in the group's state_quantizers has the block size, such as B128/DE@4s"
-        if why or (why := meant(name, known)):
+        if why or (why := meant(name, allowed)):
             raise BadTypeError(
                 f"{name}={shown(value)} is not an option of a parameter group of {owner}{why}"
             )
@@ -147,13 +147,13 @@ def meant(name: str, options: Iterable[str]) -> str:
     >>> meant("max_momentum", ["lr", "momentum"])
     ''
     """
-    known = list(options)
+    candidates = list(options)
     folded = name.lower().replace("-", "_")
     if "quantizer" in folded:  # nothing but qmaps has such a key
-        return nearest(folded, [option for option in known if "quantizer" in option])
-    for option in known:
-        most = 0 if len(option) < SHORTEST else 1 if len(option) < LONG else 2
-        if distance(folded, option) <= most:
+        return nearest(folded, [option for option in candidates if "quantizer" in option])
+    for option in candidates:
+        typos = 0 if len(option) < SHORTEST else 1 if len(option) < LONG else 2
+        if distance(folded, option) <= typos:
             return f"; nearest match: {option}"
     return ""
 

@@ -95,28 +95,28 @@ def preset(name: str, option: str = "state_quantizers") -> Preset:
 
 
 def pair_of(
-    given: Pair | str | tuple[str | Quantizer | None, str | Quantizer | None],
+    pair: Pair | str | tuple[str | Quantizer | None, str | Quantizer | None],
     codebooks: Iterable[Codebook] = (),
 ) -> Pair:
     """The quantizers of Adam's moments, by a preset's name or as `Pair.parse` reads them.
 
     Args:
-        given: a key of `PRESETS`, ``"FIRST + SECOND"``, or a tuple of two specs or quantizers.
+        pair: a key of `PRESETS`, ``"FIRST + SECOND"``, or a tuple of two specs or quantizers.
         codebooks: maps of the caller's own, found in specs by their label.
 
     Raises:
         SpecError: there is no such preset, not two parts, or a part that does not parse.
-        BadTypeError: `given` is neither a str, a tuple nor a `Pair`.
+        BadTypeError: `pair` is neither a str, a tuple nor a `Pair`.
 
     >>> str(pair_of("paper-4bit"))
     'B128/DE@4s + rank1/linear@4u'
     """
-    if not isinstance(given, str) or "/" in given or " + " in given:
-        return Pair.parse(given, codebooks)
-    if given not in PRESETS:
+    if not isinstance(pair, str) or "/" in pair or " + " in pair:
+        return Pair.parse(pair, codebooks)
+    if pair not in PRESETS:
         raise SpecError(
-            f"pair={shown(given)} is not a preset; allowed are {', '.join(PRESETS)}, or 'FIRST + "
-            f"SECOND' of specs{nearest(given, PRESETS)}"
+            f"pair={shown(pair)} is not a preset; allowed are {', '.join(PRESETS)}, or 'FIRST + "
+            f"SECOND' of specs{nearest(pair, PRESETS)}"
         )
-    specs = PRESETS[given].specs(("first", "second"), signed=("first",))
+    specs = PRESETS[pair].specs(("first", "second"), signed=("first",))
     return Pair.parse((specs["first"], specs["second"]))

@@ -78,12 +78,12 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
         return write_rows(value, None) if wanted() else to_plain(value)
     if name in NUMBERS or not isinstance(value, (Tensor, QuantizedTensor)):
         return value
-    its = shard.following(state_dims(optimizer, name, param.dim()))
+    part = shard.following(state_dims(optimizer, name, param.dim()))
     if isinstance(value, Tensor):
         sent = torch.int32 if value.dtype == torch.int16 else value.dtype
-        return its.distributed(value.to(sent, copy=True))
+        return part.distributed(value.to(sent, copy=True))
     # Codes can be cut only by rows.
-    return write_rows(value, its) if its.by_rows else its.distributed(restored(value))
+    return write_rows(value, part) if part.by_rows else part.distributed(restored(value))
 
 
 def saved(optimizer: QuantizedOptimizer) -> dict[str, Any]:
@@ -172,8 +172,8 @@ def warn_of_stream(
     """
     if stream == STREAM:
         return
-    each = ((param, group) for group in groups for param in group["params"])
-    if any(_rounds_stochastically(param, group, states.get(param)) for param, group in each):
+    members = ((param, group) for group in groups for param in group["params"])
+    if any(_rounds_stochastically(param, group, states.get(param)) for param, group in members):
         warnings.warn(
             "this checkpoint was written by another version of qmaps; stochastic rounding goes on "
             "with other random numbers",
@@ -182,21 +182,21 @@ def warn_of_stream(
         )
 
 
-def warn_of_overrides(own: Sequence[Group], loaded: Sequence[Group], stacklevel: int) -> None:
+def warn_of_overrides(before: Sequence[Group], after: Sequence[Group], stacklevel: int) -> None:
     """Warn if loading replaces overrides by others.
 
     Args:
-        own: the parameter groups before loading.
-        loaded: the parameter groups after loading.
+        before: the parameter groups before loading.
+        after: the parameter groups after loading.
         stacklevel: of the warning, seen from the caller.
     """
     replaced = [
         name
-        for before, after in zip(own, loaded, strict=True)
-        for name, asked, found in zip(
-            before.get("param_names", ()), _overridden(before), _overridden(after), strict=False
+        for old, new in zip(before, after, strict=True)
+        for name, own_specs, loaded_specs in zip(
+            old.get("param_names", ()), _overridden(old), _overridden(new), strict=False
         )
-        if asked not in (None, found)
+        if own_specs not in (None, loaded_specs)
     ]
     if replaced:
         warnings.warn(
@@ -218,10 +218,10 @@ def _overridden(group: Group) -> Iterator[State | None]:
 def _rounds_stochastically(param: Tensor, group: Group, state: Any) -> bool:
     gradients = getattr(param, "accumulator", None)
     coded = [codes_of(param), None if gradients is None else gradients.total]
-    kept = list(state.values()) if isinstance(state, Mapping) else []
+    values = list(state.values()) if isinstance(state, Mapping) else []
     return (group.get("stochastic_rounding", False) and param.dtype == torch.bfloat16) or any(
-        isinstance(each, QuantizedTensor) and each.quantizer.rounding.random
-        for each in coded + kept
+        isinstance(value, QuantizedTensor) and value.quantizer.rounding.random
+        for value in coded + values
     )
 
 
@@ -235,24 +235,24 @@ def _read(
             "qmaps.capture.conversion.convert_state_dict(state_dict, 'qmaps')"
         )
     groups = _groups(optimizer, choices, state_dict["param_groups"])
-    own = [(param, group) for group in groups for param in group["params"]]
-    numbers = _numbers(state_dict, [param for param, _ in own])
+    members = [(param, group) for group in groups for param in group["params"]]
+    numbers = _numbers(state_dict, [param for param, _ in members])
     states: dict[Tensor, State] = {}
-    others: dict[Any, Any] = {}
+    entries: dict[Any, Any] = {}
     for saved_id, saved in state_dict["state"].items():
         if saved_id not in numbers:
-            others[saved_id] = saved
+            entries[saved_id] = saved
             continue
         number = numbers[saved_id]
-        param, group = own[number]
-        where = _name(own, number)
+        param, group = members[number]
+        where = _name(members, number)
         if not isinstance(saved, Mapping):
             raise BadTypeError(
                 f"the state of {where} in state_dict must be a dict, got {type(saved).__name__}"
             )
         states[param] = read_state(ParameterRecord(optimizer, number, param, group), saved, where)
     # States in the order of parameters, as training makes them.
-    return groups, {param: states[param] for param, _ in own if param in states} | others
+    return groups, {param: states[param] for param, _ in members if param in states} | entries
 
 
 def check_form(state_dict: Mapping[str, Any]) -> None:
@@ -260,8 +260,8 @@ def check_form(state_dict: Mapping[str, Any]) -> None:
     if not isinstance(state_dict, Mapping):
         raise BadTypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
     if missing := [key for key in ("state", "param_groups") if key not in state_dict]:
-        there = listed([str(key) for key in state_dict]) or "nothing"
-        raise BadValueError(f"state_dict lacks {' and '.join(missing)}; it has {there}")
+        keys = listed([str(key) for key in state_dict]) or "nothing"
+        raise BadValueError(f"state_dict lacks {' and '.join(missing)}; it has {keys}")
     told = state_dict.get(ABOUT, {"format": FORMAT})
     number = told.get("format") if isinstance(told, Mapping) else None
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -292,29 +292,29 @@ def _groups(
         )
     # Copied together: groups that share a tensor, such as their lr, go on sharing it.
     saved_groups = copy.deepcopy(saved_groups)
-    groups = []
-    for index, (own, saved) in enumerate(zip(optimizer.param_groups, saved_groups, strict=True)):
-        if not isinstance(saved, Mapping) or not isinstance(saved.get("params"), (list, tuple)):
+    merged_groups = []
+    for index, (ours, theirs) in enumerate(zip(optimizer.param_groups, saved_groups, strict=True)):
+        if not isinstance(theirs, Mapping) or not isinstance(theirs.get("params"), (list, tuple)):
             raise BadTypeError(f"parameter group {index} of state_dict must have a list as params")
-        if len(saved["params"]) != len(own["params"]):
+        if len(theirs["params"]) != len(ours["params"]):
             raise BadValueError(
-                f"state_dict has {len(saved['params'])} parameters in group {index}, but this "
-                f"optimizer has {len(own['params'])}"
+                f"state_dict has {len(theirs['params'])} parameters in group {index}, but this "
+                f"optimizer has {len(ours['params'])}"
             )
-        _check_names(own, saved, index)
+        _check_names(ours, theirs, index)
         for name, value in optimizer.torch_options.items():
-            if saved.get(name, value) != value:
+            if theirs.get(name, value) != value:
                 raise BadValueError(
-                    f"state_dict has {name}={saved[name]}; only {value} is supported"
+                    f"state_dict has {name}={theirs[name]}; only {value} is supported"
                 )
-        kept = {
+        options = {
             key: value
-            for key, value in saved.items()
-            if (key not in TORCH_OPTIONS or key in own) and key != "params"
+            for key, value in theirs.items()
+            if (key not in TORCH_OPTIONS or key in ours) and key != "params"
         }
-        merged = {**own, **kept}
-        if own["overrides"] and not kept.get("overrides"):  # they follow the names given with them
-            merged |= {name: own[name] for name in ("overrides", "param_names") if name in own}
+        merged = {**ours, **options}
+        if ours["overrides"] and not options.get("overrides"):  # they go with their names
+            merged |= {name: ours[name] for name in ("overrides", "param_names") if name in ours}
         try:
             merged["state_quantizers"] = choices.specs(merged["state_quantizers"])
             merged["overrides"] = choices.overrides(merged["overrides"])
@@ -325,14 +325,14 @@ def _groups(
             raise BadValueError(
                 f"group {index} of state_dict has an invalid option: {error}"
             ) from None
-        groups.append(merged)
-    check_patterns(groups)
-    return groups
+        merged_groups.append(merged)
+    check_patterns(merged_groups)
+    return merged_groups
 
 
-def _check_names(own: Group, saved: Mapping[str, Any], index: int) -> None:
+def _check_names(group: Group, saved: Mapping[str, Any], index: int) -> None:
     """Raise if saved states would be loaded into parameters of other names."""
-    ours, theirs = own.get("param_names"), saved.get("param_names")
+    ours, theirs = group.get("param_names"), saved.get("param_names")
     if theirs is None:
         return
     if len(theirs) != len(saved["params"]):
@@ -378,9 +378,9 @@ def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[An
     return numbers
 
 
-def _name(own: Sequence[tuple[Tensor, Group]], number: int) -> str:
-    param, group = own[number]
-    position = next(i for i, each in enumerate(group["params"]) if each is param)
+def _name(members: Sequence[tuple[Tensor, Group]], number: int) -> str:
+    param, group = members[number]
+    position = next(i for i, member in enumerate(group["params"]) if member is param)
     names = group.get("param_names")
     return f"parameter {names[position]!r}" if names else f"parameter number {number}"
 
@@ -460,42 +460,42 @@ def read_state(record: ParameterRecord, saved: Mapping[str, Any], where: str) ->
 
 
 def _check_shape(
-    found: Tensor | QuantizedTensor | Rows,
+    value: Tensor | QuantizedTensor | Rows,
     name: str,
     where: str,
     param: Tensor,
     shape: tuple[int, ...],
 ) -> None:
-    if tuple(found.shape) != shape:
+    if tuple(value.shape) != shape:
         needed = "" if shape == tuple(param.shape) else f"; it must have shape {shape}"
         raise BadValueError(
-            f"state_dict has {name} of shape {tuple(found.shape)} for {where} of shape "
+            f"state_dict has {name} of shape {tuple(value.shape)} for {where} of shape "
             f"{tuple(param.shape)}{needed}"
         )
 
 
-def _local(found: Tensor | QuantizedTensor | Rows, its: Shard | None) -> Tensor | QuantizedTensor:
+def _local(value: Tensor | QuantizedTensor | Rows, part: Shard | None) -> Tensor | QuantizedTensor:
     """The part of a saved state on this process; in float32 if blocks cannot keep their codes."""
-    if isinstance(found, Rows):
-        return _joined(found, its)
-    if its is None:
-        return found.full_tensor() if is_distributed(found) else found  # type: ignore[union-attr]
-    if isinstance(found, QuantizedTensor):
-        if its.by_rows and its.shape:
-            return _joined(Rows.of(found).cut(its), its)
-        return its.cut(restored(found)) if its.shape else found
-    if is_distributed(found):
-        placed: Tensor = found.redistribute(its.mesh, its.placements())  # type: ignore[attr-defined]
+    if isinstance(value, Rows):
+        return _joined(value, part)
+    if part is None:
+        return value.full_tensor() if is_distributed(value) else value  # type: ignore[union-attr]
+    if isinstance(value, QuantizedTensor):
+        if part.by_rows and part.shape:
+            return _joined(Rows.of(value).cut(part), part)
+        return part.cut(restored(value)) if part.shape else value
+    if is_distributed(value):
+        placed: Tensor = value.redistribute(part.mesh, part.placements())  # type: ignore[attr-defined]
         return local(placed)
-    return its.cut(found)
+    return part.cut(value)
 
 
-def _joined(rows: Rows, its: Shard | None) -> Tensor | QuantizedTensor:
+def _joined(rows: Rows, part: Shard | None) -> Tensor | QuantizedTensor:
     aligned = rows.aligned
-    if its is not None and spans_shards(rows.quantizer.normalizer, its):
+    if part is not None and spans_shards(rows.quantizer.normalizer, part):
         # Encoding again uses collectives, so either all processes do it or no process does.
         flag = torch.tensor([0 if aligned else 1], dtype=torch.int32, device=rows.codes.device)
-        aligned = not int(largest_bits([flag], its.groups())[0])
+        aligned = not int(largest_bits([flag], part.groups())[0])
     return rows.joined() if aligned else rows.restored()
 
 
@@ -510,13 +510,13 @@ def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
             "copies"
         )
     shard = shard_of(param)
-    found = _value(value, MASTER, where, shard)
-    if not isinstance(found, Tensor):
+    checked = _value(value, MASTER, where, shard)
+    if not isinstance(checked, Tensor):
         raise BadTypeError(f"{MASTER} of {where} in state_dict is quantized; it must be float32")
-    _check_shape(found, MASTER, where, param, tuple(param.shape))
-    here = _local(found, shard)
-    assert isinstance(here, Tensor)
-    return here.to(param.device, torch.float32, copy=True, memory_format=torch.contiguous_format)
+    _check_shape(checked, MASTER, where, param, tuple(param.shape))
+    part = _local(checked, shard)
+    assert isinstance(part, Tensor)
+    return part.to(param.device, torch.float32, copy=True, memory_format=torch.contiguous_format)
 
 
 def _remainder(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
@@ -538,12 +538,12 @@ def _remainder(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
         kind = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
         raise BadTypeError(f"{REMAINDER} of {where} in state_dict must be {name}, got {kind}")
     _check_shape(value, REMAINDER, where, param, tuple(param.shape))
-    here = _local(value, shard_of(param))
-    assert isinstance(here, Tensor)
-    found = here.to(param.device, dtype, copy=True, memory_format=torch.contiguous_format)
-    if not torch.equal(found.to(here.device, here.dtype), here):
+    part = _local(value, shard_of(param))
+    assert isinstance(part, Tensor)
+    remainder = part.to(param.device, dtype, copy=True, memory_format=torch.contiguous_format)
+    if not torch.equal(remainder.to(part.device, part.dtype), part):
         raise BadValueError(f"{REMAINDER} of {where} in state_dict has numbers outside {name}")
-    return found
+    return remainder
 
 
 def _number(value: Any, name: str, where: str) -> float:
@@ -578,11 +578,13 @@ def _step(value: Any, where: str, *, on_host: bool) -> Tensor:
     return torch.tensor(number, dtype=COUNTER, device=device)
 
 
-def _value(value: Any, name: str, where: str, its: Shard | None) -> Tensor | QuantizedTensor | Rows:
+def _value(
+    value: Any, name: str, where: str, part: Shard | None
+) -> Tensor | QuantizedTensor | Rows:
     """A saved state, after checking its type."""
     if isinstance(value, Mapping):
         try:
-            return read_rows(value, its) if "rows" in value else from_plain(value)
+            return read_rows(value, part) if "rows" in value else from_plain(value)
         except BadValueError as error:
             raise BadValueError(f"state_dict has an invalid {name} for {where}: {error}") from None
     if not isinstance(value, (Tensor, QuantizedTensor)):

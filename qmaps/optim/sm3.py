@@ -130,12 +130,11 @@ class SM3(QuantizedOptimizer):
             smallest = torch.minimum(smallest, _along(accumulator, dim, param.dim()))
         v = smallest + grad * grad
         for dim, accumulator in enumerate(accumulators):
-            others = [other for other in range(param.dim()) if other != dim]
+            dims = [other_dim for other_dim in range(param.dim()) if other_dim != dim]
+            largest = torch.zeros_like(accumulator)
             if v.numel():
-                largest = v.amax(others) if others else v
-            else:
-                largest = torch.zeros_like(accumulator)
-            accumulator.copy_(over_shards.largest(largest, others))
+                largest = v.amax(dims) if dims else v
+            accumulator.copy_(over_shards.largest(largest, dims))
         zero = v == 0
         u = (grad / sqrt(torch.where(zero, torch.ones_like(v), v))).masked_fill(zero, 0)
         if "momentum_buffer" in states:

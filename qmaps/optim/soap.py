@@ -235,8 +235,8 @@ def refined(gram: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
 
 def slice_products(x: Tensor, dim: int) -> Tensor:
     """The products of the slices of `x` along a dimension with each other, of shape (n, n)."""
-    others = [other for other in range(x.ndim) if other != dim]
-    products: Tensor = torch.tensordot(x, x, (others, others))
+    dims = [other_dim for other_dim in range(x.ndim) if other_dim != dim]
+    products: Tensor = torch.tensordot(x, x, (dims, dims))
     return products
 
 

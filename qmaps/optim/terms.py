@@ -124,13 +124,13 @@ def check_pair(name: str, value: Any, needed: str = "two numbers", count: int = 
         raise BadValueError(f"{name}={shown(value)} must be {needed}")
 
 
-def check_int(name: str, value: Any, least: int, or_none: bool = False) -> None:
-    """Raise unless an option is an int from `least` to 2**53.
+def check_int(name: str, value: Any, minimum: int, or_none: bool = False) -> None:
+    """Raise unless an option is an int from `minimum` to 2**53.
 
     Args:
         name: the option's name, for the error message.
         value: the option's value.
-        least: the smallest value that is allowed.
+        minimum: the smallest value that is allowed.
         or_none: whether None is allowed too.
 
     Raises:
@@ -138,9 +138,9 @@ def check_int(name: str, value: Any, least: int, or_none: bool = False) -> None:
     """
     if or_none and value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or not value >= least:
+    if isinstance(value, bool) or not isinstance(value, int) or not value >= minimum:
         none = "None or " if or_none else ""
-        raise BadValueError(f"{name}={shown(value)} must be {none}an int of at least {least}")
+        raise BadValueError(f"{name}={shown(value)} must be {none}an int of at least {minimum}")
     if value > MOST:
         raise BadValueError(f"{name}={shown(value)} must be at most 2**53")
 
