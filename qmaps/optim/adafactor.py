@@ -37,6 +37,7 @@ from qmaps.optim.terms import (
     check_int,
     check_pair,
     directed,
+    hyperparameters,
     number,
 )
 
@@ -191,28 +192,7 @@ class Adafactor(QuantizedOptimizer):
         apollo_factorize: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "beta2_decay": beta2_decay,
-            "eps": eps,
-            "d": d,
-            "weight_decay": weight_decay,
-            "beta1": beta1,
-            "beta2": beta2,
-            "relative_step": relative_step,
-            "scale_parameter": scale_parameter,
-            "scale_weight_decay": scale_weight_decay,
-            "factored": factored,
-            "beta3": beta3,
-            "came_eps": came_eps,
-            "fira_margin": fira_margin,
-            "apollo_rank": apollo_rank,
-            "apollo_scale_type": apollo_scale_type,
-            "apollo_scale": apollo_scale,
-            "apollo_update_proj_gap": apollo_update_proj_gap,
-            "apollo_factorize": apollo_factorize,
-        }
-        super().__init__(params, defaults, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

@@ -14,7 +14,7 @@ from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.records import with_gradients
-from qmaps.optim.terms import ascent, check_at_least_0, coupled
+from qmaps.optim.terms import ascent, check_at_least_0, coupled, hyperparameters
 
 
 class Adagrad(QuantizedOptimizer):
@@ -66,14 +66,7 @@ class Adagrad(QuantizedOptimizer):
         eps: float = 1e-10,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "eps": eps,
-        }
-        super().__init__(params, defaults, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

@@ -11,7 +11,14 @@ from qmaps.engines.step_scalars import Corrected, Decoupled, RootCorrection, Ste
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_bool, coupled
+from qmaps.optim.terms import (
+    ascent,
+    check_at_least_0,
+    check_betas,
+    check_bool,
+    coupled,
+    hyperparameters,
+)
 
 
 class Adam(QuantizedOptimizer):
@@ -68,14 +75,7 @@ class Adam(QuantizedOptimizer):
         decoupled_weight_decay: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, defaults, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

@@ -11,7 +11,7 @@ from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.optim.adam import Adam, descend, moment_scalars
 from qmaps.optim.base import Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import directed
+from qmaps.optim.terms import directed, hyperparameters
 
 
 class AdamW(Adam):
@@ -64,8 +64,7 @@ class AdamW(Adam):
         weight_decay: float = 1e-2,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super(Adam, self).__init__(params, defaults, **shared)
+        super(Adam, self).__init__(params, hyperparameters(locals()), **shared)
 
     def _stands_for(self, specs: Mapping[str, str | None]) -> dict[str, object]:
         return {**super()._stands_for(specs), "decoupled_weight_decay": True}

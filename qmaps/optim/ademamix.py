@@ -19,7 +19,14 @@ from qmaps.engines.step_scalars import (
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_int, directed
+from qmaps.optim.terms import (
+    ascent,
+    check_at_least_0,
+    check_betas,
+    check_int,
+    directed,
+    hyperparameters,
+)
 
 
 class AdEMAMix(QuantizedOptimizer):
@@ -93,16 +100,7 @@ class AdEMAMix(QuantizedOptimizer):
         weight_decay: float = 1e-2,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "alpha": alpha,
-            "t_alpha": t_alpha,
-            "t_beta3": t_beta3,
-            "eps": eps,
-            "weight_decay": weight_decay,
-        }
-        super().__init__(params, defaults, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

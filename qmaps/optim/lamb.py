@@ -14,7 +14,14 @@ from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.norms import at_most, check_bound, clipped, norm, trust
-from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_bool, directed
+from qmaps.optim.terms import (
+    ascent,
+    check_at_least_0,
+    check_betas,
+    check_bool,
+    directed,
+    hyperparameters,
+)
 
 
 class LAMB(QuantizedOptimizer):
@@ -93,16 +100,7 @@ class LAMB(QuantizedOptimizer):
         max_unorm: float | None = None,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "bias_correction": bias_correction,
-            "trust_clip": trust_clip,
-            "max_unorm": max_unorm,
-        }
-        super().__init__(params, defaults, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

@@ -19,6 +19,7 @@ from qmaps.optim.terms import (
     check_bool,
     coupled,
     directed,
+    hyperparameters,
 )
 
 
@@ -95,15 +96,7 @@ class LARS(QuantizedOptimizer):
         max_unorm: float | None = None,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "trust_coefficient": trust_coefficient,
-            "nesterov": nesterov,
-            "max_unorm": max_unorm,
-        }
-        super().__init__(params, defaults, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

@@ -22,6 +22,7 @@ from qmaps.optim.terms import (
     check_int,
     check_pair,
     directed,
+    hyperparameters,
     number,
 )
 
@@ -133,17 +134,7 @@ class Muon(QuantizedOptimizer):
         adjust_lr_fn: str | None = None,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_coefficients": ns_coefficients,
-            "eps": eps,
-            "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn,
-        }
-        super().__init__(params, defaults, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

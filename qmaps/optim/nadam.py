@@ -18,7 +18,14 @@ from qmaps.normalize._float32 import sqrt
 from qmaps.optim.adam import decay_scalars, moment_scalars
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import check_at_least_0, check_betas, check_bool, check_finite, coupled
+from qmaps.optim.terms import (
+    check_at_least_0,
+    check_betas,
+    check_bool,
+    check_finite,
+    coupled,
+    hyperparameters,
+)
 
 
 def product_after(steps: int, group: Mapping[str, Any]) -> float:
@@ -90,15 +97,7 @@ class NAdam(QuantizedOptimizer):
         decoupled_weight_decay: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum_decay": momentum_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, defaults, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

@@ -12,7 +12,14 @@ from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_decay, coupled
+from qmaps.optim.terms import (
+    ascent,
+    check_at_least_0,
+    check_bool,
+    check_decay,
+    coupled,
+    hyperparameters,
+)
 
 
 class RMSprop(QuantizedOptimizer):
@@ -78,15 +85,7 @@ class RMSprop(QuantizedOptimizer):
         centered: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "centered": centered,
-        }
-        super().__init__(params, defaults, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

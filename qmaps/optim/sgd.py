@@ -11,7 +11,14 @@ from qmaps.engines.step_scalars import First, StepScalar
 from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_finite, coupled
+from qmaps.optim.terms import (
+    ascent,
+    check_at_least_0,
+    check_bool,
+    check_finite,
+    coupled,
+    hyperparameters,
+)
 
 
 class SGD(QuantizedOptimizer):
@@ -71,14 +78,7 @@ class SGD(QuantizedOptimizer):
         nesterov: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-        }
-        super().__init__(params, defaults, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

@@ -15,7 +15,7 @@ from qmaps.errors import BadValueError
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.rule import Dims
-from qmaps.optim.terms import ascent, check_at_least_0, check_decay, coupled
+from qmaps.optim.terms import ascent, check_at_least_0, check_decay, coupled, hyperparameters
 
 DIMENSIONS = 8
 """Tensors of more dimensions are refused."""
@@ -85,8 +85,7 @@ class SM3(QuantizedOptimizer):
         weight_decay: float = 0,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(params, defaults, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

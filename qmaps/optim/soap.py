@@ -20,6 +20,7 @@ from qmaps.optim.terms import (
     check_decay,
     check_int,
     directed,
+    hyperparameters,
 )
 
 DIMENSIONS = 8
@@ -99,16 +100,7 @@ class SOAP(QuantizedOptimizer):
         max_precond_dim: int = 10000,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "shampoo_beta": shampoo_beta,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "precondition_frequency": precondition_frequency,
-            "max_precond_dim": max_precond_dim,
-        }
-        super().__init__(params, defaults, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

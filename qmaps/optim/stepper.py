@@ -190,15 +190,18 @@ class Stepper:
         for_reference: list[ParameterStep] = []
         for device, positions in devices.items():
             engine = self._engine(optimizer, device)
-            supported = [
-                position
-                for position in positions
-                if engine is not None
-                and position not in shared
-                and not (scaled and steps[position].codes is not None)
-                and engine.supports(rule, steps[position])
-            ]
-            for_reference += [steps[at] for at in positions if at not in supported]
+            supported: list[int] = []
+            for position in positions:
+                step = steps[position]
+                if (
+                    engine is None
+                    or position in shared
+                    or (scaled and step.codes is not None)
+                    or not engine.supports(rule, step)
+                ):
+                    for_reference.append(step)
+                else:
+                    supported.append(position)
             if engine is not None and supported:
                 planned.plans.append(engine.plan(rule, [steps[at] for at in supported]))
                 planned.positions.append(supported)
