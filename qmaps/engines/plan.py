@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,7 +76,7 @@ class FusedPlan(StepPlan):
         self._dithered = [
             state for index, p in enumerate(parameters) for state in dithered_states(index, p)
         ]
-        self._kept = Kept([part for value in self._stored() for part in memory_of(value)])
+        self._kept = Kept(self._memory())
         self._masters_at = {index: address(copy) for index, copy in self._masters.items()}
         self._describe()
         # The gradients of one step are not to outlive it.
@@ -143,14 +143,17 @@ class FusedPlan(StepPlan):
             params = [self._params[index] for index in self._masters]
             torch._foreach_copy_(params, list(self._masters.values()))
 
-    def _stored(self) -> Iterator[Any]:
+    def _memory(self) -> list[Tensor]:
         """Everything with an address known to the engine, but parameters and gradients."""
+        parts = []
         for parameter in self._parameters:
             if parameter.codes is not None:
-                yield from (parameter.codes, parameter.gradient)
-            yield parameter.storage["step"]
-            names = (*(state.name for state in parameter.states), MASTER, REMAINDER, PRODUCT)
-            yield from (parameter.storage[name] for name in names if name in parameter.storage)
+                parts += memory_of(parameter.codes) + memory_of(parameter.gradient)
+            names = [state.name for state in parameter.states]
+            for name in ("step", *names, MASTER, REMAINDER, PRODUCT):
+                if name in parameter.storage:
+                    parts += memory_of(parameter.storage[name])
+        return parts
 
     def _targets_at(self) -> list[int]:
         """The addresses of the parameters, or of their master copies; 0 for those in codes."""

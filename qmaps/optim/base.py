@@ -19,7 +19,6 @@ from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import (
     MARK,
     Choices,
-    Decision,
     StateQuantizers,
     check_patterns,
     keep_in_32_bits,
@@ -35,6 +34,7 @@ from qmaps.optim.options import (
 )
 from qmaps.optim.other_libraries import TAGS
 from qmaps.optim.presets import Preset
+from qmaps.optim.records import ParameterRecord
 from qmaps.optim.resets import check_reset_every
 from qmaps.optim.rule import State, UpdateRule
 from qmaps.optim.stepper import Stepper
@@ -260,18 +260,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         used = {name for probe in _PROBES for name in self.state_shapes(probe, group)}
         return tuple(name for name in self.states if name in used)
 
-    def choice_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Decision:
-        """The quantizer of a parameter's state, and why it is this one.
-
-        Args:
-            name: the state's name.
-            param: the parameter; of a sharded one the DTensor.
-            group: its parameter group.
-        """
-        shape = self.state_shapes(param, group).get(name, param.shape)
-        different = None if shape == tuple(param.shape) else shape
-        return self.choices.of(name, param, group, different)
-
     def quantizer_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Quantizer | None:
         """The quantizer of a parameter's state; None keeps it in 32 bits.
 
@@ -280,7 +268,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             param: the parameter; of a sharded one the DTensor.
             group: its parameter group.
         """
-        return self.choice_of(name, param, group).quantizer
+        shape = self.state_shapes(param, group).get(name)
+        return ParameterRecord(self, 0, param, group).choice(name, shape).quantizer
 
     @classmethod
     def preset_specs(cls, chosen: Preset, block_size: int | None = None) -> dict[str, str | None]:

@@ -285,10 +285,8 @@ class _PlannedStep:
         self._storages = storages
         self._objects = self._parts(optimizer, params, groups, storages)
         # Fitted maps are checked anew each time, for their refits.
-        self._fitted = any(
-            isinstance(value, QuantizedTensor) and value.quantizer.map.counted
-            for value in self._objects
-        )
+        quantized = [value for value in self._objects if isinstance(value, QuantizedTensor)]
+        self._fitted = any(value.quantizer.map.counted for value in quantized)
 
     def fits(self, optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> bool:
         """Return True if the plans can take a step with equal `settings`.
