@@ -1,4 +1,4 @@
-"""Models whose parameters and gradients are kept in low precision."""
+"""Models with parameters and gradients in low precision."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def convert(
     since, are rounded to the nearest code, as they are here. Steps of `LPMMSGD` and `LPMMAdam`
     round as the quantizer says.
 
-    Parameters that require no gradient get an accumulator when they first require one.
+    A parameter without ``requires_grad`` gets an accumulator when that is first set.
 
     ``load_state_dict(assign=True)`` copies into modules that have low-precision parameters.
     `torch.nn.parallel.DistributedDataParallel` over several processes is refused in forward: it

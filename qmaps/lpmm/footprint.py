@@ -1,4 +1,4 @@
-"""Model memory: what parameters, gradients and states take, predicted or measured."""
+"""Model memory: bytes of parameters, gradients and states, predicted or measured."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ModelMemory:
 
     @property
     def parts(self) -> dict[str, int]:
-        """Bytes by what they are for."""
+        """Bytes of parameters, gradients and states."""
         return {"parameters": self.params, "gradients": self.grads, **self.states}
 
     def bits(self, nbytes: int) -> float:
@@ -124,7 +124,7 @@ def predict(
 def measure(model: nn.Module, optimizer: torch.optim.Optimizer) -> ModelMemory:
     """Measure the memory of a model and its optimizer now, converted or not.
 
-    Gradients and states that are not there yet are not counted; a low-precision accumulator is
+    Missing gradients and states are not counted; a low-precision accumulator is
     there from the beginning. Step counters are left out.
     """
     numel = in_params = in_grads = 0

@@ -1,8 +1,8 @@
-"""The nearest codes of weights, and the very codes of weights that were decoded from codes.
+"""The nearest codes of weights, and the original codes of decoded weights.
 
 A codebook that lacks -1, such as signed ``DE``, takes the largest weight of a block, where it is
 negative, to a smaller one. The decoded block then has another maximum, and encoding it by that
-would shrink it again, each time that a checkpoint is loaded.
+would shrink it again, each time a checkpoint is loaded.
 """
 
 from __future__ import annotations

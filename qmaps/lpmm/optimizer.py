@@ -32,19 +32,19 @@ class Observer(Protocol):
             name: name of the parameter, or its number.
             step: number of the step, from 1 on.
             before: its float32 values before the step.
-            wanted: the values that the rule computes, before rounding.
+            wanted: the values computed by the rule, before rounding.
             after: the stored values after the step.
         """
 
 
 class LowPrecisionOptimizer(QuantizedOptimizer):
-    """Mixin that lets an update rule step a converted model; it comes first among the bases.
+    """Mixin for update rules of converted models; it comes first among the bases.
 
     A step decodes a parameter, its gradient and its states, applies the rule in float32, and
     encodes the parameter and the states with new scales. Stochastic
     rounding takes random numbers of purpose 2 for parameters and 0 for states
     (`qmaps.engines.philox`).
-    Parameters that were not converted are stepped as usual.
+    Other parameters are stepped as usual.
 
     Gradients of `accumulation_steps` micro-batches are summed, each rounded into the accumulator,
     before the rule uses the sum: call ``zero_grad``, backward and ``step`` for each micro-batch as
@@ -117,7 +117,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         return loss
 
     def _step_of(self, param: LowPrecisionParameter) -> int:
-        """The number of steps that a parameter has taken."""
+        """The number of steps taken by a parameter."""
         return int(self.state.get(param, {}).get("step", 0))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -141,7 +141,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         return super()._step_supports_amp_scaling
 
     def _pending(self) -> list[Accumulator]:
-        """The accumulators that hold something."""
+        """The accumulators that are not empty."""
         accumulators = [param.accumulator for param in self._low_precision().values()]
         return [a for a in accumulators if a is not None and a.count]
 
@@ -178,7 +178,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         return saved
 
     def _load(self, saved: Any) -> None:
-        """As every optimizer; gradients that the checkpoint does not have are left empty."""
+        """As every optimizer; gradients missing in the checkpoint are left empty."""
         check_form(saved)
         ours = self._low_precision()
         micro_batches, pending = self._accumulated(saved.get("accumulated"), ours)

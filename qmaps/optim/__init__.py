@@ -1,7 +1,7 @@
-"""Optimizers whose states can be kept quantized.
+"""Optimizers with quantized states.
 
-Every class in a file of this package that names its states is exported. The imports below tell
-type checkers of signatures; a class without one is found and exported as well.
+Every class with `states` in a file of this package is exported. The imports below are for type
+checkers; classes without an import are exported as well.
 """
 
 from qmaps.algebra import plugins

@@ -1,4 +1,4 @@
-"""Adafactor, and what has been built on it: APOLLO, Fira's limiter, CAME's confidence."""
+"""Adafactor, with APOLLO, Fira's limiter and CAME's confidence as options."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Adafactor(QuantizedOptimizer):
         q = g * g + eps[0]
         R = kept * R + rest * mean(q over each row)
         C = kept * C + rest * mean(q over each column)
-        u = g / (sqrt(R / mean(R)) * sqrt(C))      0 where that denominator is 0
+        u = g / (sqrt(R / mean(R)) * sqrt(C))      0 where the denominator is 0
         u = u / max(rms(u) / d, 1)
         u = u * limit / norm(u)                    where the limiter is on and norm(u) > limit,
                                                    limit = (1 + fira_margin) * the last norm
@@ -74,13 +74,13 @@ class Adafactor(QuantizedOptimizer):
     (1 - beta2^t)``, the paper's correction of bias. Means and rms are float64 sums in the order of
     `qmaps.optim.reductions`, rounded to float32.
 
-    The defaults are the paper's algorithm 6, and those of `transformers`, whose decay_rate is
-    `beta2_decay` and whose clip_threshold is `d`; there m averages alpha * u, which is the same
-    where alpha stays. Names of options and states are those of torch, whose checkpoints load.
+    The defaults are the paper's algorithm 6, and those of `transformers` (decay_rate is
+    `beta2_decay`, clip_threshold is `d`); there m averages alpha * u, the same as long as alpha
+    is constant. Names of options and states are those of torch; its checkpoints load.
     ``torch.optim.Adafactor`` takes the same step but for two things: its eps[0] is a floor of the
     second moment, where the paper adds it to the square (None means 1e-30 here), and it decays
-    weights by ``lr * weight_decay``, which is ``scale_weight_decay=False`` as long as rho is lr.
-    Loading its checkpoint sets that and eps[0] to None, and warns of what differs besides.
+    weights by ``lr * weight_decay``, as ``scale_weight_decay=False`` does while rho is lr.
+    Loading its checkpoint sets both options, eps[0] to None, and warns of other differences.
 
     **APOLLO** (`apollo_rank` above 0, tensors of two dimensions or more) looks at the gradient, a
     matrix of shape[0] rows, through a random projection of its smaller side to `apollo_rank`:
@@ -92,12 +92,12 @@ class Adafactor(QuantizedOptimizer):
 
     and then clips and limits the update as above; the limiter is on by default here. P has
     independent normal entries of variance 1 / rank from `qmaps.engines.philox`; it depends on the
-    seed, the parameter's number and the step alone, and is not kept. Only what goes through these
-    matrix products is promised to a tolerance rather than bit for bit: 1e-5 of the largest element
+    seed, the parameter's number and the step alone, and is not stored. Only the results of these
+    matrix products are promised to a tolerance rather than bit for bit: 1e-5 of the largest element
     of the update.
 
     **CAME** (`beta3`) divides the first moment of factored tensors by the factored root of a
-    running average of (u - m)^2 + came_eps, which has no correction of bias: first steps are large.
+    running average of (u - m)^2 + came_eps, without correction of bias: first steps are large.
 
     States: `row_var` (R, shape (..., rows, 1)) and `col_var` (C, shape (..., 1, columns)), or
     `variance` (v), `exp_avg` (m) with beta1, and `step`; with APOLLO, of L, `low_variance` or
@@ -105,7 +105,7 @@ class Adafactor(QuantizedOptimizer):
     `residual_col`; with the limiter `update_norm`. Adafactor is here as a baseline for comparison;
     `Adafactor8bit` quantizes these states.
 
-    A step waits for no device, unless that holds `lr`, `nonfinite` asks for a look at gradients, or
+    A step waits for no device, unless `lr` is on it, `nonfinite` checks gradients, or
     a quantizer is fitted or keeps its scales in 8 bits.
 
     Args:
@@ -114,24 +114,24 @@ class Adafactor(QuantizedOptimizer):
             or a tensor with one element.
         beta2_decay: power of the step in the weight of new squares, at most 0.
         eps: added to squares (at least 0, or None for 1e-30), and the least scale of a parameter.
-        d: the rms above which the update is scaled down to it, above 0.
+        d: largest rms of an update; larger ones are scaled down to it; above 0.
         weight_decay: decoupled from the second moment, at least 0.
         beta1: decay of the first moment, in [0, 1); None or 0 for none.
         beta2: fixed decay of the second moment, in [0, 1); None for `beta2_decay`.
         relative_step: bound the step size by ``1 / sqrt(step)``.
-        scale_parameter: multiply the step size by the parameter's rms, or by ``eps[1]`` if that is
-            larger.
+        scale_parameter: multiply the step size by the larger of the parameter's rms and
+            ``eps[1]``.
         scale_weight_decay: apply `scale_parameter` to weight decay too.
         factored: factor the second moment of tensors with rows and columns.
         beta3: decay of CAME's residuals, in [0, 1); it needs `beta1` above 0, `factored` and no
             APOLLO. None turns CAME off.
         came_eps: added to CAME's squared residuals, at least 0.
         fira_margin: how much the norm of an update may grow in a step, at least 0; infinity for no
-            limit. None means 0.01 for tensors that APOLLO projects, and no limit for others.
+            limit. None means 0.01 for tensors projected by APOLLO, and no limit for others.
         apollo_rank: rank of APOLLO's projections, at least 0; 0 turns APOLLO off.
         apollo_scale_type: "channel" for one factor per channel, or "tensor" for one factor in all
             (APOLLO-Mini).
-        apollo_scale: what APOLLO's factor is multiplied by, at least 0.
+        apollo_scale: multiplier of APOLLO's factor, at least 0.
         apollo_update_proj_gap: steps between projections, at least 1.
         apollo_factorize: factor the second moment of the projected gradients.
         **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
@@ -422,7 +422,7 @@ def _with_options(group: Any) -> Any:
 
 
 def _is_below(floor: float | None, param: Tensor, state: Mapping[str, Any]) -> bool:
-    """Return True if torch would raise a second moment to its floor, which is that of its root."""
+    """Return True if torch would raise the root of a second moment to its floor."""
     if floor is None:
         floor = torch.finfo(param.dtype).eps
     if "row_var" in state:
@@ -441,7 +441,7 @@ def _floats(value: Tensor | QuantizedTensor) -> Tensor:
 class Adafactor8bit(FixedWidth, Adafactor):
     """`Adafactor` with 8-bit states: second moments in log2 space, ``logB256/log2@8u``.
 
-    Blocks keep the range of log2 that their values take, and zero exactly. The first moment is
+    Blocks keep the range of log2 of their values, and zero exactly. The first moment is
     ``B128/DE@8s``. Rows and columns are quantized where there are more than `min_quantized_size`
     of them; those of projected gradients stay in 32 bits.
 

@@ -34,7 +34,7 @@ class Adagrad(QuantizedOptimizer):
         params: parameters, or groups of them.
         lr: learning rate, at least 0: a number or a tensor with one element.
         lr_decay: how fast the step size falls with the step, at least 0; 0 keeps it.
-        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+        weight_decay: coupled: ``weight_decay * p`` is added to the gradient; at least 0.
         initial_accumulator_value: start of the sum of squares, from 0 to the largest float32.
         eps: added to the denominator, at least 0.
         **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
@@ -83,7 +83,7 @@ class Adagrad(QuantizedOptimizer):
     def step(self, closure: Any = None) -> Any:
         """Take one step; see `QuantizedOptimizer.step`.
 
-        A step that only creates states, of zero gradients without learning rate, is not counted:
+        A step with zero gradients and lr=0 that only creates states is not counted:
         `torch.distributed.checkpoint.state_dict` takes it for optimizers without states, which
         torch's Adagrad is not.
         """

@@ -40,7 +40,7 @@ class Adam(QuantizedOptimizer):
         lr: learning rate, at least 0: a number or a tensor with one element.
         betas: decay of the two moments, each in [0, 1).
         eps: added to the denominator, at least 0.
-        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+        weight_decay: coupled: ``weight_decay * p`` is added to the gradient; at least 0.
         decoupled_weight_decay: whether parameters decay as in `AdamW`, instead of through the
             gradient.
         **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
@@ -105,7 +105,7 @@ def decay_scalars(group: dict[str, Any]) -> dict[str, float | StepScalar]:
 
 
 def moment_scalars(group: dict[str, Any]) -> dict[str, float | StepScalar]:
-    """The scalars that `descend` needs, and `sign`, from the options of a parameter group."""
+    """The scalars of `descend`, and `sign`, from the options of a parameter group."""
     beta1, beta2 = map(float, group["betas"])
     return {
         "beta1": beta1,
@@ -122,7 +122,7 @@ def moment_scalars(group: dict[str, Any]) -> dict[str, float | StepScalar]:
 def descend(
     param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
 ) -> None:
-    """The part of the rule that Adam and AdamW share: everything after weight decay.
+    """The common part of Adam and AdamW: everything after weight decay.
 
     Args:
         param: float32 parameter, changed in place.

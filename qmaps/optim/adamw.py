@@ -32,7 +32,7 @@ class AdamW(Adam):
         lr: learning rate, at least 0: a number or a tensor with one element.
         betas: decay of the two moments, each in [0, 1).
         eps: added to the denominator, at least 0.
-        weight_decay: decoupled, that is, the parameter is multiplied by ``1 - lr * weight_decay``;
+        weight_decay: decoupled: the parameter is multiplied by ``1 - lr * weight_decay``;
             at least 0.
         **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
             `amsgrad` must be False.
@@ -83,7 +83,7 @@ class AdamW(Adam):
 class AdamW8bit(EightBit, AdamW):
     """`AdamW` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
 
-    The second map leaves out zero, so that no second moment decodes to it. The paper's own
+    The second map leaves out zero: no second moment decodes to it. The paper's own
     pair is ``AdamW(..., state_quantizers="paper-8bit")``.
 
     Arguments: those of `AdamW` and `FixedWidth`.

@@ -18,7 +18,7 @@ from qmaps.optim.terms import directed
 
 
 class AdamWFactor(AdamW):
-    r"""AdamW that keeps the second moment of matrices as means of their rows and columns.
+    r"""AdamW with the second moment of matrices stored as means of rows and columns.
 
     This applies to tensors of two dimensions or more; the last two count as rows and columns. With
     gradient g (negated to maximize) and step t, in float32 and in this order:
@@ -36,14 +36,14 @@ class AdamWFactor(AdamW):
     States: `exp_avg` (m), `exp_avg_sq_row` (R, shape (..., rows, 1)) and `exp_avg_sq_col` (C, shape
     (..., 1, columns)), or `exp_avg_sq` where nothing is factored, and `step`. R and C stay in
     32 bits unless `state_quantizers` names them. A checkpoint of torch's AdamW is factored as it is
-    loaded, which loses nothing that this optimizer would have kept.
+    loaded; this loses nothing that later steps use.
 
     Args:
         params: parameters, or groups of them.
         lr: learning rate, at least 0: a number or a tensor with one element.
         betas: decay of the first and of the second moment, each in [0, 1).
         eps: added to the denominator, at least 0.
-        weight_decay: decoupled, that is, the parameter is multiplied by ``1 - lr * weight_decay``;
+        weight_decay: decoupled: the parameter is multiplied by ``1 - lr * weight_decay``;
             at least 0.
         **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
             `amsgrad` must be False.
@@ -116,7 +116,7 @@ class AdamWFactor(AdamW):
 class AdamW8bitFactor(EightBit, AdamWFactor):
     """`AdamWFactor` with an 8-bit first moment, ``B256/DE@8s``.
 
-    The second moment of tensors that are not factored is ``B256/DE-0@8u``.
+    The second moment of other tensors is ``B256/DE-0@8u``.
 
     Arguments: those of `AdamWFactor` and `FixedWidth`.
     """
@@ -125,7 +125,7 @@ class AdamW8bitFactor(EightBit, AdamWFactor):
 class AdamW4bitFactor(FourBit, AdamWFactor):
     """`AdamWFactor` with a 4-bit first moment, ``B128/DE@4s+sr``.
 
-    The second moment of tensors that are not factored is ``B128/DE-0@4u``. The paper's first moment
+    The second moment of other tensors is ``B128/DE-0@4u``. The paper's first moment
     is rounded to nearest: ``AdamWFactor(..., state_quantizers="paper-4bit")``.
 
     Arguments: those of `AdamWFactor` and `FixedWidth`.

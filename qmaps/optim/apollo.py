@@ -1,4 +1,4 @@
-"""APOLLO: scaling a gradient by what an adaptive rule does to its random projection."""
+"""APOLLO: scaling a gradient as an adaptive rule scales its random projection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Projection:
 
     Attributes:
         shape: shape of the gradient, of at least two dimensions.
-        rank: rank that is asked for, at least 1.
+        rank: requested rank, at least 1.
 
     Source: Zhu et al. (2024), "APOLLO: SGD-like memory, AdamW-level performance", section 4.
     """
@@ -42,7 +42,7 @@ class Projection:
 
     @property
     def from_right(self) -> bool:
-        """True if columns are projected, which leaves rows as the channels."""
+        """True if columns are projected; rows are then the channels."""
         return self.sides[0] >= self.sides[1]
 
     @property
@@ -77,7 +77,7 @@ class Projection:
         The factor is 0 where the norm of the projected gradient is 0, and 1 where it overflows.
 
         Args:
-            adapted: what the adaptive rule made of `low`, float32 of `low_shape`.
+            adapted: result of the adaptive rule for `low`, float32 of `low_shape`.
             low: projected gradient, float32 of `low_shape`.
             scale_type: "channel" for one factor per channel, or "tensor" for one in all.
 

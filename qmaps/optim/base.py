@@ -1,4 +1,4 @@
-"""The base class of all optimizers, whose states can be quantized."""
+"""The base class of all optimizers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _PROBES = tuple(torch.empty((0,) * dims, dtype=torch.float32, device="meta") for
 
 
 class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
-    """An optimizer that can keep its states quantized between steps.
+    """An optimizer with states that can be quantized between steps.
 
     A step decodes a parameter's states to float32, applies the update rule, writes the
     parameter, and encodes the new states. Subclasses define the rule, by the members of
@@ -69,12 +69,12 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             "32bit" (`qmaps.optim.PRESETS`), or a dict from state names to specs or quantizers,
             such as ``{"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}``. None, the
             default, means 32 bits, as does leaving a state out of the dict.
-            ``"B128/DE@4s + rank1/linear@4u"`` gives the first spec to states that can be negative
+            ``"B128/DE@4s + rank1/linear@4u"`` gives the first spec to states with negative values
             and the second to the others; ``32-bit`` in place of a spec keeps those states in 32
             bits.
         overrides: a dict from patterns of parameter names to quantizers for these parameters,
-            which replace `state_quantizers` and have the same form:
-            ``{"lm_head.*": None, "*.mlp.*": "4bit"}``. The first pattern that matches decides.
+            in place of `state_quantizers` and of the same form:
+            ``{"lm_head.*": None, "*.mlp.*": "4bit"}``. The first matching pattern decides.
             Overrides need named parameters: ``AdamW(model.named_parameters(), overrides=...)``.
         min_quantized_size: states of at most this many elements, counted before parameters are
             sharded, stay in 32 bits; an int of at least 0.
@@ -83,13 +83,13 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             and with them bias corrections and other schedules of the rule; an int of at least 2.
             Random numbers and `step` go on. None, the default, never resets. States of few bits
             that have stalled follow their gradients again (`qmaps.optim.resets` has the source).
-        nonfinite: what a NaN or infinity in a gradient does. "propagate": it reaches states
+        nonfinite: effect of a NaN or infinity in a gradient. "propagate": it reaches states
             and parameters, as in torch, and never turns into a finite number. "skip": the
             whole step is skipped and counted in `skipped_steps`. "raise": the step raises
             NonFiniteError before anything has changed.
         seed: seed of stochastic rounding, of states and of parameters; an int from 0 to 2**32 - 1.
             Optimizers of equal seeds draw equal numbers for parameters of equal places.
-        stochastic_rounding: round new bfloat16 parameters stochastically, which keeps small
+        stochastic_rounding: round new bfloat16 parameters stochastically, to keep small
             updates in expectation; see `qmaps.engines.bfloat16`. Parameters of other dtypes ignore
             it. It cannot be combined with `master_weights`. It says nothing about states: those
             are rounded stochastically where their quantizer has ``+sr``, as in the preset "4bit".
@@ -98,16 +98,16 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             bfloat16 parameter lacks of a more precise value, in 8 or 16 bits an element, as the
             state `master_remainder`; see `qmaps.engines.masters`. float32 parameters ignore all of
             them; float16 parameters are refused with the last two.
-        **others: options of other libraries that have no effect here: torch's `foreach`, `fused`
-            and `capturable`; and those that have a value which asks for nothing, or for what the
-            class does, such as ``differentiable=False``, ``is_paged=False``, or ``optim_bits=8``
+        **others: options of other libraries without effect here: torch's `foreach`, `fused`
+            and `capturable`; and those with a value that asks for nothing, or for the rule of the
+            class, such as ``differentiable=False``, ``is_paged=False``, or ``optim_bits=8``
             in classes of 8 bits.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an option is not allowed.
 
     Attributes:
-        skipped_steps: number of steps that "skip" has skipped since construction; reading it waits
+        skipped_steps: number of steps skipped since construction; reading it waits
             for CUDA devices.
     """
 
@@ -209,7 +209,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             raise
 
     def _stands_for(self, specs: Mapping[str, str | None]) -> dict[str, object]:
-        """Options of other libraries with the values that ask for what this optimizer does."""
+        """Options of other libraries, with the values that this optimizer implements."""
         bits = {} if any(specs.values()) else {"optim_bits": 32}
         return {**bits, **self.torch_options}
 
@@ -256,7 +256,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         return dict(zip(scalars, values_at(scalars.values(), step), strict=True))
 
     def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The states that the rule keeps under a group's options, for any parameter."""
+        """The states of the rule under a group's options, for any parameter."""
         used = {name for probe in _PROBES for name in self.state_shapes(probe, group)}
         return tuple(name for name in self.states if name in used)
 
@@ -273,7 +273,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     @classmethod
     def preset_specs(cls, chosen: Preset, block_size: int | None = None) -> dict[str, str | None]:
-        """The spec that a preset gives to each state outside `exact_states`; None means 32 bits."""
+        """A preset's spec of each state outside `exact_states`; None means 32 bits."""
         names = [name for name in cls.state_names if name not in cls.exact_states]
         return chosen.specs(names, cls.signed_states, block_size)
 
@@ -296,13 +296,13 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             self._stepper.skipped = skipped
 
     def memory(self) -> Memory:
-        """Memory of all states, now or after the first step, as a table that can be printed."""
+        """Memory of all states, now or after the first step, as a printable table."""
         saved_states.take_in_all(self)
         return memory(self)
 
     @property
     def state_nbytes(self) -> int:
-        """Bytes that all states take now, scales and codebooks included."""
+        """Bytes of all states now, scales and codebooks included."""
         saved_states.take_in_all(self)
         return sum(
             value.nbytes

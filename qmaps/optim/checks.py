@@ -27,7 +27,7 @@ _ALLOWED = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
 
 
 def check_last_group(optimizer: QuantizedOptimizer) -> None:
-    """Raise if the newest group has parameters that the optimizer cannot step."""
+    """Raise if the optimizer cannot step a parameter of the newest group."""
     for record in records(optimizer):
         # Frozen parameters may have any dtype: the packed weights of a quantized base model, say.
         if record.group is optimizer.param_groups[-1] and record.param.requires_grad:

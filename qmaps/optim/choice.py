@@ -32,7 +32,7 @@ class Decision(NamedTuple):
 
     Attributes:
         quantizer: None keeps it in 32 bits.
-        why: what decided, in a few words.
+        why: the reason, in a few words.
     """
 
     quantizer: Quantizer | None
@@ -59,9 +59,8 @@ def keep_in_32_bits(param: Tensor, why: str) -> None:
 def global_numel(param: Tensor) -> int:
     """Number of elements of a parameter before it is sharded.
 
-    A DTensor (``fully_shard``, tensor parallelism) knows by itself. A wrapper that hands an
-    optimizer plain tensors that are shards sets the attribute `qmaps_global_numel` on them; with
-    neither, a shard cannot be told from a whole parameter.
+    A DTensor (``fully_shard``, tensor parallelism) knows by itself. A wrapper with plain tensors as
+    shards sets their attribute `qmaps_global_numel`. Other shards are taken for whole parameters.
     """
     numel = getattr(param, GLOBAL_NUMEL, None)
     return param.numel() if numel is None else int(numel)
@@ -73,8 +72,8 @@ class Choices:
     Args:
         owner: the optimizer's name, for error messages.
         states: the names of its states.
-        signed: those that can be negative.
-        exact: those that presets leave in 32 bits.
+        signed: states with negative values.
+        exact: states in 32 bits under any preset.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Choices:
     ) -> Decision:
         """The choice for one state, of the parameter's shape or of one of its own.
 
-        The first of these that applies:
+        The first of these rules that applies:
 
         1. The group's `quantize` is False: 32 bits.
         2. The parameter is marked by `keep_in_32_bits`: 32 bits.
@@ -190,7 +189,7 @@ class Choices:
 
     @contextmanager
     def learning(self, states: Mapping[Any, Any]) -> Iterator[None]:
-        """Know the codebooks that a checkpoint's states bring along, by their specs.
+        """Know the codebooks of a checkpoint's states by their specs.
 
         They are forgotten again if the block raises. Damaged states are left to those who read.
 
@@ -235,8 +234,8 @@ class Choices:
 def choice_settings(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
     """Everything that choices in these groups depend on: equal settings, equal choices.
 
-    Marks of parameters are represented by the number of marks that were ever set, so that a step
-    need not look at each parameter.
+    Marks of parameters are represented by the number of marks ever set: a step need not look at
+    each parameter.
     """
     values: list[Any] = [_marks]
     for group in groups:
@@ -266,7 +265,7 @@ def check_patterns(groups: Sequence[Mapping[str, Any]]) -> None:
 
 
 def matches_nothing(pattern: str, names: Sequence[str], option: str = "overrides") -> str:
-    """The error for a pattern of an option that none of these names matches."""
+    """The error for a pattern of an option without a match among these names."""
     plain = pattern.replace("*", "")
     return (
         f"{option} names {shown(pattern)}, which matches no parameter; there are {listed(names)}"

@@ -1,4 +1,4 @@
-"""Python code that makes an optimizer with chosen quantizers."""
+"""Python code of an optimizer with chosen quantizers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def of(
 
 
 def _groups(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Lines that put a model's parameters into groups; none if `GROUPED` options are all equal."""
+    """Lines for parameter groups of a model; none if `GROUPED` options are all equal."""
 
     def option(name: str, key: str) -> str:
         value = options[name].get(key)

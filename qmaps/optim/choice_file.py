@@ -49,7 +49,7 @@ class Choice:
             from state names to specs or quantizers, or None for 32 bits. ``"32-bit"`` in a dict
             means 32 bits, as None does.
         overrides: the same by parameter name, or pattern of names with ``*``, ``?`` and ``[...]``.
-            The first pattern that matches decides.
+            The first matching pattern decides.
         provenance: where the choice comes from, in values that JSON has, such as
             ``{"checkpoint": "checkpoint-500", "step": 500}``. `versions`, of qmaps and torch, is
             added if it is missing.
@@ -115,11 +115,11 @@ class Choice:
 
     @property
     def code(self) -> str:
-        """Python code that makes the optimizer, to paste; it needs no file."""
+        """Python code of the optimizer, to paste; it needs no file."""
         return self.code_for({})
 
     def code_for(self, options: Mapping[str, Mapping[str, Any]]) -> str:
-        """Python code that makes the optimizer with parameter groups.
+        """Python code of the optimizer with parameter groups.
 
         Args:
             options: options of each parameter's group by the parameter's name. Those of lr, betas,
@@ -131,7 +131,7 @@ class Choice:
         )
 
     def codebooks(self) -> dict[str, Codebook]:
-        """The codebooks that are not maps with a name of their own, by label."""
+        """The user's codebooks by label."""
         books: dict[str, Codebook] = {}
         for q in self._quantizers():
             if not isinstance(q.map, Codebook):
@@ -151,14 +151,14 @@ class Choice:
         return books
 
     def to_json(self) -> str:
-        """The choice as JSON text, which `load_choice` reads from a file."""
+        """The choice as JSON text, as in a file for `load_choice`."""
         return json_text(self._plain())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the choice to a file; it appears whole or not at all.
 
         Args:
-            path: a file that ends in ``.json``, ``.yaml`` or ``.yml``; an existing one is replaced.
+            path: a file ending in ``.json``, ``.yaml`` or ``.yml``; an existing one is replaced.
 
         Raises:
             BadValueError: another ending, or YAML without PyYAML.
@@ -171,10 +171,10 @@ class Choice:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Choice:
-        """Read a file that `save` wrote, or one written by hand, which needs `state_quantizers`.
+        """Read a file of `save`, or one written by hand with `state_quantizers`.
 
         Args:
-            path: a file that ends in ``.json``, ``.yaml`` or ``.yml``.
+            path: a file ending in ``.json``, ``.yaml`` or ``.yml``.
 
         Raises:
             BadValueError: the file is missing, damaged, of a later format, no choice, or has a key
@@ -262,7 +262,7 @@ def load_choice(path: str | os.PathLike[str]) -> dict[str, Any]:
     that is made of the same quantizers, bit for bit.
 
     Args:
-        path: a file that `Choice.save` wrote, or one written by hand; it ends in ``.json``,
+        path: a file of `Choice.save`, or one written by hand; it ends in ``.json``,
             ``.yaml`` or ``.yml``.
 
     Returns:
@@ -331,7 +331,7 @@ def _described(book: Codebook) -> dict[str, Any]:
 
 
 def _short(value: float) -> float:
-    """The number of fewest digits that becomes the same float32."""
+    """The number of fewest digits for the same float32."""
     short = float(str(np.float32(value)))
     return short if float(np.float32(short)) == value else value
 
@@ -388,7 +388,7 @@ def _read_yaml(yaml: ModuleType, text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """A dict of `pairs`, none of which would replace another."""
+    """A dict of `pairs`; raise if a key is repeated."""
     unique: dict[Any, Any] = {}
     for key, value in pairs:
         if key in unique:
@@ -398,7 +398,7 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _content(path: Path, read: Callable[[str], Any]) -> Mapping[str, Any]:
-    """The dict in a file, which has the keys of a choice."""
+    """The dict in a file, with the keys of a choice."""
     try:
         text = path.read_bytes().decode()
     except OSError as error:

@@ -45,7 +45,7 @@ class LARS(QuantizedOptimizer):
                                                          ratio overflows
 
     Norms are added up in an order that depends on the parameter's size alone
-    (`qmaps.optim.norms.square_sum`). They are those of the tensor that the optimizer is given: of a
+    (`qmaps.optim.norms.square_sum`). They are the norms of the optimizer's tensor: of a
     parameter in bfloat16 its rounded values count, and of a shard its own elements.
 
     The update uses the new buffer before it is encoded. The state is `momentum_buffer` (b), as for
@@ -57,10 +57,10 @@ class LARS(QuantizedOptimizer):
         lr: learning rate, at least 0: a number or a tensor with one element. It is
             multiplied by the trust ratio, so that good values are far larger than SGD's.
         momentum: decay of the buffer, at least 0; with 0 there is no buffer.
-        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+        weight_decay: coupled: ``weight_decay * p`` is added to the gradient; at least 0.
         trust_coefficient: norm of an update as a fraction of the parameter's norm, before `lr` and
             momentum; above 0. It has no effect where `max_unorm` is given.
-        nesterov: use Nesterov momentum, which needs `momentum` above 0.
+        nesterov: use Nesterov momentum; it needs `momentum` above 0.
         max_unorm: shorten updates whose norm is above `max_unorm` times the parameter's norm, and
             never lengthen one, as bitsandbytes' LARS does with 0.02; 0 and None set no bound.
         **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
@@ -112,7 +112,7 @@ class LARS(QuantizedOptimizer):
         return super().state_shapes(param, group) if group["momentum"] != 0 else {}
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64; 0 for a bound that is not there."""
+        """Step scalars of a group, in float64; 0 for a missing bound."""
         momentum = float(group["momentum"])
         return {
             "weight_decay": float(group["weight_decay"]),

@@ -37,7 +37,7 @@ class StateMemory:
         dtype: of the parameter.
         state: the state's name.
         quantizer: the spec, or None for 32 bits; of remainders of master weights the dtype.
-        why: what decided that.
+        why: the reason.
         nbytes: codes, scales and codebook.
         predicted: whether the state is not there yet; it then appears with the next step that
             finds a gradient, of that size.
@@ -60,13 +60,13 @@ class Memory:
     """Memory of states, one row for each parameter and state; prints as a table.
 
     Step counters, of 4 bytes each, are left out, as they are in `state_nbytes`. So are frozen
-    parameters, which get no states, as long as they have none.
+    parameters without states.
 
     Attributes:
         rows: in the order of the parameter groups.
-        numel: elements of all parameters that have states or get them; of shards, those here.
+        numel: elements of all parameters with states, now or later; of shards, the local ones.
         nbytes: of all states.
-        nbytes_in_32_bits: what the same states would take unquantized.
+        nbytes_in_32_bits: bytes of the same states in 32 bits.
     """
 
     rows: tuple[StateMemory, ...]
@@ -206,7 +206,7 @@ def _row(
 def _master_rows(
     name: str, param: Tensor, group: dict[str, Any], state: Mapping[str, Any]
 ) -> Iterator[StateMemory]:
-    """Master weights that are there, or that the next step creates."""
+    """Master weights, present or created by the next step."""
     shape, dtype = tuple(param.shape), str(param.dtype).removeprefix("torch.")
     form = group["master_weights"]
     wanted = {
@@ -225,7 +225,7 @@ def _master_rows(
 
 
 def _merged(blocks: Sequence[list[StateMemory]]) -> list[list[StateMemory]]:
-    """Parameters whose names differ in numbers only, and whose states are alike, in one."""
+    """One block for parameters with equal states and names that differ only in numbers."""
     alike: dict[Any, list[list[StateMemory]]] = {}
     for block in blocks:
         pattern = re.sub(r"\d+", "*", block[0].parameter)
@@ -264,7 +264,7 @@ def _largest(
 
 
 def _cells(row: StateMemory, *, first: bool) -> tuple[str, ...]:
-    """A line of the table; what a parameter's states share stands in its first."""
+    """A line of the table; the columns of the parameter are filled in its first line."""
     count = f" (x{row.count})" if row.count > 1 else ""
     shape = " x ".join(map(str, row.shape)) if row.shape else "scalar"
     parameter = (row.parameter + count, shape, row.dtype) if first else ("", "", "")

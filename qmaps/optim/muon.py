@@ -45,7 +45,7 @@ def orthogonal(
         matrix: of shape (rows, columns); it is not changed.
         coefficients: a, b and c.
         steps: how many, at least 1.
-        eps: least norm that the matrix is divided by.
+        eps: smallest divisor of the matrix.
 
     Returns:
         A bfloat16 tensor of the same shape.
@@ -67,7 +67,7 @@ ADJUSTMENTS = (None, "original", "match_rms_adamw")
 
 
 class Muon(QuantizedOptimizer):
-    r"""Muon, which orthogonalizes a momentum; its state accepts any quantizer spec.
+    r"""Muon: an orthogonalized momentum; its state accepts any quantizer spec.
 
     With gradient g (negated to maximize), in float32 and in this order:
 
@@ -84,9 +84,9 @@ class Muon(QuantizedOptimizer):
         matrices, others = muon_groups(model, exclude=["embed*", "lm_head*"])
         optimizers = [Muon8bit(matrices, lr=0.02), AdamW8bit(others, lr=3e-4)]
 
-    The state is named `momentum_buffer` (m), as in `torch.optim.Muon`, whose arguments and
-    arithmetic these are; `step` counts the steps. Products of matrices are torch's, so that bits
-    depend on torch and the device. Sharded parameters are not supported: the iteration needs the
+    The state is named `momentum_buffer` (m), as in `torch.optim.Muon`, with its arguments and
+    arithmetic; `step` counts the steps. Products of matrices are torch's: bits depend on torch
+    and the device. Sharded parameters are not supported: the iteration needs the
     whole matrix.
 
     Args:
@@ -96,7 +96,7 @@ class Muon(QuantizedOptimizer):
         momentum: decay of the momentum, in [0, 1).
         nesterov: whether the update looks one step ahead.
         ns_coefficients: the three coefficients of the iteration.
-        eps: least norm that the update is divided by, at least 0.
+        eps: smallest divisor of the update, at least 0.
         ns_steps: number of iterations, from 1 to 99.
         adjust_lr_fn: how the learning rate follows the shape: "original" or None as in Jordan's
             Muon, "match_rms_adamw" for updates as large as AdamW's.
@@ -197,7 +197,7 @@ class Muon(QuantizedOptimizer):
 
 
 def _ratio(param: Tensor, adjustment: str | None) -> float:
-    """By what the learning rate is multiplied for a matrix."""
+    """Multiplier of the learning rate for a matrix."""
     rows, columns = param.shape
     if adjustment == "match_rms_adamw":
         return 0.2 * math.sqrt(max(rows, columns))

@@ -29,7 +29,7 @@ from qmaps.optim.terms import (
 
 
 def product_after(steps: int, group: Mapping[str, Any]) -> float:
-    """`mu_product` after steps whose options were those of `group`.
+    """`mu_product` after steps with the options of `group`.
 
     Args:
         steps: the number of steps taken, since a reset if there was one.
@@ -54,7 +54,7 @@ class NAdam(QuantizedOptimizer):
 
     The update uses the new moments before they are encoded. States have torch's names: `exp_avg`
     for m, `exp_avg_sq` for v, and `step`. The product of the mu_t is kept in float32 as
-    `mu_product`, so that betas[0] and momentum_decay may change between steps.
+    `mu_product`, and betas[0] and momentum_decay may change between steps.
 
     Args:
         params: parameters, or groups of them.

@@ -1,6 +1,6 @@
 """Policies for NaN and infinity in gradients: the values of the option `nonfinite`.
 
-The host checks gradients, on all processes that have shards of them. An engine that checks
+The host checks gradients, on all processes with shards of them. An engine that checks
 gradients itself on its device learns from `ParameterStep.skips` whether to skip the step.
 """
 
@@ -39,7 +39,7 @@ def leaves_out(
 ) -> bool:
     """Return True if to skip the step of these parameters.
 
-    All processes that have shards of a parameter make the same decision.
+    All processes with shards of a parameter make the same decision.
 
     Args:
         optimizer: the optimizer of the parameters.
@@ -81,7 +81,7 @@ def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
     """For each gradient, how many elements are not finite, and the first one's flat index.
 
     For a sharded gradient both describe the whole gradient; this takes two collectives for each
-    process group. For a gradient that is kept as codes, scales are counted. The function waits for
+    process group. For a gradient stored as codes, scales are counted. The function waits for
     the gradients.
     """
     bad = []
@@ -115,10 +115,10 @@ def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
 
 
 def bad_scales(t: QuantizedTensor) -> tuple[int, int]:
-    """Number of scales of `t` that are NaN or infinite, and the flat index of the first.
+    """Number of NaN or infinite scales of `t`, and the flat index of the first.
 
-    A NaN or infinite element makes its scale NaN or infinite, and every element that shares the
-    scale decodes to NaN or infinity.
+    A NaN or infinite element makes its scale NaN or infinite, and all its elements decode to NaN or
+    infinity.
     """
     for scale in t.scales:
         bad = ~scale.isfinite().reshape(-1)

@@ -1,7 +1,7 @@
 """Norms of whole tensors, with the same bits on every engine, and trust ratios made of them.
 
 A sum of many numbers depends on its order. This one depends on the number of elements alone, not
-on threads, devices or launches: any engine that follows it gets the same float64.
+on threads, devices or launches: every engine gets the same float64.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PIECE = 256 * CHUNK  # float64 copies are no larger than this
 def square_sum(x: Tensor) -> Tensor:
     """The sum of the squares of float32 `x`, a float64 scalar on its device.
 
-    Elements in row-major order are squared in float64, which is exact, and zeros fill the last
+    Elements in row-major order are squared exactly in float64, and zeros fill the last
     chunk of 4096. Each chunk is added as a balanced tree, the first half to the second, element by
     element, until one number is left. The chunks' sums, filled up with zeros to a power of two,
     are added by the same tree. Of a shard the sum is that of the whole tensor
@@ -62,7 +62,7 @@ def _filled(x: Tensor, size: int) -> Tensor:
 
 
 def power_of_two(count: int) -> int:
-    """The smallest that is not below `count`."""
+    """The smallest power of two of at least `count`."""
     return 1 << (count - 1).bit_length()
 
 
@@ -85,7 +85,7 @@ def at_most(ratio: Tensor, bound: float) -> Tensor:
 
 
 def clipped(update_norm: Tensor, param_norm: Tensor, max_unorm: float) -> Tensor:
-    """The factor that bounds an update's norm by `max_unorm` times the parameter's norm.
+    """The factor to bound an update's norm by `max_unorm` times the parameter's norm.
 
     It is ``max_unorm * param_norm / update_norm`` where that is below 1, and 1 otherwise, also
     where one of the norms is 0.

@@ -1,4 +1,4 @@
-"""Optimizers that run on the CPU, for parameters of a GPU."""
+"""Optimizers on the CPU for parameters on a GPU."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
     bits as a step of `optimizer_class` on the CPU.
 
     Learning-rate schedulers, gradient clipping and gradient accumulation work as with any
-    optimizer. `state_dict` is that of `optimizer_class`, so that a checkpoint can be loaded with
-    and without offloading. Each step copies the parameters to the CPU as well, so that it starts
+    optimizer. `state_dict` is that of `optimizer_class`: a checkpoint can be loaded with
+    and without offloading. Each step copies the parameters to the CPU as well, to start
     from the values of the model even if other code has changed them.
 
-    Parameters that ``fully_shard`` shards need no such class: shard them with
+    Parameters sharded by ``fully_shard`` need no such class: shard them with
     ``offload_policy=CPUOffloadPolicy()`` and construct the optimizer as usual.
 
     Args:
@@ -206,7 +206,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         return {**options, "params": list(named)}
 
     def _give_options(self) -> None:
-        """Let `host_optimizer` have the options of the groups, which schedulers change."""
+        """Give `host_optimizer` the options of the groups; schedulers change them."""
         for group, host in zip(self.param_groups, self.host_optimizer.param_groups, strict=True):
             host.update(
                 {key: value for key, value in group.items() if key not in ("params", _NAMES)}
@@ -225,7 +225,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
 
 
 def _taking(copy: HostCopy) -> Callable[[Tensor], None]:
-    """A hook that moves a parameter's gradient to its copy, as long as the copy is in use."""
+    """A hook to move a parameter's gradient to its copy, as long as the copy is in use."""
     reference = weakref.ref(copy)
 
     def hook(_: Tensor) -> None:
@@ -239,7 +239,7 @@ class HostCopy:
     """A parameter's copy on the CPU, and the transfers between both.
 
     Transfers of CUDA tensors are asynchronous, by page-locked memory. Those to the CPU run on a
-    stream of their own, so that they overlap with the backward pass; `wait` waits for them. Those
+    stream of their own, to overlap with the backward pass; `wait` waits for them. Those
     to the GPU run on the current stream, before whatever is launched next.
 
     Args:
@@ -260,7 +260,7 @@ class HostCopy:
         self.param.grad_dtype = None  # any, as that of the parameter may change
 
     def fetch_values(self) -> None:
-        """Copy the parameter's values, which other code may have changed since the last step."""
+        """Copy the parameter's values; other code may have changed them since the last step."""
         self._to_host(self._device_param.detach(), self.param.detach())
 
     def fetch_gradient(self) -> None:
@@ -269,7 +269,7 @@ class HostCopy:
         self.param.grad = None if grad is None else self._grad_on_host(grad)
 
     def take_gradient(self) -> None:
-        """Move the parameter's gradient to the CPU, and add it to the one that is there."""
+        """Move the parameter's gradient to the CPU, and add it to the copy's gradient."""
         grad = self._device_param.grad
         self._device_param.grad = None
         if grad is None:

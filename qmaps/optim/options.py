@@ -1,4 +1,4 @@
-"""The options that all optimizers share, those of torch, and those that no optimizer has."""
+"""Options of all optimizers, options of torch, and unknown options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qmaps.optim.other_libraries import NEUTRAL, instead_in_groups, instead_of
 
 
 class Shared(TypedDict, total=False):
-    """The options that optimizers share; `QuantizedOptimizer` has their defaults.
+    """Options of all optimizers; `QuantizedOptimizer` has their defaults.
 
     `amsgrad` and `decoupled_weight_decay` are accepted only where `torch_options` has them.
     """
@@ -53,17 +53,17 @@ def without_neutral_options(
     stands_for: Mapping[str, object],
     known: Collection[str] = (),
 ) -> dict[str, Any]:
-    """`options` without those of torch, and without those of other libraries that ask for nothing.
+    """`options` without those of torch, and without neutral ones of other libraries.
 
     Args:
         owner: the optimizer's name, for error messages.
         options: of an optimizer or of a parameter group.
-        stands_for: options that this optimizer's rule knows, with the value that it stands for.
-        known: options that the optimizer itself has, which stay.
+        stands_for: options implemented by this optimizer's rule, with their only value.
+        known: options of the optimizer itself.
 
     Raises:
-        BadTypeError: an option is not one of torch's that the optimizer accepts, or is not a bool.
-        BadValueError: one of torch's has a value that would change the rule.
+        BadTypeError: an option of torch is not accepted by the optimizer, or is not a bool.
+        BadValueError: an option of torch has a value other than the rule's.
     """
     neutral = {**NEUTRAL, "differentiable": False, **stands_for}
     remaining = {}
@@ -98,13 +98,13 @@ LONG = 12
 
 
 def refuse_option(owner: str, name: str, value: object, options: Iterable[str]) -> None:
-    """Raise because an optimizer does not have an option that its constructor was given.
+    """Raise for an unknown argument of an optimizer's constructor.
 
     Args:
         owner: the optimizer's name.
         name: the option.
         value: its value.
-        options: the options that the optimizer has.
+        options: the options of the optimizer.
 
     Raises:
         BadTypeError: always.
@@ -121,7 +121,7 @@ def check_keys(owner: str, group: Mapping[str, Any], options: Iterable[str]) -> 
     Args:
         owner: the optimizer's name.
         group: the parameter group.
-        options: the options that the optimizer's groups have.
+        options: the options of the optimizer's groups.
 
     Raises:
         BadTypeError: a key is an option of another library, or a misspelt one of this optimizer.
@@ -140,7 +140,7 @@ def check_keys(owner: str, group: Mapping[str, Any], options: Iterable[str]) -> 
 
 
 def meant(name: str, options: Iterable[str]) -> str:
-    """A hint which option a misspelt name stands for, or ``""`` if it is near to none.
+    """A hint for a misspelt option, or ``""`` if it is near to none.
 
     >>> meant("state_quantizer", ["lr", "state_quantizers"])
     '; nearest match: state_quantizers'
@@ -159,7 +159,7 @@ def meant(name: str, options: Iterable[str]) -> str:
 
 
 def distance(one: str, other: str) -> int:
-    """Number of insertions, deletions, replacements and swaps that make two words equal.
+    """Number of insertions, deletions, replacements and swaps between two words.
 
     >>> distance("nonfinite", "nonfiniet"), distance("seeds", "seed")
     (1, 1)

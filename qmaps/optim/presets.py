@@ -16,9 +16,9 @@ class Preset:
     """Quantizers of a preset, chosen by the sign of a state alone.
 
     Attributes:
-        signed: spec of states that can be negative, None for 32 bits; ``{block}``, if it has one,
+        signed: spec of states with negative values, None for 32 bits; ``{block}``, if it has one,
             stands for the block size.
-        unsigned: the same for states that cannot.
+        unsigned: the same for the other states.
         block_size: elements per scale, unless another size is asked for.
     """
 
@@ -33,7 +33,7 @@ class Preset:
 
         Args:
             states: names of the states.
-            signed: names of the states that can be negative.
+            signed: names of the states with negative values.
             block_size: elements per scale of block-wise quantizers, at least 1; the preset's own
                 if left out.
 
@@ -68,12 +68,12 @@ reports/two-bits.md.
 
 
 def preset(name: str, option: str = "state_quantizers") -> Preset:
-    """The preset of that name, or the one that ``"SIGNED + UNSIGNED"`` of two specs describes.
+    """The preset of a name, or of two specs ``"SIGNED + UNSIGNED"``.
 
     Args:
         name: a key of `PRESETS`, or two specs with ``" + "`` between them; ``32-bit`` stands for
             no quantizer.
-        option: name of the option that asks for it, for the error message.
+        option: name of the option in the error message.
 
     Raises:
         BadValueError: there is no such preset.
@@ -105,7 +105,7 @@ def pair_of(
         codebooks: maps of the caller's own, found in specs by their label.
 
     Raises:
-        SpecError: there is no such preset, not two parts, or a part that does not parse.
+        SpecError: there is no such preset, there are not two parts, or one does not parse.
         BadTypeError: `pair` is neither a str, a tuple nor a `Pair`.
 
     >>> str(pair_of("paper-4bit"))

@@ -79,7 +79,7 @@ class ParameterRecord:
 
         Args:
             name: name of the state.
-            shape: shape of all its shards together; that of the parameter by default.
+            shape: shape of all its shards together; the parameter's by default.
         """
         different = None if shape is None or shape == tuple(self.param.shape) else shape
         return self.optimizer.choices.of(name, self.param, self.group, different)
@@ -93,11 +93,10 @@ class ParameterRecord:
     def key(self, state: str | None = None) -> RoundingKey:
         """Key of the random numbers of the parameter, or of one of its states, for step 0.
 
-        Elements of a shard get the random numbers that they have in the whole tensor.
+        Elements of a shard have the same random numbers as in the whole tensor.
 
         Raises:
-            BadValueError: the parameter is split in a way that stochastic rounding does not
-                support.
+            BadValueError: stochastic rounding does not support the parameter's split.
         """
         key = RoundingKey(
             seed=self.group["seed"],
@@ -111,7 +110,7 @@ class ParameterRecord:
         return key if shard is None else replace(key, offset=shard.first, runs=shard.runs)
 
     def states(self) -> tuple[StateRecord, ...]:
-        """Records of the states that the rule keeps for the parameter under its group's options."""
+        """Records of the parameter's states under its group's options."""
         return tuple(
             [
                 self.state(name, shape)
@@ -204,7 +203,7 @@ def records(optimizer: QuantizedOptimizer) -> Iterator[ParameterRecord]:
 
 
 def with_gradients(groups: Sequence[dict[str, Any]]) -> list[Entry]:
-    """Every parameter of these groups that has a gradient."""
+    """Parameters of these groups with their gradients, where they have one."""
     entries: list[Entry] = []
     number = 0
     for group in groups:
@@ -229,11 +228,11 @@ def label_of(groups: Sequence[Mapping[str, Any]], number: int) -> str:
 
 
 def state_dims(optimizer: QuantizedOptimizer, name: str, dims: int) -> Dims:
-    """For each dimension of a state, the parameter's dimension that it follows.
+    """The parameter's dimension followed by each dimension of a state.
 
     Args:
         optimizer: the optimizer of the state.
-        name: name of the state; states that the rule does not have are of the parameter's shape.
+        name: name of the state; states unknown to the rule have the parameter's shape.
         dims: number of the parameter's dimensions.
 
     Returns:

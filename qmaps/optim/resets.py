@@ -2,7 +2,7 @@
 
 A state in few bits changes ever more slowly: once its average has settled, most of its updates are
 rounded back to the code where it was. Just after the start of an average this happens least. So a
-state that begins anew from time to time follows its gradients again.
+state follows its gradients again after a reset.
 
 Source: Topollai and Choromanska (2026), "Understanding quantization of optimizer states in LLM
 pre-training: dynamics of state staleness and effectiveness of state resets", arXiv 2603.16731.
@@ -42,10 +42,10 @@ def check_reset_every(value: object) -> None:
 
 
 def reset(optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> None:
-    """Before a step, take the states away that begin anew in it.
+    """Before a step, remove the states that begin anew in it.
 
-    They are those of parameters that have taken `reset_every` steps or more since their last reset,
-    whose step is kept in their state as ``reset_step``. The step counter and a master copy stay.
+    They are the states of parameters with `reset_every` steps or more since their last reset; its
+    step is stored as ``reset_step``. The step counter and a master copy stay.
     Engines make missing states as before the first step.
 
     Args:
@@ -53,7 +53,7 @@ def reset(optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> None:
         entries: the parameters of the step.
 
     Raises:
-        BadValueError: `reset_every` of a group has become a value that is not allowed.
+        BadValueError: `reset_every` of a group is not allowed.
         BackendError: a CUDA graph records the step.
     """
     for group in optimizer.param_groups:

@@ -47,7 +47,7 @@ class RMSprop(QuantizedOptimizer):
         lr: learning rate, at least 0: a number or a tensor with one element.
         alpha: decay of the averages, in [0, 1).
         eps: added to the denominator, at least 0.
-        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+        weight_decay: coupled: ``weight_decay * p`` is added to the gradient; at least 0.
         momentum: decay of the buffer, at least 0; with 0 there is no buffer.
         centered: divide by an estimate of the gradient's standard deviation.
         **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.

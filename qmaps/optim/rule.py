@@ -27,14 +27,14 @@ class State:
     Attributes:
         signed: whether it can be negative; an unsigned map would clip it.
         exact: whether presets and fixed widths leave it in 32 bits.
-        factored: whether it is a statistic with fewer elements than the parameter that the kernels
-            of the rule compute.
-        initial: the value of all elements before the first step; or the name of the option of the
-            parameter group that has it, or a function of the group that returns it.
+        factored: whether it is a statistic with fewer elements than the parameter, computed by the
+            kernels of the rule.
+        initial: the value of all elements before the first step; or the name of an option
+            of the parameter group, or a function of the group.
         dims: gives, for the number of the parameter's dimensions, the parameter's dimension that
             each dimension of the state follows; None for a dimension whose size is always
             1. Sharded parameters need it. None instead of a function: the state
-            is computed from the whole parameter, so that sharded parameters cannot have it.
+            is computed from the whole parameter; sharded parameters cannot have it.
     """
 
     signed: bool = False
@@ -45,10 +45,10 @@ class State:
 
 
 class UpdateRule:
-    """An update rule: the states that it keeps, its step scalars, and its update.
+    """An update rule: its states, its step scalars, and its update.
 
     A rule knows nothing of formats: it sees float32 tensors. It is element-wise: a pure function
-    of the parameter, the gradient, the states, and the scalars, whose names do not depend on the
+    of the parameter, the gradient, the states, and the scalars; their names do not depend on the
     group. A rule with `takes_norms` may also use norms of whole tensors (`qmaps.optim.norms`).
     Where an option adds or removes a state, each set of states is a variant of the rule; every
     other option is a step scalar.
@@ -85,7 +85,7 @@ class UpdateRule:
 
         The rule sees their values rounded to float32. It may compare one with 0, to leave a
         term out, but must not branch on it otherwise. Options may be tensors with one element:
-        this method computes with ``float(option)``; `lr` stays a tensor, so that the host does not
+        this method computes with ``float(option)``; `lr` stays a tensor, and the host does not
         wait for it.
         """
 
@@ -113,9 +113,9 @@ class UpdateRule:
         states: dict[str, Tensor],
         scalars: dict[str, float],
     ) -> None:
-        """Apply the rule, knowing which parameter and step it is; the default calls `update`.
+        """Apply the rule to a parameter in a step; the default calls `update`.
 
-        A rule that overrides this may use whole tensors in any way. Parameters with states that the
+        An override may use whole tensors in any way. Parameters with states that the
         kernels do not support are stepped only by this method.
 
         Args:
@@ -128,7 +128,7 @@ class UpdateRule:
         self.update(param, grad, states, scalars)
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-        """The states that the rule keeps for one parameter, and the shape of each.
+        """The states of one parameter, with the shape of each.
 
         Args:
             param: the parameter, all shards together.
@@ -142,7 +142,7 @@ class UpdateRule:
         param: Tensor,
         group: dict[str, Any],
     ) -> Mapping[str, Any]:
-        """A parameter's saved states, converted to the states that this optimizer keeps.
+        """A parameter's saved states, converted to the states of this optimizer.
 
         Args:
             saved: saved states by name, without `step` and the master copy; tensors or

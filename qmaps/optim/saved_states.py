@@ -56,7 +56,7 @@ def about(optimizer: QuantizedOptimizer) -> dict[str, Any]:
 
 
 def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor) -> Any:
-    """A state in the form that a state_dict stores.
+    """A state as a state_dict stores it.
 
     Args:
         optimizer: the optimizer of the state.
@@ -68,7 +68,7 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
         A tensor, or a dict of plain tensors, strings and numbers where the state is quantized. For
         a sharded parameter it is a DTensor, or a dict of DTensors where codes can be cut by rows;
         other codes are decoded, their residuals added. A remainder of 16 bits becomes int32,
-        because gloo and NCCL send no int16. `step` and values that are not tensors are returned
+        because gloo and NCCL send no int16. `step` and other values are returned
         unchanged.
     """
     shard = shard_of(param)
@@ -87,7 +87,7 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
 
 
 def saved(optimizer: QuantizedOptimizer) -> dict[str, Any]:
-    """The state_dict of an optimizer; entries of `state` that belong to no parameter are kept."""
+    """The state_dict of an optimizer; entries of `state` without a parameter are kept."""
     take_in_all(optimizer)
     params = [param for group in optimizer.param_groups for param in group["params"]]
     numbers = {id(param): number for number, param in enumerate(params)}
@@ -109,7 +109,7 @@ def saved(optimizer: QuantizedOptimizer) -> dict[str, Any]:
 
 
 def take_in(record: ParameterRecord) -> None:
-    """Convert a parameter's state that other code stored in the form of a state_dict.
+    """Convert a parameter's state from the form of a state_dict, stored by other code.
 
     `torch.distributed.optim.ZeroRedundancyOptimizer` stores such states. Code that reads states
     stored by others calls this function first.
@@ -132,8 +132,8 @@ def read(
 ) -> tuple[list[Group], dict[Any, Any]]:
     """The parameter groups and the states of an optimizer after loading a checkpoint.
 
-    The optimizer is not changed, and shares no storage with the result. Entries that are not a
-    parameter's state, such as those that hooks add, are returned as they were saved.
+    The optimizer is not changed, and shares no storage with the result. Other entries
+    than states of parameters, such as those of hooks, are returned as they were saved.
 
     Args:
         optimizer: the optimizer of the parameters.
@@ -165,7 +165,7 @@ def warn_of_stream(
     """Warn if loaded states go on to be rounded stochastically, with other random numbers.
 
     Args:
-        stream: number of the stream that they were rounded with.
+        stream: number of the stream used for rounding.
         groups: the parameter groups.
         states: the states of each parameter.
         stacklevel: of the warning, seen from the caller.
@@ -351,7 +351,7 @@ def _check_names(group: Group, saved: Mapping[str, Any], index: int) -> None:
 
 
 def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[Any, int]:
-    """The number of the parameter that each saved id refers to.
+    """The parameter's number for each saved id.
 
     Ids are numbers, or names in distributed checkpoints; a key of any other type does
     not refer to a parameter.
@@ -615,7 +615,7 @@ def _placed(value: Tensor | QuantizedTensor, device: torch.device) -> Tensor | Q
 def save_with_hooks(
     optimizer: torch.optim.Optimizer, saved: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Result of `saved`, or of the last hook that replaces it."""
+    """Result of `saved`, or of the last hook with a result."""
     for before in optimizer._optimizer_state_dict_pre_hooks.values():
         before(optimizer)
     result = saved()
@@ -630,7 +630,7 @@ def load_with_hooks(
     state_dict: Mapping[str, Any],
     loading: Callable[[Any], None],
 ) -> None:
-    """Call `loading` with the state_dict, which the first hooks may replace.
+    """Call `loading` with the state_dict, or with its replacement by hooks.
 
     Raises:
         BadValueError: `loading` raised an error of any other kind than `QmapsError`.

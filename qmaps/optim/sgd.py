@@ -32,22 +32,22 @@ class SGD(QuantizedOptimizer):
         p = p - lr * g
 
     The lines with b are left out where momentum is 0; the buffer then takes no memory. The first
-    step is the plain formula with -0 for momentum and 1 for 1 - dampening, which gives the bits
-    of g from a buffer of zeros. That is the parameter's first step: a buffer that a later change
-    of momentum brings in starts from zeros.
+    step is the plain formula with -0 for momentum and 1 for 1 - dampening, with the bits
+    of g from a buffer of zeros. This is the parameter's first step: a buffer created by a later
+    change of momentum starts from zeros.
 
     The update uses the new buffer before it is encoded. States are named as torch names them:
-    `momentum_buffer` for b, and `step`. A checkpoint of torch's SGD, which counts no steps, goes
-    on as if one had been taken.
+    `momentum_buffer` for b, and `step`. torch's SGD counts no steps; its checkpoint goes on as if
+    one had been taken.
 
     Args:
         params: parameters, or groups of them.
         lr: learning rate, at least 0: a number or a tensor with one element.
         momentum: decay of the buffer, at least 0; with 0 there is no buffer.
-        dampening: part of the gradient that is kept out of the buffer, except in the first step; a
+        dampening: part of the gradient left out of the buffer, except in the first step; a
             finite number.
-        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
-        nesterov: use Nesterov momentum, which needs `momentum` above 0 and `dampening` 0.
+        weight_decay: coupled: ``weight_decay * p`` is added to the gradient; at least 0.
+        nesterov: use Nesterov momentum; it needs `momentum` above 0 and `dampening` 0.
         **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:

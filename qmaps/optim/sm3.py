@@ -24,12 +24,12 @@ _ACCUMULATORS = tuple(f"accumulator_{dim}" for dim in range(DIMENSIONS))
 
 
 def _slices(dim: int, dims: int) -> Dims:
-    """The accumulator of the slices of one dimension follows that; of a scalar it has none."""
+    """The accumulator of the slices of one dimension follows it; a scalar has none."""
     return (dim,) if dims else ()
 
 
 class SM3(QuantizedOptimizer):
-    r"""SM3-II: Adagrad that keeps one accumulator for each slice of each dimension.
+    r"""SM3-II: Adagrad with one accumulator for each slice of each dimension.
 
     With gradient g (negated to maximize), in float32 and in this order:
 
@@ -50,7 +50,7 @@ class SM3(QuantizedOptimizer):
         params: parameters, or groups of them.
         lr: learning rate, at least 0: a number or a tensor with one element.
         momentum: in [0, 1); the buffer takes no memory where it is 0.
-        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+        weight_decay: coupled: ``weight_decay * p`` is added to the gradient; at least 0.
         **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
@@ -142,7 +142,7 @@ class SM3(QuantizedOptimizer):
 
 
 def _along(accumulator: Tensor, dim: int, dims: int) -> Tensor:
-    """An accumulator as a tensor of `dims` dimensions that varies along one of them."""
+    """An accumulator as a tensor of `dims` dimensions, expanded along all but one."""
     shape = [1] * dims
     if dims:
         shape[dim] = accumulator.numel()

@@ -31,7 +31,7 @@ _BASES = tuple(f"basis_{dim}" for dim in range(DIMENSIONS))
 
 
 class SOAP(QuantizedOptimizer):
-    r"""SOAP, which is Adam in the eigenbases of Shampoo; its states accept any quantizer spec.
+    r"""SOAP: Adam in the eigenbases of Shampoo; its states accept any quantizer spec.
 
     A matrix with m rows and n columns has two averages, L of shape (m, m) and R of shape (n, n),
     and their eigenvectors, Q and P. With gradient g (negated to maximize), in float32:
@@ -54,7 +54,7 @@ class SOAP(QuantizedOptimizer):
     The states are named `exp_avg` (m), `exp_avg_sq` (v), `gram_0` (L), `gram_1` (R), `basis_0` (Q),
     `basis_1` (P), and so on; `step` counts the steps. In 32 bits they take 8 bytes for each element
     of the parameter and 8 n^2 bytes for each dimension of n elements. Products and decompositions
-    are torch's, so that bits depend on torch and the device. Sharded parameters are not supported:
+    are torch's: bits depend on torch and the device. Sharded parameters are not supported:
     bases need the whole parameter.
 
     Args:
@@ -65,7 +65,7 @@ class SOAP(QuantizedOptimizer):
         eps: added to the denominator, at least 0.
         weight_decay: decoupled, at least 0.
         precondition_frequency: steps between updates of the bases, at least 1.
-        max_precond_dim: the most elements of a dimension that has a basis, at least 0.
+        max_precond_dim: largest size of a dimension with a basis, at least 0.
         **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
@@ -215,7 +215,7 @@ def refined(gram: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
         basis: float32 of shape (n, n), a basis as columns.
 
     Returns:
-        The new basis, sorted by the eigenvalues that the old one estimates, and the old numbers of
+        The new basis, sorted by eigenvalues estimated with the old one, and the old numbers of
         its columns, int64 of shape (n,). The basis is NaN if an argument holds NaN or infinity.
     """
     product = gram @ basis

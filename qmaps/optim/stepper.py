@@ -1,4 +1,4 @@
-"""Steps of an optimizer: describes them, chooses engines, and repeats what stays the same."""
+"""Steps of an optimizer: descriptions for engines, the choice of engines, and cached plans."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _NATIVE, _REFERENCE = NativeEngine(), ReferenceEngine()
 class Stepper:
     """Takes the steps of one optimizer, and caches the plans of its engines.
 
-    It holds no reference to its optimizer, so that it does not keep the optimizer alive.
+    It holds no reference to its optimizer, and does not keep it alive.
 
     Attributes:
-        observers: called with each update of a parameter that is kept as codes.
+        observers: called with each update of a parameter stored as codes.
         left: number of parameters of the last step that no fused engine supported, and that the
             reference stepped.
     """
@@ -78,7 +78,7 @@ class Stepper:
         return all(self._cuda_engine(optimizer, param.device) is not None for param in params)
 
     def step(self, optimizer: QuantizedOptimizer) -> None:
-        """Take one step of all parameters that have gradients.
+        """Take one step of all parameters with gradients.
 
         Raises:
             NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise".
@@ -115,7 +115,7 @@ class Stepper:
             optimizer: the optimizer of the step.
             entries: the parameters of the step.
             planned: the plans of the step.
-            states: states of parameters that had none so far; the optimizer gets them.
+            states: states of new parameters; the optimizer gets them.
         """
         found_inf = getattr(optimizer, "found_inf", None)
         if planned.reference_count or not planned.alone:
@@ -145,7 +145,7 @@ class Stepper:
     ) -> _PlannedStep:
         """The cached step if it fits, or a new one.
 
-        States of parameters that have none yet go into `states`.
+        New states go into `states`.
         """
         cached = self._cached
         if cached is not None and cached.fits(optimizer, entries):
@@ -237,15 +237,15 @@ class Stepper:
 
 
 class _PlannedStep:
-    """The plans of a step, with everything that they depend on.
+    """The plans of a step, with everything they depend on.
 
     Args:
         alone: True if one CUDA engine decides by itself whether to skip the step.
 
     Attributes:
-        plans: plans of fused engines, and that of the reference.
+        plans: plans of fused engines, and of the reference.
         positions: for each fused engine, the positions of its parameters in the step.
-        reference_count: number of parameters that the reference steps.
+        reference_count: number of parameters stepped by the reference.
         settings: result of `_settings`; empty before `remember`.
         policed: True if gradients are checked, or states are reset, before each step.
     """
@@ -265,7 +265,7 @@ class _PlannedStep:
         settings: list[Any],
         storages: list[dict[str, Any]],
     ) -> None:
-        """Note what the plans were made for, so that they can be used again.
+        """Record the parameters and settings of the plans, to use them again.
 
         Args:
             optimizer: the optimizer of the step.
@@ -333,7 +333,7 @@ def _scaled(optimizer: QuantizedOptimizer) -> bool:
 
 
 def _settings(optimizer: QuantizedOptimizer, observers: tuple[Any, ...]) -> list[Any]:
-    """Everything that plans depend on and that is compared by value."""
+    """Everything a plan depends on that is compared by value."""
     # Most rules have the same states whatever the options are.
     varies = type(optimizer).state_shapes is not UpdateRule.state_shapes
     values = choice_settings(optimizer.param_groups)

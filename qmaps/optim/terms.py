@@ -1,4 +1,4 @@
-"""Terms that several update rules share, and checks of their options."""
+"""Terms of several update rules, and checks of their options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def hyperparameters(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def ascent(group: dict[str, Any]) -> float:
-    """The scalar `sign`: what a gradient is multiplied by, -1 where the group maximizes."""
+    """The scalar `sign`, the factor of gradients: -1 where the group maximizes."""
     return -1.0 if group["maximize"] else 1.0
 
 
@@ -46,7 +46,7 @@ def coupled(param: Tensor, grad: Tensor, scalars: dict[str, float]) -> Tensor:
 
 
 def number(name: str, value: Any) -> float:
-    """The number that an option stands for: an int, a float, or a tensor that holds one.
+    """The number of an option: an int, a float, or a tensor with one element.
 
     Raises:
         BadTypeError: it is none.
@@ -97,7 +97,7 @@ def check_betas(group: dict[str, Any], needed: str = "two numbers", count: int =
 
     Args:
         group: options, `betas` among them.
-        needed: what the error message says is needed.
+        needed: the expected value in the error message.
         count: how many numbers.
 
     Raises:
@@ -116,7 +116,7 @@ def check_pair(name: str, value: Any, needed: str = "two numbers", count: int = 
     Args:
         name: the option's name, for the error message.
         value: the option's value.
-        needed: what the error message says is needed.
+        needed: the expected value in the error message.
         count: how many elements.
 
     Raises:
@@ -136,7 +136,7 @@ def check_int(name: str, value: Any, minimum: int, or_none: bool = False) -> Non
     Args:
         name: the option's name, for the error message.
         value: the option's value.
-        minimum: the smallest value that is allowed.
+        minimum: the smallest allowed value.
         or_none: whether None is allowed too.
 
     Raises:
