@@ -112,14 +112,8 @@ class Adagrad(QuantizedOptimizer):
 
 
 class Adagrad8bit(EightBit, Adagrad):
-    """`Adagrad` with an 8-bit sum: ``B256/DE-0@8u``.
-
-    Arguments: those of `Adagrad` and `FixedWidth`.
-    """
+    """`Adagrad` with an 8-bit sum: ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class Adagrad4bit(FourBit, Adagrad):
-    """`Adagrad` with a 4-bit sum: ``B128/DE-0@4u``.
-
-    Arguments: those of `Adagrad` and `FixedWidth`.
-    """
+    """`Adagrad` with a 4-bit sum: ``B128/DE-0@4u``. See `FixedWidth`."""

@@ -143,14 +143,8 @@ def descend(
 
 
 class Adam8bit(EightBit, Adam):
-    """`Adam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
-
-    Arguments: those of `Adam` and `FixedWidth`.
-    """
+    """`Adam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class Adam4bit(FourBit, Adam):
-    """`Adam` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``.
-
-    Arguments: those of `Adam` and `FixedWidth`.
-    """
+    """`Adam` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`."""

@@ -161,14 +161,8 @@ def _ratio(param_norm: Tensor, update_norm: Tensor, s: dict[str, float]) -> Tens
 
 
 class LAMB8bit(EightBit, LAMB):
-    """`LAMB` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
-
-    Arguments: those of `LAMB` and `FixedWidth`.
-    """
+    """`LAMB` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class LAMB4bit(FourBit, LAMB):
-    """`LAMB` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``.
-
-    Arguments: those of `LAMB` and `FixedWidth`.
-    """
+    """`LAMB` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`."""

@@ -145,14 +145,8 @@ def _ratio(param_norm: Tensor, grad_norm: Tensor, s: dict[str, float]) -> Tensor
 
 
 class LARS8bit(EightBit, LARS):
-    """`LARS` with an 8-bit momentum buffer: ``B256/DE@8s``.
-
-    Arguments: those of `LARS` and `FixedWidth`.
-    """
+    """`LARS` with an 8-bit momentum buffer: ``B256/DE@8s``. See `FixedWidth`."""
 
 
 class LARS4bit(FourBit, LARS):
-    """`LARS` with a 4-bit momentum buffer: ``B128/DE@4s+sr``.
-
-    Arguments: those of `LARS` and `FixedWidth`.
-    """
+    """`LARS` with a 4-bit momentum buffer: ``B128/DE@4s+sr``. See `FixedWidth`."""

@@ -104,7 +104,4 @@ class Lion8bit(EightBit, Lion):
 
 
 class Lion4bit(FourBit, Lion):
-    """`Lion` with a 4-bit momentum: ``B128/DE@4s+sr``.
-
-    Arguments: those of `Lion` and `FixedWidth`.
-    """
+    """`Lion` with a 4-bit momentum: ``B128/DE@4s+sr``. See `FixedWidth`."""

@@ -205,10 +205,7 @@ def _ratio(param: Tensor, adjustment: str | None) -> float:
 
 
 class Muon8bit(EightBit, Muon):
-    """`Muon` with an 8-bit momentum: ``B256/DE@8s``.
-
-    Arguments: those of `Muon` and `FixedWidth`.
-    """
+    """`Muon` with an 8-bit momentum: ``B256/DE@8s``. See `FixedWidth`."""
 
 
 class Muon4bit(FourBit, Muon):

@@ -132,14 +132,8 @@ class NAdam(QuantizedOptimizer):
 
 
 class NAdam8bit(EightBit, NAdam):
-    """`NAdam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
-
-    Arguments: those of `NAdam` and `FixedWidth`.
-    """
+    """`NAdam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class NAdam4bit(FourBit, NAdam):
-    """`NAdam` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``.
-
-    Arguments: those of `NAdam` and `FixedWidth`.
-    """
+    """`NAdam` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`."""

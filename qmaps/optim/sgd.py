@@ -120,14 +120,8 @@ class SGD(QuantizedOptimizer):
 
 
 class SGD8bit(EightBit, SGD):
-    """`SGD` with an 8-bit momentum buffer: ``B256/DE@8s``.
-
-    Arguments: those of `SGD` and `FixedWidth`.
-    """
+    """`SGD` with an 8-bit momentum buffer: ``B256/DE@8s``. See `FixedWidth`."""
 
 
 class SGD4bit(FourBit, SGD):
-    """`SGD` with a 4-bit momentum buffer: ``B128/DE@4s+sr``.
-
-    Arguments: those of `SGD` and `FixedWidth`.
-    """
+    """`SGD` with a 4-bit momentum buffer: ``B128/DE@4s+sr``. See `FixedWidth`."""
