@@ -188,7 +188,8 @@ def _row(
     """The row of a state; `planned` is None if the next step does not use it."""
     spec, why = None, "no longer used"
     if planned is not None:
-        spec, why = planned.quantizer and planned.quantizer.spec, planned.why
+        spec = None if planned.quantizer is None else planned.quantizer.spec
+        why = planned.why
     if value is None:
         assert planned is not None
         q = planned.quantizer
