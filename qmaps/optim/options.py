@@ -13,7 +13,7 @@ from qmaps.optim.other_libraries import NEUTRAL, instead_in_groups, instead_of
 class Shared(TypedDict, total=False):
     """Options of all optimizers; `QuantizedOptimizer` has their defaults.
 
-    `amsgrad` and `decoupled_weight_decay` are accepted only where `torch_options` has them.
+    `amsgrad` and `decoupled_weight_decay` are accepted only by rules with a value for them.
     """
 
     maximize: bool
