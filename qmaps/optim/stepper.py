@@ -48,13 +48,12 @@ class Stepper:
 
     Attributes:
         observers: called with each update of a parameter stored as codes.
-        left: number of parameters of the last step that no fused engine supported, and that the
-            reference stepped.
+        reference_count: number of parameters of the last step that the reference stepped.
     """
 
     def __init__(self) -> None:
         self.observers: tuple[Any, ...] = ()
-        self.left = 0
+        self.reference_count = 0
         self._cached: _PlannedStep | None = None
         self._cuda: dict[torch.device, CudaSteps] = {}
         self._skipped = 0
@@ -124,7 +123,7 @@ class Stepper:
             if skips or (found_inf is not None and float(found_inf) != 0):
                 self._skipped += 1
                 return
-        self.left = planned.reference_count
+        self.reference_count = planned.reference_count
         groups = optimizer.param_groups
         stepping = {id(entry[2]) for entry in entries} if len(groups) > 1 else {id(groups[0])}
         scalars = [optimizer.step_scalars(g) if id(g) in stepping else {} for g in groups]

@@ -141,7 +141,7 @@ def test_a_users_attribute_is_not_taken_for_codes() -> None:
     optimizer = AdamW8bit([param])
     optimizer.step()
     assert isinstance(optimizer._stepper, Stepper)
-    assert optimizer._stepper.left == 0
+    assert optimizer._stepper.reference_count == 0
 
 
 def test_a_repeated_step_is_few_calls() -> None:
