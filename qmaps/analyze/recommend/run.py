@@ -52,7 +52,7 @@ from qmaps.capture import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim import Choice
-from qmaps.optim.patterns import grouped
+from qmaps.optim.groups import grouped
 from qmaps.optim.presets import pair_of
 
 STEPS = 60

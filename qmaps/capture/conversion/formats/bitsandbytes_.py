@@ -29,7 +29,7 @@ from qmaps.capture.conversion.formats.base import (
 from qmaps.capture.conversion.formats.coded import codebook_of, from_codes, holds, same_codes
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.maps.base import Map
-from qmaps.optim.torch_options import TORCH_OPTIONS
+from qmaps.optim.options import TORCH_OPTIONS
 
 WRAPPED = "__bnb_optimizer_quant_state__"
 """Where newer versions keep the tensors of a state; all of them read states without it."""

@@ -29,7 +29,7 @@ from qmaps.capture.conversion.formats.base import (
 from qmaps.capture.conversion.formats.coded import codebook_of, from_codes, holds
 from qmaps.errors import BadValueError
 from qmaps.normalize.block import BlockWise
-from qmaps.optim.torch_options import TORCH_OPTIONS
+from qmaps.optim.options import TORCH_OPTIONS
 
 MODULES = "torchao.optim.subclass_"
 """Where the classes are; their names are in every checkpoint."""
