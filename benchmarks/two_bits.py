@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from benchmarks.command import among, command_line, one_line_errors, trial_options
-from benchmarks.judges import JUDGED, PAPER, at_own_rate, effort, minus_full
+from benchmarks.judges import JUDGED, PAPER, at_own_rate, minus_full, seeds
 from benchmarks.markdown import markdown
 from benchmarks.recorded import recorded
 from benchmarks.trials import FULL, Trial, restore, run_all
@@ -94,7 +94,7 @@ def trials(judge: str) -> list[Trial]:
     return [
         Trial(judge, replace(workload, betas=(beta, workload.betas[1])), pair, seed)
         for pair, beta in LARGE.get(judge, TRAINED)
-        for seed in range(effort(judge).seeds)
+        for seed in range(seeds(judge, pair))
     ]
 
 
