@@ -21,12 +21,21 @@ MIN_SIZE = 4096
 
 
 def as_states(states: States) -> CapturedStates:
-    """Return the states behind a path or a dict; `CapturedStates` are returned as they are."""
-    if isinstance(states, CapturedStates):
-        return states
+    """Return the states behind a path or a dict; `CapturedStates` are returned as they are.
+
+    Raises:
+        CaptureError: they cannot be read, or a name is no valid Unicode, which frames cannot hold.
+    """
     if isinstance(states, Mapping):
-        return CapturedStates.from_tensors(states)
-    return capture.load(states)
+        states = CapturedStates.from_tensors(states)
+    elif not isinstance(states, CapturedStates):
+        states = capture.load(states)
+    for name in states.parameters():
+        if str(name).encode(errors="replace").decode() != str(name):  # a lone surrogate
+            raise CaptureError(
+                f"{states.source!r} names a parameter {name!r}, which is no text in Unicode"
+            )
+    return states
 
 
 def opened(source: str) -> CapturedStates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -40,22 +41,19 @@ def labelled(
     Args:
         optimizer: the optimizer of the parameters.
         names: names by the identity of the parameter, from `named`. A parameter without one has
-            the name that the optimizer was given, else ``group0.param3``.
-
-    Raises:
-        BadValueError: two parameters have the same name.
+            its name in the optimizer's groups, else ``group0.param3``. The second parameter of a
+            name is numbered, too.
     """
     seen = set()
     for number, group in enumerate(optimizer.param_groups):
-        given_names = group.get("param_names")
+        own_names = group.get("param_names")
         for position, parameter in enumerate(group["params"]):
-            label = names.get(id(parameter))
-            if label is None:
-                label = given_names[position] if given_names else f"group{number}.param{position}"
-            if label in seen:
-                raise BadValueError(
-                    f"two parameters are named {label!r}; every name must be unique"
-                )
+            numbered = f"group{number}.param{position}"
+            label = names.get(id(parameter)) or (own_names[position] if own_names else numbered)
+            if label in seen:  # torch lets groups that are added later repeat names
+                label = numbered
+            while label in seen:
+                label += "'"
             seen.add(label)
             yield label, parameter, group
 
@@ -126,6 +124,9 @@ def named(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
                 f"{type(pair).__name__} among them"
             )
         by_id.setdefault(id(pair[1]), pair[0])
+    label, count = Counter(by_id.values()).most_common(1)[0] if by_id else ("", 0)
+    if count > 1:
+        raise BadValueError(f"two parameters are named {label!r}; every name must be unique")
     if not any(id(p) in by_id for group in optimizer.param_groups for p in group["params"]):
         raise BadValueError(
             "names has none of the optimizer's parameters; pass the model that the optimizer trains"

@@ -144,7 +144,9 @@ def units(
 
 def _hashes(parameter: str, count: int) -> NDArray[np.uint64]:
     """Splitmix64 of the numbers below `count`, begun at a hash of the name."""
-    seed = np.frombuffer(hashlib.sha256(parameter.encode()).digest()[:8], "<u8")[0]
+    seed = np.frombuffer(
+        hashlib.sha256(parameter.encode(errors="surrogatepass")).digest()[:8], "<u8"
+    )[0]
     z = seed + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

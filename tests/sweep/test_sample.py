@@ -48,6 +48,14 @@ def tensors(seeds: range, shape: tuple[int, ...] = (4000, 64)) -> dict[str, dict
     return made
 
 
+def test_a_name_that_is_no_valid_unicode() -> None:
+    with pytest.raises(CaptureError) as error:
+        sweep.run({"w\udc80": tensors(range(1))["p0"]}, SPECS[0], sample=0.05)
+    assert str(error.value) == (
+        "'memory' names a parameter 'w\\udc80', which is no text in Unicode"
+    )
+
+
 def test_intervals_cover_the_whole_sweep() -> None:
     states = tensors(range(40))
     whole, part = sweep.run(states, SPECS), sweep.run(states, SPECS, sample=0.01)

@@ -19,21 +19,21 @@ from qmaps.maps import _html
 from qmaps.optim import Choice
 
 SHOWN = ("quantizer", "preset", "bits_per_element", "verdict", "reason")
-EARLY = 100
-"""Steps before which second moments with the usual beta2 of 0.999 are averages of few gradients."""
+EARLY = 0.1
+"""Share of the gradients that second moments average, 1 / (1 - beta2), before which a step is early.
+"""
 HALF = 0.5
 """Share of stalled elements from which on a parameter is named."""
 SIMULATED = """Gradients were not recorded; they were simulated with the mean and variance that the
 moments tell. To replay real ones, record them while training:
 qmaps.capture.StateRecorder(optimizer, folder, gradients=60).""".replace("\n", " ")
-FEW = "second moments average about 1,000 gradients and have seen few. Ask again with a later step."
 NAMED = 3
 """Names in a note, where not all are given."""
 
 
 def brief(names: Iterable[str], most: int = NAMED) -> str:
-    """The first names; of more only the number is given."""
-    listed = list(names)
+    """The first names, with escapes for control characters; of more only the number is given."""
+    listed = [printable(name) for name in names]
     more = f" and {len(listed) - most} more tensors" * (len(listed) > most)
     return ", ".join(listed[:most]) + more
 
@@ -59,6 +59,7 @@ class Recommendation:
             is none.
         gradients: ``recorded``, ``simulated`` or ``mixed``.
         min_quantized_size: parameters of at most this many elements stay in 32 bits.
+        beta2: the largest decay of a second moment.
         options: options such as lr by parameter name; empty if the parameters have no names.
         pairs: a row per candidate; see `run`.
         tensors: a row per parameter and candidate; see `run`.
@@ -77,6 +78,7 @@ class Recommendation:
     simplest: Choice | None
     gradients: str
     min_quantized_size: int
+    beta2: float
     options: Mapping[str, Mapping[str, Any]] = field(repr=False)
     pairs: pd.DataFrame = field(repr=False)
     tensors: pd.DataFrame = field(repr=False)
@@ -92,7 +94,11 @@ class Recommendation:
         rows = self.tensors[self.tensors["chosen"]]
         step, in_32_bits = int(rows["step"].iloc[0]), rows["quantizer"] == FULL.spec
         notes = [SIMULATED] * (self.gradients != "recorded")
-        notes += [f"Step {step} is early: {FEW}"] * (step < EARLY)
+        if step < EARLY * (averaged := 1 / (1 - self.beta2)):
+            notes.append(
+                f"Step {step} is early: second moments average about {averaged:,.0f} gradients and "
+                "have seen few. Ask again with a later step."
+            )
         unsafe = (rows["verdict"] == "unsafe") & ~in_32_bits
         loses_zero = {pair.spec for pair in map(Pair.parse, set(rows["quantizer"])) if moves(pair)}
         stalled = "moments did not follow the exact ones within the replay in"

@@ -46,7 +46,7 @@ from qmaps.analyze.recommend.verdict import (
     verdict,
 )
 from qmaps.analyze.replay.run import Given, check, chosen
-from qmaps.analyze.replay.source import share_of
+from qmaps.analyze.replay.source import betas_of, share_of
 from qmaps.analyze.replay.zero_points import count_all, holds_zero
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
@@ -222,6 +222,7 @@ def run(
         simplest=None if simplest is None else choice(dict.fromkeys(picks, simplest)),
         gradients=measures["gradients"],
         min_quantized_size=min_quantized_size,
+        beta2=max(betas_of(captured, name)[1] for name in picks),
         options={} if numbered else {n: captured.hyperparameters(n) for n in captured.parameters()},
         pairs=table,
         tensors=tensors,

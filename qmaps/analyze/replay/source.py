@@ -97,7 +97,7 @@ def source(
             "of another shape than its exp_avg; they cannot be Adam's moments"
         )
     options = states.hyperparameters(parameter)
-    betas = _betas(options, parameter, states)
+    betas = betas_of(states, parameter)
     taken = _taken(states, parameter) or MANY
     recorded = bool(states.window())
     available = len(states.window(parameter)) - skip if recorded else steps or DEFAULT
@@ -192,8 +192,13 @@ def _advanced(
     return m, v
 
 
-def _betas(options: dict[str, Any], parameter: str, states: CapturedStates) -> tuple[float, float]:
-    """Adam's betas; torch's defaults where unknown."""
+def betas_of(states: CapturedStates, parameter: str) -> tuple[float, float]:
+    """Return Adam's betas of a parameter; torch's defaults where unknown.
+
+    Raises:
+        CaptureError: they are not two numbers in [0, 1), or the optimizer used amsgrad.
+    """
+    options = states.hyperparameters(parameter)
     betas = options.get("betas", (0.9, 0.999))
     fits = isinstance(betas, (list, tuple)) and len(betas) == 2
     if not fits or not all(isinstance(b, (int, float)) and 0 <= b < 1 for b in betas):
