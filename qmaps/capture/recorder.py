@@ -22,15 +22,16 @@ from qmaps.capture.parameters import (
     HOOKS,
     Names,
     Parameters,
+    StepCount,
     integer,
     labelled,
     members,
     named,
     no_match,
     predicate,
+    state_counts,
     unwrapped,
 )
-from qmaps.capture.step_count import StepCount, state_counts
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.storage.locks import FolderLock
 

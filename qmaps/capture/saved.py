@@ -9,13 +9,10 @@ from typing import Any
 
 import torch
 
-from qmaps.capture import snapshot
-from qmaps.capture.collect import Collected, collect, plain_options
-from qmaps.capture.decoded import decoded
+from qmaps.capture import naming, snapshot
+from qmaps.capture.collect import Collected, collect, decoded, plain_options
 from qmaps.capture.folder import KIND, claim, write_index
-from qmaps.capture.naming import fit, places
-from qmaps.capture.naming.fit import Group, Unnamed
-from qmaps.capture.naming.known import Known
+from qmaps.capture.naming import Group, Known, Unnamed
 from qmaps.capture.readers import reader_of
 from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
@@ -276,7 +273,7 @@ def labels_of(slots: list[Slot], names: Names, path: Path) -> list[str]:
     if _place(names) is not None:
         names = None
     elif isinstance(names, (str, os.PathLike)):
-        names = places.names_in_text(Path(names))
+        names = naming.names_in_text(Path(names))
     if names is None:
         labels = [label for label, _, _ in slots]
     elif isinstance(names, torch.nn.Module):
@@ -330,7 +327,7 @@ def named_by(
     try:
         if len(state_dicts) > 1:
             raise Unnamed("there are several optimizers")
-        return places.by_place(path.parent, groups)
+        return naming.by_place(path.parent, groups)
     except Unnamed as error:
         return labels, f"numbers: {error}"
 
@@ -350,7 +347,7 @@ def _groups(
     remaining = iter(tensors)
     return [
         Group(
-            [fit.parameter_shape(next(remaining)) for _ in group["params"]],
+            [naming.parameter_shape(next(remaining)) for _ in group["params"]],
             group.get("weight_decay"),
         )
         for state_dict in state_dicts
@@ -363,7 +360,7 @@ def _by_place(place: Path, groups: list[Group]) -> tuple[list[str], str]:
     if not exists(place):
         raise BadValueError(f"names={str(place)!r} does not exist")
     try:
-        return places.by_place(place, groups)
+        return naming.by_place(place, groups)
     except Unnamed as error:
         raise BadValueError(
             f"names={str(place)!r}: {error}; give a text file with one name per line in the "
@@ -381,10 +378,10 @@ def _by_model(
     """Return the names from a model; `labels` are its parameters in its order."""
     expected = Known.of(model, "the model")
     try:
-        return fit.fitted(expected, groups)
+        return naming.fitted(expected, groups)
     except Unnamed as error:
         for label, states in zip(labels, tensors, strict=True):
-            shape = fit.parameter_shape(states)
+            shape = naming.parameter_shape(states)
             if shape is not None and shape != expected.shapes[label]:
                 raise BadValueError(
                     f"names gives {label!r} of shape {expected.shapes[label]} a state of shape "

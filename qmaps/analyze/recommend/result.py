@@ -20,8 +20,7 @@ from qmaps.optim import Choice
 
 SHOWN = ("quantizer", "preset", "bits_per_element", "verdict", "reason")
 EARLY = 0.1
-"""Share of the gradients that second moments average, 1 / (1 - beta2), before which a step is early.
-"""
+"""Share of the averaged gradients, 1 / (1 - beta2), before which a step is early."""
 HALF = 0.5
 """Share of stalled elements from which on a parameter is named."""
 SIMULATED = """Gradients were not recorded; they were simulated with the mean and variance that the

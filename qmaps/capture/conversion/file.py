@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from qmaps.capture.collect import in_memory
 from qmaps.capture.conversion import folder
 from qmaps.capture.conversion import like as template
 from qmaps.capture.conversion.formats.base import Wanted
 from qmaps.capture.conversion.report import Report
 from qmaps.capture.conversion.state_dict import convert_state_dict
-from qmaps.capture.decoded import in_memory
 from qmaps.capture.load import load
 from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import damage

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from qmaps.capture.decoded import decoded
+from qmaps.capture.collect import decoded
 from qmaps.capture.readers import Reader, reader_of
 from qmaps.capture.readers.base import damage, unfit
 from qmaps.capture.saved import labels_of, slots_of

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from qmaps.capture import Monitor, StateRecorder
-from qmaps.capture.parameters import unwrapped
-from qmaps.capture.step_count import state_counts
+from qmaps.capture.parameters import state_counts, unwrapped
 from qmaps.errors import BadTypeError
 
 Watcher = StateRecorder | Monitor

@@ -19,14 +19,15 @@ from qmaps.capture.monitor.window import Row, Window
 from qmaps.capture.parameters import (
     Names,
     Parameters,
+    StepCount,
     integer,
     labelled,
     named,
     no_match,
     predicate,
+    state_counts,
     unwrapped,
 )
-from qmaps.capture.step_count import StepCount, state_counts
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.offload import CPUOffloadOptimizer

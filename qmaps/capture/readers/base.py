@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.capture.decoded import decoded
+from qmaps.capture.collect import decoded
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import CaptureError, QmapsError, shown
 from qmaps.storage.files import content_of

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.capture.decoded import decoded
+from qmaps.capture.collect import decoded
 from qmaps.capture.readers.base import Reader, StateDict, named_by
 from qmaps.capture.readers.experts import Experts
 from qmaps.capture.readers.rank_file import Piece, Rank, load_file
