@@ -11,9 +11,9 @@ import torch
 
 from qmaps.capture import naming, snapshot
 from qmaps.capture.collect import Collected, collect, decoded, plain_options
-from qmaps.capture.folder import KIND, claim, write_index
 from qmaps.capture.naming import Group, Known, Unnamed
 from qmaps.capture.readers import reader_of
+from qmaps.capture.recorder import KIND, claim, write_index
 from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown

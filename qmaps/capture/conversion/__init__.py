@@ -2,9 +2,8 @@
 
 from qmaps.capture.conversion.file import convert_file
 from qmaps.capture.conversion.formats import FORMATS
-from qmaps.capture.conversion.report import Report, StateRow, UpdateRow
+from qmaps.capture.conversion.report import Report, StateRow, UpdateRow, Zeros
 from qmaps.capture.conversion.state_dict import convert_state_dict
-from qmaps.capture.conversion.zeros import Zeros
 
 __all__ = [
     "FORMATS",

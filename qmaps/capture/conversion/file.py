@@ -1,15 +1,16 @@
-"""Converting a file."""
+"""Converting a file, to a file or to a folder of torch.distributed.checkpoint."""
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from qmaps.algebra.quantized import from_plain
 from qmaps.capture.collect import in_memory
-from qmaps.capture.conversion import folder
 from qmaps.capture.conversion import like as template
 from qmaps.capture.conversion.formats.base import Wanted
 from qmaps.capture.conversion.report import Report
@@ -18,10 +19,63 @@ from qmaps.capture.load import load
 from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import damage
 from qmaps.capture.saved import WRAPPERS, found, load_safely, state_dicts_in
+from qmaps.distributed import rows
 from qmaps.engines.step import NUMBERS
-from qmaps.errors import BadValueError, CaptureError, OutputError
+from qmaps.errors import BadValueError, CaptureError, OutputError, shown
 from qmaps.storage import checkpoint
 from qmaps.storage.files import exists, output_file
+from qmaps.storage.locks import new_folder
+
+
+def _save_distributed(state_dict: Mapping[str, Any], folder: Path, key: str) -> None:
+    """Write a state_dict for ``dcp.load``, on any number of processes.
+
+    Args:
+        state_dict: an optimizer's, with names of parameters as keys or in `param_names` of its
+            groups. Quantized states of qmaps are written by rows (`qmaps.distributed.rows`), as its
+            sharded optimizers write them.
+        folder: the folder, which must not exist; it appears whole or not at all.
+        key: the entry that the training has the optimizer's state_dict under.
+
+    Raises:
+        BadValueError: a parameter has no name.
+        OutputError: the folder cannot be written.
+    """
+    # Imported here because it takes long.
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.state_dict_saver import save as save_folder
+
+    groups = [dict(group) for group in state_dict["param_groups"]]
+    names: dict[Any, Any] = {}
+    for group in groups:
+        own = group.get("param_names") or group["params"]
+        names.update(zip(group["params"], own, strict=True))
+        group["params"] = list(own)
+    state = {names.get(key, key): members for key, members in state_dict["state"].items()}
+    if numbered := [name for name in state if not isinstance(name, str)]:
+        raise BadValueError(
+            f"the checkpoint names a parameter {shown(numbered[0])}; a folder of "
+            "torch.distributed.checkpoint needs the parameters' own names"
+        )
+    whole = {
+        "state": {
+            name: {s: _by_rows(value) for s, value in members.items()}
+            for name, members in state.items()
+        },
+        "param_groups": groups,
+    }
+    with new_folder(folder) as new, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this is one process
+        try:
+            save_folder({key: whole}, checkpoint_id=new, no_dist=True)
+        except CheckpointException as error:
+            reason = error.failures[0][0]
+            raise OutputError(f"{str(folder)!r} cannot be written ({reason})") from error
+
+
+def _by_rows(value: Any) -> Any:
+    return rows.write(from_plain(value), None) if isinstance(value, Mapping) else value
+
 
 SHARDED = ("torch", "qmaps")
 """Formats whose optimizers load folders of torch.distributed.checkpoint."""
@@ -126,7 +180,7 @@ def convert_file(
             f"{given} needs a checkpoint of one optimizer; {str(holder)!r} has {len(others) + 1}"
         )
     if distributed is not None:
-        folder.save(state_dict, target, distributed)
+        _save_distributed(state_dict, target, distributed)
         return reports
     assert like is not None
     notes = template.save(state_dict, holder, Path(like), target)

@@ -7,13 +7,11 @@ from typing import Any
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.capture.conversion.families import family
-from qmaps.capture.conversion.form import OptimizerState, State, restored_of
-from qmaps.capture.conversion.formats import FORMATS, Format, fp8
+from qmaps.capture.conversion.form import OptimizerState, State, family, restored_of
+from qmaps.capture.conversion.formats import FORMATS, Format
 from qmaps.capture.conversion.formats.base import Plan, Wanted
-from qmaps.capture.conversion.formats.coded import same_codes
-from qmaps.capture.conversion.report import Report, report
-from qmaps.capture.conversion.zeros import POLICIES, Zeros, handle
+from qmaps.capture.conversion.formats.coded import encode, same_codes
+from qmaps.capture.conversion.report import POLICIES, Report, Zeros, handle, report
 from qmaps.errors import (
     DAMAGE,
     BadTypeError,
@@ -46,7 +44,7 @@ def convert_state_dict(
             unless the target is torch or both sides are qmaps.
         zeros: treatment of elements where v decodes to 0 and m does not.
             "raise" gives them the smallest positive value that their codebook and scale have;
-            "leave" keeps them. See `qmaps.capture.conversion.zeros`.
+            "leave" keeps them. See `qmaps.capture.conversion.report`.
         source: the format of `state_dict`; found out if left out.
         optimizer: the family of the optimizer, such as "lion" or "sgd". It is needed for a
             bitsandbytes checkpoint with one state per parameter, which does not show it.
@@ -131,7 +129,7 @@ def _encode(value: State, quantizer: Quantizer | None, label: str, name: str) ->
         if (carried := same_codes(value, quantizer)) is not None:
             return carried
     try:
-        return fp8.encode(restored_of(value), quantizer)
+        return encode(restored_of(value), quantizer)
     except (BadValueError, NonFiniteError) as error:
         raise CaptureError(f"state {name!r} of {label!r} cannot be quantized: {error}") from None
 

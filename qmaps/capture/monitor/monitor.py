@@ -11,10 +11,8 @@ from typing import Any, Self
 from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.capture.monitor.csv_file import CsvFile
-from qmaps.capture.monitor.log import logs_of, scalars
-from qmaps.capture.monitor.measures import MEASURES
-from qmaps.capture.monitor.thresholds import Thresholds, Warner
+from qmaps.capture.monitor.measures import MEASURES, Thresholds, Warner
+from qmaps.capture.monitor.outputs import CsvFile, logs_of, scalars
 from qmaps.capture.monitor.window import Row, Window
 from qmaps.capture.parameters import (
     Names,

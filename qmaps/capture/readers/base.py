@@ -132,7 +132,7 @@ def _call(call: Callable[..., Any], path: Path, *arguments: Any) -> Any:
 def state_of(key: str) -> str | None:
     """The name of a state at the end of a key; None if it is no optimizer's here."""
     # Imported here because reading other files needs no optimizer.
-    from qmaps.capture.conversion.families import FAMILIES
+    from qmaps.capture.conversion.form import FAMILIES
 
     last = key.rpartition(".")[2]
     known = last in OF_PARTS or any(last in family.states for family in FAMILIES.values())

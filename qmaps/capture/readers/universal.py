@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from qmaps.capture.readers.base import Reader, StateDict, lacking, named_by
-from qmaps.capture.readers.rank_file import load_file
+from qmaps.capture.readers.deepspeed_files import load_file
 from qmaps.capture.readers.zero import model_of, shapes_of, step_of, with_names
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError

@@ -14,10 +14,17 @@ from torch import Tensor
 
 from qmaps.capture.collect import decoded
 from qmaps.capture.readers.base import Reader, StateDict, named_by
-from qmaps.capture.readers.experts import Experts
-from qmaps.capture.readers.rank_file import Piece, Rank, load_file
+from qmaps.capture.readers.deepspeed_files import (
+    Experts,
+    Piece,
+    Rank,
+    Weights,
+    compare,
+    load_file,
+    weights_in,
+    weights_of_layers,
+)
 from qmaps.capture.readers.tensor_parallel import INFO, Column, merged
-from qmaps.capture.readers.weights import Weights, compare, weights_in, weights_of_layers
 from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
 from qmaps.storage.files import exists
@@ -45,8 +52,8 @@ class Zero(Reader):
     are ranks; stage 3 cuts every parameter. Names and shapes are those in ``param_shapes`` of the
     model's file. Each model-parallel rank has files of its own, which
     `qmaps.capture.readers.tensor_parallel` puts together; experts are those of
-    `qmaps.capture.readers.experts`. Ranks are known by the names of their files, which
-    `qmaps.capture.readers.weights` checks as far as it can be known.
+    `qmaps.capture.readers.deepspeed_files`. Ranks are known by the names of their files, which
+    `qmaps.capture.readers.deepspeed_files` checks as far as it can be known.
     """
 
     name: ClassVar[str] = "deepspeed"

@@ -13,8 +13,15 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.capture.conversion.families import Family, family_of
-from qmaps.capture.conversion.form import Group, OptimizerState, Parameter, State, checked
+from qmaps.capture.conversion.form import (
+    Family,
+    Group,
+    OptimizerState,
+    Parameter,
+    State,
+    checked,
+    family_of,
+)
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.step import PRODUCT, RESET
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.capture.conversion.families import Family
-from qmaps.capture.conversion.form import OptimizerState, Parameter, State
-from qmaps.capture.conversion.formats import fp8
+from qmaps.capture.conversion.form import Family, OptimizerState, Parameter, State
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
@@ -26,7 +24,7 @@ from qmaps.capture.conversion.formats.base import (
     wanted_width,
     without_qmaps,
 )
-from qmaps.capture.conversion.formats.coded import codebook_of, from_codes, holds, same_codes
+from qmaps.capture.conversion.formats.coded import codebook_of, from_codes, holds, same_codes, unit
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.maps.base import Map
 from qmaps.optim.torch_options import TORCH_OPTIONS
@@ -224,7 +222,7 @@ def _eight_bits(parameter: Parameter, family: Family) -> dict[str, Quantizer | N
     for name, value in parameter.states.items():
         own = None
         if isinstance(value, QuantizedTensor):
-            value = same_codes(value, fp8.unit(value.quantizer)) or value
+            value = same_codes(value, unit(value.quantizer)) or value
             own = value.quantizer if holds(value, 8, BLOCK) else None
         plan[name] = own or quantizer(f"B{BLOCK}/DE@8{'s' if name in family.signed else 'u'}")
     for slot in SLOTS[family.name].slots:

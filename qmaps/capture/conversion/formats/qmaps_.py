@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.capture.conversion.families import Family
-from qmaps.capture.conversion.form import Group, OptimizerState, Parameter, State
+from qmaps.capture.conversion.form import Family, Group, OptimizerState, Parameter, State
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
@@ -21,7 +20,7 @@ from qmaps.capture.conversion.formats.base import (
     plain_options,
     written_states,
 )
-from qmaps.capture.conversion.formats.fp8 import unit
+from qmaps.capture.conversion.formats.coded import unit
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim.choice import listed
 from qmaps.optim.presets import PRESETS, preset

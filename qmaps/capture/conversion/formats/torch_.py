@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from qmaps.capture.conversion.families import Family
-from qmaps.capture.conversion.form import OptimizerState, State, values_of
+from qmaps.capture.conversion.form import Family, OptimizerState, State, values_of
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.capture.conversion.families import Family
-from qmaps.capture.conversion.form import OptimizerState, State
-from qmaps.capture.conversion.formats import fp8
+from qmaps.capture.conversion.form import Family, OptimizerState, State
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
@@ -26,7 +24,16 @@ from qmaps.capture.conversion.formats.base import (
     without_qmaps,
     written_states,
 )
-from qmaps.capture.conversion.formats.coded import codebook_of, from_codes, holds
+from qmaps.capture.conversion.formats.coded import (
+    FLOAT8,
+    UNIT_FLOAT8,
+    block_size,
+    codebook_of,
+    from_codes,
+    from_floats,
+    holds,
+    to_floats,
+)
 from qmaps.errors import BadValueError
 from qmaps.normalize.block import BlockWise
 from qmaps.optim.torch_options import TORCH_OPTIONS
@@ -40,7 +47,7 @@ LEAST = 4096
 USUAL = {
     "8bit": (quantizer("B256/DE@8s"), quantizer("B256/DE@8u")),
     "4bit": (quantizer("B128/DE@4s"), quantizer("B128/linear@4u")),
-    "fp8": (Quantizer(BlockWise(256), fp8.RAW),) * 2,
+    "fp8": (Quantizer(BlockWise(256), FLOAT8),) * 2,
 }
 """The quantizers of `torchao.optim`, except for last bits: for signed and unsigned states."""
 
@@ -122,7 +129,7 @@ def _is_quantized(value: Any) -> bool:
 
 def _read_8bit(value: Any) -> QuantizedTensor:
     shape = tuple(value.codes.shape)
-    block = fp8.block_size(value.codes.numel(), value.scale)
+    block = block_size(value.codes.numel(), value.scale)
     return from_codes(
         value.codes, value.qmap, value.scale, shape, bits=8, block=block, label="torchao"
     )
@@ -132,12 +139,12 @@ def _read_4bit(value: Any) -> QuantizedTensor:
     shape = tuple(value.shape)
     pairs = value.codes
     codes = torch.stack([pairs >> 4, pairs & 15], dim=-1)  # the first in the high half
-    block = fp8.block_size(codes.numel(), value.scale)
+    block = block_size(codes.numel(), value.scale)
     return from_codes(codes, value.qmap, value.scale, shape, bits=4, block=block, label="torchao")
 
 
 def _read_fp8(value: Any) -> QuantizedTensor:
-    return fp8.from_floats(value.codes, value.scale)
+    return from_floats(value.codes, value.scale)
 
 
 READERS: dict[str, Callable[[Any], QuantizedTensor]] = {
@@ -151,7 +158,7 @@ READERS: dict[str, Callable[[Any], QuantizedTensor]] = {
 def _width(state: OptimizerState) -> str:
     """The width of what the source has quantized."""
     maps = [t.quantizer.map for _, _, t in state.quantized()]
-    if maps and all(map_ in (fp8.RAW, fp8.UNIT) for map_ in maps):
+    if maps and all(map_ in (FLOAT8, UNIT_FLOAT8) for map_ in maps):
         return "fp8"
     return "4bit" if maps and all(map_.bits == 4 for map_ in maps) else "8bit"
 
@@ -162,8 +169,8 @@ def _carried(value: State, width: str) -> Quantizer | None:
         return None
     q = value.quantizer
     if width == "fp8":
-        q = Quantizer(q.normalizer, fp8.RAW) if q.map in (fp8.RAW, fp8.UNIT) else q
-        kept = q.map == fp8.RAW and isinstance(q.normalizer, BlockWise)
+        q = Quantizer(q.normalizer, FLOAT8) if q.map in (FLOAT8, UNIT_FLOAT8) else q
+        kept = q.map == FLOAT8 and isinstance(q.normalizer, BlockWise)
     else:
         kept = holds(value, 4 if width == "4bit" else 8)
     return q if kept and _divides(value.shape, q) else None
@@ -183,8 +190,8 @@ def _fits(shape: tuple[int, ...], q: Quantizer) -> bool:
 def _written(t: QuantizedTensor, signed: bool) -> Tensor:
     """An instance of torchao's class."""
     scale, map_ = t.scales[0], t.quantizer.map
-    if map_ == fp8.RAW:
-        made: Tensor = _class("fp8", "OptimStateFp8")(fp8.to_floats(t), scale, torch.float32)
+    if map_ == FLOAT8:
+        made: Tensor = _class("fp8", "OptimStateFp8")(to_floats(t), scale, torch.float32)
         return made
     codes = t.codes().to(torch.uint8)
     book = codebook_of(map_, 2**map_.bits)
