@@ -103,7 +103,7 @@ def sweep(
     from qmaps import capture as captures
     from qmaps import sweep as sweeps
     from qmaps.storage.files import output_file, output_folder
-    from qmaps.sweep.merge import parse_shard
+    from qmaps.sweep.parts import parse_shard
 
     part = None if shard is None else parse_shard(shard)
     if part is not None and markdown is not None:

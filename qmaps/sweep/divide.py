@@ -14,8 +14,7 @@ from qmaps.algebra.quantizer import Quantizer
 from qmaps.errors import BadValueError
 from qmaps.maps.fitted import FittedMap
 from qmaps.sweep.measure import FIT, MOMENTS, Specs, quantizers_of
-from qmaps.sweep.slabs import SLAB
-from qmaps.sweep.units import count_of, unit_of
+from qmaps.sweep.units import SLAB, count_of, unit_of
 
 WORK = 2**30
 """Elements times specs of an item, at most, unless it has one spec: some ten seconds of a core."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
+import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pandas as pd
 
@@ -14,16 +17,155 @@ from qmaps.algebra.pair import Pair, listed
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
-from qmaps.capture import CapturedStates
-from qmaps.errors import CaptureError
+from qmaps.capture import CapturedStates, snapshot
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import PRESETS, pair_of
+from qmaps.storage import checksums
 from qmaps.sweep.divide import MEMORY, divided
-from qmaps.sweep.given import bytes_of, share_of
-from qmaps.sweep.identity import digest_of
 from qmaps.sweep.measure import MOMENTS, Specs, quantizers_of, rows
 from qmaps.sweep.sample import sampled_rows
 from qmaps.sweep.units import share_of_large
+
+EIGHT_BIT_MAPS = ("DE", "inverse", "quantile", "linear0", "linear", "tree", "e4m3", "power2")
+"""Maps for both moments at 8 bits; the first four are those of the 8-bit paper."""
+
+SECOND_AT_FOUR_BITS = ("DE", "DE-0", "linear", "power2", "quantile")
+
+
+def standard() -> list[str]:
+    """Pairs for Adam's moments: the papers' own and similar ones at every width.
+
+    - 8 bits: eight maps per tensor and under blocks of 2048 and 256,
+    - only one moment quantized, the other exact, to see where an error comes from,
+    - 4 bits: the second moment under five maps and five normalizers beside ``B128/DE@4s``, and
+      the first moment's alternatives beside ``rank1/linear@4u``,
+    - Lloyd-Max at 3, 4, 6 and 8 bits, with the maps to compare it with.
+    """
+    pairs = [
+        f"{norm}/{name}@8s + {norm}/{name}@8u"
+        for norm in ("tensor", "B2048", "B256")
+        for name in EIGHT_BIT_MAPS
+    ]
+    pairs += ["B256/DE@8s + B256/DE-0@8u", "B256/DE@8s + logB256/log2@8u"]
+    pairs += [f"tensor/{name}@8s + 32-bit" for name in ("DE", "inverse", "quantile", "linear0")]
+    pairs += [
+        "B128/DE@4s + 32-bit",
+        "32-bit + B128/DE@4u",
+        "32-bit + B128/DE-0@4u",
+        "32-bit + rank1/linear@4u",
+    ]
+    pairs += [
+        f"B128/DE@4s + {norm}/{name}@4u"
+        for norm in ("tensor", "B2048", "B128", "B32x8", "rank1")
+        for name in SECOND_AT_FOUR_BITS
+    ]
+    pairs += [
+        f"{first} + rank1/linear@4u"
+        for first in ("B2048/DE@4s", "B32x8/DE@4s", "B128/linear@4s", "B128/nf4@4s", "rank1/DE@4s")
+    ]
+    pairs += ["B128/DE@4s + logB128/log2@4u", "B128/DE@4s + B128&rank1/linear@4u"]
+    for bits in (3, 4, 6):
+        pairs += [
+            f"B128/{name}@{bits}s + B128/{second}@{bits}u"
+            for name, second in (("DE", "DE-0"), ("linear", "linear"), ("lloyd", "lloyd"))
+        ]
+    pairs += ["B128/DE@8s + B128/DE-0@8u", "B128/lloyd@8s + B128/lloyd@8u"]
+    return list(dict.fromkeys(pairs))
+
+
+STANDARD: tuple[str, ...] = tuple(standard())
+"""The pairs of `standard`."""
+
+
+UNITS = {"MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}
+
+
+def parse_share(sample: float | str) -> float:
+    """The share of each tensor that is measured.
+
+    Args:
+        sample: a number, or a text such as ``1%`` or ``0.01``. A text above 0.5 needs a percent
+            sign, for ``1`` could mean all or a hundredth.
+
+    Raises:
+        BadValueError: it is not above 0 and at most 1, or a text that is no share.
+        BadTypeError: it is neither a number nor a text.
+
+    >>> parse_share("1%"), parse_share("0.01"), parse_share(1)
+    (0.01, 0.01, 1.0)
+    """
+    if isinstance(sample, bool) or not isinstance(sample, (int, float, str)):
+        raise BadTypeError(f"sample={shown(sample)} must be a number, or a text such as '1%'")
+    if not isinstance(sample, str):
+        if not 0 < sample <= 1:
+            raise BadValueError(f"sample={sample:g} must be above 0 and at most 1")
+        return float(sample)
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+) ?(%?)", sample.strip(), re.ASCII)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if match is None or not 0 < share <= (1 if match[2] else 0.5):
+        raise BadValueError(
+            f"sample={sample!r} must be a share above 0 and at most 100%, such as 1% or 0.01; "
+            "above 0.5 with a percent sign"
+        )
+    return share
+
+
+def parse_bytes(memory: int | str | None) -> int | None:
+    """The bytes that a worker may use, or None for no limit.
+
+    Args:
+        memory: a number, None, or a text such as ``2GiB``, ``500MB``, or ``none``.
+
+    Raises:
+        BadValueError: it is not above 0, or a text that names no bytes.
+        BadTypeError: it is none of these.
+
+    >>> parse_bytes("2GiB"), parse_bytes("none")
+    (2147483648, None)
+    """
+    if memory is None or memory == "none":
+        return None
+    if isinstance(memory, bool) or not isinstance(memory, (int, float, str)):
+        raise BadTypeError(f"memory={shown(memory)} must be bytes, or a text such as '2GiB'")
+    if not isinstance(memory, str):
+        if not memory > 0:
+            raise BadValueError(f"memory={memory} must be above 0, or None for no limit")
+        return int(memory)
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+) ?([MG]i?B)", memory, re.ASCII)
+    if match is None:
+        raise BadValueError(
+            f"memory={memory!r} must be a number with MB, MiB, GB or GiB, as in 2GiB, or none"
+        )
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def digest_of(states: CapturedStates) -> str:
+    """A digest of what the states hold.
+
+    A snapshot has checksums of its tensors, and a file of ``torch.save`` the CRC-32 of each
+    record, so their digest is one of these. All other states are read.
+
+    Args:
+        states: states from anywhere.
+
+    Raises:
+        CaptureError: states that had to be read hold NaN or infinity, or cannot be read.
+    """
+    source = Path(states.source)
+    if source.is_file():
+        if source.suffix == ".safetensors" and checksums.KEY in snapshot.metadata(source):
+            return snapshot.digest(source)
+        if zipfile.is_zipfile(source):
+            return _digest_of_zip(source)
+    return states.fingerprint()
+
+
+def _digest_of_zip(path: Path) -> str:
+    with zipfile.ZipFile(path) as file:
+        records = sorted((info.filename, info.file_size, info.CRC) for info in file.infolist())
+    return hashlib.sha256(json.dumps(records).encode()).hexdigest()
+
 
 Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | None]
 
@@ -161,8 +303,8 @@ def items_of(
     memory: int | str | None,
 ) -> list[Item]:
     """The items of `plan` without the digest of the sweep, for which states may have to be read."""
-    share = None if sample is None else share_of(sample)
-    limit = bytes_of(memory)
+    share = None if sample is None else parse_share(sample)
+    limit = parse_bytes(memory)
     singles, pairs = _parse(specs, codebooks)
     chosen = _parameters(states, min_quantized_size)
     if pairs:

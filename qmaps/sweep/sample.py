@@ -24,8 +24,7 @@ from qmaps.maps.base import table
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.sweep.measure import FIT, MOMENTS, Specs, about, places, quantizers_of, wanted_of
-from qmaps.sweep.slabs import Scaler, Slabs, per_unit
-from qmaps.sweep.units import Units, count_of, unit_of, units
+from qmaps.sweep.units import Scaler, Slabs, Units, choose_units, count_of, per_unit, unit_of
 
 CONFIDENCE = 0.95
 """Probability with which an interval covers the mean over all elements."""
@@ -85,7 +84,7 @@ def sampled_rows(
         name: {q.normalizer: Scaler(q.normalizer, len(shape)) for q in own[name]} for name in names
     }
     squares = [opened[name].surveyed(size, list(scalers[name].values())) for name in names]
-    chosen = units(parameter, shape, size, count, squares)
+    chosen = choose_units(parameter, shape, size, count, squares)
     samples = {}
     for name, state in opened.items():
         x = state.chosen(chosen.chosen, size)
