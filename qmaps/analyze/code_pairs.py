@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
-from qmaps.analyze._grid import accumulate
 from qmaps.analyze._states import MIN_SIZE, States
+from qmaps.analyze._updates import accumulate
 
 
 def code_pairs(

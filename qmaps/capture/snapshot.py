@@ -67,7 +67,7 @@ class Lazy:
         dtype: dtype of the tensor.
         read: reads the tensor.
         store: writes another tensor of this shape in its place, rounded to `dtype`, into files
-            read within `qmaps.storage.edit_checkpoint.editing`; None if the file does not store
+            read within `qmaps.storage.checkpoint.editing`; None if the file does not store
             the tensor as it is.
         parts: returns a `Part`; None if only the whole tensor can be read.
         quantized: whether the tensor is decoded from codes.

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qmaps.cli.options import AsJson, MinSize, Out, refuse_given
-from qmaps.cli.output import print_json, print_lines, progress, rows_of
-from qmaps.cli.tables import Table, label, write_markdown
+from qmaps.cli.output import (
+    Table,
+    label,
+    print_json,
+    print_lines,
+    progress,
+    rows_of,
+    write_markdown,
+)
 from qmaps.errors import BadValueError
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +21,18 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from qmaps.errors import one_line, printable
-from qmaps.storage.files import json_text
+from qmaps.storage.files import json_text, write_text
+from qmaps.storage.files import markdown_table
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from qmaps.capture import CapturedStates
+
 
 NARROWEST, WIDTH = 20, 80
 """Characters of a line that are too few for a table, and those that it gets then."""
@@ -81,7 +86,7 @@ def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
     """Print a table for readers, with numbers aligned to the right."""
-    table = Table(title=Text(printable(title), "table.title"), title_justify="left")
+    table = RichTable(title=Text(printable(title), "table.title"), title_justify="left")
     for index, name in enumerate(header):
         left = index == 0 or name in ("about", "frame")
         table.add_column(name, justify="left" if left else "right", overflow="fold")
@@ -166,3 +171,107 @@ def progress(quiet: bool) -> Iterator[Bars]:
             lines.close()
         if bars.tasks:
             bars.progress.stop()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts.
+
+    Attributes:
+        title: what stands above it.
+        header: title of each column.
+        rows: the cells of each row.
+    """
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+    def show(self) -> None:
+        """Print the table."""
+        print_table(self.title, self.header, self.rows)
+
+    def markdown(self) -> list[str]:
+        """The lines of a section in Markdown."""
+        return [f"## {self.title}", "", *markdown_table(self.header, self.rows), ""]
+
+
+def label(row: Mapping[str, Any]) -> str:
+    """A pair of quantizers with the preset that it is, and whether it only serves to compare."""
+    preset = f" ({row['preset']})" * bool(row.get("preset"))
+    return f"{row['quantizer']}{preset}{' (diagnostic)' * bool(row.get('diagnostic'))}"
+
+
+def by_width(
+    frame: pd.DataFrame,
+    header: Sequence[str],
+    cells: Callable[[Mapping[str, Any]], list[str]],
+    *,
+    before: str = "",
+    top: int | None = None,
+) -> list[Table]:
+    """A table for each width.
+
+    Args:
+        frame: rows of quantizers with `bits_per_element`, each width's rows in their order.
+        header: title of each column.
+        cells: the cells of a row.
+        before: what the titles begin with.
+        top: most rows of a width, beside those whose `on_front` is True; None for all.
+    """
+    import numpy as np
+
+    from qmaps.analyze.recommend.candidates import LIMITS, up_to
+    from qmaps.analyze.recommend.verdict import records
+
+    tables = []
+    groups = frame.groupby(frame["bits_per_element"].map(up_to))
+    for limit, every in groups:
+        wider = f"more than {LIMITS[-1]:g} bits per element"
+        width = f"up to {limit:g} bits per element" if limit in LIMITS else wider
+        rows = every
+        if top is not None and len(every) > top:
+            rows = every[every["on_front"] | (np.arange(len(every)) < top)]
+        count = f", {len(rows)} of {len(every)}" if top is not None else ""
+        found = [cells(row) for row in records(rows)]
+        tables.append(Table(f"{before}{width}{count}", list(header), found))
+    return tables
+
+
+def write_markdown(
+    path: str | os.PathLike[str],
+    title: str,
+    about: Iterable[str],
+    tables: Iterable[Table],
+    notes: Iterable[str] = (),
+) -> None:
+    """Write tables to a Markdown file, with the versions and the command that made them.
+
+    Args:
+        path: the file; an existing one is replaced.
+        title: its heading.
+        about: what the tables are of, in a few words each.
+        tables: the tables.
+        notes: lines that explain the tables.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    from qmaps.lab.provenance import versions
+
+    made_by = [f"{name} {version}" for name, version in versions().items()]
+    lines = [f"# {title}", "", f"`{command_line()}`", "", "; ".join([*about, *made_by]) + "."]
+    for note in notes:
+        lines += ["", note]
+    sections = [line for table in tables for line in table.markdown()]
+    write_text(path, "\n".join([*lines, "", *sections]))
+
+
+def provenance(states: CapturedStates, parameters: int) -> list[str]:
+    """Describe the states that a table was made from.
+
+    Args:
+        states: the states.
+        parameters: number of their parameters that the table is of.
+    """
+    return [f"states of {states.source}", f"step {states.step}", f"{parameters} parameters"]

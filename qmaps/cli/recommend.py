@@ -22,8 +22,7 @@ from qmaps.cli.options import (
     print_source,
     recorded,
 )
-from qmaps.cli.output import print_json, print_lines, progress, rows_of
-from qmaps.cli.tables import by_width, label
+from qmaps.cli.output import by_width, label, print_json, print_lines, progress, rows_of
 
 if TYPE_CHECKING:
     from qmaps.analyze.recommend import Recommendation

@@ -19,8 +19,16 @@ from qmaps.cli.options import (
     as_codebook,
     print_source,
 )
-from qmaps.cli.output import print_json, print_lines, progress, rows_of
-from qmaps.cli.tables import by_width, label, provenance, write_markdown
+from qmaps.cli.output import (
+    by_width,
+    label,
+    print_json,
+    print_lines,
+    progress,
+    provenance,
+    rows_of,
+    write_markdown,
+)
 from qmaps.errors import BadValueError
 
 if TYPE_CHECKING:

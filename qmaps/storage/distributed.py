@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import DAMAGE, BadValueError
-from qmaps.storage import checkpoint, edit_checkpoint
+from qmaps.storage import checkpoint
 from qmaps.storage.files import content_of, size_of
 
 METADATA = ".metadata"
@@ -121,7 +121,7 @@ class StoredTensor:
         """
         for chunk in self.chunks:
             part = chunk.part
-            edit_checkpoint.put(part.path, part.start, part.length, tensor[chunk.place])
+            checkpoint.put(part.path, part.start, part.length, tensor[chunk.place])
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.analyze.recommend.candidates import FULL, MOMENTS
-from qmaps.analyze.recommend.loss import predicted
 from qmaps.analyze.recommend.picks import measures_of, rows_of, scaled
-from qmaps.analyze.recommend.verdict import cost_of, verdict
+from qmaps.analyze.recommend.verdict import cost_of, predicted, verdict
 from qmaps.analyze.replay.source import share_of
 from qmaps.analyze.replay.zero_points import count_all
 from qmaps.errors import BadValueError

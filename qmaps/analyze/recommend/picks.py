@@ -11,11 +11,9 @@ import pandas as pd
 
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
-from qmaps.analyze.recommend.budget import Option, choose
+from qmaps.analyze.recommend.budget import Option, Sizes, choose
 from qmaps.analyze.recommend.candidates import FULL
-from qmaps.analyze.recommend.loss import predicted, smallest
-from qmaps.analyze.recommend.sizes import Sizes
-from qmaps.analyze.recommend.verdict import cost_of, dangerous, records
+from qmaps.analyze.recommend.verdict import cost_of, dangerous, predicted, records, smallest
 from qmaps.analyze.replay.summary import SUMMED
 from qmaps.errors import BadValueError, shown
 from qmaps.maps.codebook import Codebook

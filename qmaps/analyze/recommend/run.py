@@ -14,6 +14,7 @@ from qmaps.algebra.pair import Pair
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import replay
 from qmaps.analyze._states import MIN_SIZE, States, as_states
+from qmaps.analyze.recommend.budget import BITS, Sizes, check_budget
 from qmaps.analyze.recommend.candidates import (
     CANDIDATES,
     DIAGNOSTICS,
@@ -24,7 +25,6 @@ from qmaps.analyze.recommend.candidates import (
     diagnostic,
     up_to,
 )
-from qmaps.analyze.recommend.loss import predicted
 from qmaps.analyze.recommend.picks import (
     best_of,
     least,
@@ -35,13 +35,13 @@ from qmaps.analyze.recommend.picks import (
     within,
 )
 from qmaps.analyze.recommend.result import Recommendation
-from qmaps.analyze.recommend.sizes import BITS, Sizes, check_budget
 from qmaps.analyze.recommend.verdict import (
     LEVELS,
     UNMEASURED,
     cost_of,
     dangerous,
     level,
+    predicted,
     records,
     verdict,
 )
@@ -107,8 +107,8 @@ def run(
             parameters that may be quantized. 4.3 if `nbytes` and `loss` are left out too.
         nbytes: most bytes of all states together, also of those that are not quantized.
         loss: most nats of validation loss above 32 bits, instead of a budget: the choice of fewest
-            bytes that is predicted to keep to it (`qmaps.analyze.recommend.loss.NATS`; your model's
-            scale may differ).
+            bytes that is predicted to keep to it (`qmaps.analyze.recommend.verdict.NATS`; your
+            model's scale may differ).
         candidates: pairs of quantizers, or names of presets. Those with a moment in 32 bits, or
             with a map fitted to the data, are diagnostic: they are judged, but not chosen. So is a
             default candidate whose second moment has a map with a zero (``paper-8bit``).

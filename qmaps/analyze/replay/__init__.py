@@ -3,6 +3,6 @@
 from qmaps.analyze.replay.curves import curves
 from qmaps.analyze.replay.run import run
 from qmaps.analyze.replay.summary import summarize
-from qmaps.analyze.replay.updates import step_cost, two_sided_cost
+from qmaps.analyze.replay.updates import step_cost
 
-__all__ = ["curves", "run", "step_cost", "summarize", "two_sided_cost"]
+__all__ = ["curves", "run", "step_cost", "summarize"]

@@ -4,20 +4,169 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
 
 import pandas as pd
 
-from qmaps.algebra.pair import Pair, listed
+from qmaps.algebra.pair import Pair, listed, spec_of
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States, as_states
-from qmaps.analyze.replay.item import Item
+from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
+from qmaps.analyze.replay.recursion import Recursion, exact_measures
+from qmaps.analyze.replay.source import Source, source
+from qmaps.analyze.replay.updates import Updates
 from qmaps.capture import CapturedStates
+from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import pair_of
+
+CHECKS = 5
+"""Steps at which codes are looked at; the last is one of them."""
+
+
+def rows(step: int, data: Source, pairs: list[Pair], seed: int) -> list[dict[str, Any]]:
+    """The rows of one parameter."""
+    chosen, first, second, updates = recursions(data, pairs, seed)
+    for _ in replayed(data, first, second, updates):
+        pass
+    measured: list[dict[Quantizer | None, dict[str, float]]] = [
+        {None: exact_measures(beta), **dict(zip(quantizers, recursion.measures(), strict=True))}
+        for beta, quantizers, recursion in zip(data.betas, chosen, (first, second), strict=True)
+    ]
+    return [
+        {
+            "step": step,
+            "parameter": data.parameter,
+            "shape": "x".join(map(str, data.shape)),
+            "numel": data.m.numel(),
+            "steps": data.steps,
+            "gradients": data.kind,
+            "quantizer": pair.spec,
+            "first": spec_of(pair.first),
+            "second": spec_of(pair.second),
+            "bits_per_element": (_bits(pair.first, data) + _bits(pair.second, data)) / 2,
+            **of_updates,
+            **{f"{name}_first": value for name, value in measured[0][pair.first].items()},
+            **{f"{name}_second": value for name, value in measured[1][pair.second].items()},
+        }
+        for pair, of_updates in zip(pairs, updates.measures(), strict=True)
+    ]
+
+
+def recursions(
+    data: Source, pairs: list[Pair], seed: int
+) -> tuple[list[list[Quantizer]], Recursion, Recursion, Updates]:
+    """The quantizers of each moment, the recursions of both under them, and the pairs' updates."""
+    chosen = [
+        list(dict.fromkeys(q for q in quantizers if q is not None))
+        for quantizers in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
+    ]
+    first, second = (
+        Recursion(start, quantizers, beta, RoundingKey(seed=seed, tensor=data.number, state=state))
+        for state, (start, quantizers, beta) in enumerate(
+            zip((data.m, data.v), chosen, data.betas, strict=True)
+        )
+    )
+    places: list[dict[Quantizer | None, int]] = [
+        {None: 0, **{q: row for row, q in enumerate(qs, start=1)}} for qs in chosen
+    ]
+    updates = Updates(
+        [(places[0][pair.first], places[1][pair.second]) for pair in pairs],
+        data.betas,
+        data.eps,
+        data.m.numel(),
+    )
+    return chosen, first, second, updates
+
+
+def replayed(data: Source, first: Recursion, second: Recursion, updates: Updates) -> Iterator[int]:
+    """Take every step and yield its number; it is measured if there is a next gradient."""
+    looked = {-(-number * data.steps // CHECKS) for number in range(1, CHECKS + 1)}
+    flat = (gradient.reshape(-1) for gradient in data.gradients())
+    gradient = next(flat)
+    for number, following in enumerate(chain(flat, [None]), start=1):
+        step, check = data.taken + number, number in looked
+        first.advance(gradient, step, check=check)
+        second.advance(gradient * gradient, step, check=check)
+        if check:
+            updates.check(first.after, second.after)
+        if following is not None:
+            updates.add(first.before, second.before, following, step)
+            gradient = following
+            yield number
+
+
+def _bits(q: Quantizer | None, data: Source) -> float:
+    return 32.0 if q is None else 8 * q.nbytes(data.shape) / math.prod(data.shape)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A parameter to replay.
+
+    Attributes:
+        number: its place among the items, from 0 on.
+        source: the file or folder of the states; empty for states in memory.
+        position: the parameter's place among those of the source, for random numbers too.
+        parameter: its name.
+        numel: number of its elements.
+        pairs: pairs of quantizers.
+        steps, skip, rounds, share, seed: as for `qmaps.replay.run`.
+    """
+
+    number: int
+    source: str
+    position: int
+    parameter: str
+    numel: int
+    pairs: tuple[Pair, ...] = field(repr=False)
+    steps: int | None
+    skip: int
+    rounds: int
+    share: float
+    seed: int
+
+    @property
+    def work(self) -> int:
+        """Elements times pairs."""
+        return self.numel * len(self.pairs)
+
+    def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
+        """Replay the parameter in this process.
+
+        Args:
+            states: the states, if they are open already; by default they are read from `source`.
+
+        Returns:
+            Its rows of `qmaps.replay.run`; none if it has fewer than 2 gradients and others more.
+
+        Raises:
+            CaptureError: as in `qmaps.replay.run`.
+        """
+        name = self.parameter
+        if states is None:
+            states = opened(self.source)
+            name = states.parameters()[self.position]  # names may have been given by the caller
+        data = source(
+            states,
+            name,
+            self.position,
+            steps=self.steps,
+            share=self.share,
+            seed=self.seed,
+            skip=self.skip,
+            rounds=self.rounds,
+        )
+        if data is None:
+            return pd.DataFrame()
+        made = rows(states.step, data, list(self.pairs), self.seed)
+        return pd.DataFrame([{**row, "parameter": self.parameter} for row in made])
+
 
 AGAIN = "the replay begins again"
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -53,7 +202,7 @@ def run(
         states: captured states, their path, or tensors by parameter and state name. If gradients
             were recorded after them (``StateRecorder(..., gradients=...)``), these are replayed.
             If not, gradients are drawn at random with the mean and variance that the moments tell
-            (`qmaps.analyze.replay.simulate`), and the column `gradients` says so.
+            (`qmaps.analyze.replay.source`), and the column `gradients` says so.
         specs: pairs of quantizers, such as ``"B128/DE@4s + rank1/linear@4u"`` or the name of a
             preset, or one.
         steps: most gradients to replay, at least 2. If left out, all that were recorded, or 100

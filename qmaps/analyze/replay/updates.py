@@ -226,16 +226,3 @@ def step_cost(update_gain: float, update_noise: float, largest_update: float) ->
     largest = min(max(largest_update, 10.0), 1e9)
     length = 0.0 - math.log(max(update_gain, 1e-3))
     return length + update_noise**2 / 50 + 0.03 * math.log10(largest / 10)
-
-
-def two_sided_cost(update_gain: float, update_noise: float, largest_update: float) -> float:
-    """`step_cost`, where updates that are too long cost as much as updates that are too short.
-
-    A gain of 1.25 counts like one of 0.8, so that the cost is at least 0, and 0 only for exact
-    updates.
-
-    >>> two_sided_cost(1.25, 0, 7) == two_sided_cost(0.8, 0, 7)
-    True
-    """
-    gain = min(update_gain, 1 / update_gain) if update_gain > 0 else update_gain
-    return step_cost(gain, update_noise, largest_update)

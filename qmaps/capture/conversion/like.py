@@ -16,7 +16,7 @@ from qmaps.capture.readers.base import damage, unfit
 from qmaps.capture.saved import labels_of, slots_of
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, OutputError, QmapsError
-from qmaps.storage.edit_checkpoint import editing, renumber
+from qmaps.storage.checkpoint import editing, renumber
 from qmaps.storage.files import exists, size_of
 from qmaps.storage.locks import new_folder
 

@@ -14,12 +14,11 @@ import torch
 import qmaps
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend import Recommendation, run, write
+from qmaps.analyze.recommend.budget import Sizes
 from qmaps.analyze.recommend.candidates import CANDIDATES, FULL, PRESETS, diagnostic
-from qmaps.analyze.recommend.loss import NATS, predicted, smallest
 from qmaps.analyze.recommend.picks import kind, measures_of, rows_of, within
 from qmaps.analyze.recommend.run import _choice, _lost, _quantizers
-from qmaps.analyze.recommend.sizes import Sizes
-from qmaps.analyze.recommend.verdict import cost_of, dangerous
+from qmaps.analyze.recommend.verdict import NATS, cost_of, dangerous, predicted, smallest
 from qmaps.capture import CapturedStates
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
@@ -485,7 +484,7 @@ def test_files_appear_whole(found: Recommendation, tmp_path: Path, monkeypatch) 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("qmaps.analyze.recommend.files.write_frame", interrupted)
+    monkeypatch.setattr("qmaps.analyze.recommend.result.write_frame", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write(found, tmp_path)
     assert not (tmp_path / "choice.json").exists()
