@@ -176,9 +176,9 @@ class StepCount:
     def advance(self) -> int | None:
         """Count a call as `add` does; return the number of the step, None if it was skipped."""
         self.add()
-        before, taken = self._last, self.taken
-        self._last = taken
-        return taken if taken > before else None
+        before, steps = self._last, self.taken
+        self._last = steps
+        return steps if steps > before else None
 
     def close(self) -> None:
         """Remove the hook; closing twice is allowed."""

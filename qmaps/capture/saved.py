@@ -184,10 +184,10 @@ def load_safely(path: Path) -> Any:
 def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
     """Return the optimizers' state_dicts in a loaded object."""
     state_dicts: list[Mapping[str, Any]] = []
-    rest = [(loaded, DEEPEST)]
+    pending = [(loaded, DEEPEST)]
     seen: set[int] = set()
-    while rest:
-        value, deeper = rest.pop()
+    while pending:
+        value, deeper = pending.pop()
         is_new = deeper > 0 and id(value) not in seen  # a list in itself has no end
         seen.add(id(value))
         keys = {*value} if isinstance(value, Mapping) else set()
@@ -195,9 +195,9 @@ def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
         if {"state", "param_groups"} <= keys:
             state_dicts.append(value)
         elif is_new and isinstance(value, (list, tuple)) and value:
-            rest += [(member, deeper - 1) for member in reversed(value)]
+            pending += [(member, deeper - 1) for member in reversed(value)]
         elif is_new and wrapper:
-            rest.append((value[wrapper], deeper - 1))
+            pending.append((value[wrapper], deeper - 1))
         else:
             raise _without_optimizer(value, path)
     return state_dicts
@@ -206,9 +206,9 @@ def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
 def _without_optimizer(value: Any, path: Path) -> CaptureError:
     kind = type(value).__name__
     if isinstance(value, Mapping):
-        some = [str(key) for key in list(value)[:4]]
-        kind = f"a dict with {', '.join(some)}{', ...' if len(value) > 4 else ''}"
-        kind = kind if some else "an empty dict"
+        keys = [str(key) for key in list(value)[:4]]
+        kind = f"a dict with {', '.join(keys)}{', ...' if len(value) > 4 else ''}"
+        kind = kind if keys else "an empty dict"
     return CaptureError(
         f"{str(path)!r} must hold an optimizer state_dict ('state' and 'param_groups'), but holds "
         f"{kind}"

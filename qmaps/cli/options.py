@@ -122,10 +122,12 @@ def recorded(
     if step is not None or len(loaded.steps) == 1:
         return loaded
     every = [capture.load(states, step=number) for number in reversed(loaded.steps)]
-    lengths = [len(each.window()) for each in every]
-    for least in (enough, 2):
-        if max(lengths) >= least:
-            return next(s for s, length in zip(every, lengths, strict=True) if length >= least)
+    lengths = [len(loaded_step.window()) for loaded_step in every]
+    for enough_steps in (enough, 2):
+        if max(lengths) >= enough_steps:
+            return next(
+                s for s, length in zip(every, lengths, strict=True) if length >= enough_steps
+            )
     return loaded
 
 
@@ -140,17 +142,17 @@ def print_source(states: CapturedStates) -> None:
         )
 
 
-def as_codebook(given: str) -> Codebook:
+def as_codebook(option: str) -> Codebook:
     """The map of a NAME=FILE."""
     from qmaps.maps.codebook import Codebook
 
-    name, separator, file = given.partition("=")
+    name, separator, file = option.partition("=")
     try:
         if not separator:
             raise ValueError("no '='")
         values = [float(line) for line in Path(file).read_text(encoding="utf-8").split()]
     except (OSError, ValueError) as error:
         raise BadValueError(
-            f"codebook={given!r} must be NAME=FILE, a file with one number per line ({error})"
+            f"codebook={option!r} must be NAME=FILE, a file with one number per line ({error})"
         ) from None
     return Codebook(values, label=name)

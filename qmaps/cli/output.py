@@ -25,8 +25,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from qmaps.errors import one_line, printable
-from qmaps.storage.files import json_text, write_text
-from qmaps.storage.files import markdown_table
+from qmaps.storage.files import json_text, markdown_table, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,8 +87,8 @@ def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
     """Print a table for readers, with numbers aligned to the right."""
     table = RichTable(title=Text(printable(title), "table.title"), title_justify="left")
     for index, name in enumerate(header):
-        left = index == 0 or name in ("about", "frame")
-        table.add_column(name, justify="left" if left else "right", overflow="fold")
+        is_left = index == 0 or name in ("about", "frame")
+        table.add_column(name, justify="left" if is_left else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     _console().print(table)
@@ -97,10 +96,10 @@ def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
 
 def _console(**options: Any) -> Console:
     """Return a console that is wide enough for text, even if ``COLUMNS`` is 0."""
-    found = Console(**options)
-    if found.width < NARROWEST:
-        found.width = WIDTH
-    return found
+    console = Console(**options)
+    if console.width < NARROWEST:
+        console.width = WIDTH
+    return console
 
 
 errors = _console(stderr=True, markup=False, emoji=False, highlight=False)
@@ -233,15 +232,15 @@ def by_width(
         if top is not None and len(every) > top:
             rows = every[every["on_front"] | (np.arange(len(every)) < top)]
         count = f", {len(rows)} of {len(every)}" if top is not None else ""
-        found = [cells(row) for row in records(rows)]
-        tables.append(Table(f"{before}{width}{count}", list(header), found))
+        cells_of_rows = [cells(row) for row in records(rows)]
+        tables.append(Table(f"{before}{width}{count}", list(header), cells_of_rows))
     return tables
 
 
 def write_markdown(
     path: str | os.PathLike[str],
     title: str,
-    about: Iterable[str],
+    facts: Iterable[str],
     tables: Iterable[Table],
     notes: Iterable[str] = (),
 ) -> None:
@@ -250,7 +249,7 @@ def write_markdown(
     Args:
         path: the file; an existing one is replaced.
         title: its heading.
-        about: what the tables are of, in a few words each.
+        facts: what the tables are of, in a few words each.
         tables: the tables.
         notes: lines that explain the tables.
 
@@ -260,7 +259,7 @@ def write_markdown(
     from qmaps.lab.provenance import versions
 
     made_by = [f"{name} {version}" for name, version in versions().items()]
-    lines = [f"# {title}", "", f"`{command_line()}`", "", "; ".join([*about, *made_by]) + "."]
+    lines = [f"# {title}", "", f"`{command_line()}`", "", "; ".join([*facts, *made_by]) + "."]
     for note in notes:
         lines += ["", note]
     sections = [line for table in tables for line in table.markdown()]

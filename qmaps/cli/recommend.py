@@ -115,14 +115,14 @@ def recommend(
                 output_folder(folder)
             advance("replay states", done, total, note)
 
-        found = recommendations.run(
+        recommendation = recommendations.run(
             loaded,
             bits=bits,
             nbytes=nbytes,
             loss=loss,
             candidates=spec or CANDIDATES,
             diagnostics=diagnostics,
-            codebooks=[as_codebook(given) for given in codebook or []],
+            codebooks=[as_codebook(option) for option in codebook or []],
             steps=steps,
             share=share,
             parameters=parameters,
@@ -131,13 +131,13 @@ def recommend(
             progress=report,
             workers=workers,
         )
-    recommendations.write(found, folder)
+    recommendations.write(recommendation, folder)
     if as_json:
-        pairs = rows_of(found.pairs)
-        print_json({**found.summary(), "pairs": pairs, "quantized": loaded.quantized()})
+        pairs = rows_of(recommendation.pairs)
+        print_json({**recommendation.summary(), "pairs": pairs, "quantized": loaded.quantized()})
         return
     print_source(loaded)
-    _print(found)
+    _print(recommendation)
     print_lines(f"choice: {folder / 'choice.json'}")
 
 
@@ -145,12 +145,12 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     return [label(row), f"{row['bits_per_element']:.2f}", row["verdict"], row["reason"]]
 
 
-def _print(found: Recommendation) -> None:
+def _print(recommendation: Recommendation) -> None:
     header = ("pair", "bits", "verdict", "about")
-    for table in by_width(found.pairs, header, _cells):
+    for table in by_width(recommendation.pairs, header, _cells):
         table.show()
-    verdicts = found.pairs.set_index("quantizer")["verdict"]
-    for limit, pair in found.best.items():
+    verdicts = recommendation.pairs.set_index("quantizer")["verdict"]
+    for limit, pair in recommendation.best.items():
         best = "none" if pair is None else f"{pair} ({verdicts[pair.spec]})"
         print_lines(f"best up to {limit:g} bits: {best}")
-    print_lines("", *str(found).split("\n"), "")
+    print_lines("", *str(recommendation).split("\n"), "")

@@ -94,7 +94,7 @@ def replay(
             share=share,
             parameters=parameters,
             min_quantized_size=min_quantized_size,
-            codebooks=[as_codebook(given) for given in codebook or []],
+            codebooks=[as_codebook(option) for option in codebook or []],
             seed=seed,
             progress=report,
             workers=workers,

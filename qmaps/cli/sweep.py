@@ -126,7 +126,7 @@ def sweep(
             spec or sweeps.STANDARD,
             out=out / "sweep",
             min_quantized_size=min_quantized_size,
-            codebooks=[as_codebook(given) for given in codebook or []],
+            codebooks=[as_codebook(option) for option in codebook or []],
             progress=lambda done, total, note: advance("sweep quantizers", done, total, note),
             workers=workers,
             shard=part,
@@ -147,8 +147,8 @@ def sweep(
         for table in by_width(_summary(frame, state), HEADER, _cells, before=f"{state}, ", top=top)
     ]
     if markdown is not None:
-        about = provenance(loaded, frame["parameter"].nunique())
-        write_markdown(markdown, "Quantizers on captured states", about, tables, [ORDER])
+        facts = provenance(loaded, frame["parameter"].nunique())
+        write_markdown(markdown, "Quantizers on captured states", facts, tables, [ORDER])
     if as_json:
         print_json(rows_of(frame))
         return

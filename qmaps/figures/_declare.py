@@ -60,8 +60,8 @@ def figure(
     def declared(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         refuse_built_in(draw.__name__, draw, FIGURES, "figure")
         for picture in pictures:
-            known = {name: other for name, (_, other) in _PICTURES.items()}
-            refuse_built_in(picture.name, draw, known, "picture")
+            functions = {name: function for name, (_, function) in _PICTURES.items()}
+            refuse_built_in(picture.name, draw, functions, "picture")
         drawn = styled(draw)
         FIGURES[draw.__name__] = drawn
         if file:

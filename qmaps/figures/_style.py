@@ -67,17 +67,17 @@ def _column(column: pd.Series) -> pd.Series:
     return column.map(_names(column.unique()), na_action="ignore")
 
 
-def _names(given: Any) -> dict[Any, Any]:
+def _names(texts: Any) -> dict[Any, Any]:
     names: dict[Any, Any] = {}
-    taken: set[Any] = set()
-    for value in given:
+    used: set[Any] = set()
+    for value in texts:
         name = as_text(value)
         if isinstance(value, str):
             number, plain = 1, name
-            while name in taken:
+            while name in used:
                 number += 1
                 name = f"{plain} ({number})"
-            taken.add(name)
+            used.add(name)
         names[value] = name
     return names
 
@@ -136,10 +136,10 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        given: list[Any] = [as_text(value) for value in args]
+        literal_args: list[Any] = [as_text(value) for value in args]
         options: dict[str, Any] = {name: as_text(value) for name, value in kwargs.items()}
         with style():
-            return draw(*given, **options)
+            return draw(*literal_args, **options)
 
     return drawn
 

@@ -74,13 +74,13 @@ def divided(
     fewest = 1 if share is not None else max(1, min(count, -(-numel * count // WORK)))
     for parts in range(fewest, max(1, count) + 1):
         ends = [number * count // parts for number in range(parts + 1)]
-        found = list(zip(ends[:-1], [*ends[1:-1], len(singles) + len(pairs)], strict=True))
+        ranges = list(zip(ends[:-1], [*ends[1:-1], len(singles) + len(pairs)], strict=True))
         if memory is None:
-            return [None] if parts == 1 else [*found]
+            return [None] if parts == 1 else [*ranges]
         needed = 0 if in_parts or not sampled else 4 * sum(map(math.prod, shapes.values()))
-        needed += max(_bytes(shapes, _some(specs, part), sampled) for part in found)
+        needed += max(_bytes(shapes, _some(specs, part), sampled) for part in ranges)
         if needed <= memory:
-            return [None] if parts == 1 else [*found]
+            return [None] if parts == 1 else [*ranges]
     assert memory is not None
     raise BadValueError(
         f"memory={memory / GIB:.3g} GiB is not enough for {parameter!r}, which has {numel} "
@@ -109,16 +109,20 @@ def _bytes(shapes: Mapping[str, tuple[int, ...]], specs: Specs, sampled: int | N
     numel = max(map(math.prod, shapes.values()))
     every = quantizers_of(singles, pairs)
     if sampled:
-        some = min(numel, FIT)
-        fits = [BASE * some + _temporary(q, some) for q in every if isinstance(q.map, FittedMap)]
+        fitted_numel = min(numel, FIT)
+        fits = [
+            BASE * fitted_numel + _temporary(q, fitted_numel)
+            for q in every
+            if isinstance(q.map, FittedMap)
+        ]
         return max(SAMPLED * SLAB, sampled * (SAMPLED + 4 * len(every)), *fits)
     total = BASE * numel + 4 * numel * max(0, len(shapes) - 2)
-    kept = {
+    stored = {
         "exp_avg": {pair.first for pair in pairs},
         "exp_avg_sq": {pair.second for pair in pairs},
     }
     for name, shape in shapes.items():
-        total += sum(q.nbytes(shape) for q in kept.get(name, ()) if q is not None)
+        total += sum(q.nbytes(shape) for q in stored.get(name, ()) if q is not None)
     return total + max((_temporary(q, numel) for q in every), default=0)
 
 

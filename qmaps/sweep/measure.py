@@ -69,12 +69,12 @@ def rows(
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     pairs = specs[1] if shapes.keys() >= MOMENTS else ()
     negative = {name: bool((tensor < 0).any()) for name, tensor in tensors.items()}
-    wanted, known = wanted_of(negative, *specs), wanted_of(negative, *earlier)
+    wanted, measured_before = wanted_of(negative, *specs), wanted_of(negative, *earlier)
     singles, updates = _measured(tensors, wanted, pairs, states.eps(parameter))
     for name, shape in shapes.items():
         described = about(states, parameter, name, shape)
         for q in wanted[name]:
-            if q not in known[name]:
+            if q not in measured_before[name]:
                 of_spec = {"quantizer": q.spec, "first": None, "second": None}
                 yield {**described, **of_spec, **singles[name, q]}
     for pair in pairs:
@@ -155,7 +155,8 @@ def wanted_of(
         pairs: pairs, whose quantizers are measured on the moments if there are both.
     """
     wanted = {
-        name: [q for q in singles if q.map.signed or not some] for name, some in negative.items()
+        name: [q for q in singles if q.map.signed or not has_negative]
+        for name, has_negative in negative.items()
     }
     if negative.keys() >= MOMENTS:
         wanted["exp_avg"] += [pair.first for pair in pairs if pair.first]
@@ -182,11 +183,11 @@ def fitted(
         return _fit(groups[group], group[1], tensors[group[0]])
 
     return {
-        (group[0], q): found
+        (group[0], q): frozen
         for group, results in zip(
             groups, dispatch.each(fit, list(groups), *tensors.values()), strict=True
         )
-        for q, found in zip(groups[group], results, strict=True)
+        for q, frozen in zip(groups[group], results, strict=True)
     }
 
 
@@ -196,18 +197,20 @@ def _fit(quantizers: Sequence[Quantizer], normalizer: Normalizer, x: Tensor) -> 
     if x.numel() <= FIT or not heavy:
         return fit_each(quantizers, x)
     scales = normalizer.scales(x)
-    both = (
+    normalized_and_scale = (
         normalizer.normalize(x, scales),
         normalizer.expand(scales, tuple(x.shape)).expand(x.shape),
     )
     # Spread evenly over the tensor.
     begins = [n * (x.numel() - PIECE) // (FIT // PIECE - 1) for n in range(FIT // PIECE)]
-    n, scale = (torch.cat([t.reshape(-1)[b : b + PIECE] for b in begins]) for t in both)
-    found = dict(zip(heavy, fit_normalized(heavy, n, scale), strict=True))
-    light = [q for q in quantizers if q not in found]
+    n, scale = (
+        torch.cat([t.reshape(-1)[b : b + PIECE] for b in begins]) for t in normalized_and_scale
+    )
+    frozen = dict(zip(heavy, fit_normalized(heavy, n, scale), strict=True))
+    light = [q for q in quantizers if q not in frozen]
     if light:
-        found |= dict(zip(light, fit_each(light, x), strict=True))
-    return [found[q] for q in quantizers]
+        frozen |= dict(zip(light, fit_each(light, x), strict=True))
+    return [frozen[q] for q in quantizers]
 
 
 class _Collectors(threading.local):
@@ -218,7 +221,7 @@ class _Collectors(threading.local):
 
 
 def _encoded(
-    tensor: Tensor, given: tuple[Quantizer, bool]
+    tensor: Tensor, work: tuple[Quantizer, bool]
 ) -> tuple[dict[str, float], Moment | None]:
-    q, keep = given
+    q, keep = work
     return q.measured(tensor, keep=keep)

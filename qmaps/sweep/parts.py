@@ -33,20 +33,20 @@ class Parts:
         self.folder = output_folder(out)
         parts = output_folder(self.folder / "parts")
         # Listed before the record is looked for: who writes parts has written the record before.
-        found = list(parts.glob("*.parquet"))
+        earlier_parts = list(parts.glob("*.parquet"))
         if (self.folder / RECORD).exists():
             check_same(self.folder, items[0].sweep)
             return
-        for unknown in found:
+        for unknown in earlier_parts:
             unknown.unlink(missing_ok=True)  # other shards may do the same
-        about = {
+        description = {
             "sweep": items[0].sweep,
             "specs": specs_of(list(items)),
             "parameters": [item.parameter for item in items],
             "states": [item.states for item in items],
         }
         # Another shard may have written a record since.
-        write_record(self.folder / RECORD, about, replace=False)
+        write_record(self.folder / RECORD, description, replace=False)
         check_same(self.folder, items[0].sweep)
 
     def kept(self, number: int) -> pd.DataFrame | None:
@@ -102,8 +102,8 @@ def record(folder: Path, parameter: str) -> dict[str, Any]:
         OutputError: the record is damaged.
     """
     try:
-        found = read_record(folder / RECORD)
-        sweep, parameters, states = (found[name] for name in ("sweep", "parameters", "states"))
+        content = read_record(folder / RECORD)
+        sweep, parameters, states = (content[name] for name in ("sweep", "parameters", "states"))
         return {"sweep": str(sweep), "parameters": parameters, "states": states}
     except (OutputError, KeyError):
         raise OutputError(
@@ -146,9 +146,9 @@ def shard_of(items: Sequence[Item], shard: tuple[int, int]) -> list[Item]:
     shards: list[list[Item]] = [[] for _ in range(count)]
     sizes = [0] * count
     for item in sorted(items, key=lambda item: (-item.work, item.number)):
-        least = sizes.index(min(sizes))
-        shards[least].append(item)
-        sizes[least] += item.work
+        smallest = sizes.index(min(sizes))
+        shards[smallest].append(item)
+        sizes[smallest] += item.work
     return sorted(shards[which - 1], key=lambda item: item.number)
 
 
@@ -164,10 +164,10 @@ def joined(frames: Sequence[pd.DataFrame], states: Sequence[Sequence[str]]) -> p
     if frame.empty:
         return frame
     parameter = frame["parameter"].ne(frame["parameter"].shift()).cumsum()
-    own = pd.Series(range(len(frames))).repeat([len(rows) for rows in frames])
+    item_of_row = pd.Series(range(len(frames))).repeat([len(rows) for rows in frames])
     place = [
         states[item].index(state) if state in states[item] else len(states[item])
-        for item, state in zip(own, frame["state"], strict=True)
+        for item, state in zip(item_of_row, frame["state"], strict=True)
     ]
     order = pd.DataFrame({"parameter": parameter, "place": place})
     rows = order.sort_values(["parameter", "place"], kind="stable").index
@@ -200,8 +200,8 @@ def merge(
         raise BadValueError("folders=[] must name at least one folder of a sweep")
     places = [_place(Path(folder)) for folder in folders]
     records = [record(place, "folder") for place in places]
-    for place, about in zip(places, records, strict=True):
-        if about["sweep"] != records[0]["sweep"]:
+    for place, sweep_record in zip(places, records, strict=True):
+        if sweep_record["sweep"] != records[0]["sweep"]:
             raise OutputError(
                 f"folder={str(place)!r} holds a shard of another sweep than {str(places[0])!r}; "
                 "merge shards of the same states and specs"

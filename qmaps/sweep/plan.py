@@ -229,13 +229,13 @@ class Item:
         if states is None:
             states = opened(self.source)
             name = states.parameters()[self.position]  # names may have been given by the caller
-        found = None
+        measured = None
         if self.sample is not None:
             every = self.singles, self.pairs
-            found = sampled_rows(states, name, self.states, self.sample, every, *self._specs())
-        if found is None:
-            found = rows(states, name, self.states, *self._specs())
-        return pd.DataFrame([{**row, "parameter": self.parameter} for row in found])
+            measured = sampled_rows(states, name, self.states, self.sample, every, *self._specs())
+        if measured is None:
+            measured = rows(states, name, self.states, *self._specs())
+        return pd.DataFrame([{**row, "parameter": self.parameter} for row in measured])
 
     def _specs(self) -> tuple[Specs, Specs]:
         """The specs that this item measures, and those of earlier items of the parameter."""
@@ -315,20 +315,24 @@ def items_of(
     for parameter, names in chosen.items():
         shapes = {name: states.shape(parameter, name) for name in names}
         numel = max(map(math.prod, shapes.values()))
-        own = share
-        if own is None:
+        share_of_parameter = share
+        if share_of_parameter is None:
             largest = max(shapes.values(), key=math.prod)
-            own = share_of_large(largest, quantizers_of(singles, pairs))
+            share_of_parameter = share_of_large(largest, quantizers_of(singles, pairs))
         in_parts = all(states.in_parts(parameter, name) for name in names)
-        for part in divided(parameter, shapes, (singles, pairs), limit, in_parts, own):
+        for part in divided(
+            parameter, shapes, (singles, pairs), limit, in_parts, share_of_parameter
+        ):
             where = (len(items), source, positions[parameter], parameter)
-            items.append(Item(*where, names, numel, singles, pairs, part, sample=own))
+            items.append(
+                Item(*where, names, numel, singles, pairs, part, sample=share_of_parameter)
+            )
     return items
 
 
 def identified(items: list[Item], states: CapturedStates, min_quantized_size: int) -> list[Item]:
     """The items with the digest of their sweep: specs, sizes, and what the states hold."""
-    about = {
+    identity = {
         "specs": specs_of(items),
         "step": states.step,
         "parameters": {
@@ -339,13 +343,16 @@ def identified(items: list[Item], states: CapturedStates, min_quantized_size: in
         "states": digest_of(states),
     }
     if shares := [item.sample for item in items if item.sample is not None]:
-        about["sample"] = shares[0]
-    given = [*items[0].singles, *(q for pair in items[0].pairs for q in (pair.first, pair.second))]
-    if books := [repr(q.map) for q in given if q is not None and isinstance(q.map, Codebook)]:
-        about["codebooks"] = books  # of which a spec has the label alone
+        identity["sample"] = shares[0]
+    quantizers = [
+        *items[0].singles,
+        *(q for pair in items[0].pairs for q in (pair.first, pair.second)),
+    ]
+    if books := [repr(q.map) for q in quantizers if q is not None and isinstance(q.map, Codebook)]:
+        identity["codebooks"] = books  # of which a spec has the label alone
     if any(item.part for item in items):
-        about["parts"] = [(item.parameter, item.part) for item in items]
-    text = json.dumps(about, sort_keys=True)
+        identity["parts"] = [(item.parameter, item.part) for item in items]
+    text = json.dumps(identity, sort_keys=True)
     sweep = hashlib.sha256(text.encode()).hexdigest()
     return [replace(item, sweep=sweep) for item in items]
 

@@ -46,9 +46,9 @@ class Meter:
         if not self._done or seconds <= 0:
             return item.parameter
         rate = self._done / seconds
-        left = (self._all - self._done) / rate
+        remaining = (self._all - self._done) / rate
         elements = amount(rate * self._numel / self._all)
-        return f"{item.parameter} ({elements} elements/s, {duration(left)} left)"
+        return f"{item.parameter} ({elements} elements/s, {duration(remaining)} left)"
 
 
 def amount(number: float) -> str:
@@ -69,12 +69,12 @@ def duration(seconds: float) -> str:
     >>> duration(42), duration(200), duration(7300)
     ('42 s', '3 min 20 s', '2 h 1 min')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    minutes, seconds_left = divmod(total, 60)
     if minutes < 60:
-        return f"{minutes} min {rest} s"
+        return f"{minutes} min {seconds_left} s"
     return f"{minutes // 60} h {minutes % 60} min"
 
 
@@ -234,8 +234,8 @@ def _measure(
     """The rows of each item in the order of the items; those in `parts` already are read."""
     frames: dict[int, pd.DataFrame] = {}
     for item in items:
-        if parts is not None and (kept := parts.kept(item.number)) is not None:
-            frames[item.number] = kept
+        if parts is not None and (earlier := parts.kept(item.number)) is not None:
+            frames[item.number] = earlier
     todo = [item for item in items if item.number not in frames]
     meter = Meter(todo)
 

@@ -66,7 +66,7 @@ def sampled_rows(
     (shape,) = shapes
     opened = {name: Slabs(shape, states.opened(parameter, name)) for name in names}
     signs = {name: state.signs() for name, state in opened.items()}
-    negative = {name: found.negative > 0 for name, found in signs.items()}
+    negative = {name: state_signs.negative > 0 for name, state_signs in signs.items()}
     wanted = wanted_of(negative, *every)
     for name, quantizers in wanted.items():
         for q in quantizers:
@@ -79,9 +79,10 @@ def sampled_rows(
     count = count_of(math.prod(shape), size, share)
     if count is None:
         return None
-    own, known = wanted_of(negative, *specs), wanted_of(negative, *earlier)
+    measured_here, measured_before = wanted_of(negative, *specs), wanted_of(negative, *earlier)
     scalers = {
-        name: {q.normalizer: Scaler(q.normalizer, len(shape)) for q in own[name]} for name in names
+        name: {q.normalizer: Scaler(q.normalizer, len(shape)) for q in measured_here[name]}
+        for name in names
     }
     squares = [opened[name].surveyed(size, list(scalers[name].values())) for name in names]
     chosen = choose_units(parameter, shape, size, count, squares)
@@ -89,11 +90,13 @@ def sampled_rows(
     for name, state in opened.items():
         x = state.chosen(chosen.chosen, size)
         scales = {normalizer: scaler.scales(x) for normalizer, scaler in scalers[name].items()}
-        maps = [q for q in own[name] if isinstance(q.map, FittedMap)]
+        maps = [q for q in measured_here[name] if isinstance(q.map, FittedMap)]
         frozen = _fitted(state, scalers[name], maps, size)
         samples[name] = Sample(x, scales, signs[name].mean_square, frozen)
-    new = {name: [q for q in own[name] if q not in known[name]] for name in names}
-    return _rows(states, parameter, shape, samples, own, new, specs[1], chosen)
+    new = {
+        name: [q for q in measured_here[name] if q not in measured_before[name]] for name in names
+    }
+    return _rows(states, parameter, shape, samples, measured_here, new, specs[1], chosen)
 
 
 def refuse_factors(quantizers: Iterable[Quantizer]) -> None:
@@ -130,8 +133,8 @@ def _fitted(
     if not quantizers:
         return {}
     count = -(-state.numel // size)
-    some = min(count, max(1, FIT // size))
-    x = state.chosen(np.linspace(0, count - 1, some).astype(np.int64), size)
+    fitted_units = min(count, max(1, FIT // size))
+    x = state.chosen(np.linspace(0, count - 1, fitted_units).astype(np.int64), size)
     groups: dict[Normalizer, list[Quantizer]] = {}
     for q in quantizers:
         groups.setdefault(q.normalizer, []).append(q)
@@ -139,8 +142,8 @@ def _fitted(
     for normalizer, alike in groups.items():
         scales = scalers[normalizer].scales(x)
         scale = normalizer.expand(scales, tuple(x.shape)).expand(x.shape)
-        found = fit_normalized(alike, normalizer.normalize(x, scales), scale)
-        frozen |= dict(zip(alike, found, strict=True))
+        fitted = fit_normalized(alike, normalizer.normalize(x, scales), scale)
+        frozen |= dict(zip(alike, fitted, strict=True))
     return frozen
 
 
@@ -173,7 +176,7 @@ def _rows(
             if q not in new[name]:
                 continue
             error = (x.double() - y.double()).abs()
-            kept = (x != 0).double()
+            nonzero = (x != 0).double()
             relative = torch.where(x != 0, error / x.double().abs(), 0.0)
             row = {
                 **about(states, parameter, name, shape),
@@ -185,8 +188,8 @@ def _rows(
                 "mean_square": sample.mean_square,
                 **mean("mean_abs_error", error, ones, chosen),
                 **mean("mse", error.square(), ones, chosen),
-                **mean("mean_rel_error", relative, kept, chosen),
-                **mean("zeroed_share", kept * (y == 0), kept, chosen),
+                **mean("mean_rel_error", relative, nonzero, chosen),
+                **mean("zeroed_share", nonzero * (y == 0), nonzero, chosen),
             }
             row["sqnr_db"] = _decibels(row["mean_square"], row["mse"])
             yield row
@@ -195,7 +198,7 @@ def _rows(
     m, v = decoded["exp_avg", None], decoded["exp_avg_sq", None]
     eps = states.eps(parameter)
     u = adam_update(m, v, eps).double()
-    ones, kept = torch.ones_like(u), (u != 0).double()
+    ones, nonzero = torch.ones_like(u), (u != 0).double()
     for pair in pairs:
         mq, vq = decoded["exp_avg", pair.first], decoded["exp_avg_sq", pair.second]
         error = (u - adam_update(mq, vq, eps).double()).abs()
@@ -210,7 +213,7 @@ def _rows(
             **quantiles("abs", error, ones.bool(), chosen),
             **quantiles("rel", relative, u != 0, chosen),
             **mean("mean_abs_error", error, ones, chosen),
-            **mean("mean_rel_error", relative, kept, chosen),
+            **mean("mean_rel_error", relative, nonzero, chosen),
             **mean("zeroed_share", collapsed, ones, chosen),
         }
 
@@ -235,27 +238,27 @@ def mean(name: str, values: Tensor, weights: Tensor, chosen: Units) -> dict[str,
     total = (chosen.weights * w).sum()
     if total == 0:
         return dict.fromkeys((name, f"{name}_low", f"{name}_high"), math.nan)
-    found = (chosen.weights * y).sum() / total
+    estimate = (chosen.weights * y).sum() / total
     drawn = ~chosen.certain
-    count, rest = int(drawn.sum()), chosen.count - int(chosen.certain.sum())
-    residual = (y - found * w)[drawn]
-    variance = rest * (rest - count) / count * residual.var(ddof=1) / total**2
+    count, remaining = int(drawn.sum()), chosen.count - int(chosen.certain.sum())
+    residual = (y - estimate * w)[drawn]
+    variance = remaining * (remaining - count) / count * residual.var(ddof=1) / total**2
     half = student.ppf((1 + CONFIDENCE) / 2, count - 1) * math.sqrt(variance)
-    ends = {f"{name}_low": max(0.0, found - half), f"{name}_high": found + half}
-    return {name: float(found), **{end: float(value) for end, value in ends.items()}}
+    ends = {f"{name}_low": max(0.0, estimate - half), f"{name}_high": estimate + half}
+    return {name: float(estimate), **{end: float(value) for end, value in ends.items()}}
 
 
-def quantiles(kind: str, values: Tensor, kept: Tensor, chosen: Units) -> dict[str, float]:
+def quantiles(kind: str, values: Tensor, counted: Tensor, chosen: Units) -> dict[str, float]:
     """Nearest-rank quantiles and the maximum of the elements that count, weighted by unit.
 
     Args:
         kind: ``abs`` or ``rel``.
         values: errors of the chosen rows, float64.
-        kept: bool of the same shape, which of them count.
+        counted: bool of the same shape, which of them count.
         chosen: the units.
     """
-    weights = np.repeat(chosen.weights, chosen.size)[: values.numel()][kept.reshape(-1).numpy()]
-    flat = values[kept].numpy()
+    weights = np.repeat(chosen.weights, chosen.size)[: values.numel()][counted.reshape(-1).numpy()]
+    flat = values[counted].numpy()
     if flat.size == 0:
         return {f"{name}_{kind}_error": math.nan for name in (*LEVELS, "max")}
     order = np.argsort(flat, kind="stable")

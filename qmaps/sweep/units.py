@@ -132,7 +132,7 @@ def choose_units(
         wanted: number of units, of `count_of`.
         squares: the sum of squares of each unit of each state.
     """
-    total = sum(found / found.sum() for found in squares if found.any())
+    total = sum(of_state / of_state.sum() for of_state in squares if of_state.any())
     count = -(-math.prod(shape) // size)
     order = np.argsort(-(np.zeros(count) + total), kind="stable")
     largest = order[: wanted // 4]
@@ -153,8 +153,8 @@ def _hashes(parameter: str, count: int) -> NDArray[np.uint64]:
     z = seed + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
-    return found
+    hashes: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
+    return hashes
 
 
 SLAB = 2**20
@@ -282,9 +282,10 @@ class Scaler:
         if self._parts:
             return tuple(scale for part in self._parts for scale in part.scales(x))
         maxima = iter(self._maxima)
-        own = self._inner.scales(x)
+        local_scales = self._inner.scales(x)
         parts = [
-            part if local else next(maxima) for part, local in zip(own, self._local, strict=True)
+            part if local else next(maxima)
+            for part, local in zip(local_scales, self._local, strict=True)
         ]
         if self._format is None:
             return tuple(parts)
@@ -293,13 +294,15 @@ class Scaler:
 
     def _divided(self, scales: Scales) -> tuple[list[Tensor], list[Tensor]]:
         """Scales of blocks and rows, and the others."""
-        both = list(zip(scales, self._local, strict=True))
-        return [s for s, local in both if local], [s for s, local in both if not local]
+        scales_and_places = list(zip(scales, self._local, strict=True))
+        return [s for s, local in scales_and_places if local], [
+            s for s, local in scales_and_places if not local
+        ]
 
 
 def per_unit(values: Tensor, size: int) -> NDArray[np.float64]:
     """The sum of each `size` consecutive elements, float64; the last may be of fewer."""
     flat = values.reshape(-1)
     padded = torch.nn.functional.pad(flat, (0, -flat.numel() % size))
-    found: NDArray[np.float64] = padded.view(-1, size).numpy().sum(axis=1)
-    return found
+    sums: NDArray[np.float64] = padded.view(-1, size).numpy().sum(axis=1)
+    return sums

@@ -51,10 +51,10 @@ def check_map(map_: type[Map] | Map, device: torch.device | str = "cpu") -> None
     >>> from qmaps.maps import Linear
     >>> check_map(Linear(4))
     """
-    for each in forms(map_):
+    for form in forms(map_):
         for check in maps.CHECKS:
-            with about(f"{check.__name__} of {each}"):
-                check(each, torch.device(device))
+            with about(f"{check.__name__} of {form}"):
+                check(form, torch.device(device))
 
 
 def forms(map_: type[Map] | Map) -> list[Map]:
@@ -63,10 +63,10 @@ def forms(map_: type[Map] | Map) -> list[Map]:
         return [_frozen(map_)]
     if not (isinstance(map_, type) and issubclass(map_, Map)):
         raise BadTypeError(f"map_ must be a map or a class of maps, got {map_!r:.50}")
-    found = [map_(bits=bits, signed=s) for s in map_.signs for bits in map_.widths_of(s)]
+    instances = [map_(bits=bits, signed=s) for s in map_.signs for bits in map_.widths_of(s)]
     if map_.fitted:
-        found = [each for each in found if each.bits in FITTED_AT]
-    return [_frozen(each) for each in found]
+        instances = [instance for instance in instances if instance.bits in FITTED_AT]
+    return [_frozen(instance) for instance in instances]
 
 
 def registered(bits: int) -> list[Map]:

@@ -37,9 +37,9 @@ def codebook_is_sorted_finite_float32_and_fits_the_width(map_: Map, device: torc
 
 def codebook_is_pure(map_: Map, device: torch.device) -> None:
     first = map_.codebook()
-    kept = first.clone()
+    copy = first.clone()
     first.fill_(7.0)
-    assert torch.equal(map_.codebook(), kept)
+    assert torch.equal(map_.codebook(), copy)
 
 
 def every_value_encodes_to_its_own_code_and_decodes_to_itself(
@@ -98,9 +98,9 @@ def error_is_at_most_half_a_gap_and_outside_values_clip(map_: Map, device: torch
     codes = reference.encode(n, map_).long()
     exact = codebook.double()
     error = (n.double() - exact[codes]).abs()
-    left = exact[codes] - exact[(codes - 1).clamp(min=0)]
-    right = exact[(codes + 1).clamp(max=codebook.numel() - 1)] - exact[codes]
-    gap = torch.where(n < codebook[codes], left, right)
+    gap_below = exact[codes] - exact[(codes - 1).clamp(min=0)]
+    gap_above = exact[(codes + 1).clamp(max=codebook.numel() - 1)] - exact[codes]
+    gap = torch.where(n < codebook[codes], gap_below, gap_above)
     assert bool((error <= (gap / 2 if rounds_to_nearest(map_) else gap)).all())
     last = codebook.numel() - 1
     assert reference.encode(outside(codebook), map_).tolist() == [0, 0, last, last]
@@ -117,9 +117,9 @@ def stochastic_rounding_is_one_comparison(map_: Map, device: torch.device) -> No
     lower = np.searchsorted(values, n.numpy(), side="right") - 1
     low, high = values[lower], np.append(values, values[-1])[lower + 1]
     expected = lower + (noise * (high - low) < n.numpy() - low)
-    found = reference.encode_stochastic(n.to(device), map_, key).cpu().numpy()
-    assert np.array_equal(found, expected)
-    assert np.array_equal(values[found[2000:]], codebook[:500].numpy())
+    codes = reference.encode_stochastic(n.to(device), map_, key).cpu().numpy()
+    assert np.array_equal(codes, expected)
+    assert np.array_equal(values[codes[2000:]], codebook[:500].numpy())
 
 
 def stochastic_rounding_never_moves_a_value_of_the_codebook(

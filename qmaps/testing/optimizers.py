@@ -43,8 +43,8 @@ class Make:
         """Parameters of several shapes that the class takes, one of them empty."""
         generator = torch.Generator().manual_seed(0)
         drawn = [torch.randn(s, generator=generator, dtype=torch.float32) for s in SHAPES]
-        found = [torch.nn.Parameter(each) for each in drawn]
-        return [param for param in found if not self.cls.unsupported_reason(param)]
+        params = [torch.nn.Parameter(values) for values in drawn]
+        return [param for param in params if not self.cls.unsupported_reason(param)]
 
 
 def check_optimizer(cls: type[QuantizedOptimizer], **options: Any) -> None:
@@ -92,14 +92,14 @@ def trained(make: Make) -> tuple[QuantizedOptimizer, list[Tensor]]:
 
 def bits_of(optimizer: QuantizedOptimizer, params: list[Tensor]) -> list[Tensor]:
     """Parameters and everything that states hold."""
-    found = [param.detach() for param in params]
+    tensors = [param.detach() for param in params]
     for param in params:
         for value in optimizer.state[param].values():
             if isinstance(value, QuantizedTensor):
-                found += [value.packed, *value.scales]
+                tensors += [value.packed, *value.scales]
             elif isinstance(value, Tensor):
-                found.append(value)
-    return found
+                tensors.append(value)
+    return tensors
 
 
 def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
@@ -125,7 +125,7 @@ def the_same_steps_give_the_same_bits(make: Make) -> None:
     """Again, and on every engine."""
     expected = bits_of(*trained(make))
     for engine in ("reference", "native"):
-        if any(each.name == engine and each.available for each in backends()):
+        if any(backend.name == engine and backend.available for backend in backends()):
             with use_backend(engine):
                 assert_same(bits_of(*trained(make)), expected)
 
@@ -166,7 +166,7 @@ def training_goes_on_from_a_state_dict(make: Make) -> None:
 def nonfinite_gradients_are_skipped_or_refused(make: Make) -> None:
     """With nothing changed."""
     optimizer, params = trained(make)
-    before = [each.clone() for each in bits_of(optimizer, params)]
+    before = [tensor.clone() for tensor in bits_of(optimizer, params)]
     params[0].grad = torch.full_like(params[0], torch.nan)
     optimizer.param_groups[0]["nonfinite"] = "skip"
     optimizer.step()

@@ -161,7 +161,7 @@ def _error(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> float:
 def best_of(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | None:
     """The best single pair within bits per element, the simplest of equal ones."""
     rows = {row["quantizer"]: row for row in records(table)}
-    within = {
+    candidates = {
         pair: {
             "selection_error": cost_of(row),
             "bits_per_element": row["bits_per_element"],
@@ -175,7 +175,7 @@ def best_of(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | 
         and not dangerous(row)
         and not math.isnan(cost_of(row))
     }
-    return preferred(within) if within else None
+    return preferred(candidates) if candidates else None
 
 
 def preferred(rows: Mapping[Pair, Mapping[str, Any]]) -> Pair:
@@ -189,8 +189,8 @@ def preferred(rows: Mapping[Pair, Mapping[str, Any]]) -> Pair:
         rows: for each pair its `selection_error`, `bits_per_element`, `custom_map` and
             `stochastic`; at least one.
     """
-    least = min(row["selection_error"] for row in rows.values())
-    limit = max(TIE * least, NEGLIGIBLE)
+    smallest = min(row["selection_error"] for row in rows.values())
+    limit = max(TIE * smallest, NEGLIGIBLE)
 
     def effort(pair: Pair) -> tuple[float, bool, bool, float]:
         row = rows[pair]

@@ -39,11 +39,11 @@ NAMED = 3
 """Names in a note, where not all are given."""
 
 
-def brief(names: Iterable[str], most: int = NAMED) -> str:
+def brief(names: Iterable[str], count: int = NAMED) -> str:
     """The first names, with escapes for control characters; of more only the number is given."""
     listed = [printable(name) for name in names]
-    more = f" and {len(listed) - most} more tensors" * (len(listed) > most)
-    return ", ".join(listed[:most]) + more
+    more = f" and {len(listed) - count} more tensors" * (len(listed) > count)
+    return ", ".join(listed[:count]) + more
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ class Recommendation:
         }  # fmt: skip
         for text, where in {"Unsafe by themselves:": unsafe, **named}.items():
             names = rows.loc[where, "parameter"]
-            most = NAMED if text in named else len(names)
-            notes += [f"{text} {brief(names, most)}."] * int(where.any())
+            count = NAMED if text in named else len(names)
+            notes += [f"{text} {brief(names, count)}."] * int(where.any())
         return notes
 
     def summary(self) -> dict[str, Any]:

@@ -48,16 +48,16 @@ def _save_distributed(state_dict: Mapping[str, Any], folder: Path, key: str) -> 
     groups = [dict(group) for group in state_dict["param_groups"]]
     names: dict[Any, Any] = {}
     for group in groups:
-        own = group.get("param_names") or group["params"]
-        names.update(zip(group["params"], own, strict=True))
-        group["params"] = list(own)
+        labels = group.get("param_names") or group["params"]
+        names.update(zip(group["params"], labels, strict=True))
+        group["params"] = list(labels)
     state = {names.get(key, key): members for key, members in state_dict["state"].items()}
     if numbered := [name for name in state if not isinstance(name, str)]:
         raise BadValueError(
             f"the checkpoint names a parameter {shown(numbered[0])}; a folder of "
             "torch.distributed.checkpoint needs the parameters' own names"
         )
-    whole = {
+    named_state_dict = {
         "state": {
             name: {s: _by_rows(value) for s, value in members.items()}
             for name, members in state.items()
@@ -67,7 +67,7 @@ def _save_distributed(state_dict: Mapping[str, Any], folder: Path, key: str) -> 
     with new_folder(folder) as new, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that this is one process
         try:
-            save_folder({key: whole}, checkpoint_id=new, no_dist=True)
+            save_folder({key: named_state_dict}, checkpoint_id=new, no_dist=True)
         except CheckpointException as error:
             reason = error.failures[0][0]
             raise OutputError(f"{str(folder)!r} cannot be written ({reason})") from error
@@ -147,8 +147,10 @@ def convert_file(
             f"to={to!r}"
         )
     if like is not None and (to != "torch" or distributed is not None):
-        given = f"to={to!r}" if distributed is None else f"distributed={distributed!r}"
-        raise BadValueError(f"like={str(like)!r} needs to='torch' and no distributed; got {given}")
+        options = f"to={to!r}" if distributed is None else f"distributed={distributed!r}"
+        raise BadValueError(
+            f"like={str(like)!r} needs to='torch' and no distributed; got {options}"
+        )
     is_folder = distributed is not None or like is not None
     if exists(target) and is_folder:
         raise OutputError(f"{str(target)!r} already exists; give another name")
@@ -173,11 +175,11 @@ def convert_file(
     if not is_folder:
         checkpoint.save(converted, target)
         return reports
-    (state_dict, *others) = state_dicts_in(converted, holder)
-    if others:
-        given = f"like={str(like)!r}" if distributed is None else f"distributed={distributed!r}"
+    (state_dict, *further) = state_dicts_in(converted, holder)
+    if further:
+        options = f"like={str(like)!r}" if distributed is None else f"distributed={distributed!r}"
         raise BadValueError(
-            f"{given} needs a checkpoint of one optimizer; {str(holder)!r} has {len(others) + 1}"
+            f"{options} needs a checkpoint of one optimizer; {str(holder)!r} has {len(further) + 1}"
         )
     if distributed is not None:
         _save_distributed(state_dict, target, distributed)
@@ -199,8 +201,8 @@ def _of_capture(path: Path) -> dict[str, Any]:
     state: dict[str, dict[str, Any]] = {}
     for name, key, tensor in states.items():
         if name not in state:
-            known = states.scalars(name)
-            counts = {count: known[count] for count in NUMBERS if count in known}
+            scalars = states.scalars(name)
+            counts = {count: scalars[count] for count in NUMBERS if count in scalars}
             state[name] = {"step": states.step, **counts}
         state[name][key] = tensor
     groups = [{**states.hyperparameters(name), "params": [name]} for name in state]

@@ -72,8 +72,8 @@ def _of_rules() -> None:
         cls = getattr(optim, name)
         if not (isinstance(cls, type) and issubclass(cls, QuantizedOptimizer) and cls.state_names):
             continue
-        whole = all(state.dims is every for state in cls.states.values())
-        if whole and _with(set(cls.state_names)) is None:
+        is_element_wise = all(state.dims is every for state in cls.states.values())
+        if is_element_wise and _with(set(cls.state_names)) is None:
             fixed = cls.state_shapes is QuantizedOptimizer.state_shapes
             optional = frozenset() if fixed else frozenset(cls.state_names)
             family = Family(name.lower(), cls.state_names, cls.signed_states, optional)
@@ -82,9 +82,9 @@ def _of_rules() -> None:
 
 def _with(names: set[str]) -> Family | None:
     """The first family whose states have these names."""
-    for known in FAMILIES.values():
-        if set(known.states) - known.optional <= names <= set(known.states):
-            return known
+    for family in FAMILIES.values():
+        if set(family.states) - family.optional <= names <= set(family.states):
+            return family
     return None
 
 
@@ -111,10 +111,10 @@ def family_of(names: Collection[str]) -> Family:
     Raises:
         CaptureError: there is no such family.
     """
-    found = set(names)
-    if (known := _with(found)) is not None:
-        return known
-    have = ", ".join(sorted(found)) if found else "no states"
+    states = set(names)
+    if (family := _with(states)) is not None:
+        return family
+    have = ", ".join(sorted(states)) if states else "no states"
     raise CaptureError(
         f"the checkpoint has {have}; only states of these optimizers can be converted: "
         f"{', '.join(FAMILIES)}"

@@ -86,21 +86,21 @@ def _stored(reader: Reader, path: Path) -> dict[str, Mapping[Any, Any]]:
 
 def _check(ours: States, theirs: States, source: Path, template: Path) -> None:
     """Raise unless both have states of the same names and shapes, and the template in no codes."""
-    for one, other, here, there in (
+    for states_by_name, expected, path, missing_in in (
         (ours, theirs, source, template),
         (theirs, ours, template, source),
     ):
-        if odd := next((name for name in one if name not in other), None):
+        if odd := next((name for name in states_by_name if name not in expected), None):
             raise BadValueError(
-                f"{str(here)!r} has states of {odd!r}, and {str(there)!r} has none; like needs the "
-                "same parameters by the same names"
+                f"{str(path)!r} has states of {odd!r}, and {str(missing_in)!r} has none; like "
+                "needs the same parameters by the same names"
             )
     for name, states in theirs.items():
         if {*states} - {STEP} != {*ours[name]} - {STEP}:
-            have, given = (", ".join(sorted({*s} - {STEP})) for s in (states, ours[name]))
+            have, source_names = (", ".join(sorted({*s} - {STEP})) for s in (states, ours[name]))
             raise BadValueError(
-                f"{str(template)!r} has {have} of {name!r}, and {str(source)!r} has {given}; like "
-                "needs the same states"
+                f"{str(template)!r} has {have} of {name!r}, and {str(source)!r} has "
+                f"{source_names}; like needs the same states"
             )
         for state, value in states.items():
             if state == STEP:
@@ -112,9 +112,9 @@ def _check(ours: States, theirs: States, source: Path, template: Path) -> None:
                     f"{str(template)!r} does not hold {state!r} of {name!r} as numbers in floating "
                     "point; like needs a checkpoint without quantized states"
                 )
-            if value.shape != (found := tuple(ours[name][state].shape)):
+            if value.shape != (shape := tuple(ours[name][state].shape)):
                 raise BadValueError(
-                    f"{str(source)!r} has {state!r} of {name!r} in the shape {found}, and "
+                    f"{str(source)!r} has {state!r} of {name!r} in the shape {shape}, and "
                     f"{str(template)!r} in {value.shape}"
                 )
 
@@ -133,7 +133,7 @@ def _put(ours: States, theirs: States) -> set[tuple[float, float]]:
 
 
 def _renumber(files: list[Path], numbers: set[tuple[float, float]], template: Path) -> None:
-    changed = sorted(each for each in numbers if each[0] != each[1])
+    changed = sorted(pair for pair in numbers if pair[0] != pair[1])
     if len(numbers) > 1 and changed:
         raise BadValueError(
             f"{str(template)!r} has one step for all parameters; got steps "
@@ -150,20 +150,20 @@ def _compare(ours: States, theirs: States, source: Path, template: Path) -> list
     for name, states in theirs.items():
         for state, value in states.items():
             expected = ours[name][state]
-            found = value.read() if isinstance(value, Lazy) else value
+            written = value.read() if isinstance(value, Lazy) else value
             if state == STEP:
-                if float(found) != float(expected):
+                if float(written) != float(expected):
                     raise BadValueError(
                         f"{str(source)!r} has {name!r} at step {float(expected):.0f}, and others "
-                        f"at step {float(found):.0f}; {str(template)!r} has one for all of them"
+                        f"at step {float(written):.0f}; {str(template)!r} has one for all of them"
                     )
                 continue
-            if not found.equal(expected.to(found.dtype)):
+            if not written.equal(expected.to(written.dtype)):
                 raise CaptureError(
                     f"{str(template)!r} keeps {state!r} of {name!r} in a way that cannot be written"
                 )
-            if not found.equal(expected):
-                dtype = str(found.dtype).removeprefix("torch.")
+            if not written.equal(expected):
+                dtype = str(written.dtype).removeprefix("torch.")
                 rounded[f"{state} is rounded to {dtype}, as {template.name} has it"] = None
     return list(rounded)
 

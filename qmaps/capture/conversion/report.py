@@ -94,9 +94,9 @@ def _without(t: QuantizedTensor, added: Tensor) -> QuantizedTensor:
     """`t` with less in its residual by what its codes were raised by; `t` if it has none."""
     if not t.quantizer.error_feedback:
         return t
-    *others, residual = t.beside
+    *factors, residual = t.beside
     less = residual.quantizer.quantize(residual.dequantize() - added)
-    return replace(t, beside=(*others, less))
+    return replace(t, beside=(*factors, less))
 
 
 @dataclass(frozen=True)
@@ -201,8 +201,8 @@ def report(
     groups = zip(source.groups, target.groups, strict=True)
     for group, old, new in (
         (g, *pair)
-        for g, other in groups
-        for pair in zip(g.parameters, other.parameters, strict=True)
+        for g, new_group in groups
+        for pair in zip(g.parameters, new_group.parameters, strict=True)
     ):
         for name, state in old.states.items():
             states.append(_state_row(old.label, name, state, new.states[name]))

@@ -81,8 +81,8 @@ def convert_state_dict(
             old = old.without_resets()
         planned, plan = target.plan(old, states)
         encoded = planned.with_states(_encoded(planned, plan))
-        encoded, found = _handled(old, encoded, zeros)
-        told = report(old, encoded, found, (origin.name, target.name), encoded.notes)
+        encoded, zeros_by_label = _handled(old, encoded, zeros)
+        told = report(old, encoded, zeros_by_label, (origin.name, target.name), encoded.notes)
         return target.write(encoded), told
     except QmapsError:
         raise
@@ -105,7 +105,7 @@ def _format(name: str, option: str) -> Format:
 def recognized(state_dict: Mapping[str, Any]) -> Format:
     """The format of a state_dict."""
     try:
-        return next(known for known in FORMATS.values() if known.recognizes(state_dict))
+        return next(layout for layout in FORMATS.values() if layout.recognizes(state_dict))
     except DAMAGE:
         raise CaptureError("the parts of the optimizer state_dict do not fit together") from None
 
@@ -139,13 +139,13 @@ def _handled(
 ) -> tuple[OptimizerState, dict[str, Zeros]]:
     """Handle the zeros of the states; also return what was found, by label."""
     states = {p.label: dict(p.states) for p in new.parameters()}
-    found: dict[str, Zeros] = {}
+    zeros: dict[str, Zeros] = {}
     if old.family.moments is None:
-        return new, found
+        return new, zeros
     first, second = old.family.moments
     for parameter in old.parameters():
-        if own := states[parameter.label]:
-            own[second], found[parameter.label] = handle(
-                own[first], own[second], parameter.states[second], policy=policy
+        if moments := states[parameter.label]:
+            moments[second], zeros[parameter.label] = handle(
+                moments[first], moments[second], parameter.states[second], policy=policy
             )
-    return new.with_states(states), found
+    return new.with_states(states), zeros

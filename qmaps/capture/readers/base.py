@@ -135,8 +135,8 @@ def state_of(key: str) -> str | None:
     from qmaps.capture.conversion.form import FAMILIES
 
     last = key.rpartition(".")[2]
-    known = last in OF_PARTS or any(last in family.states for family in FAMILIES.values())
-    return last if known else None
+    is_state = last in OF_PARTS or any(last in family.states for family in FAMILIES.values())
+    return last if is_state else None
 
 
 def lacking(state_dict: StateDict) -> tuple[Any, str] | None:
@@ -147,10 +147,12 @@ def lacking(state_dict: StateDict) -> tuple[Any, str] | None:
     """
     for group in state_dict["param_groups"]:
         states = {name: state_dict["state"].get(name) for name in group["params"]}
-        names = {name: frozenset(decoded(own)) for name, own in states.items() if own}
-        for other in set(names.values()):
-            for name, own in names.items():
-                if own < other and (lost := [s for s in other - own if state_of(str(s))]):
+        names = {name: frozenset(decoded(present)) for name, present in states.items() if present}
+        for complete in set(names.values()):
+            for name, present in names.items():
+                if present < complete and (
+                    lost := [s for s in complete - present if state_of(str(s))]
+                ):
                     return name, min(map(str, lost))
     return None
 
@@ -161,10 +163,10 @@ def refuse_lacking(path: Path, state_dict: StateDict) -> StateDict:
     Raises:
         CaptureError: `lacking` finds one.
     """
-    if found := lacking(state_dict):
+    if missing := lacking(state_dict):
         raise CaptureError(
-            f"{str(path)!r} has no {shown(found[1])} of {shown(found[0])}; other parameters of its "
-            "group have this state"
+            f"{str(path)!r} has no {shown(missing[1])} of {shown(missing[0])}; other parameters of "
+            "its group have this state"
         )
     return state_dict
 
@@ -180,8 +182,8 @@ def named_by(folder: Path, file: str) -> Path | None:
     return folder / name if plain else None
 
 
-def equal(one: Tensor, other: Tensor) -> bool:
+def equal(x: Tensor, y: Tensor) -> bool:
     """Return True if two tensors have the same values, NaN where the other has NaN included."""
-    if one.equal(other):
+    if x.equal(y):
         return True
-    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
+    return x.shape == y.shape and bool(((x == y) | (x.isnan() & y.isnan())).all())

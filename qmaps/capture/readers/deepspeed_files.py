@@ -50,8 +50,8 @@ class Rank:
     def masters(self) -> Sequence[Tensor]:
         """The weights in float32, cut as the states are; in ZeRO 3 they are the only ones."""
         of_stages = self.optimizer.get("single_partition_of_fp32_groups")  # 1 and 2
-        found: Sequence[Tensor] = of_stages or self.optimizer["fp32_flat_groups"]
-        return found
+        weights: Sequence[Tensor] = of_stages or self.optimizer["fp32_flat_groups"]
+        return weights
 
     @cached_property
     def damage(self) -> BadValueError | None:
@@ -98,12 +98,12 @@ Weights = dict[str, tuple[Path, Tensor]]
 
 def weights_of_layers(folder: Path) -> Weights:
     """Weights in the files of pipeline layers and of experts."""
-    found: Weights = {}
+    weights: Weights = {}
     for file in sorted(folder.iterdir()):
         if match := WEIGHTS_FILE.fullmatch(file.name):
             layer = f"{int(match[1])}." if match[2] == "-" else ""
-            found |= weights_in(file, load_file(file), layer)
-    return found
+            weights |= weights_in(file, load_file(file), layer)
+    return weights
 
 
 def weights_in(file: Path, tensors: Mapping[Any, Any] | None, prefix: str = "") -> Weights:
@@ -131,10 +131,12 @@ def compare(
     flat, at = weight.reshape(-1), 0
     for piece in pieces:
         count = min(piece.numel, COMPARED)
-        own = piece.rank.masters[number].detach().reshape(-1)[piece.start : piece.start + count]
-        there = flat[at : at + count]
-        same = len(own) == len(there)
-        if not (same and own.to(weight.dtype).allclose(there, rtol=0, atol=0, equal_nan=True)):
+        master = piece.rank.masters[number].detach().reshape(-1)[piece.start : piece.start + count]
+        expected = flat[at : at + count]
+        same = len(master) == len(expected)
+        if not (
+            same and master.to(weight.dtype).allclose(expected, rtol=0, atol=0, equal_nan=True)
+        ):
             for path in (file, piece.rank.path):
                 checkpoint.verify(path)
             raise CaptureError(
@@ -213,11 +215,11 @@ class Experts:
                 f"{str(self._model)!r} has {odd[0]!r} in a group whose ranks have different "
                 "experts, and it is no expert's"
             )
-        found = {name: match for name, match in matches.items() if match is not None}
+        experts = {name: match for name, match in matches.items() if match is not None}
         local: dict[str, int] = {}
         for match in filter(None, map(EXPERT_NAME.fullmatch, every)):
             local[match[1]] = max(local.get(match[1], 0), int(match[2]) + 1)
-        for count in {local[match[1]] for match in found.values()}:
+        for count in {local[match[1]] for match in experts.values()}:
             if count * parts not in self._numbers:
                 numbers = ", ".join(map(str, self._numbers)) or "no"
                 raise CaptureError(
@@ -226,5 +228,5 @@ class Experts:
                 )
         return {
             name: f"{match[1]}{part * local[match[1]] + int(match[2])}{match[3]}"
-            for name, match in found.items()
+            for name, match in experts.items()
         }

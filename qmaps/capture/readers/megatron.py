@@ -52,15 +52,15 @@ class Megatron(Reader):
         stored, saved = distributed.contents(folder), checkpoint.load(common)
         state: dict[str, dict[str, Any]] = {}
         for key, tensor in stored.tensors.items():
-            _, found, rest = key.partition("optimizer.state.")
-            name, dot, parameter = rest.partition(".")
-            if found and dot and name not in WEIGHTS:
+            _, marker, state_and_parameter = key.partition("optimizer.state.")
+            name, dot, parameter = state_and_parameter.partition(".")
+            if marker and dot and name not in WEIGHTS:
                 lazy = Lazy(tensor.shape, tensor.dtype, tensor.read, tensor.store)
                 state.setdefault(parameter, {})[name] = lazy
         try:
-            about = saved["optimizer"]
-            kind = about.get("param_state_sharding_type")
-            groups = about["optimizer"]["param_groups"] if state else []
+            optimizer = saved["optimizer"]
+            kind = optimizer.get("param_state_sharding_type")
+            groups = optimizer["optimizer"]["param_groups"] if state else []
         except DAMAGE:
             raise CaptureError(
                 f"{str(common)!r} must have the optimizer's param_groups, as Megatron-core saves "
@@ -82,18 +82,18 @@ class Megatron(Reader):
 
 def _is_here(path: Path) -> bool:
     try:
-        about = json.loads(content_of(path / ABOUT, LONGEST))
+        metadata = json.loads(content_of(path / ABOUT, LONGEST))
     except (OSError, ValueError, RecursionError):
         return False
-    is_dist = isinstance(about, Mapping) and about.get("sharded_backend") == "torch_dist"
+    is_dist = isinstance(metadata, Mapping) and metadata.get("sharded_backend") == "torch_dist"
     return is_dist and exists(path / distributed.METADATA)
 
 
 def _alike(groups: list[Mapping[str, Any]]) -> dict[str, Any]:
     """The options that all groups share."""
-    first, *others = groups
+    first, *further = groups
     return {
         name: value
         for name, value in first.items()
-        if all(name in group and group[name] == value for group in others)
+        if all(name in group and group[name] == value for group in further)
     }

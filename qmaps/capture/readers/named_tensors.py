@@ -50,7 +50,7 @@ class NamedTensors(Reader):
             for key in keys:
                 name = PREFIX.sub("", key, count=1) if prefixed else key
                 parameter, dot, _ = name.rpartition(".")
-                if not (dot and (found := state_of(key))):
+                if not (dot and (state_name := state_of(key))):
                     raise CaptureError(
                         f"{str(path)!r} has the tensor {shown(key)}; in a file of optimizer states "
                         "every name must be PARAMETER.STATE, such as layer.weight.exp_avg"
@@ -58,12 +58,12 @@ class NamedTensors(Reader):
                 entry = file.get_slice(key)
                 dtype = DTYPES.get(entry.get_dtype())
                 # Integers would be codes whose scales are elsewhere.
-                if dtype is None or not (dtype.is_floating_point or found in OF_PARTS):
+                if dtype is None or not (dtype.is_floating_point or state_name in OF_PARTS):
                     raise CaptureError(
                         f"{str(path)!r} has {shown(key)} in {entry.get_dtype()}, which is not read"
                     )
                 shape = tuple(entry.get_shape())
                 read = partial(snapshot.read_named, path, key)
                 lazy = Lazy(shape, dtype, read, parts=partial(snapshot.parts_of_named, path, key))
-                state.setdefault(parameter, {})[found] = lazy
+                state.setdefault(parameter, {})[state_name] = lazy
         return [{"state": state, "param_groups": [{"params": list(state)}]}]

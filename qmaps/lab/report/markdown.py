@@ -9,8 +9,7 @@ from qmaps.analyze._states import MIN_SIZE
 from qmaps.errors import CaptureError
 from qmaps.lab.report.claims import claims
 from qmaps.lab.report.page import read_about, read_frame
-from qmaps.storage.files import markdown_table
-from qmaps.storage.files import output_folder, write_text
+from qmaps.storage.files import markdown_table, output_folder, write_text
 
 
 def write_markdown(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:

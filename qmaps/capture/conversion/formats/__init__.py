@@ -12,23 +12,23 @@ from qmaps.maps._registry import ignored, load_entry_points, modules, refuse_bui
 __all__ = ["FORMATS", "Format", "know"]
 
 _classes: list[type[Format]] = [
-    found
+    member
     for module in modules(__name__, list(__path__))
-    for found in vars(module).values()
-    if isinstance(found, type) and issubclass(found, Format) and hasattr(found, "name")
+    for member in vars(module).values()
+    if isinstance(member, type) and issubclass(member, Format) and hasattr(member, "name")
 ]
 for _name, _found in load_entry_points(entry_points(group="qmaps.formats")):
     if not (isinstance(_found, type) and issubclass(_found, Format) and hasattr(_found, "name")):
         ignored("qmaps.formats", _name, "it is not a subclass of Format with a name")
         continue
     try:
-        refuse_built_in(_found.name, _found, {known.name: known for known in _classes}, "format")
+        refuse_built_in(_found.name, _found, {layout.name: layout for layout in _classes}, "format")
         _classes.append(_found)
     except BadValueError as _error:
         ignored("qmaps.formats", _name, str(_error))
 
 FORMATS: dict[str, Format] = {
-    known.name: known() for known in sorted(_classes, key=lambda cls: (cls.asked, cls.name))
+    layout.name: layout() for layout in sorted(_classes, key=lambda cls: (cls.asked, cls.name))
 }
 """By name; a state_dict is of the first that recognizes it."""
 
@@ -42,5 +42,5 @@ def know(classes: Collection[str]) -> None:
     Raises:
         BadValueError: the library that they are of is not installed.
     """
-    for known in FORMATS.values():
-        known.know(classes)
+    for layout in FORMATS.values():
+        layout.know(classes)

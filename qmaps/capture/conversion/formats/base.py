@@ -147,7 +147,7 @@ class Format(ABC):
             CaptureError: it is damaged, or of an optimizer that cannot be converted.
         """
         try:
-            taken = list(_groups(state_dict))
+            saved_groups = list(_groups(state_dict))
         except CaptureError:
             raise
         except DAMAGE:
@@ -155,7 +155,7 @@ class Format(ABC):
                 "the parts of the optimizer state_dict do not fit together"
             ) from None
         read: list[list[Parameter]] = []
-        for _, _, slots in taken:
+        for _, _, slots in saved_groups:
             parameters = []
             for label, name, saved in slots:
                 try:
@@ -170,10 +170,10 @@ class Format(ABC):
                         raise BadValueError(
                             f"{RESET}={reset:g} is above step={0 if step is None else step:g}"
                         )
-                    rest = {
+                    extras = {
                         name: value for name, value in saved.items() if name not in (RESET, PRODUCT)
                     }
-                    states = self.named(self.states(rest, label), hint)
+                    states = self.named(self.states(extras, label), hint)
                     product = _product(saved.get(PRODUCT))
                 except CaptureError:
                     raise
@@ -187,13 +187,13 @@ class Format(ABC):
                 checked(state, parameter.label, name, signed=name in family.signed)
         groups = tuple(
             Group(self.options(options, family), keys, tuple(parameters))
-            for (options, keys, _), parameters in zip(taken, _relabelled(read), strict=True)
+            for (options, keys, _), parameters in zip(saved_groups, _relabelled(read), strict=True)
         )
         for index, group in enumerate(groups):
             _check_numbers(group.options, index)
-        own = ("state", "param_groups", ABOUT)
-        rest = {key: value for key, value in state_dict.items() if key not in own}
-        return OptimizerState(family, groups, rest)
+        handled = ("state", "param_groups", ABOUT)
+        extras = {key: value for key, value in state_dict.items() if key not in handled}
+        return OptimizerState(family, groups, extras)
 
     def named(self, states: dict[str, State], hint: Family | None) -> dict[str, State]:  # noqa: ARG002
         """Rename what `states` returned, where that takes the family; here nothing is renamed.
@@ -256,16 +256,16 @@ def written_states(
     """
     saved: dict[str, dict[str, Any]] = {}
     for parameter in state.parameters():
-        own: dict[str, Any] = {}
+        entry: dict[str, Any] = {}
         if parameter.states:
-            own["step"] = step_tensor(parameter.step or 1.0)
+            entry["step"] = step_tensor(parameter.step or 1.0)
             if parameter.reset:
-                own[RESET] = step_tensor(parameter.reset)
+                entry[RESET] = step_tensor(parameter.reset)
             if parameter.product is not None:
-                own[PRODUCT] = step_tensor(parameter.product)
+                entry[PRODUCT] = step_tensor(parameter.product)
         for name, value in parameter.states.items():
-            own[name] = encoded(name, value) if isinstance(value, QuantizedTensor) else value
-        saved[parameter.label] = own
+            entry[name] = encoded(name, value) if isinstance(value, QuantizedTensor) else value
+        saved[parameter.label] = entry
     return saved
 
 
@@ -287,10 +287,10 @@ def assembled(
     """
     groups = []
     by_key: dict[Any, Any] = {}
-    for group, own in zip(state.groups, options, strict=True):
+    for group, group_options in zip(state.groups, options, strict=True):
         names = [p.name for p in group.parameters]
         named = {} if None in names or not names else {"param_names": names}
-        groups.append({**own, **named, "params": list(group.keys)})
+        groups.append({**group_options, **named, "params": list(group.keys)})
         for key, parameter in zip(group.keys, group.parameters, strict=True):
             if saved := states[parameter.label]:
                 by_key[key] = saved
@@ -336,18 +336,18 @@ def refuse_options(state: OptimizerState, needed: Mapping[str, object], name: st
     """
     for number, group in enumerate(state.groups):
         for option, value in needed.items():
-            found = group.options.get(option, value)
-            if not _same(found, value):
+            current = group.options.get(option, value)
+            if not _same(current, value):
                 raise BadValueError(
-                    f"group {number} has {option}={shown(found)}, which {name} does not "
+                    f"group {number} has {option}={shown(current)}, which {name} does not "
                     f"support; only {option}={value} can be converted"
                 )
 
 
-def _same(found: object, value: object) -> bool:
+def _same(current: object, value: object) -> bool:
     """Return True if an option has this value; a tensor without exactly one element has none."""
     try:
-        return bool(found == value)
+        return bool(current == value)
     except (RuntimeError, ValueError):
         return False
 
@@ -358,7 +358,7 @@ def _groups(
     tuple[dict[str, Any], tuple[Any, ...], list[tuple[str, str | None, Mapping[Any, Any]]]]
 ]:
     """Options, keys, and label, name and state of each parameter, group by group."""
-    states, seen, known = state_dict["state"], set[str](), set[Any]()
+    states, seen, keys = state_dict["state"], set[str](), set[Any]()
     for number, group in enumerate(state_dict["param_groups"]):
         names = group.get("param_names") or ()
         slots: list[tuple[str, str | None, Mapping[Any, Any]]] = []
@@ -375,11 +375,11 @@ def _groups(
             if not isinstance(saved, Mapping):
                 raise TypeError
             seen.add(label)
-            known.add(key)
+            keys.add(key)
             slots.append((label, name, saved))
         options = {k: v for k, v in group.items() if k not in ("params", "param_names")}
         yield options, tuple(group["params"]), slots
-    if lost := [key for key in states if key not in known]:
+    if lost := [key for key in states if key not in keys]:
         raise CaptureError(
             f"the checkpoint has states of parameter {lost[0]!r}, which is in no group"
         )
@@ -430,10 +430,10 @@ def _relabelled(groups: list[list[Parameter]]) -> list[list[Parameter]]:
             book := state.quantizer.map, Codebook
         ):
             return state
-        known = books.setdefault(book.spec, [])
-        if book not in known:
-            known.append(book)
-        if book.per_tensor or not (place := known.index(book)):
+        same_label = books.setdefault(book.spec, [])
+        if book not in same_label:
+            same_label.append(book)
+        if book.per_tensor or not (place := same_label.index(book)):
             return state
         label = f"{book.label}-{place + 1}"
         renamed = Codebook(book.codes, bits=book.bits, signed=book.signed, label=label)

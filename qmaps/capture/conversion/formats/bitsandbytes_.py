@@ -146,10 +146,10 @@ class BitsAndBytes(Format):
         else:
             alone = [name for name, layout in SLOTS.items() if len(layout.slots) == 1]
             if hint is None or hint.name not in alone:
-                given = "" if hint is None else f"; {hint.name} has more states"
+                hint_states = "" if hint is None else f"; {hint.name} has more states"
                 raise CaptureError(
                     "the checkpoint is of a bitsandbytes optimizer with one state and does not "
-                    f"say which; set optimizer to one of {', '.join(alone)}{given}"
+                    f"say which; set optimizer to one of {', '.join(alone)}{hint_states}"
                 )
             names = [*SLOTS[hint.name].slots]
         return dict(zip([name for slot in names for name in slot], states.values(), strict=True))
@@ -158,14 +158,14 @@ class BitsAndBytes(Format):
         """The options under torch's names."""
         layout, options = SLOTS[family.name], plain_options(saved)
         betas, eps = tuple(options.pop("betas", layout.usual)), options.pop("eps", layout.eps)
-        own: dict[str, Any] = dict(layout.fixed)
+        renamed: dict[str, Any] = dict(layout.fixed)
         if layout.betas:
-            own[layout.betas] = betas if layout.betas == "betas" else betas[0]
+            renamed[layout.betas] = betas if layout.betas == "betas" else betas[0]
         if layout.eps is not None:
-            own["eps"] = eps
+            renamed["eps"] = eps
         if family.moments is not None and options.get("weight_decay"):
-            own["decoupled_weight_decay"] = True  # its Adam decouples weight decay too
-        return {k: v for k, v in options.items() if k not in layout.extra} | own
+            renamed["decoupled_weight_decay"] = True  # its Adam decouples weight decay too
+        return {k: v for k, v in options.items() if k not in layout.extra} | renamed
 
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
         """8 bits where the source has them or tensors are large; 32 bits elsewhere."""
@@ -220,11 +220,13 @@ def _eight_bits(parameter: Parameter, family: Family) -> dict[str, Quantizer | N
     """The quantizer of each state; those in one slot share a codebook."""
     plan: dict[str, Quantizer | None] = {}
     for name, value in parameter.states.items():
-        own = None
+        source_quantizer = None
         if isinstance(value, QuantizedTensor):
             value = same_codes(value, unit(value.quantizer)) or value
-            own = value.quantizer if holds(value, 8, BLOCK) else None
-        plan[name] = own or quantizer(f"B{BLOCK}/DE@8{'s' if name in family.signed else 'u'}")
+            source_quantizer = value.quantizer if holds(value, 8, BLOCK) else None
+        plan[name] = source_quantizer or quantizer(
+            f"B{BLOCK}/DE@8{'s' if name in family.signed else 'u'}"
+        )
     for slot in SLOTS[family.name].slots:
         if len({q.map for name in slot if (q := plan[name]) is not None}) > 1:
             plan |= dict.fromkeys(slot, quantizer(f"B{BLOCK}/DE@8s"))
@@ -276,9 +278,9 @@ def _options(options: dict[str, Any], family: Family) -> dict[str, Any]:
     """Return a group's options under the names of bitsandbytes; others are kept."""
     layout = SLOTS[family.name]
     dropped = {*TORCH_OPTIONS, *layout.fixed, "maximize", "betas", layout.betas, "eps"}
-    own = {k: v for k, v in without_qmaps(options).items() if k not in dropped}
+    unchanged = {k: v for k, v in without_qmaps(options).items() if k not in dropped}
     betas = options.get(layout.betas, layout.usual)
     if layout.betas not in ("", "betas"):
         betas = (options.get(layout.betas, layout.usual[0]), 0)
     eps = 0.0 if layout.eps is None else options.get("eps", layout.eps)
-    return {"weight_decay": 0, **own, **layout.extra, "betas": betas, "eps": eps}
+    return {"weight_decay": 0, **unchanged, **layout.extra, "betas": betas, "eps": eps}

@@ -126,11 +126,11 @@ def _named(values: tuple[float, ...], bits: int, label: str) -> Map:
         if cls.fitted or cls.log_domain or signed not in cls.signs:
             continue
         try:
-            known = cls(bits=bits, signed=signed)
+            candidate = cls(bits=bits, signed=signed)
         except BadValueError:  # the map does not have this width
             continue
-        if tuple(table(known).tolist()) == values:
-            return known
+        if tuple(table(candidate).tolist()) == values:
+            return candidate
     return Codebook(values, bits=bits, signed=signed, label=label)
 
 

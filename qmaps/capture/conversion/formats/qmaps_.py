@@ -90,14 +90,14 @@ class Qmaps(Format):
         for group in state.groups:
             if wanted is not None:
                 specs, size = _specs(wanted, state.family), MIN_SIZE
-                own = _by_rule(group, specs, size)
+                quantizers = _by_rule(group, specs, size)
                 choice = {"state_quantizers": specs, "min_quantized_size": size, "overrides": {}}
             elif "state_quantizers" in group.options:
-                own, choice = {p.label: _kept(p) for p in group.parameters}, {}
+                quantizers, choice = {p.label: _kept(p) for p in group.parameters}, {}
             else:
-                own, choice, exact = _as_in_source(group, state.family)
+                quantizers, choice, exact = _as_in_source(group, state.family)
                 unnamed += exact
-            plan |= own
+            plan |= quantizers
             groups.append(replace(group, options={**group.options, **choice}))
         notes = state.notes
         if unnamed:
@@ -136,13 +136,17 @@ def _by_rule(
 ) -> dict[str, dict[str, Quantizer | None]]:
     """Encode a group's states by its specs; a state that has its spec keeps its quantizer."""
     plan: dict[str, dict[str, Quantizer | None]] = {}
-    known = {q.spec: q for p in group.parameters for q in _kept(p).values() if q is not None}
+    by_spec = {q.spec: q for p in group.parameters for q in _kept(p).values() if q is not None}
     for parameter in group.parameters:
         plan[parameter.label] = {}
-        for name, own in _kept(parameter).items():
+        for name, source_quantizer in _kept(parameter).items():
             spec = specs.get(name) if parameter.numel > size else None
-            q = None if spec is None else known.get(spec) or quantizer(spec)
-            plan[parameter.label][name] = own if own is not None and own.spec == spec else q
+            q = None if spec is None else by_spec.get(spec) or quantizer(spec)
+            plan[parameter.label][name] = (
+                source_quantizer
+                if source_quantizer is not None and source_quantizer.spec == spec
+                else q
+            )
     return plan
 
 
@@ -164,16 +168,16 @@ def _as_in_source(
     overrides: dict[str, dict[str, str | None]] = {}
     unnamed = []
     for parameter in group.parameters:
-        own = _kept(parameter)
-        if _spelled(own) == _spelled(plan[parameter.label]):
+        quantizers = _kept(parameter)
+        if _spelled(quantizers) == _spelled(plan[parameter.label]):
             continue
         if parameter.name is not None:
-            overrides[escape(parameter.name)] = _spelled(own)
-        elif any(own.values()):
+            overrides[escape(parameter.name)] = _spelled(quantizers)
+        elif any(quantizers.values()):
             continue
         else:
             unnamed.append(parameter.label)
-        plan[parameter.label] = own
+        plan[parameter.label] = quantizers
     return (
         plan,
         {
@@ -190,14 +194,14 @@ def _spelled(quantizers: Mapping[str, Quantizer | None]) -> dict[str, str | None
 
 
 def _specs(wanted: str | Mapping[str, str | None], family: Family) -> dict[str, str | None]:
-    own = [name for name in family.states if name != FOREIGN]
+    names = [name for name in family.states if name != FOREIGN]
     if isinstance(wanted, str):
-        return preset(wanted, "states").specs(own, family.signed)
+        return preset(wanted, "states").specs(names, family.signed)
     if not isinstance(wanted, Mapping):
         raise BadTypeError(f"states={wanted!r} must be a preset's name or a dict of specs")
     for name, spec in wanted.items():
-        if name not in own:
-            raise BadValueError(f"states names {name!r}, but the checkpoint has {', '.join(own)}")
+        if name not in names:
+            raise BadValueError(f"states names {name!r}, but the checkpoint has {', '.join(names)}")
         if spec is not None and name in family.signed and not quantizer(spec).map.signed:
             raise BadValueError(
                 f"states sets {name!r} to {spec}, which is unsigned; {name} has negative values "

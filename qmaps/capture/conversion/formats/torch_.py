@@ -59,14 +59,14 @@ class Torch(Format):
         saved = {}
         for group in state.groups:
             for parameter in group.parameters:
-                own: dict[str, Any] = {}
+                entry: dict[str, Any] = {}
                 if parameter.step is not None:
-                    own["step"] = step_tensor(parameter.step)
+                    entry["step"] = step_tensor(parameter.step)
                     if {"betas", "momentum_decay"} <= group.options.keys():
                         product = parameter.product
                         if product is None:
                             product = product_after(int(parameter.step), group.options)
-                        own[PRODUCT] = step_tensor(product)
-                own |= {name: values_of(value) for name, value in parameter.states.items()}
-                saved[parameter.label] = own
+                        entry[PRODUCT] = step_tensor(product)
+                entry |= {name: values_of(value) for name, value in parameter.states.items()}
+                saved[parameter.label] = entry
         return assembled(state, [without_qmaps(group.options) for group in state.groups], saved)

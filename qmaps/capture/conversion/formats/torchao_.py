@@ -170,10 +170,10 @@ def _carried(value: State, width: str) -> Quantizer | None:
     q = value.quantizer
     if width == "fp8":
         q = Quantizer(q.normalizer, FLOAT8) if q.map in (FLOAT8, UNIT_FLOAT8) else q
-        kept = q.map == FLOAT8 and isinstance(q.normalizer, BlockWise)
+        representable = q.map == FLOAT8 and isinstance(q.normalizer, BlockWise)
     else:
-        kept = holds(value, 4 if width == "4bit" else 8)
-    return q if kept and _divides(value.shape, q) else None
+        representable = holds(value, 4 if width == "4bit" else 8)
+    return q if representable and _divides(value.shape, q) else None
 
 
 def _divides(shape: tuple[int, ...], q: Quantizer) -> bool:
@@ -228,7 +228,7 @@ def imported(module: str = "8bit") -> Any:
 def _options(options: dict[str, Any]) -> dict[str, Any]:
     amsgrad = bool(options.get("amsgrad", False))
     dropped = {*TORCH_OPTIONS, "maximize"}
-    own = {k: v for k, v in without_qmaps(options).items() if k not in dropped}
-    lr = torch.tensor(own.get("lr", 1e-3), dtype=torch.float32)
+    unchanged = {k: v for k, v in without_qmaps(options).items() if k not in dropped}
+    lr = torch.tensor(unchanged.get("lr", 1e-3), dtype=torch.float32)
     usual = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
-    return {**usual, **own, "lr": lr, "amsgrad": amsgrad}
+    return {**usual, **unchanged, "lr": lr, "amsgrad": amsgrad}
