@@ -1,4 +1,4 @@
-"""The kinds of states that analyses accept."""
+"""States as analyses accept them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def as_states(states: States) -> CapturedStates:
 
 
 def opened(source: str) -> CapturedStates:
-    """The states at a path, which a worker opens once until they are changed.
+    """The states at a path; a worker opens them once until they are changed.
 
     Raises:
         CaptureError: they cannot be read.
@@ -59,7 +59,7 @@ def _opened(source: str, changed: int) -> CapturedStates:  # noqa: ARG001
 def adam_pairs(
     states: States, min_quantized_size: int = MIN_SIZE
 ) -> Iterator[tuple[str, Tensor, Tensor, float]]:
-    """Yield name, first moment, second moment and eps of each parameter that is large enough.
+    """Yield name, first moment, second moment and eps of each large enough parameter.
 
     Both moments are float32 tensors of one shape on the CPU. A parameter is large enough if it has
     more than `min_quantized_size` elements.

@@ -1,4 +1,4 @@
-"""Errors of Adam updates, over parameters and over pairs of codes, by the engine that runs here."""
+"""Errors of Adam updates, over parameters and over pairs of codes, by the engine of the device."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Collector(Protocol):
         """
 
     def columns(self) -> dict[str, float]:
-        """Return the statistics over all parameters added so far, of which there is at least one.
+        """Return the statistics over all parameters added so far, at least one.
 
         Returns:
             ``{mean,median,p99,p999,max}_{abs,rel}_error`` and `zeroed_share`; see `update_error`.
@@ -110,7 +110,7 @@ def _collector(update: Tensor) -> Collector:
 
 
 def quantized(x: Tensor, q: Quantizer | None) -> tuple[Moment, int]:
-    """Return `x` as a quantizer stores it, or `x` itself for None, and the bytes that it takes."""
+    """Return `x` as a quantizer stores it, or `x` itself for None, and its bytes."""
     if q is None:
         return x, x.nbytes
     t = q.quantize(x)
@@ -145,7 +145,7 @@ class Reference:
 
 
 class OnePass:
-    """`Collector` of an engine that takes one pass over each parameter and decodes as it goes."""
+    """`Collector` of an engine with one pass over each parameter, which decodes as it goes."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Cuda(OnePass):
 def element_errors(
     exact: Tensor, approximate: Tensor
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Absolute error of every element, and relative error of those whose exact value is not 0."""
+    """Absolute error of every element, and relative error where the exact value is not 0."""
     exact = exact.reshape(-1).double()
     error = (exact - approximate.reshape(-1).double()).abs()
     nonzero = exact != 0
@@ -261,10 +261,10 @@ def accumulate(
             of the value NaN.
 
     Returns:
-        The sums over all parameters that have both moments and are large enough.
+        The sums over all large enough parameters with both moments.
 
     Raises:
-        SpecError: `pair` leaves a moment in 32 bits that must be quantized.
+        SpecError: `pair` leaves a moment in 32 bits.
         CaptureError: no parameter is large enough or has both moments, or a moment holds NaN or
             infinity.
     """
@@ -311,12 +311,12 @@ def _add(sums: Tensor, exact: Exact, tm: QuantizedTensor, tv: QuantizedTensor) -
 
 
 def _add_exact(sums: Tensor, exact: Exact, tm: QuantizedTensor, v: Tensor) -> None:
-    """The same with a second moment that stays as it is, which has one column."""
+    """The same with a second moment in 32 bits, which has one column."""
     _count(sums, exact, adam_update(tm.dequantize(), v, exact.eps), tm.codes().long())
 
 
 def _count(sums: Tensor, exact: Exact, update: Tensor, cells: Tensor) -> None:
-    """Add the errors of `update` to the cells that its elements belong to."""
+    """Add the errors of `update` to the cells of its elements."""
     u, w, cell = exact.update.reshape(-1).double(), update.reshape(-1).double(), cells.reshape(-1)
     error = (u - w).abs()
     nonzero = u != 0

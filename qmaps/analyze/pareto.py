@@ -23,7 +23,7 @@ def pareto(sweep: pd.DataFrame, *, state: str = "exp_avg") -> pd.DataFrame:
         `bits_per_element` (mean over all elements), `error` (sum of squared errors over sum of
         squares, all tensors together), `error_name` (label of the axis), `on_frontier` (bool: no
         other quantizer is at least as good in both bits and error and better in one), `is_limit`
-        (bool: a Lloyd-Max map, which is fitted to the data; it is never on the frontier).
+        (bool: a Lloyd-Max map, fitted to the data; it is never on the frontier).
 
     Raises:
         BadValueError: `sweep` has no rows of `state`.

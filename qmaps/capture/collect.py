@@ -20,7 +20,7 @@ def decoded(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """Join the parts of each state that bitsandbytes or a sharded qmaps stores.
 
     Bitsandbytes has `state1`, `absmax1`, `qmap1` and so on. Its states take torch's names; a single
-    one keeps the name `state1`, for the checkpoint does not say what it is.
+    one keeps the name `state1`, as checkpoints do not name the optimizer.
 
     Args:
         state: one parameter's state; tensors may be `Lazy`.
@@ -79,7 +79,7 @@ def _of_bitsandbytes(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
         return state
 
     def half(index: int, part: int | None) -> Lazy:
-        """State `index`, or one of the two that are stacked in it."""
+        """State `index`, or one half of it, where two are stacked."""
 
         def read() -> Tensor:
             values = {

@@ -92,7 +92,7 @@ class GradientWriter:
 
     Args:
         options: numbers of steps and bytes.
-        parameters: the parameters whose gradients are recorded, by name.
+        parameters: the parameters, by name.
 
     Raises:
         BadValueError: the smallest sample of every parameter takes more than `max_bytes`.
@@ -118,8 +118,8 @@ class GradientWriter:
     def begin(self, path: Path, step: int) -> None:
         """Record the steps after a snapshot from now on.
 
-        Gradients of these steps that are in the folder belong to a run whose snapshot has just
-        been overwritten; they are removed.
+        Earlier files for these steps belong to a run with an overwritten snapshot; they are
+        removed.
 
         Args:
             path: the snapshot.
@@ -240,7 +240,7 @@ class Window:
         )
 
     def steps_of(self, parameter: str) -> list[int]:
-        """Return the steps in which `parameter` had a gradient."""
+        """Return the steps with a gradient of `parameter`."""
         return [n for n, file in self._files.items() if (parameter, GRADIENT) in file.numbers]
 
     def rows(self, parameter: str) -> Tensor | None:

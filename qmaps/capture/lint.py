@@ -1,4 +1,4 @@
-"""Problems of saved optimizer states: values that a checkpoint has lost, or that cannot occur."""
+"""Problems of saved optimizer states: lost or impossible values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Finding:
     """A problem of one state.
 
     Attributes:
-        level: ``error``: training from this checkpoint differs from the training that wrote it, or
+        level: ``error``: training from this checkpoint differs from the original training, or
             fails; ``warning``: it may; ``note``: something else would lose values.
         check: ``damaged``, ``nonfinite``, ``negative``, ``shape``, ``scales``, ``zeroed``,
             ``dead-rows``, ``quantizer``, ``no-zero`` or ``float16``.
@@ -45,8 +45,8 @@ class Finding:
         state: name of the state; empty if all are meant.
         count: number of elements, rows or, of ``no-zero``, parameters concerned; 0 if they are not
             counted.
-        share: `count` as a fraction of the elements or rows that were looked at; 0 if not counted.
-        message: one line that says what is wrong.
+        share: `count` as a fraction of the checked elements or rows; 0 if not counted.
+        message: description of the problem in one line.
     """
 
     level: str
@@ -95,7 +95,7 @@ def checked(
 
 
 def _scales(parameter: str, name: str, t: QuantizedTensor) -> Iterator[Finding]:
-    """Scales that no quantizer makes of finite values."""
+    """Report scales with NaN or infinity."""
     bad = sum(int((~part.isfinite()).sum()) for part in t.scales if part.is_floating_point())
     if bad:
         count = sum(part.numel() for part in t.scales)
@@ -118,7 +118,7 @@ def _finite(parameter: str, name: str, x: Tensor) -> Iterator[Finding]:
 
 
 def _zeroed(parameter: str, m: Tensor, v: Tensor, kind: str, *, coded: bool) -> Iterator[Finding]:
-    """Second moments of 0 under other first moments, of which the true value cannot be 0."""
+    """Report second moments of 0 under other first moments; their true value cannot be 0."""
     if count := int(zero_points(m, v, torch.ones_like(v)).sum()):
         share = count / max(1, int((m != 0).sum()))
         why = "a map without 0, such as DE-0, avoids it" if coded else "its true values were lost"
@@ -150,10 +150,10 @@ def lint_file(
 ) -> list[Finding]:
     """Find problems of the optimizer states in a checkpoint.
 
-    What is found:
+    Checks:
 
-    - ``damaged``, ``scales`` (errors): codes and scales that do not fit their quantizer, by size,
-      range or because a scale is not finite,
+    - ``damaged``, ``scales`` (errors): codes and scales of a wrong size or range, and scales with
+      NaN or infinity,
     - ``nonfinite``, ``negative``, ``shape`` (errors): NaN and infinity, negative second moments,
       moments of different shapes,
     - ``zeroed`` (an error in float states, a warning in quantized ones): v is 0 where m
@@ -161,16 +161,15 @@ def lint_file(
       makes 0 of everything below 3e-8. The next update may be m / eps,
     - ``dead-rows`` (a warning): rows of a second moment that are all 0, with an all-zero first
       moment if there is one: no gradient has reached them,
-    - ``quantizer`` (a warning): a state that is quantized otherwise than the options of its group
-      say,
-    - ``no-zero`` (a warning): states that can be negative and whose quantizer does not keep zeros,
-      so that weights whose gradient is always 0 move,
-    - ``float16`` (a note): the share of second moments that saving in float16 would make 0.
+    - ``quantizer`` (a warning): a state with another quantizer than the options of its group say,
+    - ``no-zero`` (a warning): signed states under a quantizer without zero: weights whose gradient
+      is always 0 would move,
+    - ``float16`` (a note): the share of second moments below the range of float16.
 
     Args:
-        path: what `qmaps.capture.load` reads: a checkpoint of torch, qmaps, bitsandbytes or
+        path: as for `qmaps.capture.load`: a checkpoint of torch, qmaps, bitsandbytes or
             torchao, a folder of captures, or one captured file. It is read without executing code.
-        step: which step of a folder; the last if left out.
+        step: the step in a folder; the last if left out.
         names: parameter names for a checkpoint without them: a list in the optimizer's order, or a
             model; as for `qmaps.capture.load`.
 
@@ -227,7 +226,7 @@ def _captured(source: Path, step: int | None, names: Names) -> Iterator[Paramete
 
 
 def _saved(source: Path, names: Names) -> Iterator[Parameter]:
-    """The states of a checkpoint; those that are damaged are left out."""
+    """The states of a checkpoint; damaged ones are left out."""
     state_dicts = saved.state_dicts_in(saved.load_safely(source), source)
     slots = saved.slots_of(state_dicts, source)
     labels = saved.labels_of(slots, names, source)
@@ -253,7 +252,7 @@ def _saved(source: Path, names: Names) -> Iterator[Parameter]:
 
 
 def _tensors(state: Mapping[Any, Any]) -> dict[str, Lazy]:
-    """The states of a parameter, from which its shape is known; none if they are damaged."""
+    """The states of a parameter, for its shape; none if they are damaged."""
     try:
         return collect(decoded(state)).tensors
     except DAMAGE:
@@ -263,7 +262,7 @@ def _tensors(state: Mapping[Any, Any]) -> dict[str, Lazy]:
 def _read(
     layout: Format, state: Mapping[Any, Any], label: str
 ) -> tuple[dict[str, State], list[Finding]]:
-    """The states of a parameter, and those that cannot be read as findings."""
+    """The states of a parameter, and findings for the unreadable ones."""
     values = {name: value for name, value in state.items() if not _is_other(value)}
     try:
         return layout.named(layout.states(values, label), None), []
@@ -286,7 +285,7 @@ def _damaged(label: str, state: str, error: Exception) -> Finding:
 
 
 def _is_other(value: Any) -> bool:
-    """Return True for a number, a list, or a tensor of integers, which is no averaged state."""
+    """Return True for values without averages: a number, a list, or a tensor of integers."""
     if type(value) in (Tensor, torch.nn.Parameter):
         return not value.is_floating_point() and value.dtype != torch.uint8
     return value is None or isinstance(value, (bool, int, float, str, list, tuple))
@@ -298,7 +297,7 @@ def _other_quantizers(
     group: Mapping[str, Any],
     saved_states: Mapping[Any, Any],
 ) -> Iterator[Finding]:
-    """States that are quantized otherwise than their group says."""
+    """Report states with another quantizer than their group says."""
     quantized = {n: t for n, t in states.items() if isinstance(t, QuantizedTensor)}
     if not quantized or "state_quantizers" not in group:
         return
@@ -322,7 +321,7 @@ def _other_quantizers(
 
 
 def _without_zero(states: Mapping[str, State]) -> Iterator[tuple[str, str]]:
-    """States that can be negative and whose zeros decode to something else, and their specs."""
+    """Yield name and spec of signed states with zeros that decode to another value."""
     for name, t in states.items():
         q = t.quantizer if isinstance(t, QuantizedTensor) else None
         if q is not None and q.map.signed and not (q.map.counted or q.keeps_zero):
@@ -330,7 +329,7 @@ def _without_zero(states: Mapping[str, State]) -> Iterator[tuple[str, str]]:
 
 
 def _below_float16(states: Mapping[str, State]) -> tuple[int, int]:
-    """Number of second moments that float16 makes 0, and of all that are not 0."""
+    """Number of non-zero second moments below the range of float16, and of all."""
     v = states.get("exp_avg_sq")
     if not isinstance(v, Tensor):
         return 0, 0

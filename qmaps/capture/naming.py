@@ -1,9 +1,9 @@
-"""Names for the parameters of a checkpoint that only numbers them.
+"""Names for the numbered parameters of a checkpoint.
 
 An optimizer has its parameters in the model's order, or in two groups: those with weight decay and
 those without, each in the model's order. A group is identified by its place and its weight decay,
-and the group of a parameter by the rules in `RULES`. Parameters that the optimizer does not have,
-such as frozen ones, are left out. Names are accepted only if the shape of every state agrees, and
+and the group of a parameter by the rules in `RULES`. Parameters outside the optimizer, such as
+frozen ones, are left out. Names are accepted only if the shape of every state agrees, and
 no other names would agree too.
 """
 
@@ -33,7 +33,7 @@ class Known:
     Attributes:
         source: source of the parameters, for messages.
         shapes: shape of each parameter by its name; a tied parameter has its first name.
-        norms: names of the parameters that are in an ``nn.LayerNorm``, as far as known.
+        norms: names of the parameters of each ``nn.LayerNorm``, as far as known.
     """
 
     source: str
@@ -145,7 +145,7 @@ def fitted(model: Known, groups: Sequence[Group]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Part:
-    """Names in the model's order, and the shapes of the parameters that are some of them."""
+    """Names in the model's order, and the shapes of the parameters among them."""
 
     names: Sequence[str]
     wanted: Sequence[Shape | None]
@@ -216,10 +216,10 @@ CONFIG = "config.json"
 
 
 def described_by_config(folder: Path, held: Mapping[str, Shape], file: str) -> Known:
-    """Return the parameters of the model that ``config.json`` describes, in the model's order.
+    """Return the parameters of the model in ``config.json``, in the model's order.
 
     The model is made on the meta device, where it takes no memory, by a class of transformers. Code
-    that a checkpoint brings along is not run.
+    in a checkpoint is not run.
 
     Args:
         folder: the folder of ``config.json``.
@@ -327,11 +327,11 @@ def names_in_text(path: Path) -> list[str]:
 def by_place(place: Path, groups: Sequence[Group]) -> tuple[list[str], str]:
     """Return the name of each parameter in the optimizer's order, and where the names come from.
 
-    The files of safetensors and the indices of shards do not keep the model's order. It is that of
-    the model which ``config.json`` beside them describes; transformers makes it, without weights.
+    The files of safetensors and the indices of shards do not keep the model's order. transformers
+    makes the model from ``config.json`` beside them, without weights.
 
     Args:
-        place: a folder that holds a model, or a file of one.
+        place: the folder or a file of a model.
         groups: groups of the optimizer.
 
     Raises:

@@ -23,7 +23,7 @@ HOOKS = "_optimizer_step_post_hooks"
 
 
 def unwrapped(optimizer: Any) -> Any:
-    """Return the optimizer inside wrappers that have no hooks, such as that of accelerate."""
+    """Return the optimizer inside wrappers without hooks, such as accelerate's."""
     while (
         isinstance(optimizer, torch.optim.Optimizer)
         and not hasattr(optimizer, HOOKS)
@@ -59,7 +59,7 @@ def labelled(
 
 
 def no_match(parameters: Parameters, labels: Sequence[str]) -> BadValueError:
-    """Return the error for an argument `parameters` that matches no name."""
+    """Return the error for an argument `parameters` without a match."""
     listed = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
     return BadValueError(
         f"parameters={shown(parameters)} matches no parameter; the names are {listed}"
@@ -88,7 +88,7 @@ def members(value: Any) -> list[Any] | None:
 
 
 def predicate(argument: str, chosen: Parameters) -> Callable[[str], bool]:
-    """Return a function that returns True for chosen names."""
+    """Return a function of a name: True if it is chosen."""
     if chosen is None:
         return lambda _: True
     if callable(chosen):
@@ -137,12 +137,12 @@ def named(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
 class StepCount:
     """Counts the steps of an optimizer while it trains.
 
-    The counts in the states do not tell: a layer that begins to train later, or states that are
-    cleared, count from 1 again.
+    The counts in the states are no substitute: they begin anew in layers trained later and in
+    cleared states.
 
     Args:
         optimizer: the optimizer.
-        taken_before: returns the number of steps that led to the current states. It is called
+        taken_before: returns the number of steps before the current states. It is called
             here, unless `start` is given, and after each `load_state_dict` with states.
         start: number of steps taken so far.
     """
@@ -163,11 +163,11 @@ class StepCount:
 
     @property
     def taken(self) -> int:
-        """Number of steps, without those that were skipped; reading it waits for CUDA devices."""
+        """Number of steps without skipped ones; reading it waits for CUDA devices."""
         return self._calls - self._skipped()
 
     def add(self) -> None:
-        """Count a call of ``optimizer.step()`` that has just returned, without waiting."""
+        """Count a call of ``optimizer.step()`` after its return, without waiting."""
         # A GradScaler sets it for optimizers that skip steps themselves, such as fused ones.
         overflow = getattr(self._optimizer, "found_inf", None)
         if hasattr(self._optimizer, "skipped_steps") or overflow is None or not bool(overflow):
@@ -193,7 +193,7 @@ class StepCount:
 
 
 def state_counts(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, int]:
-    """Return ``state["step"]`` of each parameter that has one, by name.
+    """Return ``state["step"]`` by parameter name, where there is one.
 
     Args:
         optimizer: the optimizer.

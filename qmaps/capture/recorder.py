@@ -44,7 +44,7 @@ KIND = "capture"
 def claim(lock: FolderLock, info: snapshot.Info) -> Path:
     """Prepare a locked folder for snapshots such as `info`, and return it.
 
-    What an interrupted write left is removed, and the index brought up to date.
+    Remains of an interrupted write are removed, and the index is brought up to date.
 
     Args:
         lock: the lock of the folder.
@@ -85,9 +85,9 @@ def claim(lock: FolderLock, info: snapshot.Info) -> Path:
 
 
 def write_index(folder: Path, info: snapshot.Info) -> None:
-    """Write ``capture.json``: what the folder is a capture of, and its snapshots.
+    """Write ``capture.json``: optimizer, parameters, states and snapshots of the folder.
 
-    It is for people and scripts. qmaps itself goes by the snapshots, so that an interruption
+    It is for people and scripts. qmaps itself goes by the snapshots, so an interruption
     between a snapshot and its index does no harm.
     """
     names = [snapshot.path_of(folder, step).name for step in snapshot.steps_in(folder)]
@@ -139,7 +139,7 @@ class StateRecorder:
     """Writes the states of any ``torch.optim`` optimizer at chosen steps.
 
     The recorder adds a hook to ``optimizer.step()``. Each chosen step becomes one file,
-    ``out/step-00000250.safetensors``, that appears only when it is whole; ``out/capture.json``
+    ``out/step-00000250.safetensors``, which appears whole; ``out/capture.json``
     lists the files. While it writes, the recorder holds one tensor at a time on the CPU (in two
     copies if it is not contiguous), and nothing between steps.
 
@@ -158,27 +158,27 @@ class StateRecorder:
 
     Args:
         optimizer: any optimizer, also as accelerate's ``prepare`` returns it; quantized states of
-            qmaps are recorded as the float32 that they decode to.
+            qmaps are decoded to float32.
         out: the folder, created if need be.
-        every: record each step that this number divides; at least 1.
+        every: record each multiple of this step; at least 1.
         steps: record these steps instead: a collection, or a function of the step.
-        parameters: which parameters to record: names with wildcards (``"blocks.*.weight"``), or
+        parameters: parameters to record: names with wildcards (``"blocks.*.weight"``), or
             a function of the name; all if left out.
-        states: which states to record, by name with wildcards (``"exp_avg*"``); all if left out.
-        names: parameter names: a model, or pairs of name and parameter. If left out, those
-            that the optimizer was given, else ``group0.param3``.
+        states: states to record, by name with wildcards (``"exp_avg*"``); all if left out.
+        names: parameter names: a model, or pairs of name and parameter. If left out, those of the
+            optimizer's groups, else ``group0.param3``.
         max_bytes: stop recording, with one warning, before the snapshots and gradients in the
             folder exceed this many bytes. Training goes on: a full quota is no reason to lose a
             run.
         gradients: record also the gradients of this many steps after each snapshot, for
-            `qmaps.replay`: a number of steps, or `qmaps.capture.Gradients`, which also has a number
-            of bytes. They are taken after the step, as the optimizer got them, and each step
+            `qmaps.replay`: a number of steps, or `qmaps.capture.Gradients`, with a number of bytes
+            as well. They are taken after the step, as the optimizer got them, and each step
             becomes one file, ``out/gradients-00000251.safetensors``.
         start: number of steps taken so far; see above if it is left out.
 
     Raises:
-        OutputError: `out` cannot be written, holds states of another optimizer or of parameters
-            that this one does not have, or is being written by another recorder; or, while
+        OutputError: `out` cannot be written, holds states of another optimizer or of other
+            parameters, or is being written by another recorder; or, while
             training, the disk is full.
         BadValueError, BadTypeError: an argument is not allowed, or no parameter matches.
 
@@ -262,7 +262,7 @@ class StateRecorder:
         Returns:
             The file, or None if nothing was written. Nothing is written, with a warning the first
             time, if there is no state to record, `max_bytes` would be exceeded, or this is a child
-            process forked from the one that made the recorder.
+            process forked from the recorder's.
         """
         if self._lock.inherited:
             self._tell(
@@ -321,7 +321,7 @@ class StateRecorder:
             self.record()
 
     def _record_gradients(self, writer: GradientWriter, step: int) -> None:
-        """Write the gradients of the step that was just taken."""
+        """Write the gradients of the last step."""
         entries, sources, skipped = writer.prepare(
             (name, parameter.grad)
             for name, parameter, _ in labelled(self.optimizer, self._names)
@@ -411,7 +411,7 @@ class StateRecorder:
 def _due(
     steps: Collection[int] | Callable[[int], bool] | None, every: int
 ) -> Callable[[int], bool]:
-    """Return a function that returns True for the steps to record."""
+    """Return a function of a step: True if it is to be recorded."""
     if steps is None:
         return lambda step: step % every == 0
     if callable(steps):

@@ -13,7 +13,7 @@ BLOCK = 2048
 
 
 def unit(shape: Sequence[int]) -> int:
-    """Return the number of consecutive rows that a sample takes together.
+    """Return the number of consecutive rows in a unit of a sample.
 
     A row is an index of the first dimension. If it starts at a multiple of it, a unit holds whole
     blocks of 2048 elements of the flattened tensor. Where that would take more than half of the
@@ -94,7 +94,7 @@ def nbytes(
     itemsizes: Mapping[str, int],
     rows: Mapping[str, Tensor | None],
 ) -> int:
-    """Return the bytes that samples and the indices of their rows take."""
+    """Return the bytes of samples and of the indices of their rows."""
     total = 0
     for name, shape in shapes.items():
         chosen = rows[name]

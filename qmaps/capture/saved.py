@@ -110,7 +110,7 @@ def convert(
     Checkpoints of several steps of one training may go to one folder.
 
     Args:
-        checkpoint: a file that ``torch.save`` wrote, or the folder of a checkpoint, as for
+        checkpoint: a file of ``torch.save``, or the folder of a checkpoint, as for
             `qmaps.capture.load`.
         out: the folder, created if need be.
         names: parameter names, where the checkpoint has none, as for `load`.
@@ -248,7 +248,7 @@ def _parameters(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
 
 
 def _source(names: Names) -> str:
-    """Return the source of `names`, if that is not a model's file."""
+    """Return the source of `names` other than a model's file."""
     if names is None:
         return "the checkpoint"
     return Path(names).name if isinstance(names, (str, os.PathLike)) else "a list"

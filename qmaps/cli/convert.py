@@ -141,7 +141,7 @@ def _wanted_states(values: list[str] | None) -> str | dict[str, str | None] | No
 
 
 def _print_updates(updates: Sequence[UpdateRow], top: int) -> None:
-    """Print the errors that a conversion added to Adam's updates."""
+    """Print the errors of a conversion in Adam's updates."""
     rows = sorted(updates, key=lambda row: row.max_abs_error, reverse=True)
     if rows:
         print_table(

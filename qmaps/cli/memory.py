@@ -57,7 +57,7 @@ def memory(
 
 
 def _model(name: str) -> Any:
-    """The model of a workload, or of an importable function that needs no arguments."""
+    """The model of a workload, or of an importable function without arguments."""
     import importlib
 
     from qmaps.lab import workloads

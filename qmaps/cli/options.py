@@ -1,4 +1,4 @@
-"""Options that several commands have, and the objects that their values stand for."""
+"""Options of several commands, and the objects of their values."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def refuse_given(context: typer.Context, names: Iterable[str], why: str) -> None
     Args:
         context: the command's context.
         names: names of its parameters.
-        why: what the error says after the option and its value.
+        why: text of the error after the option and its value.
     """
     for name in names:
         source = context.get_parameter_source(name)
@@ -132,7 +132,7 @@ def recorded(
 
 
 def print_source(states: CapturedStates) -> None:
-    """Print what a reader should know of a checkpoint before anything that is made of it."""
+    """Print remarks on a checkpoint's names and quantized states."""
     if states.naming.startswith("numbers"):
         print_lines(f"parameter names: {states.naming}; --names gives them")
     if coded := states.quantized():

@@ -95,7 +95,7 @@ def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
 
 
 def _console(**options: Any) -> Console:
-    """Return a console that is wide enough for text, even if ``COLUMNS`` is 0."""
+    """Return a console wide enough for text, even if ``COLUMNS`` is 0."""
     console = Console(**options)
     if console.width < NARROWEST:
         console.width = WIDTH
@@ -177,7 +177,7 @@ class Table:
     """A table of texts.
 
     Attributes:
-        title: what stands above it.
+        title: text above it.
         header: title of each column.
         rows: the cells of each row.
     """
@@ -196,7 +196,7 @@ class Table:
 
 
 def label(row: Mapping[str, Any]) -> str:
-    """A pair of quantizers with the preset that it is, and whether it only serves to compare."""
+    """A pair of quantizers with its preset, and a mark if it only serves to compare."""
     preset = f" ({row['preset']})" * bool(row.get("preset"))
     return f"{row['quantizer']}{preset}{' (diagnostic)' * bool(row.get('diagnostic'))}"
 
@@ -215,8 +215,8 @@ def by_width(
         frame: rows of quantizers with `bits_per_element`, each width's rows in their order.
         header: title of each column.
         cells: the cells of a row.
-        before: what the titles begin with.
-        top: most rows of a width, beside those whose `on_front` is True; None for all.
+        before: beginning of the titles.
+        top: most rows of a width, beside those on the front; None for all.
     """
     import numpy as np
 
@@ -244,14 +244,14 @@ def write_markdown(
     tables: Iterable[Table],
     notes: Iterable[str] = (),
 ) -> None:
-    """Write tables to a Markdown file, with the versions and the command that made them.
+    """Write tables to a Markdown file, with the versions and the command.
 
     Args:
         path: the file; an existing one is replaced.
         title: its heading.
-        facts: what the tables are of, in a few words each.
+        facts: subjects of the tables, in a few words each.
         tables: the tables.
-        notes: lines that explain the tables.
+        notes: explanations of the tables.
 
     Raises:
         OutputError: the file cannot be written.
@@ -267,10 +267,10 @@ def write_markdown(
 
 
 def provenance(states: CapturedStates, parameters: int) -> list[str]:
-    """Describe the states that a table was made from.
+    """Describe the states of a table.
 
     Args:
         states: the states.
-        parameters: number of their parameters that the table is of.
+        parameters: number of their parameters in the table.
     """
     return [f"states of {states.source}", f"step {states.step}", f"{parameters} parameters"]

@@ -1,4 +1,4 @@
-"""Declaring a figure, and the pictures that the laboratory makes with it."""
+"""Declaring a figure, and its pictures in the laboratory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Picture:
         title: its heading in the report.
         caption: the text below it in the report.
         place: the report shows pictures in ascending order of `place`, then of their names.
-        frame: the frame that it shows: the name of a file in ``frames/``, ``sweep``, or
+        frame: its frame: the name of a file in ``frames/``, ``sweep``, or
             ``pareto_exp_avg`` and ``pareto_exp_avg_sq``; its own name if left out.
     """
 
@@ -51,7 +51,7 @@ def figure(
     The function then runs in the shared style, with texts made literal.
 
     Args:
-        *pictures: pictures that the laboratory draws with it; left out if it has no frame for
+        *pictures: pictures in the laboratory; left out if it has no frame for
             it.
         file: where a run folder has its frame, such as ``replay/summary.parquet``, for a figure
             without pictures.
@@ -73,5 +73,5 @@ def figure(
 
 
 def pictures() -> list[tuple[Picture, Callable[..., Figure]]]:
-    """Every picture of the laboratory, in the report's order, and the figure that draws it."""
+    """Every picture of the laboratory, in the report's order, and its figure."""
     return sorted(_PICTURES.values(), key=lambda entry: (entry[0].place, entry[0].name))

@@ -1,4 +1,4 @@
-"""Panels side by side whose rows are pairs of quantizers, with one point for each measure."""
+"""Panels side by side with a row for each pair of quantizers, and a point for each measure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def panels(frame: pd.DataFrame, count: int) -> tuple[Figure, list[Axes]]:
     """A figure with `count` panels in a row, a line of each for every row of `frame`.
 
     Args:
-        frame: rows with the column `quantizer`, which names them from the top.
+        frame: rows with the column `quantizer`, their names from the top.
         count: number of panels.
     """
     figure = new(2.6 * count, 0.24 * len(frame) + 1.7)
@@ -44,7 +44,7 @@ def of_moments(axis: Axes, frame: pd.DataFrame, measure: str, factor: float = 1)
 
 
 def name_gain(axis: Axes, label: str) -> None:
-    """Ticks and limits of gains that are clipped to 0 and 1.5."""
+    """Ticks and limits of gains clipped to 0 and 1.5."""
     axis.set_xticks([0, 0.5, 1, 1.5], ["≤0", "0.5", "1", "≥1.5"])
     axis.set_xlim(-0.06, 1.56)
     axis.set_xlabel(label)

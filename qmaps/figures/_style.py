@@ -42,7 +42,7 @@ def as_text(value: Any) -> Any:
 
 
 def literal(text: str) -> str:
-    r"""Escape a text so that matplotlib shows it as it is: no mathematics, and on one line.
+    r"""Escape a text for matplotlib to show it as it is: no mathematics, and on one line.
 
     A text of more than 120 characters loses its middle.
 
@@ -61,7 +61,7 @@ def _holds_text(column: pd.Series) -> bool:
 
 
 def _column(column: pd.Series) -> pd.Series:
-    """The column with its texts literal; long ones that would come out the same get numbers."""
+    """The column with its texts literal; long ones get numbers where they would be equal."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return column.cat.rename_categories(_names(column.cat.categories))
     return column.map(_names(column.unique()), na_action="ignore")
@@ -132,7 +132,7 @@ def style() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Decorate a drawing function so that it runs in `style`, its texts made literal first."""
+    """Decorate a drawing function to run in `style`, its texts made literal first."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -145,11 +145,11 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def require(frame: pd.DataFrame, columns: Iterable[str], figure: str) -> None:
-    """Check that a frame has rows, and the columns that a figure needs.
+    """Check the rows and columns of a frame for a figure.
 
     Args:
         frame: the frame to check.
-        columns: names of the columns that must be there; others may be there too.
+        columns: names of the required columns; others may be there too.
         figure: name of the figure, for the error message.
 
     Raises:
@@ -166,7 +166,7 @@ def require(frame: pd.DataFrame, columns: Iterable[str], figure: str) -> None:
 
 
 def new(width: float, height: float) -> Figure:
-    """Return an empty figure of that size in inches, which pyplot does not manage."""
+    """Return an empty figure of a size in inches, unknown to pyplot."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -225,7 +225,7 @@ def hide_unused(grid: list[list[Axes]], used: int) -> None:
 
 
 def extent(low: bool, high: bool) -> str:
-    """The ends of a colour bar that get an arrow, because values lie beyond them."""
+    """The ends of a colour bar with an arrow, as values lie beyond them."""
     return {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
         (low, high), "neither"
     )

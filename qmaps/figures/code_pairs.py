@@ -61,16 +61,15 @@ def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs"
     With a good pair of quantizers, regions of high use and regions of high error do not overlap.
     There is one row per pair of quantizers and one column per quantity. Colours are logarithmic
     and shared in a column. They span the values of all cells but each quantizer's extreme ones.
-    Pairs of codes that do not occur are light grey. Axes count codes; ticks give the values that
-    a few codes stand for.
+    Unused pairs of codes are light grey. Axes count codes; ticks give the values of a few codes.
 
     Args:
         frame: of `qmaps.analyze.code_pairs`: `quantizer` (``first + second``), `code_first`,
             `code_second`, `value_first`, `value_second` (codebook values), `size_first`,
             `size_second` (codebook sizes), `use` (share of all elements), `mean_abs_error` (of
-            u = m / (sqrt(v) + eps)), `mean_rel_error` (fraction; may be NaN). One row per pair
-            of codes that occurs.
-        quantities: which of "use", "abs" and "rel", in the order of the panels.
+            u = m / (sqrt(v) + eps)), `mean_rel_error` (fraction; may be NaN). One row per pair of
+            codes in use.
+        quantities: some of "use", "abs" and "rel", in the order of the panels.
 
     Raises:
         BadValueError: columns or rows are missing, or a quantity is unknown.
@@ -145,7 +144,7 @@ def _edges(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _matrix(rows: pd.DataFrame, name: str) -> np.ma.MaskedArray:
-    """The quantity by (second code, first code); pairs that do not occur are masked."""
+    """The quantity by (second code, first code); unused pairs are masked."""
     shape = int(rows["size_second"].iloc[0]), int(rows["size_first"].iloc[0])
     values = np.full(shape, np.nan)
     values[rows["code_second"].to_numpy(), rows["code_first"].to_numpy()] = rows[name].to_numpy()
@@ -153,7 +152,7 @@ def _matrix(rows: pd.DataFrame, name: str) -> np.ma.MaskedArray:
 
 
 def _label(axis: Axes, rows: pd.DataFrame) -> None:
-    """Tick a few codes by the values that they stand for."""
+    """Tick a few codes by their values."""
     axis.grid(visible=False)
     for which, setter in (("first", axis.set_xticks), ("second", axis.set_yticks)):
         values = rows.drop_duplicates(f"code_{which}").set_index(f"code_{which}")[f"value_{which}"]

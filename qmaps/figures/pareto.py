@@ -1,4 +1,4 @@
-"""Error against storage, with labels that cover neither one another nor the points."""
+"""Error against storage, with labels beside the points."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def place(
     this function last, as it needs the final layout.
 
     Args:
-        figure: the figure that holds `axis`.
+        figure: the figure of `axis`.
         axis: the axes to write into.
-        points: the points that the labels name, as (x, y) in data coordinates.
+        points: the points of the labels, as (x, y) in data coordinates.
         texts: the labels, one for each point.
-        avoid: points, in data coordinates, that labels should not cover.
-        lines: polylines, in data coordinates, that labels should not cross; crossing one counts
+        avoid: points, in data coordinates, for labels to avoid.
+        lines: polylines, in data coordinates, for labels not to cross; crossing one counts
             less than covering a point.
     """
     figure.draw_without_rendering()  # fixes the layout, and with it positions in pixels
@@ -89,7 +89,7 @@ def place(
 
 
 def _boxes(anchor: NDArray[np.float64], size: tuple[float, float], pixels: float) -> Iterator[Bbox]:
-    """Boxes of that size around `anchor`, the preferred ones first."""
+    """Boxes of a size around `anchor`, the preferred ones first."""
     width, height = size
     for distance in DISTANCES:
         for angle in ANGLES:
@@ -112,7 +112,7 @@ def _inside(points: NDArray[np.float64], box: Bbox) -> int:
 
 
 def _sampled(lines: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Points along polylines, dense enough that no label slips between two."""
+    """Points along polylines, too dense for a label between two."""
     points = [np.empty((0, 2))]
     for line in lines:
         for start, end in pairwise(line):
@@ -166,7 +166,7 @@ def pareto(frame: pd.DataFrame) -> Figure:
     Raises:
         BadValueError: columns or rows are missing.
 
-    Source: not from a paper; it shows which quantizer to choose for how many bits.
+    Source: not from a paper; it shows the best quantizer for a number of bits.
     """
     require(frame, COLUMNS, "pareto")
     figure = new(10.5, 6.6)

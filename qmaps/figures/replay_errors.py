@@ -19,7 +19,7 @@ def replay_errors(frame: pd.DataFrame) -> Figure:
 
     Pairs stand in the frame's order, from the top. The panels show the bias and the noise relative
     to the exact state, and the accumulated error by that of one rounding (amplification; 1 where
-    errors do not add up). What is no finite number is left out: a moment in 32 bits has no error to
+    errors do not add up). Non-finite values are left out: a moment in 32 bits has no error to
     amplify.
 
     Args:

@@ -20,7 +20,7 @@ def replay_states(frame: pd.DataFrame) -> Figure:
     Pairs stand in the frame's order, from the top. The panels show the part of the exact state that
     the quantized one has (gain; exact is 1), the mean age in steps of the gradients that it
     averages (lag), and the share of codes that changed though the state moved by less than half a
-    gap. Gains below 0 and above 1.5 stand at the edge. What is no finite number is left out.
+    gap. Gains below 0 and above 1.5 stand at the edge. Non-finite values are left out.
 
     Args:
         frame: a frame of `qmaps.replay.summarize`, or rows of one parameter of `qmaps.replay.run`:

@@ -26,7 +26,7 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 160) -> Non
 
     Args:
         figure: the figure to write.
-        path: the file, which ends in ``.png``, ``.svg`` or ``.pdf``; an existing one is replaced.
+        path: the file, ending in ``.png``, ``.svg`` or ``.pdf``; an existing one is replaced.
         dpi: pixels per inch of a PNG, and of the heatmaps inside an SVG or a PDF; above 0.
 
     Raises:

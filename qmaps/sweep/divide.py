@@ -49,15 +49,15 @@ def divided(
     in_parts: bool = True,
     share: float | None = None,
 ) -> list[Range | None]:
-    """The parts of the specs that items of one parameter measure.
+    """Divide the specs of one parameter among items.
 
     Args:
         parameter: its name.
         shapes: the shape of each of its states.
-        specs: what is measured, singles first. A part has as many as the others, or one less.
-        memory: bytes that one item may use; None sets no limit.
+        specs: the specs, singles first. A part has as many as the others, or one less.
+        memory: limit of bytes for one item; None sets no limit.
         in_parts: whether rows of the states can be read without the whole.
-        share: share of the parameter that is measured; None for all of it.
+        share: measured share of the parameter; None for all of it.
 
     Returns:
         Numbers of the first spec and of the one after the last; [None] where one item measures all.
@@ -127,7 +127,7 @@ def _bytes(shapes: Mapping[str, tuple[int, ...]], specs: Specs, sampled: int | N
 
 
 def _temporary(q: Quantizer, numel: int) -> int:
-    """Bytes that measuring a quantizer needs beside `BASE`."""
+    """Bytes for measuring a quantizer beside `BASE`."""
     if isinstance(q.map, FittedMap):
         return max(SLOW * min(numel, FIT) if q.map.weighted else 0, QUANTILES * numel)
     return SLOW * numel if q.map.bits > WIDEST else 0

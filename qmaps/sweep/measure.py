@@ -36,7 +36,7 @@ Place = tuple[str, Quantizer | None]
 
 
 def places(pair: Pair) -> tuple[Place, Place]:
-    """The moments that the quantizers of a pair are for."""
+    """The moments of a pair, each with its quantizer."""
     return ("exp_avg", pair.first), ("exp_avg_sq", pair.second)
 
 
@@ -56,11 +56,11 @@ def rows(
     """Yield the rows of one parameter; every quantizer encodes a state once.
 
     Args:
-        states: the states that hold the parameter.
+        states: captured states with the parameter.
         parameter: its name.
-        names: its states that are measured.
+        names: its states to measure.
         specs: quantizers to measure alone, and pairs for parameters with `MOMENTS`.
-        earlier: specs whose rows exist already; what they say of states is not repeated.
+        earlier: specs measured already; their rows of states are not repeated.
 
     Returns:
         An iterator over rows as `qmaps.sweep.run` has them.
@@ -97,7 +97,7 @@ def _measured(
 
     Args:
         tensors: the states by name.
-        wanted: the quantizers whose errors are measured on each.
+        wanted: the quantizers to measure on each.
         pairs: pairs of quantizers; if there are any, both moments are among the states.
         eps: Adam's eps.
     """
@@ -134,7 +134,7 @@ def _measured(
 def about(
     states: CapturedStates, parameter: str, state: str, shape: tuple[int, ...]
 ) -> dict[str, Any]:
-    """The columns of a row that say what it is of."""
+    """The columns of a row that identify its state."""
     return {
         "step": states.step,
         "parameter": parameter,
@@ -192,7 +192,7 @@ def fitted(
 
 
 def _fit(quantizers: Sequence[Quantizer], normalizer: Normalizer, x: Tensor) -> list[Quantizer]:
-    """Fit maps to a tensor; those that need much memory to pieces of a large one."""
+    """Fit maps to a tensor; Lloyd-Max maps, which take much memory, to pieces of a large one."""
     heavy = [q for q in quantizers if isinstance(q.map, FittedMap) and q.map.weighted]
     if x.numel() <= FIT or not heavy:
         return fit_each(quantizers, x)

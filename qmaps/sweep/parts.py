@@ -50,7 +50,7 @@ class Parts:
         check_same(self.folder, items[0].sweep)
 
     def kept(self, number: int) -> pd.DataFrame | None:
-        """The rows that an earlier call measured; None if there are none, or damaged ones."""
+        """The rows of an earlier call; None if there are none, or damaged ones."""
         return read_part(self.folder, number)
 
     def write(self, number: int, frame: pd.DataFrame) -> None:
@@ -113,7 +113,7 @@ def record(folder: Path, parameter: str) -> dict[str, Any]:
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """The shard that ``"3/64"`` names: the third of 64.
+    """Parse a shard such as ``"3/64"``, the third of 64.
 
     Raises:
         BadValueError: `text` is not two whole numbers, or the first is not from 1 to the second.
@@ -131,11 +131,11 @@ def shard_of(items: Sequence[Item], shard: tuple[int, int]) -> list[Item]:
     """The items of one shard, in their order.
 
     The item with the most work goes to the shard with the least so far, then the next, so shards
-    are of similar size, and every process that divides the same sweep divides it in the same way.
+    are of similar size, and every process divides the same sweep in the same way.
 
     Args:
         items: all items of the sweep.
-        shard: which one, from 1 on, and how many there are.
+        shard: number of the shard, from 1 on, and number of all.
 
     Raises:
         BadValueError: there is no such shard.
@@ -156,7 +156,7 @@ def joined(frames: Sequence[pd.DataFrame], states: Sequence[Sequence[str]]) -> p
     """The rows of all items: by parameter, then by state with updates last, then by item.
 
     Args:
-        frames: the rows of each item, in the order of the items, of which there is at least one.
+        frames: the rows of each item, in the order of the items; at least one.
         states: names of the states of each item.
     """
     # A column without a text in one frame has another dtype there.
@@ -179,10 +179,10 @@ def merge(
     *,
     out: str | os.PathLike[str],
 ) -> pd.DataFrame:
-    """Put the parts of a sweep together that several processes measured.
+    """Join the parts of a sweep from several processes.
 
     Args:
-        folders: folders that `qmaps.sweep.run` wrote with ``shard=``, or one; shards may share a
+        folders: folders of `qmaps.sweep.run` with ``shard=``, or one; shards may share a
             folder.
         out: the folder for ``sweep.parquet``; it may be one of `folders`.
 

@@ -1,4 +1,4 @@
-"""The items of a sweep: what can be measured by itself, by any process that can read the states."""
+"""The items of a sweep, each to be measured by any process that can read the states."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ UNITS = {"MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}
 
 
 def parse_share(sample: float | str) -> float:
-    """The share of each tensor that is measured.
+    """Parse the share of each tensor to measure.
 
     Args:
         sample: a number, or a text such as ``1%`` or ``0.01``. A text above 0.5 needs a percent
             sign, for ``1`` could mean all or a hundredth.
 
     Raises:
-        BadValueError: it is not above 0 and at most 1, or a text that is no share.
+        BadValueError: it is not above 0 and at most 1, or not a share.
         BadTypeError: it is neither a number nor a text.
 
     >>> parse_share("1%"), parse_share("0.01"), parse_share(1)
@@ -112,13 +112,13 @@ def parse_share(sample: float | str) -> float:
 
 
 def parse_bytes(memory: int | str | None) -> int | None:
-    """The bytes that a worker may use, or None for no limit.
+    """Parse the limit of bytes for a worker; None for no limit.
 
     Args:
         memory: a number, None, or a text such as ``2GiB``, ``500MB``, or ``none``.
 
     Raises:
-        BadValueError: it is not above 0, or a text that names no bytes.
+        BadValueError: it is not above 0, or not a number of bytes.
         BadTypeError: it is none of these.
 
     >>> parse_bytes("2GiB"), parse_bytes("none")
@@ -141,7 +141,7 @@ def parse_bytes(memory: int | str | None) -> int | None:
 
 
 def digest_of(states: CapturedStates) -> str:
-    """A digest of what the states hold.
+    """A digest of the states.
 
     A snapshot has checksums of its tensors, and a file of ``torch.save`` the CRC-32 of each
     record, so their digest is one of these. All other states are read.
@@ -150,7 +150,7 @@ def digest_of(states: CapturedStates) -> str:
         states: states from anywhere.
 
     Raises:
-        CaptureError: states that had to be read hold NaN or infinity, or cannot be read.
+        CaptureError: states cannot be read, or hold NaN or infinity.
     """
     source = Path(states.source)
     if source.is_file():
@@ -179,14 +179,14 @@ class Item:
         source: the file or folder of the states; empty for states in memory.
         position: the parameter's place among those of the source.
         parameter: its name.
-        states: names of the states that are measured.
+        states: names of the measured states.
         numel: number of elements of the largest of them.
-        singles: quantizers that the sweep measures alone.
-        pairs: quantizers of both moments that it measures.
-        part: of a parameter that is divided, which of the specs, singles first, the item measures:
+        singles: quantizers of the sweep to measure alone.
+        pairs: quantizers of both moments.
+        part: of a divided parameter, the specs of this item, singles first:
             from the first number on, up to and without the second. None for all of them.
-        sweep: digest of the sweep that the item is of; empty where nothing is written.
-        sample: the share of the parameter that is measured; None for all of it.
+        sweep: digest of the sweep; empty where nothing is written.
+        sample: the measured share of the parameter; None for all of it.
     """
 
     number: int
@@ -203,12 +203,12 @@ class Item:
 
     @property
     def digest(self) -> str:
-        """A SHA-256 that tells the item from those of other sweeps and from others of its own."""
+        """A SHA-256 that identifies the item among those of all sweeps."""
         return hashlib.sha256(f"{self.sweep}:{self.number}".encode()).hexdigest()
 
     @property
     def work(self) -> int:
-        """Elements times specs that are measured, by which items are compared."""
+        """Elements times specs, for comparing items."""
         begin, end = self.part or (0, len(self.singles) + len(self.pairs))
         return self.numel * max(1, end - begin)
 
@@ -238,7 +238,7 @@ class Item:
         return pd.DataFrame([{**row, "parameter": self.parameter} for row in measured])
 
     def _specs(self) -> tuple[Specs, Specs]:
-        """The specs that this item measures, and those of earlier items of the parameter."""
+        """The specs of this item, and those of earlier items of the parameter."""
         count = len(self.singles)
         begin, end = self.part or (0, count + len(self.pairs))
         return (
@@ -256,7 +256,7 @@ def plan(
     sample: float | str | None = None,
     memory: int | str | None = MEMORY,
 ) -> list[Item]:
-    """Divide a sweep into items that any process can measure by itself.
+    """Divide a sweep into items for any process.
 
     The items depend on the arguments alone. The specs of a large parameter are divided among
     several items (`qmaps.sweep.divide`). The rows of `qmaps.sweep.run` are those of
@@ -302,7 +302,7 @@ def items_of(
     sample: float | str | None,
     memory: int | str | None,
 ) -> list[Item]:
-    """The items of `plan` without the digest of the sweep, for which states may have to be read."""
+    """The items of `plan` without the digest of the sweep, so no state is read."""
     share = None if sample is None else parse_share(sample)
     limit = parse_bytes(memory)
     singles, pairs = _parse(specs, codebooks)
@@ -331,7 +331,7 @@ def items_of(
 
 
 def identified(items: list[Item], states: CapturedStates, min_quantized_size: int) -> list[Item]:
-    """The items with the digest of their sweep: specs, sizes, and what the states hold."""
+    """The items with the digest of their sweep: specs, sizes and contents of the states."""
     identity = {
         "specs": specs_of(items),
         "step": states.step,
@@ -358,7 +358,7 @@ def identified(items: list[Item], states: CapturedStates, min_quantized_size: in
 
 
 def specs_of(items: list[Item]) -> list[str]:
-    """The specs of a sweep, of which there is at least one item."""
+    """The specs of a sweep with at least one item."""
     return [str(q) for q in (*items[0].singles, *items[0].pairs)]
 
 
@@ -378,7 +378,7 @@ def _parse(
 
 
 def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, tuple[str, ...]]:
-    """State names of each parameter that is large enough."""
+    """State names of each large enough parameter."""
     chosen = {}
     for parameter in states.parameters():
         names = tuple(
@@ -397,7 +397,7 @@ def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, tu
 
 
 def _require_adam(by_parameter: dict[str, tuple[str, ...]], states: CapturedStates) -> None:
-    """Raise if no parameter that is large enough has both moments."""
+    """Raise if no large enough parameter has both moments."""
     if not any(set(names) >= MOMENTS for names in by_parameter.values()):
         next(states.adam_pairs())  # raises an error that lists the states if no parameter has both
         raise CaptureError(

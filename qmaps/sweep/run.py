@@ -22,10 +22,10 @@ from qmaps.sweep.plan import Item, Spec, identified, items_of
 
 
 class Meter:
-    """Counts the work that was done, and tells it in elements measured with all specs.
+    """Counts the work done, in elements measured with all specs.
 
     Args:
-        items: the items that are to be measured.
+        items: the items to measure.
         clock: gives seconds.
     """
 
@@ -37,7 +37,7 @@ class Meter:
         self._done = 0
 
     def add(self, item: Item) -> None:
-        """Count an item that was measured."""
+        """Count a measured item."""
         self._done += item.work
 
     def note(self, item: Item) -> str:

@@ -43,17 +43,16 @@ def sampled_rows(
 
     The states are read twice, a slab at a time: for their signs, and for the largest units and the
     scales of the whole tensor. Then the chosen rows are read. Means and quantiles are estimates for
-    the whole tensor; each mean has an interval. Maxima and what is known of codes are of the
-    sample.
+    the whole tensor; each mean has an interval. Maxima and measures of codes are of the sample.
 
     Args:
-        states: the states that hold the parameter.
+        states: captured states with the parameter.
         parameter: its name.
-        names: its states that are measured.
+        names: its states to measure.
         share: share of the units.
         every: all quantizers and pairs of the sweep, which decide the units.
-        specs: those that are measured here.
-        earlier: those whose rows exist already; what they say of states is not repeated.
+        specs: those to measure here.
+        earlier: those measured already; their rows of states are not repeated.
 
     Raises:
         BadValueError: a quantizer has a low-rank part, a normalizer does not say what its scales
@@ -100,7 +99,7 @@ def sampled_rows(
 
 
 def refuse_factors(quantizers: Iterable[Quantizer]) -> None:
-    """Raise where a quantizer needs whole matrices, of which only rows are measured."""
+    """Raise if a quantizer needs whole matrices; only rows are measured."""
     for q in quantizers:
         if q.low_rank is not None:
             raise BadValueError(
@@ -117,7 +116,7 @@ class Sample:
         x: the rows.
         scales: their scales under each normalizer, as it computes them from the whole state.
         mean_square: mean of the squares of the whole state.
-        frozen: quantizers with fitted maps, with the codebooks that were fitted.
+        frozen: quantizers with fitted maps, with their codebooks.
     """
 
     x: Tensor
@@ -227,8 +226,8 @@ def mean(name: str, values: Tensor, weights: Tensor, chosen: Units) -> dict[str,
 
     Args:
         name: name of the metric.
-        values: what is summed, float64, of the chosen rows.
-        weights: what is counted, likewise.
+        values: summands, float64, of the chosen rows.
+        weights: counts, likewise.
         chosen: the units.
 
     Returns:
@@ -249,12 +248,12 @@ def mean(name: str, values: Tensor, weights: Tensor, chosen: Units) -> dict[str,
 
 
 def quantiles(kind: str, values: Tensor, counted: Tensor, chosen: Units) -> dict[str, float]:
-    """Nearest-rank quantiles and the maximum of the elements that count, weighted by unit.
+    """Nearest-rank quantiles and the maximum of the counted elements, weighted by unit.
 
     Args:
         kind: ``abs`` or ``rel``.
         values: errors of the chosen rows, float64.
-        counted: bool of the same shape, which of them count.
+        counted: bool of the same shape, True for elements that count.
         chosen: the units.
     """
     weights = np.repeat(chosen.weights, chosen.size)[: values.numel()][counted.reshape(-1).numpy()]

@@ -1,4 +1,4 @@
-"""Units of whole rows and whole blocks, some of which a sampled sweep measures.
+"""Units of whole rows and whole blocks for a sampled sweep.
 
 A unit is the smallest number of consecutive rows that is a whole number of blocks of every
 normalizer in the sweep; in a tensor of one dimension a row is one element. The given share of the
@@ -44,13 +44,13 @@ SAMPLE = 2**20
 
 @dataclass(frozen=True)
 class Units:
-    """The units of one tensor that are measured.
+    """The measured units of one tensor.
 
     Attributes:
         size: elements of a unit; the last of the tensor may have fewer.
         count: number of units in the tensor.
-        chosen: numbers of the units that are measured, ascending.
-        certain: bool, which of them are there for their size.
+        chosen: numbers of the measured units, ascending.
+        certain: bool, True for units chosen by their size.
         rows: indices of their rows, ascending; int64.
     """
 
@@ -62,7 +62,7 @@ class Units:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Number of units of the tensor that each chosen one stands for."""
+        """Number of units of the tensor represented by each chosen one."""
         drawn = int((~self.certain).sum())
         return np.where(self.certain, 1.0, (self.count - self.certain.sum()) / drawn)
 
@@ -72,10 +72,10 @@ def share_of_large(shape: Sequence[int], quantizers: Iterable[Quantizer]) -> flo
 
     Args:
         shape: the tensor's shape.
-        quantizers: all that the sweep measures on it.
+        quantizers: all quantizers of the sweep for it.
 
     Returns:
-        None to measure all of it: a tensor that is not larger than `LARGEST`, and one of which a
+        None to measure all of it: a tensor of at most `LARGEST` elements, or one of which a
         quantizer needs the whole.
     """
     numel = math.prod(shape)
@@ -92,7 +92,7 @@ def unit_of(shape: Sequence[int], normalizers: Iterable[Normalizer]) -> int:
 
     Args:
         shape: the tensor's shape, of at least one dimension.
-        normalizers: those of all quantizers that the sweep measures on it.
+        normalizers: those of all quantizers of the sweep for it.
 
     Raises:
         BadValueError: a normalizer does not say what its scales span.
@@ -110,7 +110,7 @@ def unit_of(shape: Sequence[int], normalizers: Iterable[Normalizer]) -> int:
 
 
 def count_of(numel: int, size: int, share: float) -> int | None:
-    """Number of units of a tensor that are measured; None if that is all of them."""
+    """Number of measured units of a tensor; None for all of them."""
     count = -(-numel // size)
     wanted = max(LEAST, math.ceil(share * count))
     return None if wanted >= count else wanted
@@ -178,7 +178,7 @@ class Signs:
 
 @dataclass(frozen=True)
 class Slabs:
-    """A state that is read in slabs: consecutive rows that are whole units.
+    """A state read in slabs: consecutive rows of whole units.
 
     Attributes:
         shape: its shape, of at least one dimension.
@@ -190,7 +190,7 @@ class Slabs:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Slabs:
-        """A tensor that is in memory."""
+        """A tensor in memory."""
         return cls(tuple(tensor.shape), Lazy.of(tensor).opened())
 
     @property
@@ -243,7 +243,7 @@ class Slabs:
 
 
 class Scaler:
-    """Computes the scales of some rows that a normalizer computes from the whole state.
+    """Computes a normalizer's scales of some rows, as from the whole state.
 
     Scales of blocks and of rows are those of the rows themselves. Those of the tensor and of other
     slices are maxima over all slabs, and so are the ends of grids of scales.

@@ -55,8 +55,8 @@ def every_value_encodes_to_its_own_code_and_decodes_to_itself(
 def every_threshold_is_exact(map_: Map, device: torch.device) -> None:
     """Each is the last float32 not nearer to the upper code, and the next one takes that code.
 
-    With the codebook ascending this decides the code of every float32 there is. The thresholds that
-    a map gives itself lie between their neighbours.
+    With the codebook ascending this decides the code of every float32 there is. The thresholds of
+    the map's own lie between their neighbours.
     """
     codebook = map_.codebook()
     limits = map_.thresholds()

@@ -45,7 +45,7 @@ SHAPES = [
 
 
 def composed(normalizer: Normalizer, maps: Maps) -> Iterator[Quantizer]:
-    """`normalizer` with every map that it goes with."""
+    """`normalizer` with every map for it."""
     for map_ in maps:
         if normalizer.log_domain == map_.log_domain:
             yield normalizer / map_

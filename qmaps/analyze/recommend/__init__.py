@@ -1,4 +1,4 @@
-"""Recommendations: which pairs of quantizers are safe for the states of a run, and which to use."""
+"""Recommendations: pairs of quantizers that are safe for the states of a run, and a choice."""
 
 from qmaps.analyze.recommend.result import Recommendation, holds, write
 from qmaps.analyze.recommend.run import run

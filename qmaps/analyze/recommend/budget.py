@@ -50,9 +50,9 @@ def hull(options: Sequence[Option]) -> list[int]:
 def choose(tensors: Sequence[Sequence[Option]], nbytes: float) -> list[int]:
     """The option of each tensor, of least total error within the budget.
 
-    Each tensor starts with the fewest bytes; then the step along some tensor's hull that lowers
-    the error most per byte is taken again and again, if it fits. Choices on the way are those that
-    a Lagrange multiplier finds, so each is the best one for its bytes.
+    Each tensor starts with the fewest bytes; then the step with the largest fall of the error per
+    byte, along some tensor's hull, is taken again and again, if it fits. Choices on the way are
+    those of a Lagrange multiplier, so each is the best one for its bytes.
 
     Args:
         tensors: the options of each tensor, each with at least one of finite error.
@@ -102,7 +102,7 @@ class Sizes:
 
     Args:
         states: the captured states.
-        names: the parameters that may be quantized; all others stay in 32 bits.
+        names: the parameters to quantize; all others stay in 32 bits.
 
     Attributes:
         numel: elements of each of these parameters.
@@ -134,10 +134,10 @@ class Sizes:
         return sum(self.of(name, pair) for name in self.numel)
 
     def budget(self, bits: float | None, nbytes: float | None, pairs: Sequence[Pair]) -> float:
-        """Bytes that the moments of these parameters may take.
+        """Bytes for the moments of these parameters.
 
         Raises:
-            BadValueError: it is less than the fewest that one of the pairs takes.
+            BadValueError: it is less than the smallest pair takes.
         """
         numel = sum(self.numel.values())
         smallest = sum(min(self.of(name, pair) for pair in pairs) for name in self.numel)

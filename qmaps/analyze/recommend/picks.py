@@ -86,11 +86,11 @@ def kind(parameter: str) -> str:
 
 
 class _Options:
-    """Error and bytes of the pairs, for each group of parameters that get the same pair.
+    """Error and bytes of the pairs, for each group of parameters with the same pair.
 
     Args:
         tensors: a row per parameter and pair.
-        pairs: those that may be chosen, besides 32 bits.
+        pairs: those to choose from, besides 32 bits.
         key: the group of a parameter, by name.
 
     Attributes:
@@ -127,7 +127,7 @@ class _Options:
 
 
 def scaled(frame: pd.DataFrame, numel: Mapping[str, int]) -> pd.DataFrame:
-    """A replay's frame with sums as of whole parameters, and `replayed`, the elements that were.
+    """A replay's frame with sums as of whole parameters, and `replayed` elements.
 
     Args:
         frame: of `qmaps.replay.run`.
@@ -181,8 +181,8 @@ def best_of(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | 
 def preferred(rows: Mapping[Pair, Mapping[str, Any]]) -> Pair:
     """Return the pair of least error, and among equal ones the simplest.
 
-    Errors that differ by at most the factor `TIE`, or that are below `NEGLIGIBLE`, count as equal.
-    Fewest bits per element (to two decimals) come first, then maps that are known by name, then
+    Errors within the factor `TIE`, or below `NEGLIGIBLE`, count as equal.
+    Fewest bits per element (to two decimals) come first, then maps known by name, then
     rounding to nearest, then the least error.
 
     Args:
@@ -205,6 +205,6 @@ def _has_custom_map(pair: Pair) -> bool:
 
 
 def replay_only(tensors: pd.DataFrame) -> pd.DataFrame:
-    """The columns that `qmaps.replay.summarize` knows."""
+    """The columns of `qmaps.replay.run`."""
     added = ["replayed", "nbytes", "error", "verdict", "chosen"]
     return tensors.drop(columns=added, errors="ignore")

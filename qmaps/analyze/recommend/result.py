@@ -53,17 +53,17 @@ class Recommendation:
     Attributes:
         choice: the quantizers of every parameter, for an optimizer or a file.
         verdict: the verdict on the choice: ``safe``, ``caution`` or ``unsafe``.
-        reason: the measure that decided it.
+        reason: the decisive measure.
         step_cost: the `step_cost` of the choice over all parameters.
-        loss: nats of validation loss above 32 bits that this step cost predicts
+        loss: predicted nats of validation loss above 32 bits
             (`qmaps.analyze.recommend.verdict.predicted`). Your model's may differ.
-        nbytes: what the states of the choice take, those that stay in 32 bits included.
-        full_nbytes: what all take in 32 bits.
-        bits_per_element: of both moments of the parameters that may be quantized.
+        nbytes: bytes of the states of the choice, those in 32 bits included.
+        full_nbytes: bytes of all states in 32 bits.
+        bits_per_element: of both moments of the parameters to quantize.
         best: the best single pair for each of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per element; None if
             no pair of at most so many bits is free of zero points and of very large updates.
         singles: these pairs as choices, for an optimizer or a file.
-        simplest: the choice of the narrowest pair that is safe for all parameters; None if there
+        simplest: the choice of the narrowest safe pair for all parameters; None if there
             is none.
         gradients: ``recorded``, ``simulated`` or ``mixed``.
         min_quantized_size: parameters of at most this many elements stay in 32 bits.
@@ -93,12 +93,12 @@ class Recommendation:
 
     @property
     def code(self) -> str:
-        """Python code that makes the optimizer with the parameter groups of the run, to paste."""
+        """Python code for the optimizer with the parameter groups of the run."""
         return self.choice.code_for(self.options)
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on the gradients, and on parameters that the choice may not suit."""
+        """Sentences on the gradients, and on problematic parameters."""
         rows = self.tensors[self.tensors["chosen"]]
         step, in_32_bits = int(rows["step"].iloc[0]), rows["quantizer"] == FULL.spec
         notes = [SIMULATED] * (self.gradients != "recorded")
@@ -127,7 +127,7 @@ class Recommendation:
         return notes
 
     def summary(self) -> dict[str, Any]:
-        """All but the frames, in values that JSON has."""
+        """All but the frames, as values for JSON."""
         return {
             "choice": json.loads(self.choice.to_json()),
             "verdict": self.verdict,
@@ -149,7 +149,7 @@ class Recommendation:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the choice to a file that `qmaps.load_choice` reads; see `Choice.save`."""
+        """Write the choice to a file for `qmaps.load_choice`; see `Choice.save`."""
         self.choice.save(path)
 
     def __str__(self) -> str:
@@ -192,7 +192,7 @@ def write(
         recommendation: the recommendation.
         out: the folder, created if need be.
         curves: a frame of `qmaps.replay.curves` of the same states.
-        states: what tells the states that it is of, for `holds`.
+        states: identity of its states, for `holds`.
 
     Raises:
         OutputError: the folder cannot be written, or another process writes to it.
@@ -212,11 +212,11 @@ def write(
 
 
 def holds(out: str | os.PathLike[str], states: dict[str, Any]) -> bool:
-    """True if a folder has a whole recommendation for the states that `write` was told.
+    """True if a folder has a whole recommendation for these states.
 
     Args:
         out: the folder.
-        states: what tells the states.
+        states: identity of the states, as for `write`.
     """
     folder = Path(out)
     if not all(exists(folder / name) for name in (CHOICE, STATES)):

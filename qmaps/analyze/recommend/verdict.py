@@ -1,4 +1,4 @@
-"""The verdict on a pair of quantizers, and the validation loss that it predicts."""
+"""The verdict on a pair of quantizers, and its predicted validation loss."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         level: ``safe``, ``caution`` or ``unsafe``.
-        reason: the measure that decided.
+        reason: the decisive measure.
     """
 
     level: str
@@ -134,7 +134,7 @@ T = TypeVar("T")
 
 
 def predicted(measures: Mapping[str, Any]) -> float:
-    """The predicted loss in nats minus that of 32 bits.
+    """The predicted loss in nats, less the loss with 32 bits.
 
     Args:
         measures: a row of `qmaps.replay.summarize`.
@@ -146,7 +146,7 @@ def predicted(measures: Mapping[str, Any]) -> float:
 
 
 def smallest(at: Callable[[int], T], fits: Callable[[T], bool], low: int, high: int) -> T | None:
-    """Bisect for the smallest budget whose choice fits.
+    """Bisect for the smallest budget with a fitting choice.
 
     Args:
         at: the choice within a budget of bytes.

@@ -1,4 +1,4 @@
-"""Displacement by quantized updates along that by exact ones, step by step."""
+"""Displacement by quantized updates along the exact one, step by step."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def curves(
         elements: elements of each parameter to replay, about, in whole rows.
         parameters: names of parameters, with wildcards; all if left out.
         min_quantized_size: parameters of at most this many elements are left out.
-        codebooks: codebooks of the caller's own that the specs name.
+        codebooks: codebooks named by the specs.
         seed: as for `run`.
         progress: as for `run`.
 
     Returns:
-        One row per parameter, pair and point, of which there are at most 24: `parameter`,
+        One row per parameter, pair and point, at most 24 points: `parameter`,
         `quantizer`, `step` (of the replay, from 1 on), `displacement_gain` (how far the quantized
         updates have led along the way of the exact ones) and `displacement_error`. Parameters
-        without recorded gradients beside others that have some are left out.
+        without recorded gradients beside others with some are left out.
 
     Raises:
         As `run`; BadValueError also if `elements` is below 1.

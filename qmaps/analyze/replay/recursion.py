@@ -59,7 +59,7 @@ class Recursion:
         """Take one step.
 
         Args:
-            z: what the moment averages: the gradient or its square, flat.
+            z: the gradient or its square, flat.
             step: number of the step, for random numbers.
             check: whether to look at the codes as well.
         """

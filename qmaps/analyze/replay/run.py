@@ -1,4 +1,4 @@
-"""One row per parameter and pair of quantizers: what repeated quantization does to training."""
+"""One row per parameter and pair of quantizers: effects of repeated quantization on training."""
 
 from __future__ import annotations
 
@@ -205,8 +205,8 @@ def run(
             (`qmaps.analyze.replay.source`), and the column `gradients` says so.
         specs: pairs of quantizers, such as ``"B128/DE@4s + rank1/linear@4u"`` or the name of a
             preset, or one.
-        steps: most gradients to replay, at least 2. If left out, all that were recorded, or 100
-            that are simulated.
+        steps: most gradients to replay, at least 2. If left out, all recorded ones, or 100
+            simulated ones.
         skip: number of gradients that the moments take exactly before the replay begins.
         rounds: how many times to replay the gradients, one round after another, which shows what
             errors become in more steps than were recorded. More than 1 keeps a parameter's
@@ -214,7 +214,7 @@ def run(
         share: share of each parameter to replay, in (0, 1]: whole rows, spread evenly.
         parameters: names of parameters, with wildcards; all if left out.
         min_quantized_size: parameters of at most this many elements are left out.
-        codebooks: codebooks of the caller's own that the specs name.
+        codebooks: codebooks named by the specs.
         seed: of stochastic rounding and of simulated gradients, 0 to 2**32 - 1.
         progress: called before each parameter with the number of parameters done, the number of
             all, and the parameter's name; with workers after each; at the end with an empty name.
@@ -238,7 +238,7 @@ def run(
           cost of the exact updates is proportional if the curvature is to what Adam divides by;
           `spent_cost` is that of the quantized updates w under the same curvature, and
           `shared_cost` the sum of <sqrt(v / (1 - beta2^t)), u w>,
-        - `update_gain`: shared_cost / cost: what part of the exact updates the quantized ones have.
+        - `update_gain`: shared_cost / cost: the part of the exact updates in the quantized ones.
           Below 1 quantized updates are too short, as with a smaller learning rate,
         - `update_noise`: the root of spent_cost / cost - update_gain^2: how large the rest is that
           has nothing in common with the exact updates,
@@ -267,10 +267,11 @@ def run(
 
         and of each moment, with ``_first`` or ``_second`` at the end of the name,
 
-        - `gain`: sum <q, x> / sum <x, x>: what part of the exact state the quantized one has,
+        - `gain`: sum <q, x> / sum <x, x>: the part of the exact state in the quantized one,
         - `effective_beta`: the b for which q(t) = b q(t-1) + (1 - b) z(t) fits best (least
           squares); 1 if the state never moves,
-        - `lag`: effective_beta / (1 - effective_beta), the mean age in steps of what it averages,
+        - `lag`: effective_beta / (1 - effective_beta), the mean age in steps of the averaged
+          inputs,
         - `bias` and `noise`: the error q - x of each element, split into its mean over the steps
           and what varies about it; both as root mean squares relative to that of x. An error that
           changes more slowly than the T steps counts as bias,
@@ -283,11 +284,11 @@ def run(
           the distance to the next code of the value before; scales that move, stochastic
           rounding and dither do that.
 
-        Codes are looked at in five steps, spread evenly, of which the last is one. Measures of a
+        Codes are looked at in five steps, spread evenly, the last included. Measures of a
         moment in 32 bits are those of the exact state, or NaN.
 
     Raises:
-        SpecError: a pair does not parse, or names a width that its map does not have.
+        SpecError: a pair does not parse, or its map does not have the width.
         BadValueError, BadTypeError: an argument is not allowed, `parameters` matches nothing, or
             states without a path are given to workers.
         CommunicationError: workers were killed again and again.
@@ -386,7 +387,7 @@ def chosen(
         min_quantized_size: parameters of at most this many elements are left out.
 
     Returns:
-        Names of the parameters that have both moments and are large enough, at least one.
+        Names of the large enough parameters with both moments, at least one.
 
     Raises:
         BadValueError: `parameters` matches nothing.

@@ -56,7 +56,7 @@ def simulated(
     steps: int,
     seed: tuple[int, int],
 ) -> Iterator[Tensor]:
-    """Draw gradients that are normal and independent of one another.
+    """Draw normal, independent gradients.
 
     Real gradients have heavier tails and depend on the updates, so this is a substitute for
     recorded ones.
@@ -89,7 +89,7 @@ MANY = 10**6
 
 @dataclass(frozen=True)
 class Source:
-    """A parameter to replay, of which some rows may have been chosen.
+    """A parameter to replay, perhaps some rows of it.
 
     Attributes:
         parameter: its name.
@@ -99,7 +99,7 @@ class Source:
         v: the second moment of the chosen rows at the start, float32.
         betas: decay of both moments.
         eps: Adam's eps.
-        taken: number of steps taken before the first gradient that is replayed.
+        taken: number of steps taken before the first replayed gradient.
         kind: ``recorded`` or ``simulated``.
         steps: number of gradients, of all rounds together.
         gradients: makes an iterator over the gradients of the chosen rows, float32 like `m`,
@@ -130,13 +130,13 @@ def source(
     skip: int = 0,
     rounds: int = 1,
 ) -> Source | None:
-    """Find what a parameter's replay needs.
+    """Prepare a parameter's replay.
 
     Args:
         states: the captured states.
-        parameter: name of a parameter that has both moments.
+        parameter: name of a parameter with both moments.
         number: its position among the parameters.
-        steps: most gradients to replay; None for all that were recorded.
+        steps: most gradients to replay; None for all recorded ones.
         share: share of the parameter's elements to replay, in whole rows.
         seed: of simulated gradients.
         skip: number of gradients that the moments take exactly before the replay begins.
@@ -151,7 +151,7 @@ def source(
 
     Raises:
         CaptureError: the moments or the options are not those of Adam or AdamW, or gradients were
-            recorded that do not include coupled weight decay.
+            recorded without coupled weight decay.
     """
     m, v = states.tensor(parameter, "exp_avg"), states.tensor(parameter, "exp_avg_sq")
     shape = tuple(m.shape)
@@ -214,13 +214,13 @@ def source(
 
 
 def _taken(states: CapturedStates, parameter: str) -> int:
-    """Steps that a parameter's moments average: those since their last reset."""
+    """Steps since the last reset of a parameter's moments."""
     counts = states.scalars(parameter)
     return int(counts.get("step", states.step)) - int(counts.get(RESET, 0))
 
 
 def share_of(states: CapturedStates, parameters: Sequence[str], elements: int) -> float:
-    """The share of parameters that a number of elements is, of those that gradients are of.
+    """The share of a number of elements in the elements with gradients.
 
     Args:
         states: the captured states.
@@ -235,7 +235,7 @@ def share_of(states: CapturedStates, parameters: Sequence[str], elements: int) -
 
 
 def _held(shape: tuple[int, ...], rows: Tensor | None) -> tuple[int, ...]:
-    """The shape of the rows that gradients were recorded of; `rows` is None for all."""
+    """The shape of the rows with recorded gradients; `rows` is None for all."""
     return shape if rows is None else (len(rows), *shape[1:])
 
 
@@ -279,7 +279,7 @@ def betas_of(states: CapturedStates, parameter: str) -> tuple[float, float]:
 
 
 def _refuse_decay(options: dict[str, Any], parameter: str, states: CapturedStates) -> None:
-    """Raise if the gradients that enter the moments have a term that was not recorded."""
+    """Raise if weight decay enters the moments, which recorded gradients lack."""
     decay = options.get("weight_decay")
     coupled = states.optimizer.startswith("Adam") and not states.optimizer.startswith("AdamW")
     if decay and coupled and not options.get("decoupled_weight_decay"):

@@ -1,4 +1,4 @@
-"""Adam's updates from replayed moments: what they keep of the descent, and where they explode."""
+"""Adam's updates from replayed moments: their descent, and explosions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qmaps.analyze.replay.recursion import GROUP
 
 
 def largest_possible(betas: tuple[float, float], step: int) -> float:
-    """The largest update that exact Adam can make at a step, whatever the gradients.
+    """The largest update of exact Adam at a step, for any gradients.
 
     By the Cauchy-Schwarz inequality ``m^2 <= (1 - beta1)^2 / (1 - beta2) * sum(r^k) * v``, where
     r = beta1^2 / beta2 and k counts the gradients from 0 to ``step - 1``. Bias corrections make of
@@ -173,7 +173,7 @@ class Updates:
 
 
 def shares(sums: Mapping[str, float]) -> dict[str, float]:
-    """The measures of `qmaps.analyze.replay.run` that are shares of sums over elements and steps.
+    """The measures of `qmaps.analyze.replay.run` from sums over elements and steps.
 
     Args:
         sums: `descent`, `kept_descent`, `cost`, `spent_cost`, `shared_cost`, `displacement`,
@@ -199,17 +199,17 @@ def share(numerator: float, denominator: float) -> float:
 def step_cost(update_gain: float, update_noise: float, largest_update: float) -> float:
     """Cost of quantized updates in training, from three measures of `qmaps.replay.run`.
 
-    It is -log(update_gain) + update_noise^2 / 50 + 0.03 log10(largest_update / 10): the length that
-    updates lack, their noise, and 0.03 for each factor of 10 by which the largest update is above
-    10. A gain below 0.001 counts as 0.001, a largest update above 1e9 as 1e9. Exact updates have 0.
-    Updates that are longer than exact ones can have less than 0, which is no advantage: compare
-    costs as max(cost, 0).
+    It is -log(update_gain) + update_noise^2 / 50 + 0.03 log10(largest_update / 10): the missing
+    length of updates, their noise, and 0.03 for each factor of 10 of the largest update above 10. A
+    gain below 0.001 counts as 0.001, a largest update above 1e9 as 1e9. Exact updates have 0.
+    Updates longer than exact ones can have less than 0, which is no advantage: compare costs as
+    max(cost, 0).
 
     The formula was chosen by its rank correlation with the loss of 120 pairs on the workload
     `docstring-lm`, which is 0.93 (reports/prediction/README.md).
 
     Args:
-        update_gain: what part of the exact updates the quantized ones have.
+        update_gain: the part of the exact updates in the quantized ones.
         update_noise: how large the rest is.
         largest_update: the largest magnitude of an update, in learning rates.
 

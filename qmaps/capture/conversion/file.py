@@ -34,8 +34,8 @@ def _save_distributed(state_dict: Mapping[str, Any], folder: Path, key: str) -> 
         state_dict: an optimizer's, with names of parameters as keys or in `param_names` of its
             groups. Quantized states of qmaps are written by rows (`qmaps.distributed.rows`), as its
             sharded optimizers write them.
-        folder: the folder, which must not exist; it appears whole or not at all.
-        key: the entry that the training has the optimizer's state_dict under.
+        folder: a new folder; it appears whole or not at all.
+        key: the training's key for the optimizer's state_dict.
 
     Raises:
         BadValueError: a parameter has no name.
@@ -96,15 +96,15 @@ def convert_file(
 ) -> list[Report]:
     """Convert an optimizer checkpoint to a file of ``torch.save``, or to a folder.
 
-    The checkpoint is a file of ``torch.save``, or of another format that `qmaps.capture.load`
-    reads, such as a folder of torch.distributed.checkpoint or DeepSpeed. Only tensors, numbers,
+    The checkpoint is a file of ``torch.save``, or of another format of `qmaps.capture.load`, such
+    as a folder of torch.distributed.checkpoint or DeepSpeed. Only tensors, numbers,
     strings and containers are read (and torchao's quantized tensors, where torchao is installed):
-    nothing in the file is executed. A file with more in it, such as a model's weights, keeps that
-    as it is; of a folder, only the optimizer's state_dict is written. `out` appears whole or not
+    nothing in the file is executed. Other parts of a file, such as a model's weights, stay as they
+    are; of a folder, only the optimizer's state_dict is written. `out` appears whole or not
     at all.
 
     Args:
-        path: what to read: a file with a state_dict, or with one under a usual name; or the folder
+        path: a file with a state_dict, or with one under a usual name; or the folder
             of a checkpoint.
         out: the file to write.
         to: the target format, as for `convert_state_dict`.
@@ -118,12 +118,12 @@ def convert_file(
             state_dict under this key. It is for "torch" and "qmaps", needs a checkpoint of one
             optimizer with the parameters' names, and is never overwritten.
         like: None, or the folder of a checkpoint of DeepSpeed (ZeRO 1, 2 and 3, or universal),
-            Megatron-core, or torch.distributed.checkpoint. `out` is then a copy of that folder in
-            which the states, and the numbers of steps, are those of `path`, in the shards of as
-            many processes. All else is the template's: weights, groups with their options, what a
-            scheduler keeps. It takes `to="torch"` and a template in 32 bits (or fewer, if they are
-            floating-point numbers) with the same parameters by the same names, and `path` may also
-            be captured states. `out` is never overwritten.
+            Megatron-core, or torch.distributed.checkpoint. `out` is then a copy of that folder with
+            the states and the numbers of steps of `path`, in the shards of as many processes. All
+            else is the template's: weights, groups with their options, what a scheduler keeps. It
+            takes `to="torch"` and a template in 32 bits (or fewer, if they are floating-point
+            numbers) with the same parameters by the same names, and `path` may also be captured
+            states. `out` is never overwritten.
 
     Returns:
         A report for each optimizer in the file.
@@ -196,7 +196,7 @@ def _is_captured(path: Path) -> bool:
 
 
 def _of_capture(path: Path) -> dict[str, Any]:
-    """Captured states as an optimizer's state_dict, with no options but those that are known."""
+    """Captured states as an optimizer's state_dict, with the options known to the capture."""
     states = load(path)
     state: dict[str, dict[str, Any]] = {}
     for name, key, tensor in states.items():

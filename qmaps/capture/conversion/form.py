@@ -18,13 +18,13 @@ from qmaps.optim.rule import every
 
 @dataclass(frozen=True)
 class Family:
-    """Optimizers that keep the same states.
+    """Optimizers with the same states.
 
     Attributes:
         name: name of one of the optimizers, in lower case.
         states: names of the states, the first moment first.
-        signed: names of the states that can be negative.
-        optional: names of the states that exist under some options only.
+        signed: names of the signed states.
+        optional: names of the states of some options only.
         moments: names of the first and the second moment, where the rule divides the first by the
             root of the second.
     """
@@ -67,7 +67,7 @@ FAMILIES = {
 
 
 def _of_rules() -> None:
-    """Add a family for each rule with states of the parameter's shape that no family has."""
+    """Add a family for each rule with other states of the parameter's shape."""
     for name in optim.__all__:
         cls = getattr(optim, name)
         if not (isinstance(cls, type) and issubclass(cls, QuantizedOptimizer) and cls.state_names):
@@ -81,7 +81,7 @@ def _of_rules() -> None:
 
 
 def _with(names: set[str]) -> Family | None:
-    """The first family whose states have these names."""
+    """The first family with states of these names."""
     for family in FAMILIES.values():
         if set(family.states) - family.optional <= names <= set(family.states):
             return family
@@ -92,7 +92,7 @@ _of_rules()
 
 
 def family(name: str) -> Family:
-    """Return the family of that name, as the option `optimizer` gives it.
+    """Return the family of a name, as in the option `optimizer`.
 
     Raises:
         BadValueError: there is no such family.
@@ -106,7 +106,7 @@ def family(name: str) -> Family:
 
 
 def family_of(names: Collection[str]) -> Family:
-    """Return the first family whose states have these names.
+    """Return the first family with states of these names.
 
     Raises:
         CaptureError: there is no such family.
@@ -126,12 +126,12 @@ State = Tensor | QuantizedTensor
 
 
 def values_of(state: State) -> Tensor:
-    """The float32 values that a state stands for."""
+    """The float32 values of a state, decoded if it is quantized."""
     return state.dequantize() if isinstance(state, QuantizedTensor) else state
 
 
 def restored_of(state: State) -> Tensor:
-    """As `values_of`, with the residual of error feedback added, so that it is not lost."""
+    """As `values_of`, with the residual of error feedback added."""
     return restored(state) if isinstance(state, QuantizedTensor) else state
 
 
@@ -140,11 +140,11 @@ class Parameter:
     """One parameter's states.
 
     Attributes:
-        label: the name that reports use.
+        label: the name in reports.
         name: the parameter's own name; None where the checkpoint does not have it.
         step: number of steps taken; None where the optimizer does not count steps.
         states: the states by name; empty before the first step.
-        reset: the step in which the states last began anew (`reset_every`); 0 if they never did.
+        reset: the step of the last reset (`reset_every`); 0 without one.
         product: the product of NAdam's momenta; None where the checkpoint does not have it.
     """
 
@@ -172,7 +172,7 @@ class Group:
 
     Attributes:
         options: the group's options under torch's names, without `params` and `param_names`.
-        keys: the keys by which the state_dict names the parameters, in their order.
+        keys: the keys of the parameters in the state_dict, in their order.
         parameters: the parameters, in the order of the keys.
     """
 
@@ -186,10 +186,10 @@ class OptimizerState:
     """A state_dict taken apart.
 
     Attributes:
-        family: the family of optimizers, which says which states there are.
+        family: the family of optimizers.
         groups: the parameter groups.
         rest: entries of the state_dict besides `state` and `param_groups`.
-        notes: sentences on what a reader should know and no number shows.
+        notes: sentences for the reader of a report.
     """
 
     family: Family
@@ -212,10 +212,10 @@ class OptimizerState:
         ]
 
     def without_resets(self) -> OptimizerState:
-        """Return a copy that counts steps from the last reset on, and a note where there was one.
+        """Return a copy with steps counted from the last reset, and a note where there was one.
 
-        Bias corrections are those of the steps since then. What is lost is the total number of
-        steps, and that the states were to begin anew again.
+        Bias corrections are those of the steps since then. The total number of steps and the period
+        of resets are lost.
         """
         reset = [parameter for parameter in self.parameters() if parameter.reset]
         if not reset:
@@ -255,7 +255,7 @@ def _since_reset(parameter: Parameter) -> Parameter:
 
 
 def checked(state: State, label: str, name: str, *, signed: bool) -> State:
-    """Check that a state has values that an optimizer's state can have.
+    """Check the values of a state.
 
     Args:
         state: the state, in float32 or quantized; a quantized one is decoded for the check.

@@ -30,16 +30,16 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
     """Write a copy of a checkpoint with other states and steps in it.
 
     Tensors are replaced where they are in the copied files; their pickles are kept as they are,
-    except for steps that are numbers.
+    except for numbers of steps.
 
     Args:
         state_dict: an optimizer's, in 32 bits, of the template's parameters by name.
-        source: what it was read from, for messages.
+        source: its file or folder, for messages.
         template: the folder of a checkpoint, or one in which a file such as ``latest`` names it.
-        folder: the folder to write, which must not exist; it appears whole or not at all.
+        folder: a new folder; it appears whole or not at all.
 
     Returns:
-        Notes on states that were rounded.
+        Notes on rounded states.
 
     Raises:
         BadValueError: the template is of no format here, or the states are of other parameters.
@@ -73,7 +73,7 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
 
 
 def _by_name(state_dicts: list[Any], path: Path) -> dict[str, Mapping[Any, Any]]:
-    """The states of each parameter that has some."""
+    """The states of each parameter with states."""
     slots = slots_of(state_dicts, path)
     named = zip(labels_of(slots, None, path), slots, strict=True)
     with damage(path):
@@ -120,7 +120,7 @@ def _check(ours: States, theirs: States, source: Path, template: Path) -> None:
 
 
 def _put(ours: States, theirs: States) -> set[tuple[float, float]]:
-    """Store all; return pairs of old and new steps that are numbers in a pickle."""
+    """Store all; return pairs of old and new steps, where they are numbers in a pickle."""
     numbers = set()
     for name, states in theirs.items():
         for state, value in states.items():
@@ -145,7 +145,7 @@ def _renumber(files: list[Path], numbers: set[tuple[float, float]], template: Pa
 
 
 def _compare(ours: States, theirs: States, source: Path, template: Path) -> list[str]:
-    """Raise if files have something else than was stored; return notes on what was rounded."""
+    """Raise if files do not have the stored states; return notes on rounded ones."""
     rounded: dict[str, None] = {}
     for name, states in theirs.items():
         for state, value in states.items():
@@ -169,7 +169,7 @@ def _compare(ours: States, theirs: States, source: Path, template: Path) -> list
 
 
 def _copy(template: Path, holder: Path, reader: Reader, new: Path) -> None:
-    """Copy a checkpoint, and the file that names it, with the usual permissions."""
+    """Copy a checkpoint, and the file with its name, with the usual permissions."""
     sources = sorted(holder.rglob("*"))
     if holder != template:
         sources.append(template / reader.latest)

@@ -1,4 +1,4 @@
-"""Report of a conversion: zeros of second moments, and the error that it added."""
+"""Report of a conversion: zeros of second moments, and the added error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Zeros:
-    """Second moments of one parameter that are zero under a non-zero first moment.
+    """Zeros in the second moment of one parameter, under a non-zero first moment.
 
     Attributes:
         found: how many there are after encoding, before any is raised.
@@ -40,8 +40,8 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
 
     A first moment m other than 0 has seen a gradient, so the true second moment v is not 0: with
     ``beta1**2 < beta2`` the two averages satisfy ``m**2 <= C * v`` with a constant C of the
-    betas. The true v was below half of the smallest value that the format has. With a zero in
-    its place the next update is m / eps. "raise" puts that smallest value in its place. It is
+    betas. The true v was below half of the format's smallest value. With a zero in its place the
+    next update is m / eps. "raise" puts the smallest value there. It is
     above the true v, so the update becomes too short, by a bounded factor.
 
     A zero stays where no smallest positive value is known: in a block whose scale is 0, or where
@@ -54,7 +54,7 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
         policy: "raise" or "leave".
 
     Returns:
-        The second moment, which is `second` itself where nothing was raised, and what was found.
+        The second moment (`second` itself if nothing was raised), and the zeros.
     """
     values = values_of(second)
     zero = (values == 0) & (values_of(first) != 0)
@@ -91,7 +91,7 @@ def _filled(t: QuantizedTensor, codes: Tensor) -> QuantizedTensor:
 
 
 def _without(t: QuantizedTensor, added: Tensor) -> QuantizedTensor:
-    """`t` with less in its residual by what its codes were raised by; `t` if it has none."""
+    """`t` with a residual smaller by as much as its codes were raised; `t` if it has none."""
     if not t.quantizer.error_feedback:
         return t
     *factors, residual = t.beside
@@ -156,7 +156,7 @@ class Report:
         optimizer: the family of optimizers.
         states: one row per parameter and state.
         updates: one row per parameter, where there are two moments.
-        notes: sentences on what no number shows.
+        notes: sentences for the reader.
     """
 
     source: str
@@ -189,12 +189,12 @@ def report(
     Args:
         source: the states as they were read.
         target: the states as they are written, with the same groups and parameters.
-        zeros: what was found of zero second moments, by the parameters' labels.
+        zeros: zeros of second moments, by the parameters' labels.
         formats: the names of the source's and the target's format.
         notes: all notes of the report; those of `source` and `target` are not added.
 
     Returns:
-        One row per state, and one row per parameter that `zeros` has.
+        One row per state, and one row per parameter in `zeros`.
     """
     states: list[StateRow] = []
     updates: list[UpdateRow] = []

@@ -43,19 +43,19 @@ def convert_state_dict(
             codes where the target can hold them, and encodes a checkpoint in 32 bits in 8 bits,
             unless the target is torch or both sides are qmaps.
         zeros: treatment of elements where v decodes to 0 and m does not.
-            "raise" gives them the smallest positive value that their codebook and scale have;
+            "raise" gives them the smallest positive value of their codebook and scale;
             "leave" keeps them. See `qmaps.capture.conversion.report`.
         source: the format of `state_dict`; found out if left out.
         optimizer: the family of the optimizer, such as "lion" or "sgd". It is needed for a
-            bitsandbytes checkpoint with one state per parameter, which does not show it.
+            bitsandbytes checkpoint with one state per parameter.
 
     Returns:
-        The new state_dict, which may share tensors with the old one, and what became of each state.
+        The new state_dict, perhaps with tensors of the old one, and a report.
 
     Raises:
         CaptureError: the state_dict is damaged or of an unknown optimizer.
-        BadValueError, BadTypeError: an argument is not allowed, or the target has no place for
-            something that the source has.
+        BadValueError, BadTypeError: an argument is not allowed, or the target cannot hold a part of
+            the source.
 
     >>> import torch
     >>> layer = torch.nn.Linear(128, 64)
@@ -137,7 +137,7 @@ def _encode(value: State, quantizer: Quantizer | None, label: str, name: str) ->
 def _handled(
     old: OptimizerState, new: OptimizerState, policy: str
 ) -> tuple[OptimizerState, dict[str, Zeros]]:
-    """Handle the zeros of the states; also return what was found, by label."""
+    """Handle the zeros of the states; also return them, by label."""
     states = {p.label: dict(p.states) for p in new.parameters()}
     zeros: dict[str, Zeros] = {}
     if old.family.moments is None:

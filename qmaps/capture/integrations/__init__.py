@@ -1,1 +1,1 @@
-"""Callbacks for trainers of other packages; each module needs the package that it is named for."""
+"""Callbacks for trainers of other packages; each module needs the package of its name."""

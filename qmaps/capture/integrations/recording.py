@@ -22,8 +22,8 @@ class Kind:
     """Kind of a callback: recording or monitoring.
 
     Attributes:
-        options: arguments of the recorder or monitor that the callback accepts, too; the trainer
-            has the others.
+        options: arguments of the recorder or monitor for the callback's user; the trainer has the
+            others.
         default: default path in the trainer's folder.
         begin: makes a recorder or monitor from the optimizer, the path, the model, the number of
             steps taken so far, and the options.
@@ -73,7 +73,7 @@ MONITOR = Kind(
 
 
 class Recording:
-    """Recorders or monitors that begin and end with training.
+    """Recorders or monitors for the time of training.
 
     Args:
         owner: the callback's name, for error messages.
@@ -111,9 +111,9 @@ class Recording:
         Args:
             optimizers: the optimizers to record. A single one is recorded at the path itself,
                 several at paths with the numbers 0, 1, ...
-            model: the model, which gives the parameters' names.
-            default_folder: the trainer's folder, in which the default path is.
-            global_step: number of steps taken so far, for optimizers that do not count them.
+            model: the model, for the parameters' names.
+            default_folder: the trainer's folder, for the default path.
+            global_step: number of steps taken so far, for optimizers without counts.
         """
         self.end()
         kind = self._kind

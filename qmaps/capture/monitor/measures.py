@@ -94,7 +94,7 @@ def of_moments(
         first: the decoded first moments after the step, 1-D.
         second: the decoded second moments after the step.
         exact: all states of the rule before they were encoded, by name; None if unknown.
-        group: options of the parameter group, of which `eps` and `betas` are used.
+        group: options of the parameter group; `eps` and `betas` are used.
         step: number of the parameters' step.
         sizes: number of elements of each parameter's sample.
     """
@@ -137,7 +137,7 @@ def _sums(x: Tensor, sizes: Sequence[int]) -> list[float]:
 
 
 def _of(numel: int, **sums: float) -> Sums:
-    """Sums of which only some are known."""
+    """Sums with NaN for unknown ones."""
     nothing = dict.fromkeys(("absolute", "square", "signal", "relative", "largest"), math.nan)
     codes = torch.empty(0, dtype=torch.float32)
     counts: dict[str, Any] = {"nonzero": 0, "zeroed": 0, "codes": codes}
@@ -149,7 +149,7 @@ class Thresholds:
     """Limits of the measures of `qmaps.capture.Monitor`; None turns a warning off.
 
     Attributes:
-        stalled_share: largest allowed share of stalled elements among those that moved, if at
+        stalled_share: largest allowed share of stalled elements among moved ones, if at
             least a tenth of all moved. Nearest rounding at a beta of 0.999 stalls in 8 bits too
             without harm, so only the loss of nearly all movement is reported.
         zero_point_share: largest allowed share of zero points. One of them is enough for an update
@@ -206,7 +206,7 @@ class Warner:
         self._told: set[tuple[str, str]] = set()
 
     def look(self, rows: Sequence[dict[str, Any]], step: int) -> None:
-        """Warn about what these rows show for the first time."""
+        """Warn about new problems in these rows."""
         for state in dict.fromkeys(row["state"] for row in rows):
             of_state = [row for row in rows if row["state"] == state]
             for option in fields(self._thresholds):

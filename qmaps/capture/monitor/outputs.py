@@ -1,4 +1,4 @@
-"""Outputs of a monitor: a CSV file that grows by whole steps, and loggers."""
+"""Outputs of a monitor: a CSV file of whole steps, and loggers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from qmaps.storage.locks import FolderLock
 
 
 class CsvFile:
-    """Appends the rows of a step in one write, so that a killed run leaves whole rows.
+    """Appends the rows of a step in one write: a killed run leaves whole rows.
 
-    A file that exists is continued. Rows that it has are not written again. Text is written as
-    `qmaps.errors.printable` returns it, so that every row is one line.
+    An existing file is continued, and its rows are not written again. Text passes through
+    `qmaps.errors.printable`, so every row is one line.
 
     Args:
         path: the file; it is created with the first rows.
@@ -29,7 +29,7 @@ class CsvFile:
         OutputError: the file cannot be written, is something else, or has another writer.
 
     Attributes:
-        last: the last step that the file has; 0 if it has none.
+        last: the last step in the file; 0 if it has none.
     """
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[str]) -> None:
@@ -46,7 +46,7 @@ class CsvFile:
 
     @property
     def inherited(self) -> bool:
-        """True in a forked child, whose copy must not write."""
+        """True in a forked child, which must not write."""
         return self._lock.inherited
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class CsvFile:
         self._lock.release()
 
     def append(self, rows: Iterable[dict[str, Any]], step: int) -> bool:
-        """Write the rows of a step that the file does not have yet.
+        """Write the new rows of a step.
 
         Args:
             rows: values by column.
@@ -88,7 +88,7 @@ class CsvFile:
         return bool(lines)
 
     def _read(self) -> int:
-        """The last step of the file; a row that was cut off is removed."""
+        """Return the last step of the file; a cut-off row is removed."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -161,7 +161,7 @@ def _log_of(logger: Any) -> Log:
 
 
 def tensorboard(writer: Any) -> Log:
-    """A function that writes to a ``torch.utils.tensorboard.SummaryWriter``."""
+    """Return a logger for a ``torch.utils.tensorboard.SummaryWriter``."""
 
     def log(values: dict[str, float], step: int) -> None:
         for name, value in values.items():
@@ -171,7 +171,7 @@ def tensorboard(writer: Any) -> Log:
 
 
 def scalars(rows: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """Measures by name, ``sqnr_db/0.weight.exp_avg``; those that are not finite are left out."""
+    """Measures by name, ``sqnr_db/0.weight.exp_avg``; non-finite ones are left out."""
     return {
         f"{measure}/{printable(row['parameter'])}.{row['state']}": row[measure]
         for row in rows

@@ -34,7 +34,7 @@ Path_ = tuple[str | int, ...]
 class DistributedCheckpoint(Reader):
     """A folder with ``.metadata`` and ``.distcp`` files, as ``dcp.save`` writes it.
 
-    The optimizer's state_dict may be anywhere in what was saved: nested, or flattened by
+    The optimizer's state_dict may be anywhere in the saved dict: nested, or flattened by
     ``StateDictOptions(flatten_optimizer_state_dict=True)``. Entries of other kinds, such as the
     model's, are not read.
     """
@@ -170,7 +170,7 @@ def _folder(path: Path) -> Path | None:
 
 
 def _places(path: Path_) -> Iterator[tuple[Path_, str, Path_]]:
-    """Each optimizer that a key may be of, which of its two entries, and where in that."""
+    """Yield the possible meanings of a key: optimizer, its entry, and the path in it."""
     for number, step in enumerate(path):
         if step in KINDS:
             yield path[:number], str(step), path[number + 1 :]
@@ -204,7 +204,7 @@ def _split(key: str, names: set[Any]) -> list[str]:
 
 
 def _listed(value: Any) -> Any:
-    """`value` with lists in place of dicts whose keys are positions."""
+    """`value` with lists in place of dicts with positions as keys."""
     if not isinstance(value, Mapping):
         return value
     members = {key: _listed(member) for key, member in value.items()}

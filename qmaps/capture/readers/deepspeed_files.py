@@ -16,7 +16,7 @@ from qmaps.storage import checkpoint
 
 
 class StandIn:
-    """In place of an object of DeepSpeed's that a file has beside the states."""
+    """Substitute for an object of DeepSpeed's beside the states in a file."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -123,10 +123,10 @@ def compare(
     Args:
         name: name of the parameter.
         number: number of the flat tensor.
-        pieces: the parts of it that ranks have.
+        pieces: the parts of it on ranks.
         file: the file.
         weight: the weights in it.
-        reason: why that may be, for the message.
+        reason: possible reason, for the message.
     """
     flat, at = weight.reshape(-1), 0
     for piece in pieces:
@@ -169,11 +169,11 @@ class Experts:
 
         Args:
             model: the model's file.
-            saved: what it holds.
+            saved: its content.
             several: whether there are several model-parallel ranks.
 
         Raises:
-            CaptureError: the checkpoint has experts of a kind that is not read.
+            CaptureError: the checkpoint has experts of an unsupported kind.
         """
         if any(saved.get(key) for key in AUTOMATIC):
             raise CaptureError(

@@ -1,4 +1,4 @@
-"""Megatron-core: checkpoints of the format ``torch_dist``, which torch's writer is underneath."""
+"""Megatron-core: checkpoints of the format ``torch_dist``, by torch's writer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Megatron(Reader):
     """The distributed optimizer, saved as ``fully_reshardable``, or an optimizer in one piece.
 
     Layers of one kind may be one parameter, with the layer as its first dimension. Megatron does
-    not save which parameters a group has, so options that differ between groups are left out.
+    not save the parameters of a group, so options with different values are left out.
     """
 
     name: ClassVar[str] = "megatron"
     latest: ClassVar[str] = "latest_checkpointed_iteration.txt"
 
     def holder(self, path: Path) -> Path | None:
-        """The folder whose ``metadata.json`` says ``torch_dist``."""
+        """The folder with ``torch_dist`` in its ``metadata.json``."""
         if not path.is_dir():
             return None
         if _is_here(path):
@@ -90,7 +90,7 @@ def _is_here(path: Path) -> bool:
 
 
 def _alike(groups: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The options that all groups share."""
+    """The options shared by all groups."""
     first, *further = groups
     return {
         name: value

@@ -1,4 +1,4 @@
-"""Safetensors files of optimizer states whose names say what each tensor is."""
+"""Safetensors files of optimizer states with names for parameter and state."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ DTYPES = {name: dtype for dtype, name in snapshot.DTYPES.items()}
 class NamedTensors(Reader):
     """Tensors named ``PARAMETER.exp_avg``, perhaps with ``state.`` before all names.
 
-    Files that `StateRecorder` wrote are not of this kind: they say in their metadata what each
-    tensor is.
+    Files of `StateRecorder` are not of this kind: they have names in their metadata.
     """
 
     name: ClassVar[str] = "safetensors"

@@ -1,4 +1,4 @@
-"""States of DeepSpeed's model-parallel ranks, put together as DeepSpeed says that they were cut."""
+"""States of DeepSpeed's model-parallel ranks, put together by its description of the cut."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ PIECE = re.compile(rf"({CHARACTER})([*+?])\??|((?:{CHARACTER}(?![*+?]))+)")
 
 @dataclass(frozen=True)
 class Column:
-    """Data that the data-parallel ranks of one model-parallel rank hold together.
+    """Data of all data-parallel ranks of one model-parallel rank.
 
     Attributes:
         model: the file of the model, for messages.
-        saved: what that file says besides the weights.
+        saved: content of this file besides the weights.
         state_dict: the states of its parameters, or of its slices of them.
     """
 
@@ -65,8 +65,8 @@ class Cut:
 
     Attributes:
         dim: the dimension.
-        spans: what makes up the parameter, in its order along `dim`.
-        size: number of indices along `dim` that are kept; what follows is padding.
+        spans: parts of the parameter, in its order along `dim`.
+        size: number of indices along `dim` before padding.
     """
 
     dim: int
@@ -84,7 +84,7 @@ def merged(columns: Sequence[Column]) -> StateDict:
         columns: one for each model-parallel rank, in their order.
 
     Raises:
-        CaptureError: the files do not say how a parameter was cut, or not in a way that is read.
+        CaptureError: the files do not describe a cut, or in an unsupported way.
     """
     if len(columns) == 1:
         return columns[0].state_dict
@@ -294,7 +294,7 @@ def _read(lazies: Sequence[Lazy], cut: Cut, shape: tuple[int, ...]) -> Tensor:
 
 
 def _store(lazies: Sequence[Lazy], cut: Cut, tensor: Tensor) -> None:
-    """Write the slices; padding keeps what it had."""
+    """Write the slices; padding stays as it is."""
     slices = [lazy.read().clone() for lazy in lazies]
     at = 0
     for span in cut.spans:
@@ -309,7 +309,7 @@ def _store(lazies: Sequence[Lazy], cut: Cut, tensor: Tensor) -> None:
 
 
 def _opened(lazies: Sequence[Lazy], cut: Cut, shape: tuple[int, ...]) -> Part:
-    """Reads parts of a parameter that was cut along its first dimension."""
+    """Open a parameter cut along its first dimension."""
     opened = [lazy.opened() for lazy in lazies]
     row = torch.Size(shape[1:]).numel()
     ends = [row * end for end in accumulate(span.width for span in cut.spans)]

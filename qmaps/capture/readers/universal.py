@@ -28,8 +28,8 @@ STEP = "step"
 class Universal(Reader):
     """Folder of DeepSpeed's ``ds_to_universal``, for any number of ranks.
 
-    Groups are those of ``optimizer_state.pt``; which parameters they have is in the model's file
-    that lies in the same folder, and without it all parameters are in one group. Made of ZeRO 3,
+    Groups are those of ``optimizer_state.pt``; their parameters are in the model's file in the same
+    folder; without it all are in one group. Made of ZeRO 3,
     states are flat and take their shapes from there, too.
     """
 
@@ -93,7 +93,7 @@ class Universal(Reader):
 
 
 def _step(common: Mapping[str, Any]) -> Any:
-    """The number of steps of a checkpoint of ZeRO 3, which does not lie with the parameters."""
+    """The number of steps of a checkpoint of ZeRO 3, stored apart from the parameters."""
     inner = common.get("optimizer_state_dict") or {}
     return step_of([s["step"] for s in inner.get("state", {}).values() if "step" in s])
 

@@ -42,11 +42,11 @@ REASONS = (
 
 
 class Other:
-    """A state that is no flat tensor, such as the errors that compressed communication keeps."""
+    """A state other than a flat tensor, such as errors of compressed communication."""
 
 
 class Zero(Reader):
-    """The folder of one step, or the one above it, in which ``latest`` names a step.
+    """The folder of one step, or the one above it, with a file ``latest``.
 
     Stages 1 and 2 cut all parameters of a group, one after the other, into as many parts as there
     are ranks; stage 3 cuts every parameter. Names and shapes are those in ``param_shapes`` of the
@@ -178,7 +178,7 @@ def _rank(path: Path) -> Rank:
 
 
 def model_of(folder: Path, number: int = 0) -> tuple[Path, Mapping[str, Any]]:
-    """The model's file of a model-parallel rank, and what it holds."""
+    """The model's file of a model-parallel rank, and its content."""
     names = [name.format(number) for name in MODELS]
     path = next((folder / name for name in names if exists(folder / name)), folder / names[0])
     return path, load_file(path)
@@ -189,7 +189,7 @@ def shapes_of(path: Path, saved: Mapping[str, Any]) -> list[dict[str, tuple[int,
 
     Args:
         path: the model's file, for messages.
-        saved: what it holds.
+        saved: its content.
     """
     param_shapes = saved.get("param_shapes")
     try:
@@ -314,7 +314,7 @@ def _owners(
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
     experts: Experts | None,
 ) -> Iterator[tuple[list[Rank], dict[str, str]]]:
-    """Ranks that share a group, with their names of its experts; several if these differ."""
+    """Yield ranks with a common group, and their names of its experts."""
     counts = ranks[0].optimizer["partition_count"]
     count = counts[number] if isinstance(counts, (list, tuple)) else int(counts)
     if experts is None:
@@ -345,7 +345,7 @@ def with_names(
 def _parts(
     ranks: list[Rank], number: int, flat: Any, named: Mapping[str, tuple[int, ...]]
 ) -> dict[str, list[Piece]]:
-    """Stages 1 and 2: where each rank says that it has parts of the parameters of a group."""
+    """Stages 1 and 2: parts of the parameters of a group, by each rank's own account."""
     pieces: dict[str, list[Piece]] = {name: [] for name in named}
     if "param_slice_mappings" in ranks[0].optimizer:
         for rank in ranks:
@@ -431,7 +431,7 @@ def _joined(
 
 
 def step_of(copies: Sequence[Any]) -> Any:
-    """A number of steps that is kept in several places: of tensors a `Lazy` that stores in all."""
+    """A number of steps with several copies; for tensors a `Lazy` that stores in all of them."""
     if not copies or not all(isinstance(step, Tensor) for step in copies):
         return copies[0] if copies else None
 
@@ -447,7 +447,7 @@ def _holds(part: Any, piece: Piece) -> bool:
 
 
 def _opened(pieces: list[Piece], parts: list[Any]) -> Part:
-    """Reads parts of a parameter that lie in the flat tensors of several ranks."""
+    """Open a parameter spread over the flat tensors of several ranks."""
     for piece in pieces:
         if piece.rank.damage:
             raise piece.rank.damage

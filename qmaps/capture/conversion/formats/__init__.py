@@ -1,4 +1,4 @@
-"""One file per format: every `Format` in a file of this package that has a name is known."""
+"""One file per format: every named `Format` in a file of this package is known."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ FORMATS: dict[str, Format] = {
 
 
 def know(classes: Collection[str]) -> None:
-    """Let ``torch.load`` know those classes that are of a format here.
+    """Let ``torch.load`` know the classes of the formats here.
 
     Args:
-        classes: full names of the classes in a file that ``torch.load`` does not know.
+        classes: full names of the classes in a file unknown to ``torch.load``.
 
     Raises:
-        BadValueError: the library that they are of is not installed.
+        BadValueError: their library is not installed.
     """
     for layout in FORMATS.values():
         layout.know(classes)

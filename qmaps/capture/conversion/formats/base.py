@@ -55,9 +55,9 @@ class Format(ABC):
 
     Attributes:
         name: name of the format, as the options `to` and `source` give it.
-        widths: the strings that the option `states` may be.
+        widths: the allowed strings of the option `states`.
         asked: formats with a smaller number are asked first whether they recognize a state_dict.
-        keeps_resets: whether it has a place for the step in which states last began anew.
+        keeps_resets: whether it has a place for the step of the last reset.
     """
 
     name: ClassVar[str]
@@ -69,10 +69,10 @@ class Format(ABC):
         """Let ``torch.load`` know the format's own classes, where a file has such.
 
         Args:
-            classes: full names of the classes in the file that ``torch.load`` does not know.
+            classes: full names of the classes in the file unknown to ``torch.load``.
 
         Raises:
-            BadValueError: the library that they are of is not installed.
+            BadValueError: their library is not installed.
         """
 
     @abstractmethod
@@ -84,11 +84,11 @@ class Format(ABC):
         """Take the states of one parameter apart.
 
         Args:
-            saved: what the state_dict has under the parameter's key; empty before the first step.
-            label: the name of the parameter that error messages use.
+            saved: the entry of the state_dict for the parameter; empty before the first step.
+            label: the name of the parameter in error messages.
 
         Returns:
-            The states by name, without the step: torch's names, or names that `named` replaces.
+            The states by name, without the step: torch's names, or names for `named` to replace.
 
         Raises:
             BadValueError: they do not fit together.
@@ -100,7 +100,7 @@ class Format(ABC):
 
         Args:
             saved: the group's entries in the state_dict, without `params` and `param_names`.
-            family: the family of optimizers that the state_dict is of.
+            family: the family of optimizers of the state_dict.
 
         Returns:
             The options under torch's names.
@@ -112,11 +112,11 @@ class Format(ABC):
 
         Args:
             state: a state_dict taken apart, of any format.
-            wanted: the option `states`; None keeps what the source has as far as possible.
+            wanted: the option `states`; None keeps the source's form as far as possible.
 
         Returns:
-            `state` with the group options and the notes that this format needs, and the quantizer
-            of each state.
+            `state` with the group options and the notes for this format, and the quantizer of each
+            state.
 
         Raises:
             BadValueError: the format cannot hold these states, or `wanted` is not allowed.
@@ -127,10 +127,10 @@ class Format(ABC):
         """Put a state_dict together.
 
         Args:
-            state: what `plan` returned, its states encoded as the plan says.
+            state: the result of `plan`, its states encoded.
 
         Returns:
-            A state_dict that the library's optimizers load.
+            A state_dict for the library's optimizers.
         """
 
     def read(self, state_dict: Mapping[str, Any], hint: Family | None = None) -> OptimizerState:
@@ -144,7 +144,7 @@ class Format(ABC):
             The groups, parameters and states under torch's names.
 
         Raises:
-            CaptureError: it is damaged, or of an optimizer that cannot be converted.
+            CaptureError: it is damaged, or of an optimizer without a family here.
         """
         try:
             saved_groups = list(_groups(state_dict))
@@ -196,10 +196,10 @@ class Format(ABC):
         return OptimizerState(family, groups, extras)
 
     def named(self, states: dict[str, State], hint: Family | None) -> dict[str, State]:  # noqa: ARG002
-        """Rename what `states` returned, where that takes the family; here nothing is renamed.
+        """Rename the states by the family, where a format needs it; here nothing is renamed.
 
         Args:
-            states: what `states` returned for one parameter.
+            states: the result of `states` for one parameter.
             hint: the family of optimizers, if the caller gave one.
 
         Returns:
@@ -211,7 +211,7 @@ class Format(ABC):
 def plain_options(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with tensors of one element as numbers.
 
-    A number that is not whole is the shortest decimal of the tensor's dtype.
+    Fractions are the shortest decimals of the tensor's dtype.
 
     >>> plain_options({"lr": torch.tensor(0.1), "betas": (0.9, 0.999)})
     {'lr': 0.1, 'betas': (0.9, 0.999)}
@@ -226,7 +226,7 @@ def _kind(value: Any) -> str:
 
 
 def float_state(value: Any) -> Tensor:
-    """Return a state that is a dense floating-point tensor as float32 on the CPU.
+    """Return a dense floating-point tensor as float32 on the CPU.
 
     Raises:
         BadValueError: `value` is something else.
@@ -242,17 +242,16 @@ def float_state(value: Any) -> Tensor:
 def written_states(
     state: OptimizerState, encoded: Callable[[str, QuantizedTensor], Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return what a state_dict has under each parameter's key.
+    """Return the entry of a state_dict for each parameter.
 
     Args:
-        state: what is to be written.
-        encoded: called with the name of a state and its quantized tensor; returns what the format
-            keeps in its place. Float32 states are kept as they are.
+        state: the states to write.
+        encoded: called with the name of a state and its quantized tensor; returns its form in this
+            format. Float32 states are kept as they are.
 
     Returns:
-        A dict by label. That of a parameter with states also has ``step`` as a tensor, which is 1
-        where the source has no step, and ``reset_step`` if they were reset; that of a parameter
-        without states is empty.
+        A dict by label; empty for a parameter without states. Others also have ``step`` as a tensor
+        (1 if the source has none), and ``reset_step`` if they were reset.
     """
     saved: dict[str, dict[str, Any]] = {}
     for parameter in state.parameters():
@@ -279,7 +278,7 @@ def assembled(
     Args:
         state: the parameter groups with their keys and names, and further entries.
         options: the options of each group, in the groups' order.
-        states: what the state_dict has of each parameter, by label; an empty dict is left out.
+        states: entry of each parameter, by label; an empty dict is left out.
 
     Returns:
         A dict with ``state``, ``param_groups`` and the entries of ``state.rest``. A group has
@@ -298,16 +297,16 @@ def assembled(
 
 
 def without_qmaps(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options without those that only qmaps has."""
+    """Return the options without those of qmaps alone."""
     return {name: value for name, value in options.items() if name not in OF_QMAPS}
 
 
 def wanted_width(wanted: Wanted, allowed: tuple[str, ...], name: str) -> str | None:
-    """Check the option `states` of a format that takes widths and nothing else.
+    """Check the option `states` of a format with widths and nothing else.
 
     Args:
         wanted: the option as the caller gave it.
-        allowed: the widths that the format takes, such as ``("8bit", "32bit")``.
+        allowed: the widths of the format, such as ``("8bit", "32bit")``.
         name: name of the format, for the error message.
 
     Returns:
@@ -324,11 +323,11 @@ def wanted_width(wanted: Wanted, allowed: tuple[str, ...], name: str) -> str | N
 
 
 def refuse_options(state: OptimizerState, needed: Mapping[str, object], name: str) -> None:
-    """Raise where a group has an option that a format cannot express.
+    """Raise if a group has an option without an equivalent in a format.
 
     Args:
-        state: what is to be written.
-        needed: the only value that the format can express, by option.
+        state: the states to write.
+        needed: the only supported value, by option.
         name: name of the format, for the error message.
 
     Raises:
@@ -386,7 +385,7 @@ def _groups(
 
 
 def _check_numbers(options: Mapping[str, Any], index: int) -> None:
-    """Raise unless the options that conversions read are numbers."""
+    """Raise unless the options for conversions are numbers."""
     try:
         for name in NUMBERS & options.keys():
             checked_number(name, options[name])

@@ -47,15 +47,15 @@ SLOW = "state1 (slow)"
 
 @dataclass(frozen=True)
 class StateSlots:
-    """Names under which bitsandbytes keeps the states of a family of optimizers.
+    """Names of the states of a family of optimizers in bitsandbytes.
 
     Attributes:
         slots: the states in `state1` and, where there is one, `state2`.
-        betas: torch's name of the option that `betas`, or its first entry, stands for; "" if none.
+        betas: torch's name of the option stored in `betas`, or in its first entry; "" if none.
         usual: value of `betas` where the source has no such option.
         eps: value of eps where the source has none; None if the rule has no eps.
-        fixed: options of torch for which its kernels know a single value.
-        extra: further options that bitsandbytes needs.
+        fixed: options of torch with a single supported value.
+        extra: further options of bitsandbytes.
     """
 
     slots: tuple[tuple[str, ...], ...]
@@ -94,10 +94,10 @@ class BitsAndBytes(Format):
 
     A checkpoint holds its codebooks, so other block-wise 8-bit states are carried over as they are
     if their blocks have 256 elements. Other states are encoded by ``B256/DE@8s`` and
-    ``B256/DE@8u``, which are the library's own maps but for the last bit of some values.
+    ``B256/DE@8u``, the library's own maps but for the last bit of some values.
 
-    Either all states of a parameter are quantized or none. A parameter that a quantizing source
-    keeps in 32 bits stays so; otherwise those of at least 4096 elements are quantized.
+    Either all states of a parameter are quantized or none. A 32-bit parameter of a quantizing
+    source stays so; otherwise those of at least 4096 elements are quantized.
     """
 
     name: ClassVar[str] = "bitsandbytes"

@@ -1,4 +1,4 @@
-"""Codes, a codebook and one scale per block; and codes that are 8-bit floating-point numbers."""
+"""Codes, a codebook and one scale per block; 8-bit floating-point numbers as codes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def from_codes(
 ) -> QuantizedTensor:
     """The quantized tensor of another library's codes; it decodes to the same bits.
 
-    A codebook that is bit for bit one of this package's maps is that map. Any other is a
+    A codebook equal to one of this package's maps, bit for bit, becomes this map. Any other is a
     `qmaps.Codebook`.
 
     Args:
@@ -79,8 +79,8 @@ def holds(t: QuantizedTensor, bits: int, block: int | None = None) -> bool:
 
     Args:
         t: the quantized tensor.
-        bits: the width that its codes must have.
-        block: the block size that it must have; any if None.
+        bits: the required width of its codes.
+        block: the required block size; any if None.
     """
     normalizer = t.quantizer.normalizer
     return (
@@ -165,7 +165,7 @@ FLOAT8 = Codebook(_values(), bits=8, signed=True, label="float8_e4m3fn")
 
 
 def unit(q: Quantizer) -> Quantizer:
-    """Return `q` with `UNIT_FLOAT8`, which optimizer steps can encode by, in place of `FLOAT8`."""
+    """Return `q` with `UNIT_FLOAT8`, the map for optimizer steps, in place of `FLOAT8`."""
     return replace(q, map=UNIT_FLOAT8) if q.map == FLOAT8 else q
 
 

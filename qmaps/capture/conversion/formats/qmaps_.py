@@ -36,10 +36,10 @@ FOREIGN = "max_exp_avg_sq"
 class Qmaps(Format):
     """``qmaps.optim``.
 
-    Quantized states keep their codes and their codebooks, which the checkpoint holds. The options
+    Quantized states keep their codes and their codebooks. The options
     of the groups say how the training goes on: `state_quantizers`, `min_quantized_size`, and
-    `overrides` for parameters that differ from their group. A parameter that differs and has no
-    name is encoded as its group is, so that loading changes nothing further; in 32 bits it stays.
+    `overrides` for parameters with other quantizers. Such a parameter without a name is encoded as
+    its group is, or stays in 32 bits, so loading changes nothing further.
     """
 
     name: ClassVar[str] = "qmaps"
@@ -60,7 +60,7 @@ class Qmaps(Format):
         )
 
     def read(self, state_dict: Mapping[str, Any], hint: Family | None = None) -> OptimizerState:
-        """Take a state_dict apart, if it is of a version that is known."""
+        """Take a state_dict apart, if its version is known."""
         check_form(state_dict)
         return super().read(state_dict, hint)
 
@@ -77,7 +77,7 @@ class Qmaps(Format):
         return plain_options(saved)
 
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
-        """The quantizers asked for, or those that the source has; 8 bits where it has none."""
+        """The quantizers asked for, or those of the source; 8 bits if it has none."""
         if any(FOREIGN in parameter.states for parameter in state.parameters()):
             raise BadValueError(
                 f"the checkpoint has {FOREIGN} (amsgrad=True), which qmaps does not support"
@@ -134,7 +134,7 @@ def _kept(parameter: Parameter) -> dict[str, Quantizer | None]:
 def _by_rule(
     group: Group, specs: Mapping[str, str | None], size: int
 ) -> dict[str, dict[str, Quantizer | None]]:
-    """Encode a group's states by its specs; a state that has its spec keeps its quantizer."""
+    """Encode a group's states by its specs; a state already of its spec keeps its quantizer."""
     plan: dict[str, dict[str, Quantizer | None]] = {}
     by_spec = {q.spec: q for p in group.parameters for q in _kept(p).values() if q is not None}
     for parameter in group.parameters:
@@ -153,9 +153,9 @@ def _by_rule(
 def _as_in_source(
     group: Group, family: Family
 ) -> tuple[dict[str, dict[str, Quantizer | None]], dict[str, Any], list[str]]:
-    """A group's states as the source has them, the options that say so, and what they cannot say.
+    """Return a group's quantizers in the source, options for them, and exceptions.
 
-    That is which parameters without a name stay in 32 bits.
+    The exceptions are parameters without a name, to stay in 32 bits.
     """
     quantized = [p for p in group.parameters if any(_kept(p).values())]
     specs: dict[str, str | None] = {}

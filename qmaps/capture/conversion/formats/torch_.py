@@ -24,8 +24,8 @@ from qmaps.optim.nadam import product_after
 class Torch(Format):
     """``torch.optim``: float32 states under torch's names.
 
-    A group keeps its options that torch does not know: torch's classes leave them alone. Those
-    that only qmaps has are dropped.
+    A group keeps options unknown to torch: torch's classes leave them alone. Those of qmaps alone
+    are dropped.
     """
 
     name: ClassVar[str] = "torch"
@@ -33,7 +33,7 @@ class Torch(Format):
     asked: ClassVar[int] = 2  # it recognizes all
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """True: a state_dict that no other format recognizes is read as torch's."""
+        """True: torch is the last format to be asked."""
         return True
 
     def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
@@ -55,7 +55,7 @@ class Torch(Format):
         return state, {p.label: dict.fromkeys(p.states) for p in state.parameters()}
 
     def write(self, state: OptimizerState) -> dict[str, Any]:
-        """The state_dict; steps as the tensors that torch keeps."""
+        """The state_dict; steps are tensors, as in torch."""
         saved = {}
         for group in state.groups:
             for parameter in group.parameters:

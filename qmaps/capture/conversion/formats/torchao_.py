@@ -60,7 +60,7 @@ class TorchAO(Format):
     the width asked for, else of the source's width, and in 8 bits if the source has none. Tensors
     that blocks do not divide stay in 32 bits, and so do those of fewer than 4096 elements.
 
-    Reading and writing quantized states need torchao, whose classes these are.
+    Reading and writing quantized states need torchao for its classes.
     """
 
     name: ClassVar[str] = "torchao"
@@ -156,7 +156,7 @@ READERS: dict[str, Callable[[Any], QuantizedTensor]] = {
 
 
 def _width(state: OptimizerState) -> str:
-    """The width of what the source has quantized."""
+    """The width of the source's quantized states."""
     maps = [t.quantizer.map for _, _, t in state.quantized()]
     if maps and all(map_ in (FLOAT8, UNIT_FLOAT8) for map_ in maps):
         return "fp8"
@@ -210,7 +210,7 @@ def _class(module: str, name: str) -> Any:
 
 
 def imported(module: str = "8bit") -> Any:
-    """One of torchao's modules of tensor classes, which ``torch.load`` knows from then on.
+    """Import one of torchao's modules of tensor classes, so ``torch.load`` knows them.
 
     Raises:
         BadValueError: torchao is not installed.
