@@ -50,7 +50,7 @@ def plot(
         qmaps plot histogram_second --states states --out second.svg
     """
     from qmaps import capture, figures
-    from qmaps.figures.save import kind_of
+    from qmaps.figures._declare import kind_of
     from qmaps.lab import plot as named
     from qmaps.storage.files import output_file
 

@@ -6,8 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps.figures._declare import figure
-from qmaps.figures._rows import legend_of_moments, name_gain, of_moments, panels, points
-from qmaps.figures._style import require
+from qmaps.figures._style import legend_of_moments, name_gain, of_moments, panels, points, require
 
 NEEDED = (
     "quantizer",

@@ -6,8 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps.figures._declare import figure
-from qmaps.figures._rows import MOMENTS, legend_of_moments, name_gain, of_moments, panels
-from qmaps.figures._style import require
+from qmaps.figures._style import MOMENTS, legend_of_moments, name_gain, of_moments, panels, require
 
 MEASURES = ("gain", "lag", "rerounded_share")
 NEEDED = ("quantizer", *(f"{name}_{ending}" for name in MEASURES for ending, *_ in MOMENTS))

@@ -6,8 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps.figures._declare import figure
-from qmaps.figures._rows import panels, points
-from qmaps.figures._style import require
+from qmaps.figures._style import panels, points, require
 
 NEEDED = (
     "quantizer",

@@ -8,9 +8,9 @@ import pandas as pd
 
 from qmaps.algebra.pair import listed
 from qmaps.analyze._states import MIN_SIZE, States, as_states
+from qmaps.analyze.replay.recursion import share
 from qmaps.analyze.replay.run import Given, check, chosen, recursions, replayed
 from qmaps.analyze.replay.source import share_of, source
-from qmaps.analyze.replay.updates import share
 from qmaps.errors import BadValueError
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import pair_of

@@ -16,9 +16,8 @@ from qmaps.algebra.pair import Pair, listed, spec_of
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
-from qmaps.analyze.replay.recursion import Recursion, exact_measures
+from qmaps.analyze.replay.recursion import Recursion, Updates, exact_measures
 from qmaps.analyze.replay.source import Source, source
-from qmaps.analyze.replay.updates import Updates
 from qmaps.capture import CapturedStates
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from qmaps.analyze.replay.updates import shares, step_cost
+from qmaps.analyze.replay.recursion import shares, step_cost
 
 SUMMED = (
     "descent",

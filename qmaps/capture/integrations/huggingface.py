@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from qmaps.capture.integrations.recording import CAPTURE, MONITOR, Kind, Recording
+from qmaps.capture.integrations import CAPTURE, MONITOR, Kind, Recording
 
 
 class _Callback(TrainerCallback):

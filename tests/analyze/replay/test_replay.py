@@ -15,7 +15,7 @@ from torch import Tensor
 import qmaps
 from qmaps.algebra.pair import Pair
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.analyze.replay.updates import largest_possible
+from qmaps.analyze.replay.recursion import largest_possible
 from qmaps.capture import CapturedStates, Gradients, StateRecorder
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, SpecError
