@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -107,6 +108,11 @@ def _collector(update: Tensor) -> Collector:
     if (engine := cuda_engine(update)) is not None:
         return Cuda(engine)
     return Native() if dispatch.runs_native(update) else Reference()
+
+
+def bits_of(q: Quantizer | None, shape: tuple[int, ...]) -> float:
+    """Bits per element of a tensor under a quantizer; 32 for None."""
+    return 32.0 if q is None else 8 * q.nbytes(shape) / math.prod(shape)
 
 
 def quantized(x: Tensor, q: Quantizer | None) -> tuple[Moment, int]:

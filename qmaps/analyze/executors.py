@@ -127,13 +127,7 @@ def measured(
 def serially(
     items: Sequence[W], states: CapturedStates, before: Callable[[W], None]
 ) -> Iterator[tuple[W, pd.DataFrame]]:
-    """Yield each item with its rows, measured here.
-
-    Args:
-        items: the items in their order.
-        states: the states of the items.
-        before: called before each item.
-    """
+    """Yield each item with its rows, measured here."""
     for item in items:
         before(item)
         yield item, item.measure(states)

@@ -56,11 +56,6 @@ def pareto(sweep: pd.DataFrame, *, state: str = "exp_avg") -> pd.DataFrame:
 def frontier(bits: pd.Series, error: pd.Series, rivals: pd.Series) -> list[bool]:
     """Membership of each quantizer in the Pareto frontier of error over bits.
 
-    Args:
-        bits: bits per element of each quantizer.
-        error: its error.
-        rivals: whether it counts.
-
     Returns:
         For each quantizer, whether it counts and no other that counts is at least as good in both
         bits and error and better in one.

@@ -190,13 +190,13 @@ def _plain(value: Any) -> Any:
     return _UNFIT
 
 
-def _is_packed(value: Any) -> bool:
+def is_packed(value: Any) -> bool:
     """Return True for a quantized state in the form of a state_dict of qmaps."""
     return isinstance(value, Mapping) and {"packed", "spec"} <= value.keys()
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and not _is_packed(value):
+    if isinstance(value, Mapping) and not is_packed(value):
         members = [(str(key), member) for key, member in value.items()]
     elif isinstance(value, (list, tuple)):
         members = [(str(number), member) for number, member in enumerate(value)]
@@ -223,7 +223,7 @@ def _lazy(value: Any) -> Lazy | None:
     """Return a lazy form of `value`, or None if a snapshot cannot hold it."""
     if isinstance(value, Lazy):
         return value if value.dtype in DTYPES else None
-    if _is_packed(value):
+    if is_packed(value):
         # Imported here because reading plain captures needs no quantizer.
         from qmaps.algebra.quantized import from_plain
 
@@ -236,10 +236,7 @@ def _lazy(value: Any) -> Lazy | None:
             return None  # for example a shard of a distributed tensor
     if callable(getattr(value, "dequantize", None)) and hasattr(value, "shape"):
         return Lazy(
-            tuple(value.shape),
-            torch.float32,
-            lambda: value.dequantize().float(),
-            quantized=True,
+            tuple(value.shape), torch.float32, lambda: value.dequantize().float(), quantized=True
         )
     return None
 

@@ -106,9 +106,6 @@ class GradientWriter:
     def join(self, parameters: Mapping[str, Tensor]) -> None:
         """Record the gradients of these parameters from the next `begin` on.
 
-        Args:
-            parameters: as for the constructor.
-
         Raises:
             BadValueError: as the constructor; the parameters so far stay.
         """
@@ -120,10 +117,6 @@ class GradientWriter:
 
         Earlier files for these steps belong to a run with an overwritten snapshot; they are
         removed.
-
-        Args:
-            path: the snapshot.
-            step: its step.
         """
         for later in steps_in(path.parent):
             if step < later <= step + self._options.steps:

@@ -114,10 +114,6 @@ def parameter_shape(states: Mapping[str, _Shaped]) -> Shape | None:
 def fitted(model: Known, groups: Sequence[Group]) -> list[str]:
     """Return the name of each parameter in the optimizer's order.
 
-    Args:
-        model: parameters of the model.
-        groups: groups of the optimizer.
-
     Raises:
         Unnamed: no names agree with all shapes, or several do.
     """
@@ -204,11 +200,7 @@ def _by_dimensions(name: str, model: Known) -> bool:
     return len(model.shapes[name]) < 2
 
 
-RULES: tuple[Callable[[str, Known], bool], ...] = (
-    _by_trainer,
-    _by_earlier_trainer,
-    _by_dimensions,
-)
+RULES: tuple[Callable[[str, Known], bool], ...] = (_by_trainer, _by_earlier_trainer, _by_dimensions)
 """Rules that return True for parameters exempt from weight decay."""
 
 
@@ -306,9 +298,6 @@ STATISTICS = ("running_mean", "running_var")
 
 def names_in_text(path: Path) -> list[str]:
     """Return the names in a text file: one on each line, empty lines left out.
-
-    Args:
-        path: the file, in UTF-8.
 
     Raises:
         BadValueError: the file cannot be read, or has no name.

@@ -125,13 +125,7 @@ class Entry:
 
     @classmethod
     def of(cls, parameter: str, state: str, lazy: Lazy) -> Entry:
-        """Make the entry of a tensor.
-
-        Args:
-            parameter: name of the parameter.
-            state: name of the state.
-            lazy: the tensor, which is not read.
-        """
+        """Make the entry of a tensor."""
         return cls(parameter, state, list(lazy.shape), str(lazy.dtype).removeprefix("torch."))
 
 

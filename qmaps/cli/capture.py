@@ -77,11 +77,7 @@ def capture(
                 steps=steps,
                 hooks=[
                     lambda optimizer, _: StateRecorder(
-                        optimizer,
-                        out,
-                        every=every,
-                        parameters=parameters,
-                        gradients=gradients,
+                        optimizer, out, every=every, parameters=parameters, gradients=gradients
                     )
                 ],
                 progress=lambda step, total, loss: advance(

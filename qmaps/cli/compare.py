@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qmaps.cli.options import AsJson, MinSize, Out, refuse_given
-from qmaps.cli.output import (
-    Table,
-    label,
-    print_json,
-    print_lines,
-    progress,
-    rows_of,
-    write_markdown,
-)
+from qmaps.cli.output import Table, label, print_json, print_lines, progress, write_markdown
 from qmaps.errors import BadValueError
+from qmaps.storage.files import records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,18 +114,14 @@ def _runs(
 ) -> tuple[RunsCompared, list[str]]:
     from qmaps.analyze import compare as comparisons
     from qmaps.analyze.compare.runs import PAIRS
-    from qmaps.storage.files import output_folder
 
     loaded = [_load(path) for path in (a, b)]
     with progress(quiet=quiet) as advance:
-
-        def report(done: int, total: int, note: str) -> None:
-            if done == 0:  # the arguments are checked by now
-                output_folder(folder)
-            advance("compare states", done, total, note)
-
         compared = comparisons.runs(
-            *loaded, pairs=spec or PAIRS, min_quantized_size=min_size, progress=report
+            *loaded,
+            pairs=spec or PAIRS,
+            min_quantized_size=min_size,
+            progress=advance.stage("compare states", folder),
         )
     facts = [
         f"{run}: {states.source}, step {states.step}, {len(states.parameters())} parameters"
@@ -143,8 +132,6 @@ def _runs(
 
 def _tables(compared: RunsCompared, top: int) -> list[Table]:
     """Both runs over all shared parameters, those that differ most, and those of one run."""
-    from qmaps.analyze.recommend.verdict import records
-
     overall = compared.moments[compared.moments["parameter"] == ""].sort_values(
         "state", kind="stable"
     )
@@ -193,8 +180,6 @@ def _tables(compared: RunsCompared, top: int) -> list[Table]:
 
 def _beside(frame: pd.DataFrame, keys: list[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The rows of A and B with the same key."""
-    from qmaps.analyze.recommend.verdict import records
-
     if keys[0] == "":
         frame, keys = frame[frame["parameter"] == ""], keys[1:]
     else:
@@ -226,8 +211,8 @@ def _record(compared: RunsCompared) -> dict[str, Any]:
         "shared": compared.shared,
         "only_a": compared.only["A"],
         "only_b": compared.only["B"],
-        "moments": rows_of(compared.moments),
-        "errors": rows_of(compared.errors),
+        "moments": records(compared.moments),
+        "errors": records(compared.errors),
     }
 
 
@@ -241,19 +226,13 @@ def _choices(
     loaded = None if states is None else _load(states)
     with progress(quiet=quiet) as advance:
         compared = comparisons.choices(
-            choice_a,
-            choice_b,
-            loaded,
-            progress=lambda done, total, note: advance("replay states", done, total, note),
+            choice_a, choice_b, loaded, progress=advance.stage("replay states")
         )
     facts = [] if loaded is None else [f"states of {loaded.source}", f"step {loaded.step}"]
     return (
         _choice_tables(compared, top),
         facts,
-        {
-            "parameters": rows_of(compared.parameters),
-            "choices": rows_of(compared.summary),
-        },
+        {"parameters": records(compared.parameters), "choices": records(compared.summary)},
     )
 
 

@@ -22,8 +22,7 @@ Steps = Annotated[
     int | None, typer.Option(min=1, help="Training steps; each workload has a default.")
 ]
 AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="Print only JSON, for scripts; NaN and infinity become null."),
+    bool, typer.Option("--json", help="Print only JSON, for scripts; NaN and infinity become null.")
 ]
 Workload = Annotated[str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny or digits.")]
 States = Annotated[

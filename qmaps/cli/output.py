@@ -25,7 +25,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from qmaps.errors import one_line, printable
-from qmaps.storage.files import json_text, markdown_table, write_text
+from qmaps.storage.files import json_text, markdown_table, output_folder, records, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,11 +76,6 @@ def command_line(program: str = "qmaps") -> str:
 def print_json(value: Any) -> None:
     """Print `value` as strict JSON for scripts; NaN and infinity become null."""
     print(json_text(value))
-
-
-def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame for `print_json`, with every digit of its numbers."""
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
@@ -140,6 +135,19 @@ class Bars:
         self.progress = progress
         self.lines = lines
         self.tasks: dict[str, TaskID] = {}
+
+    def stage(self, name: str, folder: Path | None = None) -> Callable[[int, int, str], None]:
+        """Return a callback for one stage; its first call also creates `folder`.
+
+        Arguments of a long computation have been checked by then.
+        """
+
+        def report(done: int, total: int, note: str) -> None:
+            if done == 0 and folder is not None:
+                output_folder(folder)
+            self(name, done, total, note)
+
+        return report
 
     def __call__(self, stage: str, done: int, total: int, note: str) -> None:
         """Update the progress of a stage; the first call shows the bars."""
@@ -221,7 +229,6 @@ def by_width(
     import numpy as np
 
     from qmaps.analyze.recommend.candidates import LIMITS, up_to
-    from qmaps.analyze.recommend.verdict import records
 
     tables = []
     groups = frame.groupby(frame["bits_per_element"].map(up_to))

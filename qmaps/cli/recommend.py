@@ -22,7 +22,8 @@ from qmaps.cli.options import (
     print_source,
     recorded,
 )
-from qmaps.cli.output import by_width, label, print_json, print_lines, progress, rows_of
+from qmaps.cli.output import by_width, label, print_json, print_lines, progress
+from qmaps.storage.files import records
 
 if TYPE_CHECKING:
     from qmaps.analyze.recommend import Recommendation
@@ -104,17 +105,10 @@ def recommend(
     """
     from qmaps.analyze import recommend as recommendations
     from qmaps.analyze.recommend.candidates import CANDIDATES
-    from qmaps.storage.files import output_folder
 
     folder = out / "recommend"
     loaded = recorded(states, step, 10, names)
     with progress(quiet=as_json) as advance:
-
-        def report(done: int, total: int, note: str) -> None:
-            if done == 0:  # the arguments are checked by now
-                output_folder(folder)
-            advance("replay states", done, total, note)
-
         recommendation = recommendations.run(
             loaded,
             bits=bits,
@@ -128,12 +122,12 @@ def recommend(
             parameters=parameters,
             min_quantized_size=min_quantized_size,
             seed=seed,
-            progress=report,
+            progress=advance.stage("replay states", folder),
             workers=workers,
         )
     recommendations.write(recommendation, folder)
     if as_json:
-        pairs = rows_of(recommendation.pairs)
+        pairs = records(recommendation.pairs)
         print_json({**recommendation.summary(), "pairs": pairs, "quantized": loaded.quantized()})
         return
     print_source(loaded)

@@ -26,10 +26,10 @@ from qmaps.cli.output import (
     print_lines,
     progress,
     provenance,
-    rows_of,
     write_markdown,
 )
 from qmaps.errors import BadValueError
+from qmaps.storage.files import records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,8 +58,7 @@ def sweep(
     codebook: Codebooks = None,
     min_quantized_size: MinSize = 4096,
     top: Annotated[
-        int,
-        typer.Option(min=1, help="Rows of each width, beside those on the Pareto front."),
+        int, typer.Option(min=1, help="Rows of each width, beside those on the Pareto front.")
     ] = 5,
     markdown: Annotated[
         Path | None, typer.Option(help="Also write the tables as Markdown to this file.")
@@ -127,7 +126,7 @@ def sweep(
             out=out / "sweep",
             min_quantized_size=min_quantized_size,
             codebooks=[as_codebook(option) for option in codebook or []],
-            progress=lambda done, total, note: advance("sweep quantizers", done, total, note),
+            progress=advance.stage("sweep quantizers"),
             workers=workers,
             shard=part,
             sample=sample,
@@ -135,7 +134,7 @@ def sweep(
         )
     if part is not None:
         if as_json:
-            print_json(rows_of(frame))
+            print_json(records(frame))
             return
         parameters = frame["parameter"].nunique() if len(frame) else 0
         print_lines(f"shard {shard}: {parameters} parameters, {len(frame)} rows")
@@ -150,7 +149,7 @@ def sweep(
         facts = provenance(loaded, frame["parameter"].nunique())
         write_markdown(markdown, "Quantizers on captured states", facts, tables, [ORDER])
     if as_json:
-        print_json(rows_of(frame))
+        print_json(records(frame))
         return
     print_source(loaded)
     for table in tables:

@@ -81,11 +81,7 @@ def pictures() -> list[tuple[Picture, Callable[..., Figure]]]:
     return sorted(_PICTURES.values(), key=lambda entry: (entry[0].place, entry[0].name))
 
 
-KINDS = {
-    ".png": {"Software": None},
-    ".svg": {"Date": None},
-    ".pdf": {"CreationDate": None},
-}
+KINDS = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 """File types, with the metadata that would make equal figures differ."""
 
 

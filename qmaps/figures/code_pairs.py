@@ -17,12 +17,7 @@ from qmaps.figures._style import SMALL, UNUSED, axes, extent, new, require
 
 QUANTITIES = {
     "use": ("use", "use", "share of all elements (fraction)", "cividis"),
-    "abs": (
-        "mean_abs_error",
-        "absolute error",
-        "mean |Δu|, u = m / (sqrt(v) + eps)",
-        "viridis",
-    ),
+    "abs": ("mean_abs_error", "absolute error", "mean |Δu|, u = m / (sqrt(v) + eps)", "viridis"),
     "rel": ("mean_rel_error", "relative error", "mean |Δu| / |u| (fraction)", "magma"),
 }
 """Column, title, label with unit, and colour map of each quantity."""
@@ -53,7 +48,7 @@ TICKS = 5
         "A good pair of quantizers has no overlap between what is used much and what errs much. "
         "Grey: never used. After figure 4 of the 8-bit paper.",
         place=30,
-    ),
+    )
 )
 def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs", "rel")) -> Figure:
     """Use of each pair of codes, and error of the Adam update for it.

@@ -24,7 +24,7 @@ FEW = 64
         "Error per code of the first moment",
         "After figure 5 of the 8-bit paper.",
         place=40,
-    ),
+    )
 )
 def first_code_error(frame: pd.DataFrame) -> Figure:
     """The Adam update's error, and the use, for each code of the first moment.

@@ -19,7 +19,7 @@ COLLAPSED = 6.0
         "h(v) = 1 / (sqrt(v) + 1e-6) over all second moments that are not 0. After figure 3 of "
         "the 4-bit paper.",
         place=50,
-    ),
+    )
 )
 def inverse_sqrt(frame: pd.DataFrame) -> Figure:
     """``h(v) = 1 / (sqrt(v) + 1e-6)`` of the second moment, in 32 bits and quantized.

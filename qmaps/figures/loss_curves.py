@@ -25,7 +25,7 @@ DEFAULT_UNIT = "nats"
         "Training with quantized states",
         "Loss curves of the same model and batches; the right panel shows the distance to 32 bits.",
         place=10,
-    ),
+    )
 )
 def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
     """Training and validation loss of several runs, and the difference to the first.

@@ -25,7 +25,7 @@ LONGEST = 36
         "Horizontal and vertical stripes are outlier rows and columns, which per-tensor and "
         "block-wise scales cannot separate. After figures 1 and 2 of the 4-bit paper.",
         place=80,
-    ),
+    )
 )
 def outliers(frame: pd.DataFrame, *, one_scale: bool = False) -> Figure:
     """Magnitudes of matrices over their median; stripes are outlier rows or columns.

@@ -143,12 +143,7 @@ LIMITS = ((0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)), (0, (1, 2)), (0, (9, 3)
         "no other map under the same normalizer can pass.",
         place=60,
     ),
-    Picture(
-        "pareto_exp_avg_sq",
-        "Error against storage: second moment",
-        "As above.",
-        place=70,
-    ),
+    Picture("pareto_exp_avg_sq", "Error against storage: second moment", "As above.", place=70),
 )
 def pareto(frame: pd.DataFrame) -> Figure:
     """Every quantizer's error over its bits per element, the frontier, and the limit.

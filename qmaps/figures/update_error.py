@@ -36,7 +36,7 @@ NEEDED = (
         "beside it. A mean right of the 99th percentile is made by fewer than one element in a "
         "hundred.",
         place=20,
-    ),
+    )
 )
 def update_error(frame: pd.DataFrame) -> Figure:
     """Median, mean, 99th percentile and largest error, one line per pair of quantizers.

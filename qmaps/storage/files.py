@@ -250,6 +250,11 @@ def read_frame(path: str | os.PathLike[str], *, must_be_sealed: bool = False) ->
         raise _damaged(path) from None
 
 
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a frame as dicts by column."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
 def _damaged(path: str | os.PathLike[str]) -> OutputError:
     return OutputError(f"{str(path)!r} is missing or damaged; delete it, and it will be made again")
 

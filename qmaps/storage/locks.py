@@ -135,9 +135,6 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     Until then it is in the hidden folder ``.NAME.tmp`` beside `path`. If the process is killed,
     the hidden folder stays, and the next call for the same path removes it.
 
-    Args:
-        path: the folder; it must not exist.
-
     Raises:
         OutputError: the folder cannot be written, or another process writes it.
     """

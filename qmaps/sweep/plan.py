@@ -146,9 +146,6 @@ def digest_of(states: CapturedStates) -> str:
     A snapshot has checksums of its tensors, and a file of ``torch.save`` the CRC-32 of each
     record, so their digest is one of these. All other states are read.
 
-    Args:
-        states: states from anywhere.
-
     Raises:
         CaptureError: states cannot be read, or hold NaN or infinity.
     """

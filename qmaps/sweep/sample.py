@@ -15,7 +15,7 @@ from torch import Tensor
 from qmaps import metrics
 from qmaps.algebra.pair import Pair, adam_update, spec_of, zero_points
 from qmaps.algebra.quantizer import Quantizer, fit_normalized
-from qmaps.analyze._updates import LEVELS
+from qmaps.analyze._updates import LEVELS, bits_of
 from qmaps.capture import CapturedStates
 from qmaps.engines import reference
 from qmaps.engines.philox import RoundingKey
@@ -182,7 +182,7 @@ def _rows(
                 "quantizer": q.spec,
                 "first": None,
                 "second": None,
-                "bits_per_element": _bits(q, shape),
+                "bits_per_element": bits_of(q, shape),
                 **metrics.measure(x, y, codes, table(map_).numel()),
                 "mean_square": sample.mean_square,
                 **mean("mean_abs_error", error, ones, chosen),
@@ -208,7 +208,7 @@ def _rows(
             "quantizer": pair.spec,
             "first": spec_of(pair.first),
             "second": spec_of(pair.second),
-            "bits_per_element": (_bits(pair.first, shape) + _bits(pair.second, shape)) / 2,
+            "bits_per_element": (bits_of(pair.first, shape) + bits_of(pair.second, shape)) / 2,
             **quantiles("abs", error, ones.bool(), chosen),
             **quantiles("rel", relative, u != 0, chosen),
             **mean("mean_abs_error", error, ones, chosen),
@@ -265,10 +265,6 @@ def quantiles(kind: str, values: Tensor, counted: Tensor, chosen: Units) -> dict
     ranks = {name: np.searchsorted(reached, q * reached[-1]) for name, q in LEVELS.items()}
     ranks["max"] = np.intp(flat.size - 1)
     return {f"{name}_{kind}_error": float(flat[order[rank]]) for name, rank in ranks.items()}
-
-
-def _bits(q: Quantizer | None, shape: tuple[int, ...]) -> float:
-    return 32.0 if q is None else 8 * q.nbytes(shape) / math.prod(shape)
 
 
 def _decibels(signal: float, noise: float) -> float:

@@ -13,13 +13,7 @@ from torch import Tensor
 from qmaps.engines import reference
 from qmaps.engines.philox import RoundingKey, uniform
 from qmaps.maps.base import Map
-from qmaps.testing._data import (
-    codes_of,
-    inside,
-    outside,
-    rounds_to_nearest,
-    upper_is_nearer,
-)
+from qmaps.testing._data import codes_of, inside, outside, rounds_to_nearest, upper_is_nearer
 
 Check = Callable[[Map, torch.device], None]
 

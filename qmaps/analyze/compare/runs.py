@@ -15,11 +15,11 @@ from qmaps.algebra.pair import Pair
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, as_states
 from qmaps.analyze.outlier_lines import outlier_lines
 from qmaps.analyze.recommend.candidates import MOMENTS, PRESETS
-from qmaps.analyze.recommend.verdict import records
 from qmaps.analyze.update_error import update_error
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError
 from qmaps.optim.presets import pair_of
+from qmaps.storage.files import records
 
 RUNS = ("A", "B")
 PAIRS = tuple(PRESETS)

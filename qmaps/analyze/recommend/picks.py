@@ -13,10 +13,11 @@ from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
 from qmaps.analyze.recommend.budget import Option, Sizes, choose
 from qmaps.analyze.recommend.candidates import FULL
-from qmaps.analyze.recommend.verdict import cost_of, dangerous, predicted, records, smallest
+from qmaps.analyze.recommend.verdict import cost_of, dangerous, predicted, smallest
 from qmaps.analyze.replay.summary import SUMMED
 from qmaps.errors import BadValueError, shown
 from qmaps.maps.codebook import Codebook
+from qmaps.storage.files import records
 
 TIE, NOTHING = 1.05, 1e-3
 """A simpler choice is preferred to one that lowers the error by less than this factor, or by less

@@ -42,7 +42,6 @@ from qmaps.analyze.recommend.verdict import (
     dangerous,
     level,
     predicted,
-    records,
     verdict,
 )
 from qmaps.analyze.replay.run import Given, check, chosen
@@ -54,6 +53,7 @@ from qmaps.maps.codebook import Codebook
 from qmaps.optim import Choice
 from qmaps.optim.patterns import grouped
 from qmaps.optim.presets import pair_of
+from qmaps.storage.files import records
 
 STEPS = 60
 """Steps of the replay, about."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import pandas as pd
 
 from qmaps.analyze.replay import step_cost
+from qmaps.storage.files import records
 
 SAFE, UNSAFE = 0.03, 0.1
 """Step costs up to which a pair is safe, and above which it is unsafe. On `docstring-lm` a step
@@ -35,11 +36,6 @@ class Verdict(NamedTuple):
 
     level: str
     reason: str
-
-
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame."""
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def cost_of(row: Mapping[str, Any]) -> float:

@@ -90,6 +90,5 @@ def curves(
     if progress:
         progress(len(names), len(names), "")
     return pd.DataFrame(
-        rows,
-        columns=["parameter", "quantizer", "step", "displacement_gain", "displacement_error"],
+        rows, columns=["parameter", "quantizer", "step", "displacement_gain", "displacement_error"]
     )

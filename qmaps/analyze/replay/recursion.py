@@ -240,11 +240,7 @@ class Updates:
     """
 
     def __init__(
-        self,
-        pairs: Sequence[tuple[int, int]],
-        betas: tuple[float, float],
-        eps: float,
-        numel: int,
+        self, pairs: Sequence[tuple[int, int]], betas: tuple[float, float], eps: float, numel: int
     ) -> None:
         self._pairs = torch.tensor([(0, 0), *pairs], dtype=torch.int64).T.contiguous()
         self._betas, self._eps, self._numel = betas, eps, max(1, numel)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
@@ -16,9 +15,11 @@ from qmaps.algebra.pair import Pair, listed, spec_of
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
+from qmaps.analyze._updates import bits_of
 from qmaps.analyze.replay.recursion import Recursion, Updates, exact_measures
 from qmaps.analyze.replay.source import Source, source
 from qmaps.capture import CapturedStates
+from qmaps.capture.parameters import predicate
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
@@ -48,7 +49,8 @@ def rows(step: int, data: Source, pairs: list[Pair], seed: int) -> list[dict[str
             "quantizer": pair.spec,
             "first": spec_of(pair.first),
             "second": spec_of(pair.second),
-            "bits_per_element": (_bits(pair.first, data) + _bits(pair.second, data)) / 2,
+            "bits_per_element": (bits_of(pair.first, data.shape) + bits_of(pair.second, data.shape))
+            / 2,
             **of_updates,
             **{f"{name}_first": value for name, value in measured[0][pair.first].items()},
             **{f"{name}_second": value for name, value in measured[1][pair.second].items()},
@@ -98,10 +100,6 @@ def replayed(data: Source, first: Recursion, second: Recursion, updates: Updates
             updates.add(first.before, second.before, following, step)
             gradient = following
             yield number
-
-
-def _bits(q: Quantizer | None, data: Source) -> float:
-    return 32.0 if q is None else 8 * q.nbytes(data.shape) / math.prod(data.shape)
 
 
 @dataclass(frozen=True)
@@ -392,13 +390,8 @@ def chosen(
         BadValueError: `parameters` matches nothing.
         CaptureError: none has both moments, or none is large enough.
     """
-    patterns = [parameters] if isinstance(parameters, str) else parameters
-    patterns = None if patterns is None else list(patterns)
     every = states.parameters()
-    names = every if patterns is None else [
-        name for name in every
-        if name in patterns or any(fnmatch.fnmatchcase(name, p) for p in patterns)
-    ]  # fmt: skip
+    names = list(filter(predicate("parameters", parameters), every))
     if not names:
         raise BadValueError(
             f"parameters={shown(parameters)} matches no parameter of {states.source!r}; the names "

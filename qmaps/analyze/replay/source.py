@@ -49,12 +49,7 @@ def mean_and_variance(
 
 
 def simulated(
-    m: Tensor,
-    v: Tensor,
-    betas: tuple[float, float],
-    taken: int,
-    steps: int,
-    seed: tuple[int, int],
+    m: Tensor, v: Tensor, betas: tuple[float, float], taken: int, steps: int, seed: tuple[int, int]
 ) -> Iterator[Tensor]:
     """Draw normal, independent gradients.
 
@@ -221,11 +216,6 @@ def _taken(states: CapturedStates, parameter: str) -> int:
 
 def share_of(states: CapturedStates, parameters: Sequence[str], elements: int) -> float:
     """The share of a number of elements in the elements with gradients.
-
-    Args:
-        states: the captured states.
-        parameters: names.
-        elements: the number.
 
     Returns:
         At most 1.

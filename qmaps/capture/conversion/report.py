@@ -47,12 +47,6 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
     A zero stays where no smallest positive value is known: in a block whose scale is 0, or where
     both the encoded second moment and its source are float32.
 
-    Args:
-        first: the first moment as encoded.
-        second: the second moment as encoded.
-        source: the second moment before the conversion.
-        policy: "raise" or "leave".
-
     Returns:
         The second moment (`second` itself if nothing was raised), and the zeros.
     """

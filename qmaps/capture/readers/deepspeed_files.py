@@ -167,11 +167,6 @@ class Experts:
     def of(cls, model: Path, saved: Mapping[str, Any], *, several: bool) -> Experts | None:
         """The experts; None if there are none.
 
-        Args:
-            model: the model's file.
-            saved: its content.
-            several: whether there are several model-parallel ranks.
-
         Raises:
             CaptureError: the checkpoint has experts of an unsupported kind.
         """

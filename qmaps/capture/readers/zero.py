@@ -185,12 +185,7 @@ def model_of(folder: Path, number: int = 0) -> tuple[Path, Mapping[str, Any]]:
 
 
 def shapes_of(path: Path, saved: Mapping[str, Any]) -> list[dict[str, tuple[int, ...]]]:
-    """Names and shapes of the parameters of each flat tensor, in their order in it.
-
-    Args:
-        path: the model's file, for messages.
-        saved: its content.
-    """
+    """Names and shapes of the parameters of each flat tensor, in their order in it."""
     param_shapes = saved.get("param_shapes")
     try:
         groups = [param_shapes] if isinstance(param_shapes, Mapping) else list(param_shapes or ())
@@ -373,10 +368,7 @@ def _parts(
 
 
 def _cut(
-    ranks: list[Rank],
-    number: int,
-    flat: Any,
-    named: Mapping[str, tuple[int, ...]],
+    ranks: list[Rank], number: int, flat: Any, named: Mapping[str, tuple[int, ...]]
 ) -> dict[str, list[Piece]]:
     """Stage 3: every rank has an equal part of each parameter, the last ones with padding."""
     pieces: dict[str, list[Piece]] = {}

@@ -94,17 +94,17 @@ class Format(ABC):
             BadValueError: they do not fit together.
         """
 
-    @abstractmethod
-    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:
-        """Rename the options of a parameter group.
+    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002
+        """Rename the options of a parameter group; here none is renamed.
 
         Args:
             saved: the group's entries in the state_dict, without `params` and `param_names`.
             family: the family of optimizers of the state_dict.
 
         Returns:
-            The options under torch's names.
+            The options under torch's names; numbers in place of tensors of one element.
         """
+        return plain_options(saved)
 
     @abstractmethod
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
@@ -269,9 +269,7 @@ def written_states(
 
 
 def assembled(
-    state: OptimizerState,
-    options: list[dict[str, Any]],
-    states: Mapping[str, dict[str, Any]],
+    state: OptimizerState, options: list[dict[str, Any]], states: Mapping[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """Put a state_dict together.
 

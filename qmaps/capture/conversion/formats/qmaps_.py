@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
 from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.capture.collect import is_packed
 from qmaps.capture.conversion.form import Family, Group, OptimizerState, Parameter, State
 from qmaps.capture.conversion.formats.base import (
     Format,
@@ -17,7 +18,6 @@ from qmaps.capture.conversion.formats.base import (
     Wanted,
     assembled,
     float_state,
-    plain_options,
     written_states,
 )
 from qmaps.capture.conversion.formats.coded import unit
@@ -53,7 +53,7 @@ class Qmaps(Format):
             ABOUT in state_dict
             or any("state_quantizers" in group for group in state_dict["param_groups"])
             or any(
-                _is_packed(value)
+                is_packed(value)
                 for saved in state_dict["state"].values()
                 for value in saved.values()
             )
@@ -71,10 +71,6 @@ class Qmaps(Format):
             for name, value in saved.items()
             if name != "step" and value is not None
         }
-
-    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002
-        """The options as they are; numbers for tensors."""
-        return plain_options(saved)
 
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
         """The quantizers asked for, or those of the source; 8 bits if it has none."""
@@ -180,11 +176,7 @@ def _as_in_source(
         plan[parameter.label] = quantizers
     return (
         plan,
-        {
-            "state_quantizers": specs,
-            "min_quantized_size": size,
-            "overrides": overrides,
-        },
+        {"state_quantizers": specs, "min_quantized_size": size, "overrides": overrides},
         unnamed,
     )
 
@@ -208,7 +200,3 @@ def _specs(wanted: str | Mapping[str, str | None], family: Family) -> dict[str, 
                 "and needs a signed map"
             )
     return {name: None if spec is None else quantizer(spec).spec for name, spec in wanted.items()}
-
-
-def _is_packed(value: Any) -> bool:
-    return isinstance(value, Mapping) and {"packed", "spec"} <= value.keys()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from qmaps.capture.conversion.form import Family, OptimizerState, State, values_of
+from qmaps.capture.conversion.form import OptimizerState, State, values_of
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
     Wanted,
     assembled,
     float_state,
-    plain_options,
     step_tensor,
     wanted_width,
     without_qmaps,
@@ -44,10 +43,6 @@ class Torch(Format):
             for name, value in saved.items()
             if name != "step" and value is not None
         }
-
-    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002
-        """The options as they are; numbers for tensors."""
-        return plain_options(saved)
 
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
         """Plan 32 bits for every state."""

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.capture.conversion.form import Family, OptimizerState, State
+from qmaps.capture.conversion.form import OptimizerState, State
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
     Wanted,
     assembled,
     float_state,
-    plain_options,
     refuse_options,
     wanted_width,
     without_qmaps,
@@ -88,10 +87,6 @@ class TorchAO(Format):
             for name, value in saved.items()
             if name != "step"
         }
-
-    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002
-        """The options as they are; numbers for tensors."""
-        return plain_options(saved)
 
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
         """The source's width, or the one asked for."""
