@@ -115,22 +115,15 @@ def measured(
     elif workers is not None:
         results = in_pool(items, workers, then)
     else:
-        yield from serially(items, states, lambda item: tell(note(item)))
+        for item in items:
+            tell(note(item))
+            yield item, item.measure(states)
         return
     if items:
         tell(f"{len(items)} {what} on workers")
     for item, frame in results:
         yield item, frame
         tell(note(item))
-
-
-def serially(
-    items: Sequence[W], states: CapturedStates, before: Callable[[W], None]
-) -> Iterator[tuple[W, pd.DataFrame]]:
-    """Yield each item with its rows, measured here."""
-    for item in items:
-        before(item)
-        yield item, item.measure(states)
 
 
 def on_executor(

@@ -52,11 +52,11 @@ def load(
     if not (source.is_dir() or source.is_file()):
         raise CaptureError(f"{str(source)!r} is neither a file nor a folder")
     if source.is_dir():
-        saved_here = saved.found(source)
-        if saved_here is None or _steps(source):
+        checkpoint = saved.locate(source)
+        if checkpoint is None or _steps(source):
             _refuse(names, source)
             return _folder(source, step)
-        source = saved_here
+        source = checkpoint
     if step is not None:
         kind = "checkpoint" if source.is_dir() else "file"
         raise BadValueError(

@@ -46,7 +46,7 @@ DEEPEST = 8
 """Lists and dicts around a state_dict, at most."""
 
 
-def found(path: Path) -> Path | None:
+def locate(path: Path) -> Path | None:
     """Return the file or folder with the optimizer's states; None for a folder of no known format.
 
     Args:
@@ -124,7 +124,7 @@ def convert(
     source = Path(checkpoint)
     if not exists(source):
         raise CaptureError(f"{str(source)!r} does not exist")
-    holder = found(source)
+    holder = locate(source)
     if holder is None:
         raise CaptureError(f"{str(source)!r} is a folder; expected an optimizer checkpoint")
     return write(read(holder, names), out)

@@ -152,7 +152,7 @@ def contents(folder: str | os.PathLike[str]) -> Stored:
     """
     path = Path(folder) / METADATA
     try:
-        stored = _taken_apart(_unpickled(path), Path(folder))
+        stored = _parsed(_unpickled(path), Path(folder))
         _check_files(stored)
         for tensor in stored.tensors.values():
             _check_chunks(tensor, path)
@@ -256,7 +256,7 @@ def _unpickled(path: Path) -> Any:
         ) from None
 
 
-def _taken_apart(metadata: Any, folder: Path) -> Stored:
+def _parsed(metadata: Any, folder: Path) -> Stored:
     parts: dict[tuple[str, tuple[int, ...]], Part] = {}
     for index, info in metadata.storage_data.items():
         if getattr(info, "transform_descriptors", None):

@@ -64,10 +64,10 @@ class FolderLock:
         lock = FileLock(file, thread_local=False)
         self.exclusive = self._acquire(lock, parameter)
         self._release = weakref.finalize(
-            self, _let_go, lock, self._about, _identity(file), self._process
+            self, _release_files, lock, self._about, _identity(file), self._process
         )
         self._release.atexit = False  # `filelock` has released by then, and the files would stay
-        _TAKEN.add(self)
+        _HELD.add(self)
         if self.exclusive:
             with suppress(OSError):
                 self._about.write_text(json.dumps(_self()), encoding="utf-8")
@@ -158,12 +158,12 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             hidden.rmdir()
 
 
-_TAKEN: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+_HELD: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
 @atexit.register
 def _release_all() -> None:
-    for lock in list(_TAKEN):
+    for lock in list(_HELD):
         lock.release()
 
 
@@ -176,7 +176,7 @@ def _identity(file: Path) -> Identity:
     return status.st_dev, status.st_ino
 
 
-def _let_go(lock: BaseFileLock, record: Path, identity: Identity, process: int) -> None:
+def _release_files(lock: BaseFileLock, record: Path, identity: Identity, process: int) -> None:
     """Release a lock taken by `process`, and remove its files."""
     if os.getpid() != process or not lock.is_locked:
         return

@@ -49,7 +49,7 @@ class Parts:
         write_record(self.folder / RECORD, description, replace=False)
         check_same(self.folder, items[0].sweep)
 
-    def kept(self, number: int) -> pd.DataFrame | None:
+    def read(self, number: int) -> pd.DataFrame | None:
         """The rows of an earlier call; None if there are none, or damaged ones."""
         return read_part(self.folder, number)
 

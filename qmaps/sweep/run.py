@@ -234,7 +234,7 @@ def _measure(
     """The rows of each item in the order of the items; those in `parts` already are read."""
     frames: dict[int, pd.DataFrame] = {}
     for item in items:
-        if parts is not None and (earlier := parts.kept(item.number)) is not None:
+        if parts is not None and (earlier := parts.read(item.number)) is not None:
             frames[item.number] = earlier
     todo = [item for item in items if item.number not in frames]
     meter = Meter(todo)

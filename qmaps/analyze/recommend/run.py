@@ -44,7 +44,7 @@ from qmaps.analyze.recommend.verdict import (
     predicted,
     verdict,
 )
-from qmaps.analyze.replay.run import Given, check, chosen
+from qmaps.analyze.replay.run import PairSpec, check, chosen
 from qmaps.analyze.replay.source import betas_of, share_of
 from qmaps.analyze.replay.zero_points import count_all, holds_zero
 from qmaps.capture import CapturedStates
@@ -69,7 +69,7 @@ def run(
     bits: float | None = None,
     nbytes: int | None = None,
     loss: float | None = None,
-    candidates: Iterable[Given] = CANDIDATES,
+    candidates: Iterable[PairSpec] = CANDIDATES,
     diagnostics: bool = False,
     codebooks: Iterable[Codebook] = (),
     steps: int = STEPS,

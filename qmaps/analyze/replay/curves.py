@@ -9,7 +9,7 @@ import pandas as pd
 from qmaps.algebra.pair import listed
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.analyze.replay.recursion import share
-from qmaps.analyze.replay.run import Given, check, chosen, recursions, replayed
+from qmaps.analyze.replay.run import PairSpec, check, chosen, recursions, replayed
 from qmaps.analyze.replay.source import share_of, source
 from qmaps.errors import BadValueError
 from qmaps.maps.codebook import Codebook
@@ -23,7 +23,7 @@ POINTS = 24
 
 def curves(
     states: States,
-    specs: Given | Iterable[Given],
+    specs: PairSpec | Iterable[PairSpec],
     *,
     steps: int | None = None,
     elements: int = ELEMENTS,

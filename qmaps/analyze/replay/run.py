@@ -167,12 +167,12 @@ class Item:
 
 AGAIN = "the replay begins again"
 MOMENTS = ("exp_avg", "exp_avg_sq")
-Given = Pair | str | tuple[str | Quantizer | None, str | Quantizer | None]
+PairSpec = Pair | str | tuple[str | Quantizer | None, str | Quantizer | None]
 
 
 def run(
     states: States,
-    specs: Given | Iterable[Given],
+    specs: PairSpec | Iterable[PairSpec],
     *,
     steps: int | None = None,
     skip: int = 0,

@@ -157,7 +157,7 @@ def source(
         )
     options = states.hyperparameters(parameter)
     betas = betas_of(states, parameter)
-    taken = _taken(states, parameter) or MANY
+    taken = _steps_since_reset(states, parameter) or MANY
     recorded = bool(states.window())
     available = len(states.window(parameter)) - skip if recorded else steps or DEFAULT
     if recorded and (every := options.get("reset_every")):
@@ -208,7 +208,7 @@ def source(
     )
 
 
-def _taken(states: CapturedStates, parameter: str) -> int:
+def _steps_since_reset(states: CapturedStates, parameter: str) -> int:
     """Steps since the last reset of a parameter's moments."""
     counts = states.scalars(parameter)
     return int(counts.get("step", states.step)) - int(counts.get(RESET, 0))

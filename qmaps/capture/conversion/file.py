@@ -11,14 +11,14 @@ from typing import Any
 
 from qmaps.algebra.quantized import from_plain
 from qmaps.capture.collect import in_memory
-from qmaps.capture.conversion import like as template
+from qmaps.capture.conversion import template
 from qmaps.capture.conversion.formats.base import Wanted
 from qmaps.capture.conversion.report import Report
 from qmaps.capture.conversion.state_dict import convert_state_dict
 from qmaps.capture.load import load
 from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import damage
-from qmaps.capture.saved import WRAPPERS, found, load_safely, state_dicts_in
+from qmaps.capture.saved import WRAPPERS, load_safely, locate, state_dicts_in
 from qmaps.distributed import rows
 from qmaps.engines.step import NUMBERS
 from qmaps.errors import BadValueError, CaptureError, OutputError, shown
@@ -138,7 +138,7 @@ def convert_file(
     file, target = Path(path), Path(out)
     if not exists(file):
         raise CaptureError(f"{str(file)!r} does not exist")
-    holder = found(file) if like is None or not _is_captured(file) else file
+    holder = locate(file) if like is None or not _is_captured(file) else file
     if holder is None:
         raise CaptureError(f"{str(file)!r} is a folder; expected an optimizer checkpoint")
     if distributed is not None and to not in SHARDED:
@@ -191,7 +191,7 @@ def convert_file(
 
 def _is_captured(path: Path) -> bool:
     """Return True if a path is of captured states and not of a checkpoint."""
-    holder = found(path)
+    holder = locate(path)
     return holder is None or (holder.suffix == ".safetensors" and reader_of(holder) is None)
 
 

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.capture.conversion.form import OptimizerState, Parameter, State, restored_of, values_of
+from qmaps.capture.conversion.optimizer_state import (
+    OptimizerState,
+    Parameter,
+    State,
+    restored_of,
+    values_of,
+)
 from qmaps.engines import packing
 from qmaps.maps.base import table
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.capture.conversion.form import OptimizerState, State, family, restored_of
 from qmaps.capture.conversion.formats import FORMATS, Format
 from qmaps.capture.conversion.formats.base import Plan, Wanted
 from qmaps.capture.conversion.formats.coded import encode, same_codes
+from qmaps.capture.conversion.optimizer_state import OptimizerState, State, family, restored_of
 from qmaps.capture.conversion.report import POLICIES, Report, Zeros, handle, report
 from qmaps.errors import (
     DAMAGE,

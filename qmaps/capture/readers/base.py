@@ -132,14 +132,14 @@ def _call(call: Callable[..., Any], path: Path, *arguments: Any) -> Any:
 def state_of(key: str) -> str | None:
     """The name of a state at the end of a key; None if it is no optimizer's here."""
     # Imported here because reading other files needs no optimizer.
-    from qmaps.capture.conversion.form import FAMILIES
+    from qmaps.capture.conversion.optimizer_state import FAMILIES
 
     last = key.rpartition(".")[2]
     is_state = last in OF_PARTS or any(last in family.states for family in FAMILIES.values())
     return last if is_state else None
 
 
-def lacking(state_dict: StateDict) -> tuple[Any, str] | None:
+def missing_state(state_dict: StateDict) -> tuple[Any, str] | None:
     """A parameter and a state missing in it, but not in a similar parameter of its group.
 
     A parameter without states has not been stepped, and one with others may be kept differently,
@@ -157,13 +157,13 @@ def lacking(state_dict: StateDict) -> tuple[Any, str] | None:
     return None
 
 
-def refuse_lacking(path: Path, state_dict: StateDict) -> StateDict:
+def refuse_missing_state(path: Path, state_dict: StateDict) -> StateDict:
     """Return the state_dict, or raise if a state is missing.
 
     Raises:
-        CaptureError: `lacking` finds one.
+        CaptureError: `missing_state` finds one.
     """
-    if missing := lacking(state_dict):
+    if missing := missing_state(state_dict):
         raise CaptureError(
             f"{str(path)!r} has no {shown(missing[1])} of {shown(missing[0])}; other parameters of "
             "its group have this state"

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qmaps.capture.readers.base import Reader, StateDict, refuse_lacking
+from qmaps.capture.readers.base import Reader, StateDict, refuse_missing_state
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import CaptureError, shown
 from qmaps.storage import distributed
@@ -79,7 +79,7 @@ class DistributedCheckpoint(Reader):
                 f"{str(folder)!r} must hold an optimizer state_dict ('state' and 'param_groups'), "
                 f"but holds {listed or 'nothing'}"
             )
-        return [refuse_lacking(folder, optimizer.state_dict()) for optimizer in complete]
+        return [refuse_missing_state(folder, optimizer.state_dict()) for optimizer in complete]
 
 
 def _check_steps(stored: Stored) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qmaps.capture.readers.base import LONGEST, Reader, StateDict, refuse_lacking
+from qmaps.capture.readers.base import LONGEST, Reader, StateDict, refuse_missing_state
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, CaptureError, shown
 from qmaps.storage import checkpoint, distributed
@@ -77,7 +77,7 @@ class Megatron(Reader):
             for states in state.values():
                 states["step"] = step
         groups = [{**options, "params": list(state)}]
-        return [refuse_lacking(folder, {"state": state, "param_groups": groups})]
+        return [refuse_missing_state(folder, {"state": state, "param_groups": groups})]
 
 
 def _is_here(path: Path) -> bool:

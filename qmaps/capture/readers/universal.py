@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.capture.readers.base import Reader, StateDict, lacking, named_by
+from qmaps.capture.readers.base import Reader, StateDict, missing_state, named_by
 from qmaps.capture.readers.deepspeed_files import load_file
 from qmaps.capture.readers.zero import model_of, shapes_of, step_of, with_names
 from qmaps.capture.snapshot import Lazy
@@ -84,7 +84,7 @@ class Universal(Reader):
         else:
             named = [{"params": list(state)}]
         state_dict: StateDict = {"state": state, "param_groups": named}
-        if lost := lacking(state_dict):
+        if lost := missing_state(state_dict):
             raise CaptureError(
                 f"{str(optimizer_file.parent / lost[0] / f'{lost[1]}.pt')!r} does not exist; other "
                 "parameters of its group have this state"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.capture.conversion.form import (
+from qmaps.capture.conversion.optimizer_state import (
     Family,
     Group,
     OptimizerState,

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.capture.conversion.form import Family, OptimizerState, Parameter, State
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
@@ -25,6 +24,7 @@ from qmaps.capture.conversion.formats.base import (
     without_qmaps,
 )
 from qmaps.capture.conversion.formats.coded import codebook_of, from_codes, holds, same_codes, unit
+from qmaps.capture.conversion.optimizer_state import Family, OptimizerState, Parameter, State
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.maps.base import Map
 from qmaps.optim.torch_options import TORCH_OPTIONS

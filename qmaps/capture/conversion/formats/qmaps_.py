@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.capture.collect import is_packed
-from qmaps.capture.conversion.form import Family, Group, OptimizerState, Parameter, State
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
@@ -21,6 +20,7 @@ from qmaps.capture.conversion.formats.base import (
     written_states,
 )
 from qmaps.capture.conversion.formats.coded import unit
+from qmaps.capture.conversion.optimizer_state import Family, Group, OptimizerState, Parameter, State
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim.choice import listed
 from qmaps.optim.presets import PRESETS, preset

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from qmaps.capture.conversion.form import OptimizerState, State, values_of
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
@@ -16,6 +15,7 @@ from qmaps.capture.conversion.formats.base import (
     wanted_width,
     without_qmaps,
 )
+from qmaps.capture.conversion.optimizer_state import OptimizerState, State, values_of
 from qmaps.engines.step import PRODUCT
 from qmaps.optim.nadam import product_after
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.capture.conversion.form import OptimizerState, State
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
@@ -33,6 +32,7 @@ from qmaps.capture.conversion.formats.coded import (
     holds,
     to_floats,
 )
+from qmaps.capture.conversion.optimizer_state import OptimizerState, State
 from qmaps.errors import BadValueError
 from qmaps.normalize.block import BlockWise
 from qmaps.optim.torch_options import TORCH_OPTIONS
