@@ -67,10 +67,10 @@ class DistributedCheckpoint(Reader):
                 optimizers.setdefault(root, _Optimizer()).add(kind, path_within, _leaf(stored, key))
         _check_steps(stored)
         with_groups = [
-            locations for locations in optimizers.values() if locations.states and locations.groups
+            optimizer for optimizer in optimizers.values() if optimizer.states and optimizer.groups
         ]
         complete = with_groups or [
-            locations for locations in optimizers.values() if locations.is_usual
+            optimizer for optimizer in optimizers.values() if optimizer.is_usual
         ]
         if not complete:
             keys = [*stored.tensors, *stored.objects]

@@ -170,10 +170,10 @@ class Format(ABC):
                         raise BadValueError(
                             f"{RESET}={reset:g} is above step={0 if step is None else step:g}"
                         )
-                    extras = {
+                    saved_states = {
                         name: value for name, value in saved.items() if name not in (RESET, PRODUCT)
                     }
-                    states = self.named(self.states(extras, label), hint)
+                    states = self.named(self.states(saved_states, label), hint)
                     product = _product(saved.get(PRODUCT))
                 except CaptureError:
                     raise
