@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -58,11 +57,19 @@ class Exact:
         return cls(v.contiguous(), eps, adam_update(m, v, eps).contiguous())
 
 
-class Collector(Protocol):
-    """Collects the errors of all parameters under one pair of quantizers."""
+class UpdateErrors:
+    """Collects the errors of all parameters under one pair of quantizers.
+
+    It works on the engine of the first parameter; all engines give the same quantiles.
+    """
+
+    def __init__(self) -> None:
+        self._chosen: Reference | OnePass | None = None
 
     def clear(self) -> None:
-        """Forget all parameters, to begin anew with another pair."""
+        """Forget all parameters, to begin anew with another pair on the same engine."""
+        if self._chosen is not None:
+            self._chosen.clear()
 
     def add(self, exact: Exact, first: Moment, second: Moment) -> None:
         """Add the errors of one parameter.
@@ -72,6 +79,9 @@ class Collector(Protocol):
             first: its first moment under the pair: quantized, or in 32 bits.
             second: its second moment under the pair: quantized, or in 32 bits.
         """
+        if self._chosen is None:
+            self._chosen = _collector(exact.update)
+        self._chosen.add(exact, first, second)
 
     def columns(self) -> dict[str, float]:
         """Return the statistics over all parameters added so far, at least one.
@@ -79,32 +89,11 @@ class Collector(Protocol):
         Returns:
             ``{mean,median,p99,p999,max}_{abs,rel}_error`` and `zeroed_share`; see `update_error`.
         """
-
-
-class UpdateErrors:
-    """Collects on the engine of the first parameter; all engines give the same quantiles."""
-
-    def __init__(self) -> None:
-        self._chosen: Collector | None = None
-
-    def clear(self) -> None:
-        """Forget all parameters, to begin anew with another pair on the same engine."""
-        if self._chosen is not None:
-            self._chosen.clear()
-
-    def add(self, exact: Exact, first: Moment, second: Moment) -> None:
-        """Add the errors of one parameter; see `Collector`."""
-        if self._chosen is None:
-            self._chosen = _collector(exact.update)
-        self._chosen.add(exact, first, second)
-
-    def columns(self) -> dict[str, float]:
-        """Return the statistics over all parameters; see `Collector`."""
         assert self._chosen is not None
         return self._chosen.columns()
 
 
-def _collector(update: Tensor) -> Collector:
+def _collector(update: Tensor) -> Reference | OnePass:
     if (engine := cuda_engine(update)) is not None:
         return Cuda(engine)
     return Native() if dispatch.runs_native(update) else Reference()
@@ -124,7 +113,7 @@ def quantized(x: Tensor, q: Quantizer | None) -> tuple[Moment, int]:
 
 
 class Reference:
-    """`Collector` in plain PyTorch and numpy."""
+    """Errors of updates in plain PyTorch and numpy."""
 
     def __init__(self) -> None:
         self.clear()
@@ -151,7 +140,7 @@ class Reference:
 
 
 class OnePass:
-    """`Collector` of an engine with one pass over each parameter, which decodes as it goes."""
+    """Errors of updates on an engine with one pass over each parameter, which decodes as it goes."""
 
     def __init__(
         self,
@@ -188,14 +177,14 @@ class OnePass:
 
 
 class Native(OnePass):
-    """`Collector` on the native engine."""
+    """Errors of updates on the native engine."""
 
     def __init__(self) -> None:
         super().__init__(native.UpdateErrors(), torch.device("cpu"), native.supports_tensor)
 
 
 class Cuda(OnePass):
-    """`Collector` on the CUDA engine."""
+    """Errors of updates on the CUDA engine."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(cuda.UpdateErrors(engine), engine.device, cuda.supports_tensor)

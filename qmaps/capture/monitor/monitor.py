@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from torch import Tensor
@@ -191,12 +190,7 @@ class Monitor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _check(self, optimizer: QuantizedOptimizer, parameters: Parameters) -> None:
