@@ -140,7 +140,7 @@ class Reference:
 
 
 class OnePass:
-    """Errors of updates on an engine with one pass over each parameter, which decodes as it goes."""
+    """Errors of updates on an engine with one pass over each parameter, decoding as it goes."""
 
     def __init__(
         self,

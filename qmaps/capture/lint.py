@@ -17,9 +17,9 @@ from qmaps.algebra.pair import zero_points
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.capture import saved
 from qmaps.capture.collect import collect, decoded
+from qmaps.capture.conversion.convert import recognized
 from qmaps.capture.conversion.formats import Format
 from qmaps.capture.conversion.optimizer_state import State, values_of
-from qmaps.capture.conversion.state_dict import recognized
 from qmaps.capture.load import load
 from qmaps.capture.saved import Names
 from qmaps.capture.snapshot import Lazy

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from qmaps.analyze.replay.recursion import advance
-from qmaps.capture import CapturedStates, sampling
+from qmaps.capture import CapturedStates
+from qmaps.capture.gradients import rows_of
 from qmaps.engines.step import RESET
 from qmaps.errors import CaptureError
 
@@ -172,7 +173,7 @@ def source(
     count = available if steps is None else min(steps, available)
     rows = states.rows(parameter) if recorded else None
     held = _held(shape, rows)
-    chosen = sampling.rows_of(held, round(share * math.prod(shape))) if share < 1 else None
+    chosen = rows_of(held, round(share * math.prod(shape))) if share < 1 else None
     final = rows if chosen is None else chosen if rows is None else rows[chosen]
     if final is not None:
         m, v = m.index_select(0, final), v.index_select(0, final)

@@ -1,4 +1,4 @@
-"""Converting a file, to a file or to a folder of torch.distributed.checkpoint."""
+"""Converting a state_dict, and a file to a file or a folder of torch.distributed.checkpoint."""
 
 from __future__ import annotations
 
@@ -9,22 +9,163 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qmaps.algebra.quantized import from_plain
+from qmaps.algebra.quantized import QuantizedTensor, from_plain
+from qmaps.algebra.quantizer import Quantizer
 from qmaps.capture.collect import in_memory
 from qmaps.capture.conversion import template
-from qmaps.capture.conversion.formats.base import Wanted
-from qmaps.capture.conversion.report import Report
-from qmaps.capture.conversion.state_dict import convert_state_dict
+from qmaps.capture.conversion.formats import FORMATS, Format
+from qmaps.capture.conversion.formats.base import Plan, Wanted
+from qmaps.capture.conversion.formats.coded import encode, same_codes
+from qmaps.capture.conversion.optimizer_state import OptimizerState, State, family, restored_of
+from qmaps.capture.conversion.report import POLICIES, Report, Zeros, handle, report
 from qmaps.capture.load import load
 from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import damage
 from qmaps.capture.saved import WRAPPERS, load_safely, locate, state_dicts_in
 from qmaps.distributed import rows
 from qmaps.engines.step import NUMBERS
-from qmaps.errors import BadValueError, CaptureError, OutputError, shown
+from qmaps.errors import (
+    DAMAGE,
+    BadTypeError,
+    BadValueError,
+    CaptureError,
+    NonFiniteError,
+    OutputError,
+    QmapsError,
+    nearest,
+    shown,
+)
 from qmaps.storage import checkpoint
 from qmaps.storage.files import exists, output_file
 from qmaps.storage.locks import new_folder
+
+
+def convert_state_dict(
+    state_dict: Mapping[str, Any],
+    to: str,
+    *,
+    states: Wanted = None,
+    zeros: str = "raise",
+    source: str | None = None,
+    optimizer: str | None = None,
+) -> tuple[dict[str, Any], Report]:
+    """Convert an optimizer's state_dict to the layout of another library.
+
+    Args:
+        state_dict: a state_dict of an optimizer of torch, bitsandbytes, torchao or qmaps; it is
+            not changed.
+        to: the target format: "torch", "bitsandbytes", "torchao" or "qmaps".
+        states: how to keep states: "32bit", "8bit", "4bit" or "fp8" as far as the target has
+            them; for qmaps also another preset, or a dict from state names to specs. None keeps
+            codes where the target can hold them, and encodes a checkpoint in 32 bits in 8 bits,
+            unless the target is torch or both sides are qmaps.
+        zeros: treatment of elements where v decodes to 0 and m does not.
+            "raise" gives them the smallest positive value of their codebook and scale;
+            "leave" keeps them. See `qmaps.capture.conversion.report`.
+        source: the format of `state_dict`; found out if left out.
+        optimizer: the family of the optimizer, such as "lion" or "sgd". It is needed for a
+            bitsandbytes checkpoint with one state per parameter.
+
+    Returns:
+        The new state_dict, perhaps with tensors of the old one, and a report.
+
+    Raises:
+        CaptureError: the state_dict is damaged or of an unknown optimizer.
+        BadValueError, BadTypeError: an argument is not allowed, or the target cannot hold a part of
+            the source.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> adam = torch.optim.AdamW(layer.parameters())
+    >>> layer(torch.randn(8, 128)).square().sum().backward()
+    >>> adam.step()
+    >>> converted, report = convert_state_dict(adam.state_dict(), "qmaps", states="4bit")
+    >>> converted["state"][0]["exp_avg"]["spec"], report.states[0].how
+    ('B128/DE@4s+sr', 'quantized')
+    """
+    if zeros not in POLICIES:
+        raise BadValueError(f"zeros={zeros!r} must be one of {', '.join(POLICIES)}")
+    target = _format(to, "to")
+    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
+        raise BadTypeError(
+            "state_dict must be the state_dict of an optimizer, with 'state' and 'param_groups'"
+        )
+    origin = recognized(state_dict) if source is None else _format(source, "source")
+    hint = None if optimizer is None else family(optimizer)
+    try:
+        old = origin.read(state_dict, hint)
+        if not target.keeps_resets:
+            old = old.without_resets()
+        planned, plan = target.plan(old, states)
+        encoded = planned.with_states(_encoded(planned, plan))
+        encoded, zeros_by_label = _handled(old, encoded, zeros)
+        told = report(old, encoded, zeros_by_label, (origin.name, target.name), encoded.notes)
+        return target.write(encoded), told
+    except QmapsError:
+        raise
+    except DAMAGE as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise CaptureError(
+            f"the parts of the optimizer state_dict do not fit together ({reason})"
+        ) from error
+
+
+def _format(name: str, option: str) -> Format:
+    if name not in FORMATS:
+        raise BadValueError(
+            f"{option}={name!r} is not a known format; allowed are "
+            f"{', '.join(FORMATS)}{nearest(str(name), FORMATS)}"
+        )
+    return FORMATS[name]
+
+
+def recognized(state_dict: Mapping[str, Any]) -> Format:
+    """The format of a state_dict."""
+    try:
+        return next(layout for layout in FORMATS.values() if layout.recognizes(state_dict))
+    except DAMAGE:
+        raise CaptureError("the parts of the optimizer state_dict do not fit together") from None
+
+
+def _encoded(state: OptimizerState, plan: Plan) -> dict[str, dict[str, State]]:
+    return {
+        parameter.label: {
+            name: _encode(value, plan[parameter.label][name], parameter.label, name)
+            for name, value in parameter.states.items()
+        }
+        for parameter in state.parameters()
+    }
+
+
+def _encode(value: State, quantizer: Quantizer | None, label: str, name: str) -> State:
+    if quantizer is None:
+        return restored_of(value)
+    if isinstance(value, QuantizedTensor):
+        if value.quantizer == quantizer:
+            return value
+        if (carried := same_codes(value, quantizer)) is not None:
+            return carried
+    try:
+        return encode(restored_of(value), quantizer)
+    except (BadValueError, NonFiniteError) as error:
+        raise CaptureError(f"state {name!r} of {label!r} cannot be quantized: {error}") from None
+
+
+def _handled(
+    old: OptimizerState, new: OptimizerState, policy: str
+) -> tuple[OptimizerState, dict[str, Zeros]]:
+    """Handle the zeros of the states; also return them, by label."""
+    states = {p.label: dict(p.states) for p in new.parameters()}
+    zeros: dict[str, Zeros] = {}
+    if old.family.moments is None:
+        return new, zeros
+    first, second = old.family.moments
+    for parameter in old.parameters():
+        if moments := states[parameter.label]:
+            moments[second], zeros[parameter.label] = handle(
+                moments[first], moments[second], parameter.states[second], policy=policy
+            )
+    return new.with_states(states), zeros
 
 
 def _save_distributed(state_dict: Mapping[str, Any], folder: Path, key: str) -> None:
