@@ -197,10 +197,10 @@ DEEPEST, LARGEST = 16, 2**16
 TUPLES = {ord(code) for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)}
 
 
-def _bounded(load: Callable[[_Unpickler], None]) -> Callable[[_Unpickler], None]:
+def _bounded(load: Callable[[Any], None]) -> Callable[[Any], None]:
     """Let an opcode refuse tuples whose hash as a key of a dict would take minutes."""
 
-    def load_tuple(unpickler: _Unpickler) -> None:
+    def load_tuple(unpickler: Any) -> None:
         load(unpickler)
         made = unpickler.stack[-1]
         nested = [unpickler.tuples[id(x)] for x in made if id(x) in unpickler.tuples]
