@@ -49,7 +49,9 @@ def labelled(
         own_names = group.get("param_names")
         for position, parameter in enumerate(group["params"]):
             numbered = f"group{number}.param{position}"
-            label = names.get(id(parameter)) or (own_names[position] if own_names else numbered)
+            label = names.get(id(parameter))
+            if label is None:
+                label = own_names[position] if own_names else numbered
             if label in seen:  # torch lets groups that are added later repeat names
                 label = numbered
             while label in seen:
