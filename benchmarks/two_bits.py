@@ -186,12 +186,10 @@ def page(found: pd.DataFrame, windows: pd.DataFrame, command: str) -> str:
 
 def _two_sided(rows: pd.DataFrame) -> pd.Series:
     """Step costs in which a gain of 1.1 costs as much as one of 1 / 1.1."""
-    return pd.Series(
-        [
-            replay.two_sided_cost(row.update_gain, row.update_noise, row.largest_update)
-            for row in rows.itertuples()
-        ]
-    )
+    gains = rows["update_gain"]
+    short = gains.where(gains <= 0, gains.clip(upper=1 / gains))
+    measures = zip(short, rows["update_noise"], rows["largest_update"], strict=True)
+    return pd.Series([replay.step_cost(*row) for row in measures])
 
 
 @one_line_errors

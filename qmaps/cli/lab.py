@@ -89,15 +89,15 @@ def lab(
                 progress=advance,
             )
     told: dict[str, Any] = {"report": str(page), "out": str(out)}
-    found = read_record(page.parent / "recommend" / "summary.json")
-    told |= {name: found[name] for name in ("verdict", "reason", "code")}
+    summary = read_record(page.parent / "recommend" / "summary.json")
+    told |= {name: summary[name] for name in ("verdict", "reason", "code")}
     if checkpoint is not None:
-        about = read_record(page.parent / "about.json")
-        told |= {name: about[name] for name in ("captured_step", "naming")}
+        run_record = read_record(page.parent / "about.json")
+        told |= {name: run_record[name] for name in ("captured_step", "naming")}
     if as_json:
         print_json(told)
         return
     if "naming" in told:
         print_lines(f"parameter names: {told['naming']}")
-    print_lines(f"{found['verdict']}: {found['reason']}", "", *found["code"].split("\n"), "")
+    print_lines(f"{summary['verdict']}: {summary['reason']}", "", *summary["code"].split("\n"), "")
     print_lines(f"report: {page.resolve()}")

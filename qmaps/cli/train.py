@@ -101,7 +101,7 @@ def _write_table(
     import torch
 
     from qmaps import __version__
-    from qmaps.storage.files import write_text
+    from qmaps.storage.files import markdown_table, write_text
 
     header = ["optimizer", "seeds", "mean", "std", "minus the first", "its std", "state (MiB)"]
     lines = [
@@ -113,8 +113,6 @@ def _write_table(
         f"{torch.get_num_threads()} threads. Spread: sample standard deviation over seeds; the "
         "difference is taken seed by seed, on the same weights and batches.",
         "",
-        "| " + " | ".join(header) + " |",
-        "|---|" + "---:|" * (len(header) - 1),
-        *("| " + " | ".join(_loss_cells(row)) + " |" for row in records),
+        *markdown_table(header, map(_loss_cells, records)),
     ]
     write_text(path, "\n".join(lines) + "\n")

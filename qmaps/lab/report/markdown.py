@@ -9,8 +9,7 @@ from qmaps.analyze._states import MIN_SIZE
 from qmaps.errors import CaptureError
 from qmaps.lab.report.claims import claims
 from qmaps.lab.report.page import read_about, read_frame
-from qmaps.storage.files import output_folder, write_text
-from qmaps.storage.markdown import table
+from qmaps.storage.files import markdown_table, output_folder, write_text
 
 
 def write_markdown(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
@@ -60,7 +59,7 @@ def write_markdown(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
         lines[-1] += claim.detail
         lines.append("")
         if claim.table:
-            lines += [*table(claim.table, zip(*claim.table.values(), strict=True)), ""]
+            lines += [*markdown_table(claim.table, zip(*claim.table.values(), strict=True)), ""]
     if losses is not None:
         rows = [
             [row["run"], f"{row['mean']:.4f}", f"{row['difference']:+.4f}",
@@ -68,7 +67,7 @@ def write_markdown(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
             for row in losses.to_dict("records")
         ]  # fmt: skip
         header = ["optimizer", "final validation loss", "minus the first", "state (MiB)"]
-        lines += ["## Training with quantized states", "", *table(header, rows), ""]
+        lines += ["## Training with quantized states", "", *markdown_table(header, rows), ""]
     output_folder(target.parent, "markdown")
     write_text(target, "\n".join(lines))
     return target
