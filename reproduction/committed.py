@@ -13,7 +13,7 @@ from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.judges import JUDGES as WORKLOADS
 from reproduction.numbers import interval, scientific
-from reproduction.stand_ins import StandIn
+from reproduction.proxy_metrics import ProxyMetric
 
 FULL = "32-bit"
 """AdamW in 32 bits among the runs of judges."""
@@ -261,10 +261,10 @@ def relative_steps(context: Context) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def stand_in_steps(
+def proxy_steps(
     steps: pd.DataFrame, quantity: str, cases: Mapping[str, str], full: str
-) -> list[StandIn]:
-    """Steps in the place of a paper's times, a stand-in for each machine.
+) -> list[ProxyMetric]:
+    """Steps in the place of a paper's times, a proxy for each machine.
 
     Args:
         steps: the frame that `relative_steps` returns.
@@ -279,7 +279,7 @@ def stand_in_steps(
         for name, case in cases.items():
             if case in by_case:
                 ours[name] = (float(by_case[case]["ratio"]), float(by_case[case]["spread"]))
-        found.append(StandIn(quantity, f"{STEP}, {machine}", ours))
+        found.append(ProxyMetric(quantity, f"{STEP}, {machine}", ours))
     return found
 
 

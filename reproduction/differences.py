@@ -24,7 +24,7 @@ class Difference:
         elsewhere: whether a control shows that the model, the data or the machine makes the
             difference; without such a control ours contradicts the paper.
         of: regular expression that is found in the texts of the statements and in the names of
-            the numbers that it explains, which are ``quantity: row: stand-in``.
+            the numbers that it explains, which are ``quantity: row: proxy``.
     """
 
     why: str
@@ -69,7 +69,7 @@ def explain(finding: Finding) -> Finding:
 
 
 def _explained(numbers: pd.DataFrame, verdict: Callable[[str], Verdict]) -> pd.DataFrame:
-    names = numbers["quantity"] + ": " + numbers["what"] + ": " + numbers["stand_in"]
+    names = numbers["quantity"] + ": " + numbers["what"] + ": " + numbers["proxy"]
     given = [
         verdict(name).value if old == Verdict.DIFFERS else old
         for name, old in zip(names, numbers["verdict"], strict=True)

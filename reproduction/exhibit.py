@@ -87,8 +87,8 @@ class Finding:
         """
         found = Counter((kind_of(""), statement.verdict) for statement in self.statements)
         if self.numbers is not None:
-            stands = self.numbers["stand_in"] != ""
-            again = self.numbers.duplicated(["what", "stand_in", "ours", "verdict"]) & stands
+            stands = self.numbers["proxy"] != ""
+            again = self.numbers.duplicated(["what", "proxy", "ours", "verdict"]) & stands
             rows = self.numbers[~again]
             pairs = zip(rows["quantity"], rows["verdict"], strict=True)
             found += Counter((kind_of(quantity), Verdict(verdict)) for quantity, verdict in pairs)

@@ -15,7 +15,7 @@ from qmaps.lab.report import templating
 from qmaps.lab.report.page import embedded
 from qmaps.lab.report.table import Cell, judged
 from qmaps.storage.files import output_folder, write_text
-from reproduction import differences, words
+from reproduction import cell_text, differences
 from reproduction.deviations import deviations
 from reproduction.exhibit import Paper
 from reproduction.results import Result
@@ -62,7 +62,7 @@ def template(name: str) -> jinja2.Template:
     """``NAME.html.jinja`` of this package."""
     filters: dict[str, Callable[..., Any]] = {
         "embedded": embedded,
-        "numbers": words.numbers,
+        "numbers": cell_text.numbers,
         "cells": _cells,
         "raw": _raw,
         "further": further,
@@ -81,7 +81,7 @@ def _cells(frame: pd.DataFrame) -> list[list[Cell]]:
     return [
         [
             judged(text) if name == "verdict" == names[-1] else Cell(text, _raw(text))
-            for name, text in zip(names, map(words.cell, row), strict=True)
+            for name, text in zip(names, map(cell_text.cell, row), strict=True)
         ]
         for row in frame.itertuples(index=False)
     ]
@@ -158,7 +158,7 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
         if finding.differences:
             lines += ["Differences:", "", *differences.lines(finding.differences), ""]
         if finding.numbers is not None:
-            lines += [*table(words.numbers(finding.numbers)), ""]
+            lines += [*table(cell_text.numbers(finding.numbers)), ""]
         for name in result.pictures:
             caption = result.exhibit.captions.get(name, "")
             lines += [f"![{result.exhibit.title}]({name}.png)", "", caption, ""]
@@ -194,7 +194,7 @@ def _size_note(about: dict[str, Any]) -> list[str]:
 def table(frame: pd.DataFrame) -> list[str]:
     """A frame as a table of Markdown."""
     cells = [
-        [words.cell(value).replace("|", "\\|") for value in row]
+        [cell_text.cell(value).replace("|", "\\|") for value in row]
         for row in frame.itertuples(index=False)
     ]
     head = [str(name) for name in frame.columns]

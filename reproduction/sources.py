@@ -16,14 +16,14 @@ SHOWING = ("cli", "figures", "capture/integrations", "lab/report")
 PAGES = (
     "__main__",
     "catalogue",
+    "cell_text",
     "differences",
     "page",
     "pictures",
+    "proxy_metrics",
     "results",
-    "stand_ins",
     "summary",
     "verdict",
-    "words",
 )
 """Modules of this package that only lay out the results of exhibits."""
 COMPUTING = ("analyses", "speedup", "workloads")

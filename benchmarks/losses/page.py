@@ -33,10 +33,10 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
         seeds; `detectable`, the difference that the test sees in as many seeds.
     """
     keys = ["group", "optimizer", "quantizer", *POINT]
-    at_best = frame[frame["best"]]
-    full = at_best[at_best["quantizer"] == FULL].set_index(["group", *POINT, "seed"])["loss"]
+    tuned = frame[frame["best"]]
+    full = tuned[tuned["quantizer"] == FULL].set_index(["group", *POINT, "seed"])["loss"]
     records = []
-    for names, part in at_best.groupby(keys, sort=False):
+    for names, part in tuned.groupby(keys, sort=False):
         own = part.set_index(["group", *POINT, "seed"])["loss"]
         apart = paired(own, full.reindex(own.index))
         std = float((own - full.reindex(own.index)).std())

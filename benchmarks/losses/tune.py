@@ -51,8 +51,8 @@ def run(group: Group, runs: Path, workers: int, seeds: int = SEEDS) -> pd.DataFr
     factor, swept = best(group, runs, workers)
     rows = list(dict.fromkeys([Row(FULL), *group.rows]))
     plan = [group.entrant(row, factor, seed) for row in rows for seed in range(seeds)]
-    at_best = framed(group, plan, runs, workers)
-    frame = pd.concat([swept.assign(best=False), at_best.assign(best=True)], ignore_index=True)
+    tuned = framed(group, plan, runs, workers)
+    frame = pd.concat([swept.assign(best=False), tuned.assign(best=True)], ignore_index=True)
     start = group.workload.validate(group.workload.model(0))["loss"]
     return frame.assign(unstable=[not loss <= start for loss in frame["loss"]])
 

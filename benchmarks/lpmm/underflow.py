@@ -76,7 +76,7 @@ def kept(path: Path, make: Callable[[], dict[str, pd.DataFrame]]) -> dict[str, p
     return {file.stem: pd.read_csv(file) for file in sorted(path.glob("*.csv"))}
 
 
-def words(contender: Contender) -> dict[str, object]:
+def setting_columns(contender: Contender) -> dict[str, object]:
     """What tells a run from the others."""
     return {"width": f"{contender.bits} bits", "setting": setting(contender), "N": contender.n}
 
@@ -96,7 +96,7 @@ def trained(
             validate_every=max(1, steps // 10),
             hooks=hooks,
         )
-    return pd.DataFrame(run.losses).assign(seed=seed, **words(contender))
+    return pd.DataFrame(run.losses).assign(seed=seed, **setting_columns(contender))
 
 
 def observed(workload: Workload, contender: Contender, steps: int) -> dict[str, pd.DataFrame]:
@@ -111,7 +111,7 @@ def observed(workload: Workload, contender: Contender, steps: int) -> dict[str, 
         steps,
         hooks=[lambda optimizer, _: optimizer.observed(underflow)],  # type: ignore[attr-defined]
     )
-    n, about = contender.n, words(contender)
+    n, about = contender.n, setting_columns(contender)
     ratios = underflow.ratios().assign(**about)
     ratios["step"] *= n
     middle = range(2 * steps // (5 * n), 3 * steps // (5 * n) + 1)

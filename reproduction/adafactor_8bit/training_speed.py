@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 
 from qmaps.lab.report.claim import Claim
+from reproduction.bottlenecks import BUSY
 from reproduction.committed import machines
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number, percent
-from reproduction.waiting import BUSY
 
 COMMAND = "python -m benchmarks.adafactor"
 OURS = "Adafactor8bit"

@@ -8,7 +8,7 @@ from qmaps.capture import CapturedStates
 from qmaps.lab.report.published import published
 from reproduction.context import Context
 from reproduction.differences import Difference
-from reproduction.eight_bit import _words
+from reproduction.eight_bit import _vocabulary
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import mean_and_error, number
 from reproduction.verdict import beside
@@ -27,7 +27,7 @@ def build(context: Context) -> Frames:
         named["pretrained"] = context.pretrained
     frames = {"gradients": pd.DataFrame(_largest(*pair) for pair in named.items())}
     if not context.own:
-        frames["first-step"] = _words.gradients(1 if context.quick else SEEDS)
+        frames["first-step"] = _vocabulary.gradients(1 if context.quick else SEEDS)
     return frames
 
 
@@ -67,7 +67,7 @@ def find(frames: Frames) -> Finding:
     steps = frames.get("first-step")
     if steps is not None:
         found = by_initialization(steps)
-        ours["embedding", QUANTITY] = found[_words.TIED]
+        ours["embedding", QUANTITY] = found[_vocabulary.TIED]
         difference = _conditions(states, found, steps, float(paper["paper"].iloc[0]))
     return Finding(
         numbers=beside(paper, ours),
@@ -95,7 +95,9 @@ def _conditions(
     states: str, found: dict[str, tuple[float, float]], steps: pd.DataFrame, paper: float
 ) -> Difference:
     """Whether the paper's words and initialization make most of the way to its number."""
-    plain, scaled, tied = (found[name][0] for name in (_words.PLAIN, _words.SCALED, _words.TIED))
+    plain, scaled, tied = (
+        found[name][0] for name in (_vocabulary.PLAIN, _vocabulary.SCALED, _vocabulary.TIED)
+    )
     words, width = int(steps["words"].iloc[0]), int(steps["width"].max())
     return Difference(
         f"{states} In the first step of a model of {words:,} words with their frequencies in "

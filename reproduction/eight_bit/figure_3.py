@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 
 from qmaps.lab.report.claim import Claim
-from reproduction import at_best, committed, figures
-from reproduction.at_best import FULL, POINT, Beside
+from reproduction import committed, figures, tuned_losses
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number, percent
+from reproduction.tuned_losses import FULL, POINT, Beside
 
 STUDY = "eight-bit-figure-3"
 JUDGE = "docstring-lm"
@@ -22,7 +22,7 @@ STEADY = 0.25
 
 def build(context: Context) -> Frames:
     """Final losses, a row for each hyperparameter, value, run and seed."""
-    runs = at_best.runs(context, STUDY)
+    runs = tuned_losses.runs(context, STUDY)
     # Every value but the base's is that of a few runs.
     base = {name: runs[name].mode().iloc[0] for name in POINT}
     parts = []
@@ -43,7 +43,7 @@ def gaps(losses: pd.DataFrame) -> dict[tuple[str, float], Beside]:
     found = {}
     for (name, value), part in losses.groupby(["parameter", "value"], sort=False):
         by_run = part.pivot_table(index="seed", columns="run", values="loss")
-        found[str(name), float(str(value))] = at_best.beside(by_run[low], by_run[full])
+        found[str(name), float(str(value))] = tuned_losses.beside(by_run[low], by_run[full])
     return found
 
 
@@ -81,7 +81,7 @@ def find(frames: Frames) -> Finding:
         f"{widest.apart.std:.4f}) where it is least certain.",
         tables={
             "losses": frames["losses"],
-            "gaps": at_best.table(
+            "gaps": tuned_losses.table(
                 {f"{name} {value:g}": row for (name, value), row in found.items()}
             ),
         },
@@ -111,5 +111,5 @@ EXHIBIT = Exhibit(
     find=find,
     draw=lambda frames: {"figure-3": figures.sensitivity(frames["losses"], unit="nats per byte")},
     captions={"figure-3": "One hyperparameter changed at a time; a mark for each seed."},
-    command=at_best.command(STUDY),
+    command=tuned_losses.command(STUDY),
 )

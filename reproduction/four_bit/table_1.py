@@ -5,15 +5,15 @@ from __future__ import annotations
 import pandas as pd
 
 from qmaps.lab.report.published import published
-from reproduction import at_best, committed
-from reproduction.at_best import FULL, Beside
+from reproduction import committed, tuned_losses
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.four_bit.table_6 import factored
 from reproduction.numbers import scientific
+from reproduction.proxy_metrics import ProxyMetric, in_place
 from reproduction.shares import decided
-from reproduction.stand_ins import StandIn, in_place
+from reproduction.tuned_losses import FULL, Beside
 
 STUDY, RATES = "four-bit-moments", "four-bit-rates"
 JUDGE = "docstring-lm"
@@ -46,8 +46,8 @@ RUNS = 3
 def build(context: Context) -> Frames:
     """Runs with the paper's first moment, those in 32 bits, and the shares of the ablation."""
     return {
-        "runs": at_best.runs(context, STUDY),
-        "rates": at_best.runs(context, RATES),
+        "runs": tuned_losses.runs(context, STUDY),
+        "rates": tuned_losses.runs(context, RATES),
         "ablation": committed.ablation(context, "four-bit"),
         "tuned": context.table("tuned.csv", committed.TUNED),
     }
@@ -67,7 +67,7 @@ def find(frames: Frames) -> Finding:
             counts[name] = (int(own["unstable"].sum()), len(own))
         if not own["unstable"].all():
             stable = own[~own["unstable"]].set_index("seed")["loss"]
-            rows[name] = at_best.beside(stable, at_best.by_seed(of, group))
+            rows[name] = tuned_losses.beside(stable, tuned_losses.by_seed(of, group))
     unstable = {
         (name, "unstable runs"): 100 * failed / total for name, (failed, total) in counts.items()
     }
@@ -76,7 +76,7 @@ def find(frames: Frames) -> Finding:
     return Finding(
         numbers=in_place(
             decided(paper, counts, RUNS),
-            [StandIn("BLEU", f"validation loss behind 32 bits, {JUDGE}", losses)],
+            [ProxyMetric("BLEU", f"validation loss behind 32 bits, {JUDGE}", losses)],
             unstable,
         ),
         differences=[_zero(frames["ablation"], rates, counts), factored(frames["tuned"])],
@@ -90,8 +90,8 @@ def find(frames: Frames) -> Finding:
         "The rate is the best of a sweep for 32 bits, one for each embedding. The paper's "
         f"shares are thirds, so that they are taken to be of {RUNS} runs; shares differ "
         "where Fisher's exact test sets them apart at 5 %, and such runs cannot tell otherwise, "
-        "unless the shares are equal. " + at_best.power(rows.values(), paper, "BLEU"),
-        tables={"losses": at_best.table(rows), "rates": rates},
+        "unless the shares are equal. " + tuned_losses.power(rows.values(), paper, "BLEU"),
+        tables={"losses": tuned_losses.table(rows), "rates": rates},
     )
 
 
@@ -174,5 +174,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command=f"{at_best.command(STUDY)}` and of `{at_best.command(RATES)}",
+    command=f"{tuned_losses.command(STUDY)}` and of `{tuned_losses.command(RATES)}",
 )

@@ -12,7 +12,7 @@ from reproduction import committed
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
-from reproduction.stand_ins import StandIn, in_place, opposed
+from reproduction.proxy_metrics import ProxyMetric, in_place, opposed
 
 ROWS = {
     "32-bit AdamW": ("AdamW", "32bit"),
@@ -47,10 +47,10 @@ def find(frames: Frames) -> Finding:
         for name in ("8-bit AdamW", "4-bit AdamW")
         for claim in committed.alike(judges, PAIRS[name], name)
     ]
-    stand_ins = []
+    proxies = []
     for task, workload in TUNED.items():
         ours = committed.losses(tuned, workload, ROWS)
-        stand_ins.append(StandIn(task, f"validation loss, {workload}", ours))
+        proxies.append(ProxyMetric(task, f"validation loss, {workload}", ours))
         base, error = ours["32-bit AdamW"]
         statements += [
             Claim(
@@ -61,15 +61,15 @@ def find(frames: Frames) -> Finding:
             for name, (loss, spread) in ours.items()
             if name in ("Adafactor, beta1 = 0", "SM3")
         ]
-    stand_ins += [
-        StandIn(task, f"validation loss, {judge}", committed.judged(judges, judge, PAIRS))
+    proxies += [
+        ProxyMetric(task, f"validation loss, {judge}", committed.judged(judges, judge, PAIRS))
         for task, judge in JUDGED.items()
     ]
     paper = published("4-bit-optimizers", EXHIBIT.name)
     return Finding(
-        numbers=in_place(paper, stand_ins),
+        numbers=in_place(paper, proxies),
         statements=statements,
-        differences=[*(_of_task(paper, each) for each in stand_ins), _ahead(paper)],
+        differences=[*(_of_task(paper, each) for each in proxies), _ahead(paper)],
         why="The paper's tasks (GLUE, ImageNet, E2E, SQuAD, WMT) need pretrained models and data "
         "that cannot be had here; validation losses (lower is better) of small models stand in "
         "their place. For CLS and MT, which train from scratch: images of digits and text, each "
@@ -82,7 +82,7 @@ def find(frames: Frames) -> Finding:
     )
 
 
-def _of_task(paper: pd.DataFrame, given: StandIn) -> Difference:
+def _of_task(paper: pd.DataFrame, given: ProxyMetric) -> Difference:
     """Which rows change sides in one task, and whether they do not in another of the paper's."""
     crossed = opposed(paper, given)
     elsewhere = [

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 import pandas as pd
 
 from qmaps.lab.report.claim import Claim
-from reproduction import at_best
+from reproduction import tuned_losses
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Frames
 from reproduction.numbers import interval, percent
 
 STUDY = "lpmm-sgdm"
-"""Of `reproduction.at_best`."""
+"""Of `reproduction.tuned_losses`."""
 COMMAND = "python -m benchmarks.lpmm digits stdlib-lm-tiny"
 HEADLINE = "python -m benchmarks.lpmm stdlib-lm --headline"
 FULL, WIDTHS = 32, (12, 10, 8)
@@ -37,8 +37,8 @@ WITHIN = 2.0
 
 def tuned(context: Context) -> pd.DataFrame:
     """The summary of the runs at the rates that are best for full precision."""
-    runs = at_best.runs(context, STUDY)
-    full = runs["quantizer"] == at_best.FULL
+    runs = tuned_losses.runs(context, STUDY)
+    full = runs["quantizer"] == tuned_losses.FULL
     parts = runs["quantizer"].where(~full, f"{FULL} ").str.split(" ", expand=True)
     return summary(
         pd.DataFrame(

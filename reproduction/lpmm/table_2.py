@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.report.published import published
-from reproduction import at_best
+from reproduction import tuned_losses
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _ablation as runs
-from reproduction.stand_ins import StandIn, in_place
+from reproduction.proxy_metrics import ProxyMetric, in_place
 
 
 def build(context: Context) -> Frames:
@@ -18,7 +18,7 @@ def build(context: Context) -> Frames:
 
 def find(frames: Frames) -> Finding:
     """What each of the two techniques brings."""
-    stand_ins, statements = [], []
+    proxies, statements = [], []
     for found in runs.each(frames["runs"]):
         ours: dict[str, float | tuple[float, float]] = {}
         for bits in runs.WIDTHS:
@@ -26,10 +26,10 @@ def find(frames: Frames) -> Finding:
             ours[f"{bits} bits, stochastic"] = found.behind(bits)
             best = found.best(bits, several=True)
             ours[f"{bits} bits, micro-batches"] = found.behind(bits, n=best)
-        stand_ins.append(StandIn("top-1 accuracy", runs.lost(found), ours))
+        proxies.append(ProxyMetric("top-1 accuracy", runs.lost(found), ours))
         statements += _statements(found)
     return Finding(
-        numbers=in_place(published("low-precision-model-memory", EXHIBIT.name), stand_ins),
+        numbers=in_place(published("low-precision-model-memory", EXHIBIT.name), proxies),
         statements=statements,
         differences=[runs.easier(found) for found in runs.each(frames["runs"])],
         why="The paper's numbers follow from its table 3; those of rounding to nearest are not in "
@@ -89,5 +89,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command=at_best.command(runs.STUDY),
+    command=tuned_losses.command(runs.STUDY),
 )

@@ -6,11 +6,11 @@ import pandas as pd
 
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.report.published import published
-from reproduction import at_best
+from reproduction import tuned_losses
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _ablation as runs
-from reproduction.stand_ins import StandIn, in_place
+from reproduction.proxy_metrics import ProxyMetric, in_place
 
 
 def build(context: Context) -> Frames:
@@ -21,17 +21,17 @@ def build(context: Context) -> Frames:
 def find(frames: Frames) -> Finding:
     """Width by width and N by N."""
     paper = published("low-precision-model-memory", EXHIBIT.name)
-    stand_ins, statements = [], []
+    proxies, statements = [], []
     for found in runs.each(frames["runs"]):
         ours = {
             f"{bits} bits, N = {n}": found.behind(bits, n=n)
             for bits in runs.WIDTHS
             for n in found.ns
         }
-        stand_ins.append(StandIn("top-1 accuracy", runs.lost(found), ours))
+        proxies.append(ProxyMetric("top-1 accuracy", runs.lost(found), ours))
         statements += _statements(found, paper)
     return Finding(
-        numbers=in_place(paper, stand_ins),
+        numbers=in_place(paper, proxies),
         statements=statements,
         differences=[runs.easier(found) for found in runs.each(frames["runs"])],
         why="The paper prints accuracies on ImageNet, of which more is better; in their place "
@@ -83,5 +83,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command=at_best.command(runs.STUDY),
+    command=tuned_losses.command(runs.STUDY),
 )

@@ -100,7 +100,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def largest(family: Family, how: Kept, memory: int) -> int:
+def max_model(family: Family, how: Kept, memory: int) -> int:
     """The largest size that trains in so many bytes; 0 if none does."""
     low, high = 0, 1
     while family.make(high).training(how) <= memory:
@@ -118,7 +118,7 @@ def build(_: Context) -> Frames:
     """Both precisions, and by how much the model grows."""
     rows = []
     for family in FAMILIES:
-        full, low = (largest(family, how, MEMORY * GIB) for how in (family.full, family.low))
+        full, low = (max_model(family, how, MEMORY * GIB) for how in (family.full, family.low))
         before, after = family.make(full).parameters, family.make(low).parameters
         rows.append(
             {

@@ -51,7 +51,7 @@ def cores(context: Context) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Waits:
+class Bottleneck:
     """What a step of the benchmark waits for, as `COMMAND` measured it.
 
     Attributes:
@@ -63,7 +63,7 @@ class Waits:
     arithmetic: bool
 
 
-def measured(cores: pd.DataFrame, machine: str, case: str) -> Waits | None:
+def measured(cores: pd.DataFrame, machine: str, case: str) -> Bottleneck | None:
     """What a case of the benchmark waits for; None where it was not measured.
 
     Args:
@@ -79,7 +79,7 @@ def measured(cores: pd.DataFrame, machine: str, case: str) -> Waits | None:
                 "everything in a core's cache, where no byte waits; 32 bits move "
                 f"{number(row['fewer'])} times as many bytes (reports/bench/cores.md)"
             )
-            return Waits(said, bool(row["bound"]))
+            return Bottleneck(said, bool(row["bound"]))
     return None
 
 

@@ -12,7 +12,7 @@ from qmaps.lab.report.claim import Claim
 from reproduction import committed
 from reproduction.context import Context
 from reproduction.numbers import Interval, interval, percent
-from reproduction.stand_ins import StandIn
+from reproduction.proxy_metrics import ProxyMetric
 
 FULL = committed.FULL
 POINT = ["lr", "beta1", "beta2", "eps"]
@@ -109,9 +109,9 @@ def beside(ours: pd.Series[float], base: pd.Series[float]) -> Beside:
     return Beside(float(pairs["base"].mean()), interval(apart), len(pairs))
 
 
-def stand_in(task: str, judge: str, rows: Mapping[str, Beside]) -> StandIn:
+def proxy(task: str, judge: str, rows: Mapping[str, Beside]) -> ProxyMetric:
     """Validation losses in the place of a paper's metric."""
-    return StandIn(
+    return ProxyMetric(
         task, f"validation loss, {judge}", {name: row.shown for name, row in rows.items()}
     )
 

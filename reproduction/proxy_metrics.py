@@ -26,7 +26,7 @@ Scale = tuple["pd.Series[float]", "pd.Series[float]", Better]
 
 
 @dataclass(frozen=True)
-class StandIn:
+class ProxyMetric:
     """A quantity that is measured in place of a paper's metric.
 
     Attributes:
@@ -44,14 +44,14 @@ class StandIn:
 
 def in_place(
     paper: pd.DataFrame,
-    stand_ins: Sequence[StandIn],
+    proxies: Sequence[ProxyMetric],
     ours: Measured | None = None,
     *,
     tolerance: float = TOLERANCE,
 ) -> pd.DataFrame:
     """The paper's numbers, with what stands for them or ours, and a verdict on each.
 
-    Two metrics have no common scale, so that only orders can be compared: a number that a stand-in
+    Two metrics have no common scale, so that only orders can be compared: a number that a proxy
     replaces is never reproduced. Two rows are equal where their spreads touch, or where the
     paper may have rounded them apart. A row has the same ordering if no other row of its quantity
     is better than it in one metric and worse in the other, and at least one is better in both,
@@ -60,7 +60,7 @@ def in_place(
 
     Args:
         paper: of `qmaps.lab.report.published.published`.
-        stand_ins: several may stand for one quantity; its rows are then repeated.
+        proxies: several may stand for one quantity; its rows are then repeated.
         ours: measured as the paper does, for the other quantities.
         tolerance: tolerance of the other quantities.
 
@@ -71,10 +71,10 @@ def in_place(
     Raises:
         BadValueError: the data do not say which way the paper's metric improves.
     """
-    replaced = {each.quantity for each in stand_ins}
+    replaced = {each.quantity for each in proxies}
     parts = [
         beside(paper[~paper["quantity"].isin(replaced)], ours or {}, tolerance=tolerance),
-        *(_rows(paper[paper["quantity"] == each.quantity], each) for each in stand_ins),
+        *(_rows(paper[paper["quantity"] == each.quantity], each) for each in proxies),
     ]
     frame = pd.concat([part for part in parts if len(part)], ignore_index=True)
     quantities = {name: place for place, name in enumerate(paper["quantity"].unique())}
@@ -85,7 +85,7 @@ def in_place(
     return frame.iloc[order].reset_index(drop=True)
 
 
-def opposed(paper: pd.DataFrame, given: StandIn) -> list[tuple[str, str]]:
+def opposed(paper: pd.DataFrame, given: ProxyMetric) -> list[tuple[str, str]]:
     """Pairs of rows of which one is better in the paper and the other in ours.
 
     Args:
@@ -102,11 +102,11 @@ def opposed(paper: pd.DataFrame, given: StandIn) -> list[tuple[str, str]]:
     ]
 
 
-def _measured(given: StandIn) -> dict[tuple[str, str], float | tuple[float, float]]:
+def _measured(given: ProxyMetric) -> dict[tuple[str, str], float | tuple[float, float]]:
     return {(what, given.quantity): value for what, value in given.ours.items()}
 
 
-def _scales(paper: pd.DataFrame, known: pd.DataFrame, given: StandIn) -> tuple[Scale, Scale]:
+def _scales(paper: pd.DataFrame, known: pd.DataFrame, given: ProxyMetric) -> tuple[Scale, Scale]:
     """Values, spreads and direction of the paper's metric, and of ours."""
     theirs = _better(paper, given.quantity)
     rounding = known["what"].map(dict(zip(paper["what"], paper["rounding"], strict=True)))
@@ -117,10 +117,10 @@ def _scales(paper: pd.DataFrame, known: pd.DataFrame, given: StandIn) -> tuple[S
     )
 
 
-def _rows(paper: pd.DataFrame, given: StandIn) -> pd.DataFrame:
-    """The rows of one quantity with one stand-in."""
+def _rows(paper: pd.DataFrame, given: ProxyMetric) -> pd.DataFrame:
+    """The rows of one quantity with one proxy."""
     rows = beside(paper, _measured(given))
-    rows["stand_in"] = given.name
+    rows["proxy"] = given.name
     known = rows.dropna(subset=["paper", "ours"])
     scales = _scales(paper, known, given)
     rows["verdict"] = Verdict.NOT_COMPARED.value
