@@ -26,7 +26,8 @@ from benchmarks.machine import about, processor, processor_folder
 from benchmarks.plot import draw
 from benchmarks.table import table
 from qmaps.errors import QmapsError
-from qmaps.storage.files import output_folder, replacing, write_json, write_text
+from qmaps.storage.files import output_folder, replacing, write_json
+from reproduction.report_file import write_report
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:
@@ -86,7 +87,7 @@ def write(results: dict[str, Any], out: Path) -> None:
     write_json(out / "cpu.json", results)
     with replacing(out / "cpu.png") as temporary:
         draw(results, temporary)
-    write_text(out / "cpu.md", table(results))
+    write_report(out / "cpu.md", table(results))
 
 
 def main(given: Sequence[str] | None = None) -> int:

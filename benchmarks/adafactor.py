@@ -29,7 +29,8 @@ from benchmarks.markdown import markdown as table_lines
 from benchmarks.neighbours import Neighbours
 from benchmarks.timing import Work, interleaved, ratio
 from qmaps import optim
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json
+from reproduction.report_file import write_report
 
 OURS = "Adafactor8bit"
 HEAD = ("optimizer", "a step, times that of `Adafactor8bit`", "quartiles")
@@ -121,7 +122,7 @@ def main(given: Sequence[str] | None = None) -> int:
     found = measure(options.scale, options.rounds, budget=60.0)
     about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.adafactor")
     write_json(out / "adafactor.json", {"about": about, **found})
-    write_text(out / "adafactor.md", page(found, about))
+    write_report(out / "adafactor.md", page(found, about))
     print((out / "adafactor.md").read_text())
     return 0
 

@@ -25,8 +25,9 @@ from benchmarks.paired import paired
 from benchmarks.trials import Trial, run_all
 from qmaps.lab.workloads import Workload
 from qmaps.optim import Adafactor8bit
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
 from reproduction.judges import JUDGES
+from reproduction.report_file import write_report
 
 JUDGE = "docstring-lm"
 FACTORED, APOLLO = "factored", "APOLLO"
@@ -176,7 +177,7 @@ def main(given: Sequence[str] | None = None) -> int:
     frame = pd.concat(parts, ignore_index=True)
     with replacing(out / "apollo.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    write_text(out / "apollo.md", page(frame, command_line("benchmarks.apollo", given)))
+    write_report(out / "apollo.md", page(frame, command_line("benchmarks.apollo", given)))
     return 0
 
 

@@ -31,7 +31,8 @@ from qmaps.maps.base import Map
 from qmaps.maps.tree import DynamicTree
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.tensor import PerTensor
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
+from reproduction.report_file import write_report
 
 TYPES = ("dynamic tree", "linear", "mantissa", "static tree", "static tree, 4 levels")
 SAMPLES = 4_000_000
@@ -257,7 +258,7 @@ def main(given: Sequence[str] | None = None) -> int:
     with replacing(options.out / "approximation.csv") as temporary:
         frame.to_csv(temporary, index=False, float_format="%.6g")
     page = markdown(frame, command, options.samples, options.steps)
-    write_text(options.out / "approximation.md", page)
+    write_report(options.out / "approximation.md", page)
     return 0
 
 

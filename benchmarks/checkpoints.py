@@ -21,7 +21,8 @@ from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import interleaved, ratio
 from qmaps.optim import AdamW4bit, AdamW8bit
 from qmaps.storage import checkpoint
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json
+from reproduction.report_file import write_report
 
 TORCH = "torch.optim.AdamW"
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -119,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     about = machine.about(given, "benchmarks.checkpoints")
     write_json(out / "checkpoints.json", {"about": about, "found": found})
-    write_text(out / "checkpoints.md", page(found, options.width, options.rounds))
+    write_report(out / "checkpoints.md", page(found, options.width, options.rounds))
     print((out / "checkpoints.md").read_text())
     return 0
 

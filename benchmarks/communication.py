@@ -35,7 +35,8 @@ from benchmarks.markdown import spread
 from benchmarks.timing import interleaved, quartiles, ratio
 from qmaps.distributed import comm
 from qmaps.errors import BadValueError
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json
+from reproduction.report_file import write_report
 
 PLAIN, HALF = "plain DDP", "DDP's float16 hook"
 BITS = {PLAIN: 32, HALF: 16}
@@ -213,7 +214,7 @@ def main(given: Sequence[str] | None = None) -> int:
     result |= {"world": options.world, "load": load, "cores": os.cpu_count(), "link": options.link}
     name = "communication" + (f"-{options.link}" if options.link else "")
     write_json(options.out / f"{name}.json", result)
-    write_text(options.out / f"{name}.md", markdown(result))
+    write_report(options.out / f"{name}.md", markdown(result))
     return 0
 
 

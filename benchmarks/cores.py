@@ -32,7 +32,8 @@ from benchmarks.data import matrices, new_gradients, parameters
 from benchmarks.markdown import markdown
 from benchmarks.timing import Work, interleaved
 from qmaps import optim
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
+from reproduction.report_file import write_report
 
 Make = Callable[[list[Tensor]], torch.optim.Optimizer]
 Bytes = Callable[[Sequence[str | None]], float]
@@ -390,7 +391,7 @@ def main(given: Sequence[str] | None = None) -> int:
     frame.insert(0, "machine", machine.named(about["machine"]))
     with replacing(out / "cores.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    write_text(out / "cores.md", page(frame, [*asked, *PROCESSORS], machine.described(about)))
+    write_report(out / "cores.md", page(frame, [*asked, *PROCESSORS], machine.described(about)))
     return 0
 
 

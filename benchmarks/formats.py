@@ -26,8 +26,9 @@ from qmaps.algebra.pair import Pair
 from qmaps.capture import StateRecorder
 from qmaps.lab.compare import Contender
 from qmaps.lab.workloads import train
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
 from reproduction.judges import JUDGES
+from reproduction.report_file import write_report
 
 PAGE = Path(__file__).parents[1] / "docs" / "formats.md"
 SEEDS = 8
@@ -168,7 +169,7 @@ def main(given: Sequence[str] | None = None) -> int:
     ]
     with replacing(out / "formats.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    write_text(out / "formats.md", page(found, command_line("benchmarks.formats", given)))
+    write_report(out / "formats.md", page(found, command_line("benchmarks.formats", given)))
     return 0
 
 

@@ -24,8 +24,9 @@ from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.markdown import markdown
 from benchmarks.paired import detectable, paired
 from benchmarks.trials import FULL, Trial, restore, run_all, with_others
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
 from reproduction.judges import JUDGES
+from reproduction.report_file import write_report
 
 
 @dataclass(frozen=True)
@@ -306,7 +307,7 @@ def main(given: Sequence[str] | None = None) -> int:
         frame.to_csv(temporary, index=False)
     with replacing(out / "judges.png") as temporary:
         draw(frame, temporary)
-    write_text(out / "judges.md", page(frame, command_line("benchmarks.judges", given)))
+    write_report(out / "judges.md", page(frame, command_line("benchmarks.judges", given)))
     return 0
 
 

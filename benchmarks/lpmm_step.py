@@ -29,7 +29,8 @@ from qmaps import lpmm, optim
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload
 from qmaps.lpmm.convert import PARAMS
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json
+from reproduction.report_file import write_report
 
 PLAIN = "full precision (torch.optim.SGD)"
 PLAIN_ADAM = "full precision (torch.optim.Adam)"
@@ -203,7 +204,7 @@ def main(given: Sequence[str] | None = None) -> int:
     about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.lpmm_step")
     alone = measure_alone(options.scale, options.rounds)
     write_json(out / "step.json", {"about": about, "ratios": found, "alone": alone})
-    write_text(out / "step.md", page(found, alone, about))
+    write_report(out / "step.md", page(found, alone, about))
     print((out / "step.md").read_text())
     return 0
 

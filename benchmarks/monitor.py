@@ -28,7 +28,8 @@ from qmaps.capture import Monitor
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload
 from qmaps.optim import AdamW, QuantizedOptimizer
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json
+from reproduction.report_file import write_report
 
 WORKLOADS = ("digits", "stdlib-lm-tiny", "stdlib-lm")
 PRESETS = ("8bit", "4bit")
@@ -169,7 +170,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 found[f"{name}, {preset}"] = measured
     about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.monitor")
     write_json(out / "monitor.json", {"about": about, "found": found})
-    write_text(out / "monitor.md", page(found, about, options.every))
+    write_report(out / "monitor.md", page(found, about, options.every))
     print((out / "monitor.md").read_text())
     return 0
 

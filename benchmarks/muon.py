@@ -25,8 +25,9 @@ from benchmarks.paired import paired
 from benchmarks.trials import FULL, Trial, restore, run_all, with_others
 from qmaps.lab.workloads import Workload
 from qmaps.optim import AdamW, Muon, muon_groups
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
 from reproduction.judges import JUDGES
+from reproduction.report_file import write_report
 
 WORKLOADS: Mapping[str, Workload] = {
     "lm-tiny": JUDGES["lm-tiny"],
@@ -293,7 +294,7 @@ def main(given: Sequence[str] | None = None) -> int:
     frame.loc[frame["quantizer"] == FULL, "optimizer"] = ADAMW
     with replacing(out / "muon.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    write_text(out / "muon.md", page(frame, command_line("benchmarks.muon", given)))
+    write_report(out / "muon.md", page(frame, command_line("benchmarks.muon", given)))
     return 0
 
 

@@ -32,7 +32,8 @@ from benchmarks.markdown import markdown as table_lines
 from qmaps.errors import OutputError
 from qmaps.lab.workloads.base import seeded
 from qmaps.lab.workloads.digits import VALIDATION, Digits, images
-from qmaps.storage.files import output_folder, replacing, write_json, write_text
+from qmaps.storage.files import output_folder, replacing, write_json
+from reproduction.report_file import write_report
 
 FULL = "32-bit"
 TYPES = {
@@ -296,7 +297,7 @@ def main(given: Sequence[str] | None = None) -> int:
         frame.to_csv(temporary, index=False)
     with replacing(options.out / "parallel-training-curves.csv") as temporary:
         curves(points).to_csv(temporary, index=False, float_format="%.5f")
-    write_text(options.out / "parallel-training.md", markdown(frame, command))
+    write_report(options.out / "parallel-training.md", markdown(frame, command))
     return 0
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks.data import generator
 from qmaps import quantiles
 from qmaps.errors import QmapsError
-from qmaps.storage.files import write_text
+from reproduction.report_file import write_report
 
 NUM = 256
 METHODS = (quantiles.exact, quantiles.approximate, quantiles.sram)
@@ -153,7 +153,7 @@ def main(given: Sequence[str] | None = None) -> int:
         *table(options.elements, options.device),
     ]
     try:
-        write_text(options.out, "\n".join(lines) + "\n")
+        write_report(options.out, "\n".join(lines) + "\n")
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -23,8 +23,9 @@ from benchmarks.paired import paired
 from benchmarks.prediction.measures import record, snapshots
 from benchmarks.trials import FULL, Trial, run_all
 from qmaps.optim import Choice
-from qmaps.storage.files import exists, output_folder, replacing, write_text
+from qmaps.storage.files import exists, output_folder, replacing
 from reproduction.judges import JUDGES
+from reproduction.report_file import write_report
 
 BITS = 4.3
 SEEDS = 8
@@ -134,7 +135,7 @@ def main(given: Sequence[str] | None = None) -> int:
     with replacing(out / "recommended.csv") as temporary:
         frame.to_csv(temporary, index=False)
     command = command_line("benchmarks.recommended", given)
-    write_text(out / "recommended.md", page(frame, choices, command))
+    write_report(out / "recommended.md", page(frame, choices, command))
     return 0
 
 

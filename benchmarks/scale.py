@@ -35,6 +35,7 @@ from qmaps.capture.saved import write
 from qmaps.capture.snapshot import Lazy
 from qmaps.storage.files import output_folder, write_text
 from qmaps.sweep.plan import items_of
+from reproduction.report_file import write_report
 
 MODELLED = (1, 2, 4, 8, 16, 32, 64)
 HEAD = ("workers", "measured, times one process", "model of these states", "model of GPT-2 small")
@@ -296,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = machine.about(given, "benchmarks.scale")
     rows = frame(found, items, pairs)
     write_text(out / "scale.csv", rows.to_csv(index=False, float_format="%.4g"))
-    write_text(out / "scale.md", page(rows, found, spent, items, about, taken, load))
+    write_report(out / "scale.md", page(rows, found, spent, items, about, taken, load))
     print((out / "scale.md").read_text())
     return 0
 

@@ -26,7 +26,8 @@ from benchmarks.command import count, one_line_errors
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import interleaved, ratio
 from qmaps.optim import AdamW, AdamW4bit, AdamW8bit
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json
+from reproduction.report_file import write_report
 
 TORCH = "torch.optim.AdamW"
 BLOCKS = {"exp_avg": "B128/DE@4s", "exp_avg_sq": "B128/linear@4u"}
@@ -117,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     about = machine.about(given, "benchmarks.sharded")
     write_json(out / "sharded.json", {"about": about, "ratios": ratios})
-    write_text(out / "sharded.md", page(ratios, options.width, options.rounds))
+    write_report(out / "sharded.md", page(ratios, options.width, options.rounds))
     print((out / "sharded.md").read_text())
     return 0
 

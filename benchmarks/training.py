@@ -30,8 +30,9 @@ from qmaps import optim
 from qmaps.lab.workloads import Workload
 from qmaps.lab.workloads.gpt import GPTShape
 from qmaps.lab.workloads.stdlib_lm import StdlibLM
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json
 from reproduction import workloads
+from reproduction.report_file import write_report
 
 GPT2 = GPTShape(vocabulary=16384, width=768, layers=4, heads=12)
 OWN: dict[str, Callable[[], Workload]] = {
@@ -216,7 +217,7 @@ def main(given: Sequence[str] | None = None) -> int:
         parameters = sum(p.numel() for p in model.parameters())
         results["workloads"][name] = {"parameters": parameters, **measure(name, options.rounds)}
     write_json(out / "training.json", results)
-    write_text(out / "training.md", page(results))
+    write_report(out / "training.md", page(results))
     return 0
 
 

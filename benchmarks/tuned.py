@@ -24,7 +24,8 @@ from benchmarks.families import FAMILIES
 from benchmarks.markdown import markdown as table_lines
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload, train
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
+from reproduction.report_file import write_report
 
 ROWS = (
     ("AdamW", "32bit"), ("Adafactor", "32bit"), ("SM3", "32bit"), ("AdamW", "8bit"),
@@ -152,7 +153,7 @@ def main(given: Sequence[str] | None = None) -> int:
     with replacing(options.out / "tuned.csv") as temporary:
         frame.to_csv(temporary, index=False)
     command = command_line("benchmarks.tuned", given)
-    write_text(options.out / "tuned.md", markdown(frame, command))
+    write_report(options.out / "tuned.md", markdown(frame, command))
     return 0
 
 

@@ -25,8 +25,9 @@ from benchmarks.recorded import recorded
 from benchmarks.trials import FULL, Trial, restore, run_all
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
 from reproduction.judges import JUDGES
+from reproduction.report_file import write_report
 
 WINDOW = 30
 """Steps of a replay, from half of the judge's steps on."""
@@ -217,7 +218,7 @@ def main(given: Sequence[str] | None = None) -> int:
     with replacing(out / "two-bits-replay.csv") as temporary:
         windows.to_csv(temporary, index=False)
     text = page(found, windows, command_line("benchmarks.two_bits", given))
-    write_text(out / "two-bits.md", text)
+    write_report(out / "two-bits.md", text)
     return 0
 
 

@@ -14,10 +14,11 @@ from markupsafe import Markup, escape
 from qmaps.lab.report import templating
 from qmaps.lab.report.page import embedded
 from qmaps.lab.report.table import Cell, judged
-from qmaps.storage.files import output_folder, write_text
+from qmaps.storage.files import output_folder
 from reproduction import cell_text, differences
 from reproduction.deviations import deviations
 from reproduction.exhibit import Paper
+from reproduction.report_file import write_report
 from reproduction.results import Result
 
 SHOWN = 40
@@ -43,7 +44,7 @@ RULES = (
 def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: Path) -> Path:
     """Write ``out/<paper>/README.md`` and ``index.html``; returns the latter."""
     folder = output_folder(out / paper.name)
-    write_text(folder / "README.md", _markdown(paper, results, about))
+    write_report(folder / "README.md", _markdown(paper, results, about))
     text = template("page").render(
         paper=paper,
         results=results,
@@ -54,7 +55,7 @@ def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: P
         left_out=paper.left_out.to_dict("records"),
         deviations=_deviations(paper, about).to_dict("records"),
     )
-    write_text(folder / "index.html", text)
+    write_report(folder / "index.html", text)
     return folder / "index.html"
 
 

@@ -11,9 +11,9 @@ import pandas as pd
 
 from qmaps.lab.report.claim import Verdict
 from qmaps.lab.report.table import Cell, cell, judged
-from qmaps.storage.files import write_text
 from reproduction import page
 from reproduction.exhibit import Kind, Paper
+from reproduction.report_file import write_report
 from reproduction.results import Result
 
 KINDS = (
@@ -36,7 +36,7 @@ def write(found: Found, about: dict[str, Any], out: Path) -> Path:
     rows, left, wrong = exhibits(found), left_out(found), errors(found)
     counted, verdicts = covered(found), numbers(found)
     before = [] if about["quick"] or about["own"] else earlier()
-    write_text(out / "papers.md", _markdown(rows, wrong, left, counted, verdicts, before, about))
+    write_report(out / "papers.md", _markdown(rows, wrong, left, counted, verdicts, before, about))
     text = page.template("summary").render(
         rows=list(map(_cells, rows)),
         errors=wrong,
@@ -49,7 +49,7 @@ def write(found: Found, about: dict[str, Any], out: Path) -> Path:
         about=about,
         rules=page.RULES,
     )
-    write_text(out / "papers.html", text)
+    write_report(out / "papers.html", text)
     return out / "papers.html"
 
 

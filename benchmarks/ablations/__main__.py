@@ -21,7 +21,8 @@ from benchmarks.ablations.stability import stability
 from benchmarks.ablations.study import Study, run
 from benchmarks.command import command_line, one_line_errors
 from qmaps import figures
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
+from reproduction.report_file import write_report
 
 STUDIES = {study.name: study for study in (eight_bit.STUDY, eight_bit_eps.STUDY, four_bit.STUDY)}
 
@@ -63,7 +64,7 @@ def write(study: Study, frame: pd.DataFrame, command: str, out: Path) -> None:
     """Frame, page and picture."""
     with replacing(out / f"{study.name}.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    write_text(out / f"{study.name}.md", page(study, frame, command))
+    write_report(out / f"{study.name}.md", page(study, frame, command))
     figure = stability(frame, unit="nats per byte", label=" | ".join(study.columns))
     figures.save(figure, out / f"{study.name}.png")
 

@@ -28,7 +28,8 @@ from benchmarks.gpu.plot import draw
 from benchmarks.gpu.table import table
 from benchmarks.gpu.worker import LostError, Worker
 from qmaps.errors import QmapsError
-from qmaps.storage.files import output_folder, replacing, write_json, write_text
+from qmaps.storage.files import output_folder, replacing, write_json
+from reproduction.report_file import write_report
 
 Row = dict[str, Any]
 Ask = Callable[[str, Place, float], Row]
@@ -111,7 +112,7 @@ def write(results: dict[str, Any], out: Path) -> None:
     write_json(out / "gpu.json", results)
     with replacing(out / "gpu.png") as temporary:
         draw(results, temporary)
-    write_text(out / "gpu.md", table(results))
+    write_report(out / "gpu.md", table(results))
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:

@@ -17,7 +17,8 @@ from benchmarks.command import among, command_line, one_line_errors, trial_optio
 from benchmarks.losses.page import page
 from benchmarks.losses.studies import STUDIES
 from benchmarks.losses.tune import run
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
+from reproduction.report_file import write_report
 
 
 @one_line_errors
@@ -37,7 +38,7 @@ def main(given: Sequence[str] | None = None) -> int:
         with replacing(out / f"{name}.csv") as temporary:
             frame.to_csv(temporary, index=False)
         command = command_line("benchmarks.losses", [name, "--workers", "1"])
-        write_text(out / f"{name}.md", page(name, STUDIES[name].__doc__ or "", frame, command))
+        write_report(out / f"{name}.md", page(name, STUDIES[name].__doc__ or "", frame, command))
     return 0
 
 

@@ -30,7 +30,8 @@ from benchmarks.markdown import verdicts
 from qmaps import lpmm
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload, train
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
+from reproduction.report_file import write_report
 
 RATE = 25
 """Learning rate in units of the workload's, which is that of AdamW."""
@@ -208,7 +209,7 @@ def main(given: Sequence[str] | None = None) -> int:
     command = command_line("benchmarks.lpmm", given)
     with replacing(options.out / f"{name}.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    write_text(options.out / f"{name}.md", markdown(summary(frame), command))
+    write_report(options.out / f"{name}.md", markdown(summary(frame), command))
     return 0
 
 

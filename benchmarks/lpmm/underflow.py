@@ -31,6 +31,7 @@ from qmaps.lab.workloads import Workload, train
 from qmaps.lab.workloads.training import Hook
 from qmaps.storage.files import output_folder, replacing, write_text
 from reproduction import figures
+from reproduction.report_file import write_report
 
 BITS = (12, 10, 8)
 WINDOWS = 25
@@ -305,7 +306,7 @@ def main(given: Sequence[str] | None = None) -> int:
     with replacing(options.out / "underflow.csv") as temporary:
         table.to_csv(temporary, index=False)
     command = command_line("benchmarks.lpmm.underflow", given)
-    write_text(options.out / "underflow.md", page(table, work.name, largest, command))
+    write_report(options.out / "underflow.md", page(table, work.name, largest, command))
     return 0
 
 

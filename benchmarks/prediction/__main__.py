@@ -20,7 +20,8 @@ from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.prediction import measures, report
 from benchmarks.prediction.plan import PARTS, pairs
 from benchmarks.trials import kept, run_all
-from qmaps.storage.files import output_folder, read_frame, replacing, write_frame, write_text
+from qmaps.storage.files import output_folder, read_frame, replacing, write_frame
+from reproduction.report_file import write_report
 
 TRIALS, MEASURES = "trials.csv", "measures.csv"
 
@@ -52,7 +53,7 @@ def main(given: Sequence[str] | None = None) -> int:
     with replacing(out / "prediction.png") as temporary:
         report.draw(trials, found, temporary)
     command = command_line("benchmarks.prediction", given)
-    write_text(
+    write_report(
         out / "results.md", report.page(scores, trials, report.verdicts(trials, found), command)
     )
     return 0

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qmaps.errors import BadValueError
-from qmaps.storage.files import output_folder, replacing, write_json, write_text
+from qmaps.storage.files import output_folder, replacing, write_json
+from reproduction.report_file import write_report
 from reproduction.speedup.hardware import Hardware
 from reproduction.speedup.job import Job
 
@@ -67,7 +68,7 @@ def write(
         "curves": out / "curves.csv",
         "hardware": out / "hardware.json",
     }
-    write_text(paths["tables"], markdown(table, hardware, command))
+    write_report(paths["tables"], markdown(table, hardware, command))
     with replacing(paths["curves"]) as temporary:
         curves.to_csv(temporary, index=False, float_format="%.6g")
     job_values = {name: getattr(job, name) for name in job.__dataclass_fields__}
