@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+import qmaps
 from qmaps.storage.files import write_text
 
 ROOT = Path(__file__).parents[1]
@@ -37,13 +37,12 @@ class MadeAt:
 
 def now() -> MadeAt:
     """Return the version and commit of this checkout."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     try:
         commit = git("rev-parse", "--short=7", "HEAD")
         changed = git("status", "--porcelain", "--untracked-files=no", "--", *CODE)
     except (OSError, subprocess.CalledProcessError):
-        return MadeAt(project["version"], "")
-    return MadeAt(project["version"], commit, "with changes to" if changed else "at")
+        return MadeAt(qmaps.__version__, "")
+    return MadeAt(qmaps.__version__, commit, "with changes to" if changed else "at")
 
 
 def read(text: str) -> MadeAt | None:
