@@ -120,7 +120,7 @@ def arithmetic(
         found, failed = interleaved(turns, rounds, clock=clock)
     for error in failed.values():
         raise error
-    rates = {name: threads * count * NUMBERS / min(each) for name, each in found.items()}
+    rates = {name: threads * count * NUMBERS / min(times) for name, times in found.items()}
     return {"shuffles": None} | rates
 
 

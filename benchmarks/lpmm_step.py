@@ -139,15 +139,20 @@ def measure_alone(scale: float, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def page(
-    found: dict[str, dict[str, dict[str, float]]],
+    measured: dict[str, dict[str, dict[str, float]]],
     alone: dict[str, dict[str, float]],
     about: dict[str, Any],
 ) -> str:
     """The ratios in Markdown."""
     rows = [
-        (name, label, f"{each['ratio']:.2f}", f"{each['q1']:.2f} to {each['q3']:.2f}")
-        for name, ratios in found.items()
-        for label, each in ratios.items()
+        (
+            name,
+            label,
+            f"{ratio_row['ratio']:.2f}",
+            f"{ratio_row['q1']:.2f} to {ratio_row['q3']:.2f}",
+        )
+        for name, ratios in measured.items()
+        for label, ratio_row in ratios.items()
     ]
     lines = [
         "# Training steps in low precision",
@@ -170,11 +175,11 @@ def page(
             [
                 (
                     label,
-                    f"{each['ratio']:.2f}",
-                    f"{each['q1']:.2f} to {each['q3']:.2f}",
-                    f"{each['ns']:.1f}",
+                    f"{ratio_row['ratio']:.2f}",
+                    f"{ratio_row['q1']:.2f} to {ratio_row['q3']:.2f}",
+                    f"{ratio_row['ns']:.1f}",
                 )
-                for label, each in alone.items()
+                for label, ratio_row in alone.items()
             ],
         ),
     ]
@@ -182,7 +187,7 @@ def page(
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lpmm_step", description=__doc__)
     parser.add_argument(
@@ -196,15 +201,15 @@ def main(given: Sequence[str] | None = None) -> int:
         help="of the four matrices (default 1/16: 1024 x 1024)",
     )
     parser.add_argument("--out", type=Path, default=Path("reports/lpmm"), help="folder for results")
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     if unknown := [name for name in options.workload if name not in WORKLOADS]:
         parser.error(f"WORKLOAD={unknown[0]!r} is none of {', '.join(WORKLOADS)}")
     out = output_folder(options.out)
-    found = {name: measure(name, options.rounds) for name in options.workload or WORKLOADS}
-    about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.lpmm_step")
+    measured = {name: measure(name, options.rounds) for name in options.workload or WORKLOADS}
+    about = machine.about(sys.argv[1:] if argv is None else argv, "benchmarks.lpmm_step")
     alone = measure_alone(options.scale, options.rounds)
-    write_json(out / "step.json", {"about": about, "ratios": found, "alone": alone})
-    write_report(out / "step.md", page(found, alone, about))
+    write_json(out / "step.json", {"about": about, "ratios": measured, "alone": alone})
+    write_report(out / "step.md", page(measured, alone, about))
     print((out / "step.md").read_text())
     return 0
 

@@ -47,9 +47,9 @@ def choice(judge: str, runs: Path) -> Path:
     if not exists(path):
         states = record(judge, output_folder(runs / "prediction" / judge))
         last = snapshots(JUDGES[judge].steps)[-1]
-        found = qmaps.recommend(qmaps.capture.load(states, step=last), bits=BITS)
-        print(f"{judge}: {found}")
-        found.save(path)
+        recommendation = qmaps.recommend(qmaps.capture.load(states, step=last), bits=BITS)
+        print(f"{judge}: {recommendation}")
+        recommendation.save(path)
     return path
 
 
@@ -98,7 +98,7 @@ def page(frame: pd.DataFrame, choices: dict[str, Path], command: str) -> str:
         "",
     ]
     titles = {**PRESETS, NAME: NAME, FULL: "32 bits"}
-    found = differences(frame)
+    compared = differences(frame)
     lines += markdown(
         ("judge", "seeds", "", "minus", "difference", "95 %"),
         [
@@ -110,7 +110,7 @@ def page(frame: pd.DataFrame, choices: dict[str, Path], command: str) -> str:
                 f"{row.difference:+.4f}",
                 f"{row.low:+.4f} to {row.high:+.4f}",
             )
-            for row in found.itertuples()
+            for row in compared.itertuples()
         ],
     )
     lines += ["", "## What was chosen", ""]
@@ -120,13 +120,13 @@ def page(frame: pd.DataFrame, choices: dict[str, Path], command: str) -> str:
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recommended", description=__doc__)
     parser.add_argument("judge", nargs="*", default=list(JUDGES), metavar="JUDGE",
                         help=f"any of {', '.join(JUDGES)} (default: all)")  # fmt: skip
     trial_options(parser)
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     among(parser, "judge", options.judge, list(JUDGES))
     out = output_folder(options.out)
     choices = {judge: choice(judge, options.runs) for judge in options.judge}
@@ -134,7 +134,7 @@ def main(given: Sequence[str] | None = None) -> int:
     frame = run_all(due, options.runs / "trials", workers=options.workers or 0)
     with replacing(out / "recommended.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    command = command_line("benchmarks.recommended", given)
+    command = command_line("benchmarks.recommended", argv)
     write_report(out / "recommended.md", page(frame, choices, command))
     return 0
 

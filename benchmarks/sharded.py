@@ -77,7 +77,7 @@ def rank_main(rank: int, folder: str, width: int, rounds: int) -> None:
     if failed:
         raise next(iter(failed.values()))
     if rank == 0:
-        ratios = {name: ratio(taken, seconds[TORCH])["ratio"] for name, taken in seconds.items()}
+        ratios = {name: ratio(times, seconds[TORCH])["ratio"] for name, times in seconds.items()}
         Path(folder, "ratios.json").write_text(json.dumps(ratios))
     dist.barrier()
     dist.destroy_process_group()
@@ -115,8 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rank_main, (folder, options.width, options.rounds), nprocs=RANKS
         )
         ratios = json.loads(Path(folder, "ratios.json").read_text())
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    about = machine.about(given, "benchmarks.sharded")
+    argv = sys.argv[1:] if arguments is None else list(arguments)
+    about = machine.about(argv, "benchmarks.sharded")
     write_json(out / "sharded.json", {"about": about, "ratios": ratios})
     write_report(out / "sharded.md", page(ratios, options.width, options.rounds))
     print((out / "sharded.md").read_text())

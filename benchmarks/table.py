@@ -96,8 +96,8 @@ def _asked(rows: Sequence[Row]) -> list[str]:
     return ["## What is asked", "", *markdown(head, cells), ""]
 
 
-def _share(found: dict[str, Any]) -> str:
-    return f"{found['share']:.0%} of {found['bound']}"
+def _share(reached: dict[str, Any]) -> str:
+    return f"{reached['share']:.0%} of {reached['bound']}"
 
 
 def _all(rows: Sequence[Row]) -> list[str]:

@@ -97,7 +97,7 @@ def slower(steps: pd.DataFrame, cores: pd.DataFrame, cases: Mapping[str, str]) -
         cases: what is explained by each case, see `Difference.of`; the machine's name is added.
     """
     faster = steps[steps["ratio"] < 1].set_index("case")
-    found = []
+    differences = []
     for machine, rows in steps.groupby("machine", sort=False):
         busy = float(rows["bandwidth_fused"].max())
         parts: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
@@ -113,21 +113,21 @@ def slower(steps: pd.DataFrame, cores: pd.DataFrame, cases: Mapping[str, str]) -
                 said += f" ({control.said})"
                 shown = shown or control.arithmetic
             parts[shown].append((said, cases[case]))
-        for shown, each in parts.items():
-            if each:
-                found.append(
+        for shown, texts in parts.items():
+            if texts:
+                differences.append(
                     Difference(
                         f"On {machine} torch's fused step moves its bytes at up to {percent(busy)} "
                         f"of the memory's bandwidth, and ours {_ours(shown)}: "
-                        f"{'; '.join(said for said, _ in each)}.",
+                        f"{'; '.join(said for said, _ in texts)}.",
                         shown,
                         "|".join(
                             f"(?:{of}).*{re.escape(str(machine))}"
-                            for of in dict.fromkeys(of for _, of in each)
+                            for of in dict.fromkeys(of for _, of in texts)
                         ),
                     )
                 )
-    return found
+    return differences
 
 
 def _ours(shown: bool) -> str:

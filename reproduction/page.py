@@ -184,8 +184,8 @@ def in_short(paper: Paper, about: dict[str, Any]) -> dict[str, list[str]]:
 
 def _deviations(paper: Paper, about: dict[str, Any]) -> pd.DataFrame:
     """`deviations`; empty on pages of other states than ours, or of a small size."""
-    found = deviations(paper.name)
-    return found.iloc[:0] if about["quick"] or about["own"] else found
+    rows = deviations(paper.name)
+    return rows.iloc[:0] if about["quick"] or about["own"] else rows
 
 
 def _size_note(about: dict[str, Any]) -> list[str]:

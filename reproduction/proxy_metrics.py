@@ -71,10 +71,10 @@ def in_place(
     Raises:
         BadValueError: the data do not say which way the paper's metric improves.
     """
-    replaced = {each.quantity for each in proxies}
+    replaced = {proxy.quantity for proxy in proxies}
     parts = [
         beside(paper[~paper["quantity"].isin(replaced)], ours or {}, tolerance=tolerance),
-        *(_rows(paper[paper["quantity"] == each.quantity], each) for each in proxies),
+        *(_rows(paper[paper["quantity"] == proxy.quantity], proxy) for proxy in proxies),
     ]
     frame = pd.concat([part for part in parts if len(part)], ignore_index=True)
     quantities = {name: place for place, name in enumerate(paper["quantity"].unique())}
@@ -85,16 +85,16 @@ def in_place(
     return frame.iloc[order].reset_index(drop=True)
 
 
-def opposed(paper: pd.DataFrame, given: ProxyMetric) -> list[tuple[str, str]]:
+def opposed(paper: pd.DataFrame, proxy: ProxyMetric) -> list[tuple[str, str]]:
     """Pairs of rows of which one is better in the paper and the other in ours.
 
     Args:
         paper: of `qmaps.lab.report.published.published`.
-        given: what stands for one of its quantities.
+        proxy: what stands for one of its quantities.
     """
-    rows = paper[paper["quantity"] == given.quantity]
-    known = beside(rows, _measured(given)).dropna(subset=["paper", "ours"])
-    scales = _scales(rows, known, given)
+    rows = paper[paper["quantity"] == proxy.quantity]
+    known = beside(rows, _measured(proxy)).dropna(subset=["paper", "ours"])
+    scales = _scales(rows, known, proxy)
     return [
         (str(known.at[one, "what"]), str(known.at[two, "what"]))
         for one, two in combinations(known.index, 2)
@@ -102,27 +102,27 @@ def opposed(paper: pd.DataFrame, given: ProxyMetric) -> list[tuple[str, str]]:
     ]
 
 
-def _measured(given: ProxyMetric) -> dict[tuple[str, str], float | tuple[float, float]]:
-    return {(what, given.quantity): value for what, value in given.ours.items()}
+def _measured(proxy: ProxyMetric) -> dict[tuple[str, str], float | tuple[float, float]]:
+    return {(what, proxy.quantity): value for what, value in proxy.ours.items()}
 
 
-def _scales(paper: pd.DataFrame, known: pd.DataFrame, given: ProxyMetric) -> tuple[Scale, Scale]:
+def _scales(paper: pd.DataFrame, known: pd.DataFrame, proxy: ProxyMetric) -> tuple[Scale, Scale]:
     """Values, spreads and direction of the paper's metric, and of ours."""
-    theirs = _better(paper, given.quantity)
+    theirs = _better(paper, proxy.quantity)
     rounding = known["what"].map(dict(zip(paper["what"], paper["rounding"], strict=True)))
     spread = known["paper_spread"].fillna(0).clip(lower=rounding)
     return (
         (known["paper"], spread, theirs),
-        (known["ours"], known["ours_spread"].fillna(0), given.better),
+        (known["ours"], known["ours_spread"].fillna(0), proxy.better),
     )
 
 
-def _rows(paper: pd.DataFrame, given: ProxyMetric) -> pd.DataFrame:
+def _rows(paper: pd.DataFrame, proxy: ProxyMetric) -> pd.DataFrame:
     """The rows of one quantity with one proxy."""
-    rows = beside(paper, _measured(given))
-    rows["proxy"] = given.name
+    rows = beside(paper, _measured(proxy))
+    rows["proxy"] = proxy.name
     known = rows.dropna(subset=["paper", "ours"])
-    scales = _scales(paper, known, given)
+    scales = _scales(paper, known, proxy)
     rows["verdict"] = Verdict.NOT_COMPARED.value
     for index in known.index if len(known) > 1 else ():
         pairs = [
@@ -150,13 +150,13 @@ def _hidden(ours: Scale, index: int, relations: Sequence[int]) -> bool:
 
 
 def _better(paper: pd.DataFrame, quantity: str) -> Better:
-    found = set(paper["better"]) if "better" in paper else {""}
-    if len(found) != 1 or not found <= set(Better):
+    directions = set(paper["better"]) if "better" in paper else {""}
+    if len(directions) != 1 or not directions <= set(Better):
         raise BadValueError(
-            f"better={sorted(map(str, found))} of {quantity!r} must be one of "
+            f"better={sorted(map(str, directions))} of {quantity!r} must be one of "
             f"{', '.join(Better)} in all its rows"
         )
-    return Better(found.pop())
+    return Better(directions.pop())
 
 
 def _relation(

@@ -38,5 +38,5 @@ def same(ours: int, total: int, theirs: float, runs: int | None) -> bool:
         count = round(theirs * runs)
         table = [[ours, total - ours], [count, runs - count]]
         return float(stats.fisher_exact(table).pvalue) >= LEVEL
-    found = stats.binomtest(ours, total).proportion_ci(1 - LEVEL)
-    return bool(found.low <= theirs <= found.high)
+    bounds = stats.binomtest(ours, total).proportion_ci(1 - LEVEL)
+    return bool(bounds.low <= theirs <= bounds.high)

@@ -92,14 +92,14 @@ def by_seed(
         quantizer: of it.
         optimizer: of it; that of the group if empty.
     """
-    found = frame[
+    rows = frame[
         (frame["group"] == group)
         & (frame["quantizer"] == quantizer)
         & (frame["optimizer"] == (optimizer or group.split(", ")[-1]))
     ]
-    if found.empty or found["seed"].duplicated().any():
-        raise LookupError(f"{group}, {optimizer} {quantizer}: {len(found)} runs")
-    return found.set_index("seed")["loss"]
+    if rows.empty or rows["seed"].duplicated().any():
+        raise LookupError(f"{group}, {optimizer} {quantizer}: {len(rows)} runs")
+    return rows.set_index("seed")["loss"]
 
 
 def beside(ours: pd.Series[float], base: pd.Series[float]) -> Beside:

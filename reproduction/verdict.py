@@ -76,10 +76,10 @@ def beside(
     return rows[list(COLUMNS)]
 
 
-def _pair(given: float | tuple[float, float] | None) -> tuple[float, float]:
-    if given is None:
+def _pair(value: float | tuple[float, float] | None) -> tuple[float, float]:
+    if value is None:
         return float("nan"), float("nan")
-    return given if isinstance(given, tuple) else (given, float("nan"))
+    return value if isinstance(value, tuple) else (value, float("nan"))
 
 
 def _claim(row: pd.Series[Any], group: pd.DataFrame, tolerance: float) -> Claim:

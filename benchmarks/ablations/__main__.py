@@ -28,7 +28,7 @@ STUDIES = {study.name: study for study in (eight_bit.STUDY, eight_bit_eps.STUDY,
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ablations", description=__doc__)
     parser.add_argument("study", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}")
@@ -36,10 +36,10 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--points", type=int, help="take the first ones only")
     parser.add_argument("--runs", type=Path, default=Path("runs/ablations"), help="run folders")
     parser.add_argument("--out", type=Path, default=Path("reports/ablations"))
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     if unknown := [name for name in options.study if name not in STUDIES]:
         parser.error(f"STUDY={unknown[0]!r} is none of {', '.join(STUDIES)}")
-    command = command_line("benchmarks.ablations", given)
+    command = command_line("benchmarks.ablations", argv)
     output_folder(options.out)
     for name in options.study or STUDIES:
         study = replace(STUDIES[name], points=STUDIES[name].points[: options.points])
@@ -49,15 +49,15 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def frame_of(study: Study, steps: int | None, runs: Path) -> pd.DataFrame:
     """The rows of all runs."""
-    found = []
+    rows = []
     total = len(study.settings) * len(study.points)
     for setting in study.settings:
         for point in study.points:
             row = run(study, setting, point, steps, runs)
-            found.append(row)
+            rows.append(row)
             ends = "unstable" if row["unstable"] else f"{row['loss']:.4f}"
-            print(f"{len(found)}/{total} {setting.name} {point.name}: {ends}", flush=True)
-    return pd.DataFrame(found)
+            print(f"{len(rows)}/{total} {setting.name} {point.name}: {ends}", flush=True)
+    return pd.DataFrame(rows)
 
 
 def write(study: Study, frame: pd.DataFrame, command: str, out: Path) -> None:

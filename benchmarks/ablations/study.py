@@ -173,15 +173,15 @@ def summary(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for setting in study.settings:
         part = frame[frame["setting"] == setting.name]
-        own = loss_at.get(setting.name, none)
+        setting_loss = loss_at.get(setting.name, none)
         other = loss_at.get(study.baseline(setting), none)
         rows.append(
             {
                 "setting": setting.name,
                 "runs": len(part),
                 "unstable": 100 * part["unstable"].mean(),
-                "loss": own.median(),
-                "difference": (own - other).dropna().median(),
+                "loss": setting_loss.median(),
+                "difference": (setting_loss - other).dropna().median(),
                 "state_mib": part["state_mib"].iloc[0],
             }
         )

@@ -87,8 +87,8 @@ def stored(spec: str | None) -> float:
 
 def shuffles(specs: Iterable[str | None]) -> float:
     """Shuffles per element that decode and encode these states."""
-    given = [quantizer(spec) for spec in specs if spec is not None]
-    return sum(decoding(q) + encoding(q) for q in given)
+    quantizers = [quantizer(spec) for spec in specs if spec is not None]
+    return sum(decoding(q) + encoding(q) for q in quantizers)
 
 
 def writing(specs: Iterable[str | None], size: int = 4) -> float:

@@ -17,14 +17,14 @@ QUERIED = ("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "
 
 def about(arguments: Sequence[str], device: torch.device) -> dict[str, Any]:
     """Device, driver, versions, engine, date and command."""
-    found = machine.about(arguments, "benchmarks.gpu")
-    engine = next(each for each in qmaps.backends() if each.name == "cuda")
+    provenance = machine.about(arguments, "benchmarks.gpu")
+    engine = next(backend for backend in qmaps.backends() if backend.name == "cuda")
     versions = {"cuda (torch)": torch.version.cuda, "nvrtc": nvrtc()}
     versions |= {name: machine.version(name) for name in ("cuda-core", "cuda-bindings", "triton")}
-    return found | {
+    return provenance | {
         "device": device_facts(device),
         "engine": {"available": engine.available, "reason": engine.reason},
-        "versions": found["versions"] | versions,
+        "versions": provenance["versions"] | versions,
     }
 
 

@@ -22,18 +22,18 @@ from reproduction.report_file import write_report
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.losses", description=__doc__)
     parser.add_argument("study", nargs="*", default=list(STUDIES), metavar="STUDY",
                         help=f"any of {', '.join(STUDIES)} (default: all)")  # fmt: skip
     trial_options(parser)
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     among(parser, "study", options.study, list(STUDIES))
     out = output_folder(options.out / "losses")
     for name in options.study:
         groups = STUDIES[name]()
-        parts = [run(each, options.runs / "trials", options.workers or 0) for each in groups]
+        parts = [run(group, options.runs / "trials", options.workers or 0) for group in groups]
         frame = pd.concat(parts, ignore_index=True)
         with replacing(out / f"{name}.csv") as temporary:
             frame.to_csv(temporary, index=False)

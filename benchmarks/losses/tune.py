@@ -34,11 +34,11 @@ def best(group: Group, runs: Path, workers: int) -> tuple[float, pd.DataFrame]:
         frame = framed(group, plan, runs, workers)
         losses = frame["loss"].where(frame["loss"].map(math.isfinite), math.inf)
         means = losses.groupby([trial.workload.lr / group.workload.lr for trial in plan]).mean()
-        found = float(means.idxmin())
-        more = [factor for factor in (found / 2, found * 2) if factor not in tried]
+        rate = float(means.idxmin())
+        more = [factor for factor in (rate / 2, rate * 2) if factor not in tried]
         if not more:
-            return found, frame
-        if not 1 / LIMIT <= found <= LIMIT:
+            return rate, frame
+        if not 1 / LIMIT <= rate <= LIMIT:
             raise QmapsError(f"{group.judge} {group.family}: no best rate up to {LIMIT:g} times")
         tried += more
 

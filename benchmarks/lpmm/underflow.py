@@ -150,8 +150,8 @@ def curves(losses: pd.DataFrame) -> pd.DataFrame:
     frame = part.assign(run=part["width"] + ", " + part["setting"])
     keys = frame.groupby(["run", "seed", "split"], sort=False)["loss"]
     frame["smoothed"] = keys.transform(lambda loss: loss.rolling(SMOOTHED, 1).mean())
-    kept = (frame["split"] == "val") | (frame["step"] % EVERY == 0) | (frame["step"] == 1)
-    return frame[kept].drop(columns=["metric", "N"])
+    shown = (frame["split"] == "val") | (frame["step"] % EVERY == 0) | (frame["step"] == 1)
+    return frame[shown].drop(columns=["metric", "N"])
 
 
 def thinned(beside: pd.DataFrame) -> pd.DataFrame:
@@ -246,7 +246,7 @@ def bounds(steps: int, n: int) -> pd.DataFrame:
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.lpmm.underflow", description=__doc__
@@ -257,7 +257,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=count, default=SEEDS, help="of the curves")
     parser.add_argument("--runs", type=Path, default=Path("runs/lpmm-underflow"), help="kept runs")
     parser.add_argument("--out", type=Path, default=Path("reports/lpmm"), help="of the results")
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     n = options.micro_batches
     output_folder(options.out)
     work = workloads.get(options.workload)
@@ -305,7 +305,7 @@ def main(given: Sequence[str] | None = None) -> int:
     table = summary(ratios, losses, steps)
     with replacing(options.out / "underflow.csv") as temporary:
         table.to_csv(temporary, index=False)
-    command = command_line("benchmarks.lpmm.underflow", given)
+    command = command_line("benchmarks.lpmm.underflow", argv)
     write_report(options.out / "underflow.md", page(table, work.name, largest, command))
     return 0
 

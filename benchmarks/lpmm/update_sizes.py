@@ -108,8 +108,8 @@ class Underflow:
         delta = spacing(wanted, after).double()
         asked = (wanted.double() - before.double()).abs() / delta
         became = (after.dequantize().double() - before.double()).abs() / delta
-        kept = (delta > 0) & asked.isfinite() & became.isfinite()
-        asked, became = asked[kept], became[kept]
+        finite = (delta > 0) & asked.isfinite() & became.isfinite()
+        asked, became = asked[finite], became[finite]
         nonzero = asked > 0
         places = torch.bucketize(asked, torch.from_numpy(EDGES).to(asked.device), right=True) - 1
         counts = torch.bincount(places, minlength=EDGES.size - 1)

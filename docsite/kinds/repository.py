@@ -27,8 +27,8 @@ def home() -> list[Page]:
 
 def guides() -> list[Page]:
     """What lies in ``docs/``, by title."""
-    found = [_page(path) for path in (ROOT / "docs").rglob("*.md")]
-    return sorted(found, key=lambda page: page.title.lower())
+    guide_pages = [_page(path) for path in (ROOT / "docs").rglob("*.md")]
+    return sorted(guide_pages, key=lambda page: page.title.lower())
 
 
 def reports() -> list[Page]:

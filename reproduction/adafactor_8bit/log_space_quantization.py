@@ -86,7 +86,7 @@ def named(curves: pd.DataFrame) -> pd.DataFrame:
     specs = (LOG, DYNAMIC, LINEAR)
     labels = (run.label for run in CONTENDERS.values())
     return curves.replace(
-        {"run": {each: NAMES[spec] for each, spec in zip(labels, specs, strict=True)}}
+        {"run": {label: NAMES[spec] for label, spec in zip(labels, specs, strict=True)}}
     )
 
 

@@ -33,7 +33,7 @@ def build(context: Context) -> Frames:
 
 def _largest(title: str, states: CapturedStates) -> dict[str, object]:
     """`states`, `words` (rows of the embedding, 0 without one), `embedding`, `others`."""
-    found: dict[bool, float] = {True: 0.0, False: 0.0}
+    maxima: dict[bool, float] = {True: 0.0, False: 0.0}
     words = 0
     for name in states.parameters():
         if "exp_avg_sq" not in states.states(name):
@@ -41,8 +41,8 @@ def _largest(title: str, states: CapturedStates) -> dict[str, object]:
         v = states.tensor(name, "exp_avg_sq")
         embedding = any(part in EMBEDDINGS for part in name.split("."))
         words = max(words, v.shape[0] if embedding else 0)
-        found[embedding] = max(found[embedding], float(v.max()) ** 0.5)
-    return {"states": title, "words": words, "embedding": found[True], "others": found[False]}
+        maxima[embedding] = max(maxima[embedding], float(v.max()) ** 0.5)
+    return {"states": title, "words": words, "embedding": maxima[True], "others": maxima[False]}
 
 
 def find(frames: Frames) -> Finding:
@@ -92,11 +92,11 @@ def by_initialization(steps: pd.DataFrame) -> dict[str, tuple[float, float]]:
 
 
 def _conditions(
-    states: str, found: dict[str, tuple[float, float]], steps: pd.DataFrame, paper: float
+    states: str, ratios: dict[str, tuple[float, float]], steps: pd.DataFrame, paper: float
 ) -> Difference:
     """Whether the paper's words and initialization make most of the way to its number."""
     plain, scaled, tied = (
-        found[name][0] for name in (_vocabulary.PLAIN, _vocabulary.SCALED, _vocabulary.TIED)
+        ratios[name][0] for name in (_vocabulary.PLAIN, _vocabulary.SCALED, _vocabulary.TIED)
     )
     words, width = int(steps["words"].iloc[0]), int(steps["width"].max())
     return Difference(

@@ -129,7 +129,7 @@ def find(frames: Frames) -> Finding:
         proxies += committed.proxy_steps(frames["steps"], f"{name}, time", cases, full_name)
         if (task.name, low_name) not in compared:
             statements.append(rows[low_name].alike(low_name, task.name))
-        compared |= {(task.name, row): each for row, each in rows.items()}
+        compared |= {(task.name, row): comparison for row, comparison in rows.items()}
     paper = published("8-bit-optimizers", EXHIBIT.name)
     return Finding(
         numbers=in_place(paper, proxies, ours),
@@ -186,7 +186,7 @@ def _rows(frames: Frames, task: Task) -> dict[str, Beside]:
     losses = {full_name: full, low_name: tuned_losses.by_seed(runs, group, task.low)}
     if task.adafactor:
         losses["Adafactor"] = tuned_losses.by_seed(frames["runs"], task.adafactor)
-    return {name: tuned_losses.beside(given, full) for name, given in losses.items()}
+    return {name: tuned_losses.beside(row, full) for name, row in losses.items()}
 
 
 def _at_base(runs: pd.DataFrame, eps: float) -> pd.DataFrame:

@@ -89,7 +89,7 @@ def _faster(quantity: str, rival: str, ours: Mapping[str, Step], machine: str) -
 
 def _norms(steps: pd.DataFrame, cores: pd.DataFrame) -> list[Difference]:
     """Why steps that need norms first are not faster in few bits."""
-    found = []
+    statements = []
     for name in ("LAMB", "LARS"):
         rows = steps[steps["case"] == CASES[name]]
         for machine in rows.loc[rows["contender"] == "qmaps, 32 bits", "machine"]:
@@ -98,7 +98,7 @@ def _norms(steps: pd.DataFrame, cores: pd.DataFrame) -> list[Difference]:
             times = part["nanoseconds"]["qmaps"] / part["nanoseconds"]["qmaps, 32 bits"]
             control = bottlenecks.measured(cores, machine, CASES[name])
             shown = control is not None and control.arithmetic
-            found.append(
+            statements.append(
                 Difference(
                     f"{name} in 8 bits takes {number(times)} times as long as in 32 bits on "
                     f"{machine}, at {percent(share)} of the memory's bandwidth. "
@@ -113,7 +113,7 @@ def _norms(steps: pd.DataFrame, cores: pd.DataFrame) -> list[Difference]:
                     f"{name}.*{re.escape(machine)}",
                 )
             )
-    return found
+    return statements
 
 
 EXHIBIT = Exhibit(

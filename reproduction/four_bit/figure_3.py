@@ -26,10 +26,10 @@ TIMES = 10
 def build(context: Context) -> Frames:
     """Histograms of h(v), and how many elements of each matrix fall to zero."""
     frame = analyze.inverse_sqrt(context.states, (WITH, WITHOUT))
-    found = {"histogram": frame, "shares": _shares(context.states)}
+    frames = {"histogram": frame, "shares": _shares(context.states)}
     if context.pretrained is not None:
-        found[_pretrained.PREFIX + "shares"] = _shares(context.pretrained)
-    return found
+        frames[_pretrained.PREFIX + "shares"] = _shares(context.pretrained)
+    return frames
 
 
 def _shares(states: CapturedStates) -> pd.DataFrame:

@@ -42,7 +42,7 @@ def find(frames: Frames) -> Finding:
     """How far apart the ends are."""
     losses = frames["losses"].drop_duplicates(["workload", "run"])
     statements = committed.alike(frames["judges"], PAIR, "4-bit AdamW")
-    tuned = [each.holds for each in statements if each.holds != ()]
+    tuned = [statement.holds for statement in statements if statement.holds != ()]
     for workload, rows in losses.groupby("workload", sort=False):
         means = rows.set_index("run")["mean"]
         apart = float(means[PAPER.label] / means[BASE.label] - 1)

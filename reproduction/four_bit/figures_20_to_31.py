@@ -74,8 +74,8 @@ def _errors(first: dict[str, Tensor], second: dict[str, Tensor]) -> pd.DataFrame
 
 
 def _measured(tensor: Tensor, spec: str) -> dict[str, float]:
-    found = qmaps.quantizer(spec).error(tensor)
-    return {name: found[name] for name in ("mean_rel_error", "zeroed_share", "sqnr_db")}
+    metrics = qmaps.quantizer(spec).error(tensor)
+    return {name: metrics[name] for name in ("mean_rel_error", "zeroed_share", "sqnr_db")}
 
 
 def find(frames: Frames) -> Finding:

@@ -27,8 +27,8 @@ def build(context: Context) -> Frames:
     """Patterns of the matrices of blocks spread over the depth."""
     frames = _patterns(context.states, BLOCKS)
     if context.pretrained is not None:
-        found = _patterns(context.pretrained, PRETRAINED_BLOCKS)
-        frames |= {_pretrained.PREFIX + name: frame for name, frame in found.items()}
+        patterns = _patterns(context.pretrained, PRETRAINED_BLOCKS)
+        frames |= {_pretrained.PREFIX + name: frame for name, frame in patterns.items()}
     return frames
 
 

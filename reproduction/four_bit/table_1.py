@@ -105,7 +105,7 @@ def by_rate(runs: pd.DataFrame) -> pd.DataFrame:
         `row`, of `ROWS`; `eps`, `rate`; `times`, how many times smaller than the best for 32 bits;
         `failed`, `runs`.
     """
-    found = []
+    rows = []
     for name, (quantizer, _) in ROWS.items():
         group = runs[runs["group"] == GROUPS[name.rpartition(" | ")[2]]]
         own = group[group["quantizer"] == quantizer]
@@ -113,11 +113,11 @@ def by_rate(runs: pd.DataFrame) -> pd.DataFrame:
             continue
         for (eps, rate), part in own.groupby(["eps", "lr"]):
             times = round(float(group["lr"].max()) / float(str(rate)))
-            found.append(
+            rows.append(
                 {"row": name, "eps": eps, "rate": rate, "times": times,
                  "failed": int(part["unstable"].sum()), "runs": len(part)}
             )  # fmt: skip
-    return pd.DataFrame(found)
+    return pd.DataFrame(rows)
 
 
 def _zero(
@@ -128,10 +128,10 @@ def _zero(
     said = ", ".join(f"{name} {counts[name][0]} of {counts[name][1]}" for name in zero)
     scratch = ablation.set_index("setting")["unstable"]
     also = [f"{FIRST[:-3]} | {name}" for name in zero]
-    own = rates[rates["eps"] == rates["eps"].min()]
-    small = own[own["times"] >= SMALL]
-    kept = small[small["row"].str.endswith("| yes")]
-    stable = not kept.empty and not kept["failed"].any()
+    smallest = rates[rates["eps"] == rates["eps"].min()]
+    small = smallest[smallest["times"] >= SMALL]
+    with_zero = small[small["row"].str.endswith("| yes")]
+    stable = not with_zero.empty and not with_zero["failed"].any()
     larger = rates[rates["eps"] == rates["eps"].max()]
     return Difference(
         f"Blocks with DE and its zero fail here ({said}), with the stable embedding and with "
@@ -140,9 +140,15 @@ def _zero(
         f"reports/ablations). The paper fine-tunes at a rate of 4e-5 with eps = 1e-6, where a zero "
         "makes an update of at most the rate times m / eps. With this eps and the paper's weight "
         "decay, rows with the stable embedding fail in "
-        + "; ".join(_failed(part) for _, part in own[own["row"].isin(kept["row"])].groupby("row"))
+        + "; ".join(
+            _failed(part)
+            for _, part in smallest[smallest["row"].isin(with_zero["row"])].groupby("row")
+        )
         + f" ({STUDY_PAGE}). Rows without it fail in "
-        + "; ".join(_failed(part) for _, part in own[~own["row"].isin(kept["row"])].groupby("row"))
+        + "; ".join(
+            _failed(part)
+            for _, part in smallest[~smallest["row"].isin(with_zero["row"])].groupby("row")
+        )
         + f". With eps = {scientific(float(larger['eps'].iloc[0]))} at the best rate "
         f"{larger['failed'].sum()} of {larger['runs'].sum()} runs fail. "
         + (

@@ -69,7 +69,7 @@ def find(frames: Frames) -> Finding:
     return Finding(
         numbers=in_place(paper, proxies),
         statements=statements,
-        differences=[*(_of_task(paper, each) for each in proxies), _ahead(paper)],
+        differences=[*(_of_task(paper, proxy) for proxy in proxies), _ahead(paper)],
         why="The paper's tasks (GLUE, ImageNet, E2E, SQuAD, WMT) need pretrained models and data "
         "that cannot be had here; validation losses (lower is better) of small models stand in "
         "their place. For CLS and MT, which train from scratch: images of digits and text, each "
@@ -82,23 +82,23 @@ def find(frames: Frames) -> Finding:
     )
 
 
-def _of_task(paper: pd.DataFrame, given: ProxyMetric) -> Difference:
+def _of_task(paper: pd.DataFrame, proxy: ProxyMetric) -> Difference:
     """Which rows change sides in one task, and whether they do not in another of the paper's."""
-    crossed = opposed(paper, given)
+    crossed = opposed(paper, proxy)
     elsewhere = [
-        not set(crossed) & set(opposed(paper, replace(given, quantity=str(task))))
+        not set(crossed) & set(opposed(paper, replace(proxy, quantity=str(task))))
         for task in paper["quantity"].unique()
-        if task != given.quantity
+        if task != proxy.quantity
     ]
     pairs = "; ".join(f"{one} and {two}" for one, two in crossed)
     sides = f"rows that change sides: {pairs}. They"
     if not crossed:
         sides = "no row changes sides, but some are equal in one metric only. Rows"
     return Difference(
-        f"{given.quantity}: {sides} lie as here in {sum(elsewhere)} of the paper's "
+        f"{proxy.quantity}: {sides} lie as here in {sum(elsewhere)} of the paper's "
         f"{len(elsewhere)} other tasks, whose orders differ too.",
         any(elsewhere),
-        f"^{given.quantity}: ",
+        f"^{proxy.quantity}: ",
     )
 
 

@@ -59,7 +59,7 @@ def find(frames: Frames) -> Finding:
         name: tuned_losses.by_seed(frames["runs"], GROUP, quantizer, optimizer)
         for name, (quantizer, optimizer) in ROWS.items()
     }
-    rows = {name: tuned_losses.beside(given, losses["none"]) for name, given in losses.items()}
+    rows = {name: tuned_losses.beside(row, losses["none"]) for name, row in losses.items()}
     statements = []
     for text, better, worse in SAID:
         pair = losses[better].sort_index().tolist(), losses[worse].sort_index().tolist()
@@ -146,11 +146,11 @@ def factored(runs: pd.DataFrame) -> Difference:
         runs: reports/tuned.csv.
     """
     claims = tuned_factored(runs)
-    said = " ".join(f"{each.text} {each.detail}" for each in claims)
+    said = " ".join(f"{claim.text} {claim.detail}" for claim in claims)
     return Difference(
         "Whether the factorized second moment ends lower depends on the model. Trained from random "
         f"weights: {said} An interval that holds 1 cannot tell (reports/tuned.md).",
-        any(each.holds is True for each in claims),
+        any(claim.holds is True for claim in claims),
         "[Ff]actoriz",
     )
 

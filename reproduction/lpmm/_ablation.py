@@ -79,16 +79,16 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame.join(full.set_index([*keys, "seed"])["loss"].rename("full"), on=[*keys, "seed"])
     frame["behind"] = frame["loss"] - frame["full"]
     grouped = frame.groupby(["workload", "parameters", "rounding", "N"], sort=False)
-    found = [interval(behind.tolist()) for _, behind in grouped["behind"]]
+    intervals = [interval(behind.tolist()) for _, behind in grouped["behind"]]
     means = grouped[["loss"]].mean()
     means = means.assign(
         error=grouped["loss"].sem(),
         seeds=grouped.size(),
-        behind=[each.mean for each in found],
-        low=[each.low for each in found],
-        high=[each.high for each in found],
-        behind_error=[each.error for each in found],
-        detectable=[each.detectable for each in found],
+        behind=[interval_of.mean for interval_of in intervals],
+        low=[interval_of.low for interval_of in intervals],
+        high=[interval_of.high for interval_of in intervals],
+        behind_error=[interval_of.error for interval_of in intervals],
+        detectable=[interval_of.detectable for interval_of in intervals],
     ).reset_index()
     return means.join(full.groupby(keys)["loss"].std().rename("spread"), on=keys)
 
@@ -202,10 +202,10 @@ def apart(one: Gain, other: Gain) -> Gain:
 
 def all_above(numbers: Iterable[Gain]) -> bool | tuple[()]:
     """Whether all lie above 0 by more than two standard errors; empty if one can lie either way."""
-    found = list(numbers)
-    if any(value <= -WITHIN * error for value, error in found):
+    values = list(numbers)
+    if any(value <= -WITHIN * error for value, error in values):
         return False
-    return True if all(value > WITHIN * error for value, error in found) else ()
+    return True if all(value > WITHIN * error for value, error in values) else ()
 
 
 def power(runs: Runs) -> str:

@@ -79,8 +79,8 @@ def find(frames: Frames) -> Finding:
 
 def _seeds(curves: pd.DataFrame) -> str:
     """How many seeds each workload has, in words."""
-    found = curves.groupby("workload", sort=False)["seed"].nunique()
-    return " and ".join(f"{n} seed{'s' * (n > 1)} on {name}" for name, n in found.items())
+    seeds = curves.groupby("workload", sort=False)["seed"].nunique()
+    return " and ".join(f"{n} seed{'s' * (n > 1)} on {name}" for name, n in seeds.items())
 
 
 def _behind(runs: _ablation.Runs, bits: int) -> Claim:

@@ -22,18 +22,18 @@ def find(frames: Frames) -> Finding:
     """Width by width and N by N."""
     paper = published("low-precision-model-memory", EXHIBIT.name)
     proxies, statements = [], []
-    for found in runs.each(frames["runs"]):
+    for workload_runs in runs.each(frames["runs"]):
         ours = {
-            f"{bits} bits, N = {n}": found.behind(bits, n=n)
+            f"{bits} bits, N = {n}": workload_runs.behind(bits, n=n)
             for bits in runs.WIDTHS
-            for n in found.ns
+            for n in workload_runs.ns
         }
-        proxies.append(ProxyMetric("top-1 accuracy", runs.lost(found), ours))
-        statements += _statements(found, paper)
+        proxies.append(ProxyMetric("top-1 accuracy", runs.lost(workload_runs), ours))
+        statements += _statements(workload_runs, paper)
     return Finding(
         numbers=in_place(paper, proxies),
         statements=statements,
-        differences=[runs.easier(found) for found in runs.each(frames["runs"])],
+        differences=[runs.easier(workload_runs) for workload_runs in runs.each(frames["runs"])],
         why="The paper prints accuracies on ImageNet, of which more is better; in their place "
         "stand final validation losses minus those of full precision with the same N, seed by "
         "seed, ± the standard error, of which less is better. All rounding is stochastic. "
@@ -43,18 +43,20 @@ def find(frames: Frames) -> Finding:
     )
 
 
-def _statements(found: runs.Runs, paper: pd.DataFrame) -> list[Claim]:
-    where = f"({found.workload}, {found.seeds} seeds)"
-    behind = {n: [found.behind(bits, n=n)[0] for bits in runs.WIDTHS] for n in found.ns}
-    ordered = [n for n, given in behind.items() if given == sorted(given)]
-    gains = {bits: found.gain(bits) for bits in runs.WIDTHS}
+def _statements(workload_runs: runs.Runs, paper: pd.DataFrame) -> list[Claim]:
+    where = f"({workload_runs.workload}, {workload_runs.seeds} seeds)"
+    behind = {
+        n: [workload_runs.behind(bits, n=n)[0] for bits in runs.WIDTHS] for n in workload_runs.ns
+    }
+    ordered = [n for n, losses in behind.items() if losses == sorted(losses)]
+    gains = {bits: workload_runs.gain(bits) for bits in runs.WIDTHS}
     theirs = {bits: _points(paper, bits) for bits in runs.WIDTHS}
     steps = [runs.apart(gains[8], gains[10]), runs.apart(gains[10], gains[12]), gains[8]]
     return [
         Claim(
             f"At every N fewer bits are worse {where}.",
-            ordered == found.ns,
-            f"At {len(ordered)} of {len(found.ns)} N.",
+            ordered == workload_runs.ns,
+            f"At {len(ordered)} of {len(workload_runs.ns)} N.",
         ),
         Claim(
             f"Micro-batches gain most at 8 bits and least at 12 {where}.",

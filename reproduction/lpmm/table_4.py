@@ -33,8 +33,8 @@ def find(frames: Frames) -> Finding:
         full, low = (tuned_losses.by_seed(runs, group, name) for name in NAMES)
         rows[str(judge)] = tuned_losses.beside(low, full)
         for quantizer, name in NAMES.items():
-            found = tuned_losses.beside(low if quantizer == LOW else full, full)
-            ours[name, f"validation loss, {judge}"] = found.shown
+            compared = tuned_losses.beside(low if quantizer == LOW else full, full)
+            ours[name, f"validation loss, {judge}"] = compared.shown
     seen = ", ".join(
         f"{percent(row.apart.detectable / row.base)} ({judge})" for judge, row in rows.items()
     )

@@ -84,8 +84,8 @@ def _changes(part: pd.DataFrame) -> bool:
 
 def _width(bits: pd.DataFrame, value: float) -> int:
     """Bits of the dynamic tree's tree."""
-    own = bits[(bits["map"] == "dynamic tree") & (bits["value"] == value)]
-    return int((own["field"] == "tree").sum())
+    rows = bits[(bits["map"] == "dynamic tree") & (bits["value"] == value)]
+    return int((rows["field"] == "tree").sum())
 
 
 EXHIBIT = Exhibit(

@@ -67,7 +67,7 @@ def _samples(errors: pd.DataFrame) -> list[Difference]:
     ratios = (tree / linear)[tree.index.str.startswith("normal")]
     theirs, ours = (", ".join(f"{x:.2f}" for x in ratios[name]) for name in columns[:2])
     factors = (ratios["search_abs_error"] / ratios["paper_abs"]).tolist()
-    said = ", ".join(f"{each:.2f}" for each in factors)
+    said = ", ".join(f"{factor:.2f}" for factor in factors)
     return [
         Difference(
             f"The paper's {printed:g} is {printed / search:.2f} times what the author's search "

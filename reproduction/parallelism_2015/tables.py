@@ -40,7 +40,7 @@ def find(frames: Frames) -> Finding:
             "unit": "",
             "paper": chosen["printed"].astype(float),
             "paper_spread": float("nan"),
-            "printed": [f"{each} (?)" if each in UNSURE else each for each in chosen["printed"]],
+            "printed": [f"{text} (?)" if text in UNSURE else text for text in chosen["printed"]],
             "rounding": chosen["printed"].map(_rounding),
             "doubt": [_doubt(row) for row in chosen.to_dict("records")],
         }
@@ -89,10 +89,10 @@ def _differences(tables: pd.DataFrame) -> list[Difference]:
     parts = {name: megabytes for name, megabytes, *_ in inputs.TRANSFERS}
     three = rows[rows["table"] == "3"]
     narrow = three["messages"] == "8-bit"
-    found = [_converted(row, parts[row["row"]]) for row in three[narrow].to_dict("records")]
+    converted = [_converted(row, parts[row["row"]]) for row in three[narrow].to_dict("records")]
     for row in three[~narrow].to_dict("records"):
         speed = _bandwidth(row)
-        found.append(
+        converted.append(
             Difference(
                 f"{row['row']}, 32-bit: the printed {row['printed']} ms take at least {speed:.2f} "
                 "GB/s. "
@@ -102,7 +102,7 @@ def _differences(tables: pd.DataFrame) -> list[Difference]:
                 re.escape(f"{row['row']}, {row['messages']}"),
             )
         )
-    return found
+    return converted
 
 
 def _converted(row: dict[Any, Any], megabytes: float) -> Difference:

@@ -23,19 +23,19 @@ def read(path: Path) -> tuple[Hardware, Job | None]:
         BadValueError, BadTypeError: it is no such file.
     """
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadValueError(f"hardware={str(path)!r} cannot be read as JSON ({error})") from None
-    if not isinstance(given, dict) or "hardware" not in given:
+    if not isinstance(data, dict) or "hardware" not in data:
         raise BadValueError(
             f"hardware={str(path)!r} must have the key 'hardware' and may have the key 'job'"
         )
-    if extra := set(given) - {"hardware", "job"}:
+    if extra := set(data) - {"hardware", "job"}:
         raise BadValueError(
             f"hardware={str(path)!r} has the key {sorted(extra)[0]!r}; allowed are hardware, job"
         )
-    job = Job.from_json(given["job"]) if "job" in given else None
-    return Hardware.from_json(given["hardware"]), job
+    job = Job.from_json(data["job"]) if "job" in data else None
+    return Hardware.from_json(data["hardware"]), job
 
 
 def write(
