@@ -39,7 +39,7 @@ def now() -> MadeAt:
     """Return the version and commit of this checkout."""
     try:
         commit = git("rev-parse", "--short=7", "HEAD")
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", *CODE)
+        changed = git("status", "--porcelain", "--", *CODE)
     except (OSError, subprocess.CalledProcessError):
         return MadeAt(qmaps.__version__, "")
     return MadeAt(qmaps.__version__, commit, "with changes to" if changed else "at")
