@@ -1,4 +1,4 @@
-"""What a case is: contenders that do the same work, and what they are measured against."""
+"""Cases: contenders that do the same work, and their floors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """How a case is run.
+    """Options of a run.
 
     Attributes:
         scale: size of the work; 1 is full.
@@ -59,7 +59,7 @@ class Measured(Protocol):
 
     @property
     def name(self) -> str:
-        """What is done."""
+        """Name of the work."""
         ...
 
     def measure(self, options: Options) -> list[dict[str, Any]]:
@@ -189,7 +189,7 @@ def prepared(
 
 
 def forms(works: Mapping[str, Work], names: Iterable[str]) -> dict[str, str]:
-    """What those of these works that say so became."""
+    """Forms of the works that name one."""
     names_of_forms = {name: str(getattr(works[name], "form", "")) for name in names}
     return {name: form for name, form in names_of_forms.items() if form}
 

@@ -1,4 +1,4 @@
-"""What an optimizer's checkpoint weighs, and how long saving and loading take.
+"""Size of an optimizer's checkpoint, and times to save and load it.
 
 ``python -m benchmarks.checkpoints`` gives each optimizer its turn in each round and writes
 reports/checkpoints.{json,md}. Times are ratios of medians over rounds to those of torch's AdamW.

@@ -1,4 +1,4 @@
-"""What the commands of benchmarks share: options, and the choice of cases."""
+"""Options and the choice of cases, for the commands of benchmarks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """What is done."""
+        """Name of the work."""
         ...
 
 
@@ -135,7 +135,7 @@ def selected(
 
 
 def folder(options: argparse.Namespace, out: str) -> Path:
-    """Where results go: a run of some cases, or of smaller ones, is no report."""
+    """Folder of the results: a run of some cases, or of smaller ones, is no report."""
     if options.out is not None:
         return Path(options.out)
     whole = not options.case and options.scale == 1.0

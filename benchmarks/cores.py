@@ -1,4 +1,4 @@
-"""How a step of an optimizer scales with cores: measured here, and modelled for more of them.
+"""Scaling of an optimizer step with cores: measured here, and modelled for more of them.
 
 ``python -m benchmarks.cores`` measures, for AdamW, SGD with momentum, LAMB and LARS, the arithmetic
 of one core with everything in its cache, and steps on large matrices with 1, 2, 4, ... threads;
@@ -144,7 +144,7 @@ REACHED = 0.8
 
 
 def nanoseconds(arithmetic: float, nbytes: float, cores: int, bytes_per_second: float) -> float:
-    """What a step takes per parameter by the model.
+    """Time of a step per parameter by the model.
 
     Args:
         arithmetic: nanoseconds per parameter on one core with all in its cache.

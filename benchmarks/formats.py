@@ -67,7 +67,7 @@ def formats() -> dict[str, str]:
 
 
 def trials(judge: str) -> list[Trial]:
-    """What is trained on a judge."""
+    """Trials on a judge."""
     pairs = [FULL, *dict.fromkeys(formats().values())]
     return [Trial(judge, JUDGES[judge], pair, seed) for seed in range(SEEDS) for pair in pairs]
 

@@ -26,7 +26,7 @@ def magnitudes(map_: Map) -> Tensor:
 
 
 def rounded(x: Tensor, among: Tensor) -> Tensor:
-    """What numbers become.
+    """Round numbers to their codes' values.
 
     Args:
         x: numbers from 0 to 1, of any shape.

@@ -1,4 +1,4 @@
-"""What asking for huge pages changes: new tensors, first steps and later steps.
+"""Effect of asking for huge pages: new tensors, first steps and later steps.
 
 ``python -m benchmarks.huge_pages`` does each work with `qmaps.engines.huge_pages` asking the system
 and without, in turns on one thread, and prints how many times as long it takes with: the median
@@ -31,7 +31,7 @@ OPTIMIZERS: tuple[Callable[[list[Tensor]], torch.optim.Optimizer], ...] = (
 
 @contextmanager
 def asking(asks: bool) -> Iterator[None]:
-    """Whether new tensors ask for huge pages inside the block."""
+    """Let new tensors ask for huge pages, or not, inside the block."""
     before = huge_pages.LEAST
     huge_pages.LEAST = before if asks else sys.maxsize
     try:

@@ -31,7 +31,7 @@ from reproduction.report_file import write_report
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is trained on a judge.
+    """Number of rates and seeds of a judge.
 
     Attributes:
         factors: rates of the sweep, in units of the judge's own.
@@ -70,7 +70,7 @@ def effort(name: str) -> Effort:
 
 
 def trials(name: str) -> list[Trial]:
-    """What is trained on a judge."""
+    """Trials on a judge."""
     much = effort(name)
     own = [
         Trial(name, JUDGES[name], quantizer, seed)

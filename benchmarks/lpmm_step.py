@@ -1,4 +1,4 @@
-"""What a training step takes with the whole model in low precision, beside plain training.
+"""Time of a training step with the whole model in low precision, beside plain training.
 
 ``python -m benchmarks.lpmm_step`` trains the nets of `digits` and `stdlib-lm-tiny` by SGD with
 momentum and by Adam, in full precision and as codes, each in its turn in every round, and writes
@@ -62,7 +62,7 @@ CONTENDERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 
 
 def baseline(label: str) -> str:
-    """What a contender is divided by."""
+    """The contender that another one is divided by."""
     return PLAIN_ADAM if "Adam" in label else PLAIN
 
 

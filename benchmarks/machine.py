@@ -1,4 +1,4 @@
-"""What a measurement belongs to: this machine, these versions, this command."""
+"""Provenance of a measurement: machine, versions and command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a monitor of quantized states costs a training step.
+"""Cost of a monitor of quantized states in a training step.
 
 ``python -m benchmarks.monitor`` takes steps of each workload with a monitor and without one, in
 turns, and writes reports/monitor.{json,md}. A step is forward, backward, update and emptying of

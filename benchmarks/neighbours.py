@@ -1,4 +1,4 @@
-"""How busy other programs kept the machine meanwhile."""
+"""Load by other programs during a measurement."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Send(nn.Module):
         self.q = q
 
     def forward(self, x: Tensor) -> Tensor:
-        """What others receive of `x`."""
+        """Round `x` as the other processes receive it."""
         return Sent.apply(x, self.q) if self.training else x
 
 

@@ -1,4 +1,4 @@
-"""How far estimated quantiles are from those of a full sort.
+"""Distance of estimated quantiles from those of a full sort.
 
 ``python -m benchmarks.quantile_accuracy`` writes reports/quantile-accuracy.md. All engines give the
 same bits, so the numbers do not depend on the device.

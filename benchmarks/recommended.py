@@ -1,4 +1,4 @@
-"""What `qmaps.recommend` chooses, trained beside the presets of its size.
+"""The choice of `qmaps.recommend`, trained beside the presets of its size.
 
 ``python -m benchmarks.recommended`` records a 32-bit run of each judge with a seed that no trial
 has, asks for quantizers of at most 4.3 bits per element, trains the judge with them, goes on where
@@ -54,7 +54,7 @@ def choice(judge: str, runs: Path) -> Path:
 
 
 def trials(judge: str, file: Path) -> list[Trial]:
-    """What is trained on a judge: the choice, the presets of its size, and 32 bits."""
+    """Trials on a judge: the choice, the presets of its size, and 32 bits."""
     work = JUDGES[judge]
     return [
         Trial(judge, work, name, seed, str(file) if name == NAME else "")

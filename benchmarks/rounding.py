@@ -1,4 +1,4 @@
-"""What roundings and other scales than those of blocks cost a step of AdamW.
+"""Cost of roundings and normalizers in a step of AdamW.
 
 ``python -m benchmarks.rounding`` steps the same parameters with each pair of quantizers in its
 turn, round after round on one thread, and prints how many times as long a step takes as with the

@@ -1,4 +1,4 @@
-"""How a sweep's time falls with workers: measured here, and a model of more.
+"""Time of a sweep by number of workers: measured here, and a model of more.
 
 ``python -m benchmarks.scale`` makes states of the shapes of GPT-2 small, sweeps them in one process
 and with 1 and 2 workers, in turns, and writes reports/scale.{csv,md}. Times are ratios of medians

@@ -1,4 +1,4 @@
-"""What a step costs on parameters that ``fully_shard`` splits, beside torch's AdamW.
+"""Cost of a step on parameters that ``fully_shard`` splits, beside torch's AdamW.
 
 ``python -m benchmarks.sharded`` starts two ranks over gloo on this machine, gives every optimizer
 its turn in each round, and writes reports/sharded.{json,md}. Ratios count, not times: the ranks

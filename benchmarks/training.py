@@ -1,4 +1,4 @@
-"""What a training step costs as a whole: forward, backward and AdamW, in time and memory.
+"""Cost of a whole training step: forward, backward and AdamW, in time and memory.
 
 ``python -m benchmarks.training`` trains workloads of the laboratory, and a GPT as wide as GPT-2
 small (`OWN`), with AdamW in 32, 8 and 4 bits and with those of torch, bitsandbytes and torchao, in

@@ -90,7 +90,7 @@ def bits(pair: str) -> float:
 
 
 def trials(judge: str) -> list[Trial]:
-    """What is trained on a judge."""
+    """Trials on a judge."""
     workload = JUDGES[judge]
     return [
         Trial(judge, replace(workload, betas=(beta, workload.betas[1])), pair, seed)

@@ -36,7 +36,7 @@ class _Page(HTMLParser):
 
 
 def problems(site: Path) -> list[str]:
-    """What is wrong in a built site, one line each, with the page it is on."""
+    """Errors of a built site, a line each, with the page."""
     root = site.resolve()
     pages = {path: _Page(path.read_text("utf-8")) for path in sorted(root.rglob("*.html"))}
     messages = []

@@ -1,4 +1,4 @@
-"""Why steps in few bits are slower than torch's fused one: what they wait for."""
+"""Bottlenecks of steps in few bits that are slower than torch's fused one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAME = {
 
 
 def cores(context: Context) -> pd.DataFrame:
-    """What steps in few bits wait for, measured with one thread.
+    """Bottlenecks of steps in few bits, measured with one thread.
 
     Returns:
         `machine`, `optimizer`, `step`; `cached`, the time of the step with everything in a core's
@@ -52,7 +52,7 @@ def cores(context: Context) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What a step of the benchmark waits for, as `COMMAND` measured it.
+    """Bottleneck of a step of the benchmark, as `COMMAND` measured it.
 
     Attributes:
         said: the measurement, in words.
@@ -64,7 +64,7 @@ class Bottleneck:
 
 
 def measured(cores: pd.DataFrame, machine: str, case: str) -> Bottleneck | None:
-    """What a case of the benchmark waits for; None where it was not measured.
+    """Bottleneck of a case of the benchmark; None if it was not measured.
 
     Args:
         cores: the frame that `cores` returns.
@@ -84,7 +84,7 @@ def measured(cores: pd.DataFrame, machine: str, case: str) -> Bottleneck | None:
 
 
 def slower(steps: pd.DataFrame, cores: pd.DataFrame, cases: Mapping[str, str]) -> list[Difference]:
-    """Why steps in few bits are slower than torch's fused one where they are, by machine.
+    """Causes of steps in few bits that are slower than torch's fused one, by machine.
 
     The machine makes the difference if it takes no step longer that waits for memory, of which
     fewer bits need less. A step does not wait for memory if it is faster on another machine; if it

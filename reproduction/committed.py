@@ -57,7 +57,7 @@ def ablation(context: Context, name: str) -> pd.DataFrame:
 
 
 def unstable_by_eps(context: Context) -> pd.DataFrame:
-    """How many runs with the linear map fail, by Adam's eps, with and without a stable embedding.
+    """Failed runs with the linear map by Adam's eps, with and without a stable embedding.
 
     Returns:
         `setting`, a row of the 8-bit paper's table 3; `eps`; `failed`; `runs`.
@@ -74,7 +74,7 @@ def unstable_by_eps(context: Context) -> pd.DataFrame:
 
 
 def counts(summary: pd.DataFrame) -> dict[str, tuple[int, int]]:
-    """How many runs of each setting were unstable, of how many; see `ablation`."""
+    """Number of unstable runs of each setting, and of all its runs; see `ablation`."""
     return {
         str(row["setting"]): (int(row["failed"]), int(row["runs"]))
         for row in summary.to_dict("records")
@@ -127,7 +127,7 @@ class Encoder:
 
 
 def pretrained(judges: pd.DataFrame, quantizer: str) -> Encoder:
-    """How a quantizer ends on the judge with pretrained weights.
+    """Final loss of a quantizer on the judge with pretrained weights.
 
     It is a control of what depends on the size of a model's gradients: eps is the same, and its
     gradients are others.
@@ -169,7 +169,7 @@ def alike(judges: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
 
 
 def within(low: float, high: float, base: float) -> bool | tuple[()]:
-    """Whether an interval lies within `CLOSE` of a loss; empty if it is wider than that."""
+    """True if an interval lies within `CLOSE` of a loss; empty if it is wider than that."""
     margin = CLOSE * base
     if low == math.inf:  # a run diverged
         return False

@@ -79,7 +79,7 @@ class Context:
 
     @property
     def quick(self) -> bool:
-        """Whether the size is the small one."""
+        """True if the size is the small one."""
         return self.size != FULL
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What the differences to a paper come from."""
+"""Causes of the differences to a paper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Difference:
-    """Why some numbers and statements of an exhibit differ from the paper's.
+    """Cause of the difference of some numbers and statements from the paper's.
 
     Attributes:
         why: the evidence, in a sentence or two.
@@ -37,7 +37,7 @@ class Difference:
         return Verdict.ELSEWHERE if self.elsewhere else Verdict.CONTRADICTS
 
     def explains(self, name: str) -> bool:
-        """Whether a statement, or a number of this name, differs for this reason."""
+        """True if a statement, or a number of this name, differs for this reason."""
         return re.search(self.of, name) is not None
 
 

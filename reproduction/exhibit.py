@@ -29,7 +29,7 @@ class Needs(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a number of ours is, which decides what it is evidence of."""
+    """Kind of a number of ours, by which it is evidence."""
 
     MEASURED = "measured"
     COMPUTED = "computed"
@@ -208,14 +208,14 @@ class Paper:
 
     @property
     def in_short(self) -> dict[str, list[str]]:
-        """What holds, what does not hold here, and what is open, in a sentence each."""
+        """Claims that hold, do not hold here, or are open, in a sentence each."""
         items = pd.read_csv(IN_SHORT)
         own = items[items["paper"] == self.name]
         return {str(name): list(rows["text"]) for name, rows in own.groupby("verdict", sort=False)}
 
     @property
     def errors(self) -> pd.DataFrame:
-        """What the paper itself, or arithmetic, speaks against: `where`, `printed`, `why`."""
+        """Errors of the paper, by itself or by arithmetic: `where`, `printed`, `why`."""
         items = pd.read_csv(ERRORS)
         return items[items["paper"] == self.name][["where", "printed", "why"]].reset_index(
             drop=True

@@ -16,7 +16,7 @@ from reproduction.verdict import COLUMNS, Measured, beside
 
 
 class Better(StrEnum):
-    """Which way a metric improves."""
+    """Direction in which a metric improves."""
 
     MORE = "more"
     LESS = "less"
@@ -144,7 +144,7 @@ def _rows(paper: pd.DataFrame, proxy: ProxyMetric) -> pd.DataFrame:
 
 
 def _hidden(ours: Scale, index: int, relations: Sequence[int]) -> bool:
-    """Whether nothing but spreads makes a row of ours equal to all others."""
+    """True if only spreads make a row of ours equal to all others."""
     values = ours[0]
     return not any(relations) and bool((values != values[index]).any())
 

@@ -33,7 +33,7 @@ def decided(
 
 
 def same(ours: int, total: int, theirs: float, runs: int | None) -> bool:
-    """Whether chance can set `ours` of `total` runs apart from the share `theirs` (0 to 1)."""
+    """True if chance can set `ours` of `total` runs apart from the share `theirs` (0 to 1)."""
     if runs is not None:
         count = round(theirs * runs)
         table = [[ours, total - ours], [count, runs - count]]

@@ -93,7 +93,7 @@ def covered(papers: Found) -> list[dict[str, Any]]:
 
 
 def numbers(papers: Found) -> list[dict[str, Any]]:
-    """How many numbers and statements got each verdict, a row for each kind of evidence."""
+    """Counts of numbers and statements by verdict, a row for each kind of evidence."""
     count: Counter[tuple[Kind, Verdict]] = Counter()
     for _, results in papers:
         for result in results:
@@ -107,7 +107,7 @@ def numbers(papers: Found) -> list[dict[str, Any]]:
 
 
 def earlier() -> list[dict[str, Any]]:
-    """What `numbers` gave before differences were traced."""
+    """Result of `numbers` before differences were traced."""
     return [
         {str(name): value for name, value in row.items()}
         for row in pd.read_csv(BEFORE).to_dict("records")
@@ -124,7 +124,7 @@ def left_out(papers: Found) -> list[dict[str, str]]:
 
 
 def errors(papers: Found) -> list[dict[str, str]]:
-    """What papers print that they themselves, or arithmetic, speak against."""
+    """Errors in the papers, by themselves or by arithmetic."""
     return [
         {"paper": paper.title, **{str(name): str(value) for name, value in row.items()}}
         for paper, _ in papers

@@ -20,7 +20,7 @@ POINT = ["lr", "beta1", "beta2", "eps"]
 
 
 def command(study: str) -> str:
-    """What makes the table of a study."""
+    """Command that makes the table of a study."""
     return f"python -m benchmarks.losses {study} --workers 1"
 
 
@@ -58,7 +58,7 @@ class Beside:
 
     @property
     def behind(self) -> tuple[float, float]:
-        """What it ends behind the baseline, and half of its 95 % interval."""
+        """Difference to the baseline, and half of its 95 % interval."""
         return self.apart.mean, self.half
 
     @property
@@ -127,7 +127,7 @@ def table(rows: Mapping[str, Beside]) -> pd.DataFrame:
 
 
 def power(rows: Iterable[Beside], paper: pd.DataFrame, quantity: str) -> str:
-    """What seeds can tell beside the paper's effect, in a sentence.
+    """Detectable difference over seeds beside the paper's effect, in a sentence.
 
     Args:
         rows: those that were compared with a baseline.

@@ -58,7 +58,7 @@ class Run:
         self._seconds = 60 * minutes
 
     def row(self, name: str, remaining: int, within: float = 1.0) -> Row:
-        """What became of an item.
+        """Result of an item.
 
         Args:
             name: in `ITEMS`.

@@ -96,7 +96,7 @@ class GpuCase:
         return record | {"goals": self.goals(record)}
 
     def _besides(self, place: Place, works: Mapping[str, Work]) -> Row:
-        """What is measured once, after the timing."""
+        """Measurements taken once, after the timing."""
         # A recorded step launches nothing that could be counted.
         countable = OURS in works and not hasattr(works[OURS], "form")
         launched = launches(works[OURS], place.device) if countable else None
@@ -107,7 +107,7 @@ class GpuCase:
         }
 
     def goals(self, record: Row) -> list[Row]:
-        """What is asked of ours; `record` is None where it was not measured."""
+        """Goals of ours; `record` is None where it was not measured."""
         share, ns = record["share_of_bound"].get(OURS), record["ns_per_element"].get(OURS)
         goals = []
         if self.share is not None:
@@ -167,7 +167,7 @@ def peak_mib(work: Work, device: torch.device) -> float:
 
 
 def launches(work: Work, device: torch.device) -> int:
-    """How many kernels of qmaps' own a call launches; none where the reference does the work."""
+    """Number of qmaps' kernels that a call launches; None if the reference does the work."""
     engine: Any = cuda_engine(torch.empty(1, device=device))
     if engine is None:
         return 0

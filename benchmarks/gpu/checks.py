@@ -1,4 +1,4 @@
-"""Whether the engine on the device gives the bits of the reference there, and of the CPU."""
+"""Checks that the engine on the device gives the bits of the reference there, and of the CPU."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Check:
 
 @dataclass(frozen=True)
 class EngineCheck:
-    """Whether there is an engine for the device at all.
+    """Check that there is an engine for the device.
 
     Attributes:
         name: what is looked for.
@@ -90,7 +90,7 @@ class EngineCheck:
 
 
 def differing(a: Tensor, b: Tensor, tolerance: float) -> int:
-    """How many elements differ; all of them where the tensors are no match."""
+    """Number of elements that differ; all if the tensors do not match."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return max(1, a.numel())
     same = (a == b) | (a.isnan() & b.isnan()) if a.is_floating_point() else a == b

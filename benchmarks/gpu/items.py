@@ -17,11 +17,11 @@ Row = dict[str, Any]
 
 
 class Item(Protocol):
-    """What the run is made of: a check, a case, or the bandwidth."""
+    """Part of a run: a check, a case, or the bandwidth."""
 
     @property
     def name(self) -> str:
-        """What is done."""
+        """Name of the work."""
         ...
 
     def measure(self, place: Place) -> Row:

@@ -1,4 +1,4 @@
-"""What a measurement on a device belongs to."""
+"""Provenance of a measurement on a device."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def device_facts(device: torch.device) -> dict[str, Any]:
 
 
 def driver() -> dict[str, str]:
-    """What the driver's own tool says of the first device; nothing where there is no such tool."""
+    """Answer of the driver's tool for the first device; empty without such a tool."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return {}

@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 def table(results: dict[str, Any]) -> str:
-    """What was measured, where, whether it is right, and which goals it reaches."""
+    """The report: provenance, checks, goals and times."""
     rows = results["cases"]
     parts = [
         ["# qmaps on a GPU", ""],

@@ -1,4 +1,4 @@
-"""What is trained for the tables of losses."""
+"""Studies: groups of trainings, a table of losses each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAPER_8BIT = "B2048/DE@8s + B2048/DE@8u"
 
 @dataclass(frozen=True)
 class Row:
-    """What is trained at the best rate of its group.
+    """A training at the best rate of its group.
 
     Attributes:
         quantizer: of its `Entrant`.

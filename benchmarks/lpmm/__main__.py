@@ -43,7 +43,7 @@ HEAD = ("parameters", "rounding", "N", "seeds", "loss", "minus full", "in spread
 
 @dataclass(frozen=True)
 class Contender:
-    """How one run keeps its model.
+    """Formats of one run's model.
 
     Attributes:
         bits: of the parameters; None for all in full precision.

@@ -1,4 +1,4 @@
-"""Which updates are too small for their codes, over training: the figures of LPMM.
+"""Updates that are too small for their codes, over training: the figures of LPMM.
 
 ``python -m benchmarks.lpmm.underflow digits`` trains with parameters of 12, 10 and 8 bits (8-bit
 gradients and momentum), rounded to nearest, stochastically, and stochastically with micro-batches,
@@ -78,7 +78,7 @@ def kept(path: Path, make: Callable[[], dict[str, pd.DataFrame]]) -> dict[str, p
 
 
 def setting_columns(contender: Contender) -> dict[str, object]:
-    """What tells a run from the others."""
+    """Columns that identify a run."""
     return {"width": f"{contender.bits} bits", "setting": setting(contender), "N": contender.n}
 
 

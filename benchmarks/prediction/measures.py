@@ -1,4 +1,4 @@
-"""What is known of a pair before it trains: errors of one step, and a replay of one 32-bit run."""
+"""Measures of a pair before it trains: errors of one step, and a replay of one 32-bit run."""
 
 from __future__ import annotations
 

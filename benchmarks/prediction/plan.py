@@ -1,4 +1,4 @@
-"""What is trained: drawn once, by a fixed seed, before anything was measured."""
+"""Plan of the trainings: drawn once, by a fixed seed, before anything was measured."""
 
 from __future__ import annotations
 

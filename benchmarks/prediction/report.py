@@ -1,4 +1,4 @@
-"""What the experiment found: a table of correlations and a picture of every part."""
+"""The experiment's report: a table of correlations and a picture of every part."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def scores(trials: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
 
 
 def verdicts(trials: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
-    """What the pairs of each verdict of `qmaps.recommend` cost, verdicts on single rows.
+    """Costs of the pairs of each verdict of `qmaps.recommend`, verdicts on single rows.
 
     One row per part, rate and verdict: `part`, `rate`, `verdict`, `pairs` (their number), and the
     `median`, `high` (the 90th percentile) and `most` of their outcomes. Loss that is not a number

@@ -1,4 +1,4 @@
-"""How well predictors order pairs by what they cost in training."""
+"""Agreement of predictors with the order of pairs by their cost in training."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def interval(one: pd.Series, other: pd.Series) -> tuple[float, float]:
 
 
 def net_loss(measures: pd.DataFrame, rate: float = 1.0, prefix: str = "replay") -> pd.Series:
-    """What a pair loses by net progress at a rate, in units of the tuned one.
+    """Loss of a pair by net progress at a rate, in units of the tuned one.
 
     Args:
         measures: rows of `benchmarks.prediction.measures.measured`.

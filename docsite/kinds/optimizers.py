@@ -121,7 +121,7 @@ def states(cls: type[QuantizedOptimizer]) -> list[str]:
 
 @functools.cache
 def _memory(cls: type[QuantizedOptimizer]) -> tuple[StateMemory, ...]:
-    """What a matrix has after a step, with momentum where that is an option."""
+    """States of a matrix after a step, with momentum if that is an option."""
     option = {"momentum": 0.9} if "momentum" in inspect.signature(_rule(cls)).parameters else {}
     matrix = torch.nn.Parameter(torch.zeros(256, 256))
     optimizer = cls([matrix], **option)

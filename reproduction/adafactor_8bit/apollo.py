@@ -52,7 +52,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _behind(losses: pd.DataFrame, name: str) -> Interval:
-    """How much higher one ends than factored second moments, seed by seed."""
+    """Final loss minus that of factored second moments, seed by seed."""
     return interval((losses[name] - losses[FACTORED]).tolist())
 
 
@@ -61,7 +61,7 @@ def _said(behind: Interval) -> str:
 
 
 def _difference(behind: dict[str, Interval]) -> Difference:
-    """Whether a control ends lower than factored second moments do."""
+    """The control that ends lower than factored second moments, or not."""
     said = "; ".join(f"{text} {_said(behind[name])}" for name, text in CONTROLS.items())
     ahead = any(behind[name].high < 0 for name in CONTROLS)
     return Difference(

@@ -49,7 +49,7 @@ def sides(moments: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def find(frames: Frames) -> Finding:
-    """Which quantizers keep small second moments."""
+    """Compare quantizers on small second moments."""
     statements = _of(frames["moments"], WHOLE)
     if "sides" in frames:
         statements += _of(frames["sides"], SIDES)

@@ -70,7 +70,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _memory(bytes_: pd.DataFrame) -> Difference:
-    """Whether the steps are comparable where memory decides, as it does not on our machines."""
+    """Compare steps where memory decides, as it does not on our machines."""
     moved = bytes_.groupby("optimizer")["bytes"].first()
     times = float(moved[OURS] / moved["AdamW8bit"])
     busiest = float(bytes_["bandwidth"].max())

@@ -108,7 +108,7 @@ def _joined(tensors: list[Tensor], chosen: list[Tensor]) -> NDArray[np.float64]:
 
 
 def _decades(x: Tensor, mask: Tensor, within: Normalizer, decades: int) -> NDArray[np.int64]:
-    """How many powers of ten each chosen element lies below the largest."""
+    """Powers of ten by which each chosen element lies below the largest."""
     largest = within.expand(within.scales(x), tuple(x.shape)).expand(x.shape)[mask].double()
     found = torch.floor(-torch.log10(x[mask].double() / largest)).long()
     return found.clamp(0, decades - 1).numpy()

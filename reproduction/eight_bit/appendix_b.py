@@ -94,7 +94,7 @@ def by_initialization(steps: pd.DataFrame) -> dict[str, tuple[float, float]]:
 def _conditions(
     states: str, ratios: dict[str, tuple[float, float]], steps: pd.DataFrame, paper: float
 ) -> Difference:
-    """Whether the paper's words and initialization make most of the way to its number."""
+    """Compare the paper's words and initialization with its number."""
     plain, scaled, tied = (
         ratios[name][0] for name in (_vocabulary.PLAIN, _vocabulary.SCALED, _vocabulary.TIED)
     )

@@ -48,7 +48,7 @@ def gaps(losses: pd.DataFrame) -> dict[tuple[str, float], Beside]:
 
 
 def find(frames: Frames) -> Finding:
-    """Whether the distance between 8 and 32 bits stays."""
+    """Judge the distance between 8 and 32 bits."""
     compared = gaps(frames["losses"])
     means = [row.apart.mean for row in compared.values()]
     bases = [row.base for row in compared.values()]

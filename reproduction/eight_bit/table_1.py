@@ -38,7 +38,7 @@ STABLE = f"{TEXT}, stable embedding"
 
 @dataclass(frozen=True)
 class Task:
-    """What stands for a task of the paper.
+    """Proxy of a task of the paper.
 
     Attributes:
         judge: the model and its data.
@@ -249,7 +249,7 @@ def _behind(paper: pd.DataFrame) -> Difference:
 
 
 def _power(frames: Frames, paper: pd.DataFrame) -> str:
-    """What each judge can tell, and how far the paper's rows are apart."""
+    """Detectable difference of each judge, beside the distance of the paper's rows."""
     said = []
     for name in ("GLUE", "ImageNet", "LM, GPT3-Medium"):
         task = TASKS[name]

@@ -88,7 +88,7 @@ def _faster(quantity: str, rival: str, ours: Mapping[str, Step], machine: str) -
 
 
 def _norms(steps: pd.DataFrame, cores: pd.DataFrame) -> list[Difference]:
-    """Why steps that need norms first are not faster in few bits."""
+    """Cause of slower steps in few bits where norms come first."""
     statements = []
     for name in ("LAMB", "LARS"):
         rows = steps[steps["case"] == CASES[name]]

@@ -151,7 +151,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _tails(seeds: pd.DataFrame) -> Difference:
-    """Whether seeds tell quantile and inverse dynamic apart."""
+    """Test if seeds tell quantile and inverse dynamic apart."""
     by_map = {name: rows.set_index("seed")[RELATIVE] for name, rows in seeds.groupby("map")}
     apart = (by_map["quantile"] - by_map["inverse dynamic"]).tolist()
     of = interval(apart)
@@ -166,7 +166,7 @@ def _tails(seeds: pd.DataFrame) -> Difference:
 
 
 def _absolute(errors: pd.DataFrame, spread: pd.DataFrame) -> Difference:
-    """Whether our states have the paper's order of absolute errors, and which numbers have it."""
+    """Test our states for the paper's order of absolute errors."""
     said = []
     for quantity, over in ((ABSOLUTE, "elements"), (CODES, "codes")):
         tables = [rows.set_index("map")[quantity][ORDER]

@@ -1,4 +1,4 @@
-"""How updates are distributed in units of the distance between codes."""
+"""Distribution of updates in units of the distance between codes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _shares(states: CapturedStates) -> pd.DataFrame:
 
 
 def find(frames: Frames) -> Finding:
-    """How many elements fall to zero."""
+    """Judge the share of elements that fall to zero."""
     shares = frames["shares"].groupby("quantizer")
     most, wider = shares["zeroed"].max(), shares["zeroed_twice_the_decades"].max()
     together = frames["histogram"].groupby("quantizer")["zero_share"].first()
@@ -76,7 +76,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _model(frames: Frames, most: float, wider: float) -> Difference:
-    """Whether another model has many times as many that fall to zero."""
+    """Test if another model has many times as many that fall to zero."""
     shares = frames.get(_pretrained.PREFIX + "shares")
     other = 0.0 if shares is None else float(shares.groupby("quantizer")["zeroed"].max()[WITH])
     said = (

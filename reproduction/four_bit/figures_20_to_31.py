@@ -79,7 +79,7 @@ def _measured(tensor: Tensor, spec: str) -> dict[str, float]:
 
 
 def find(frames: Frames) -> Finding:
-    """How often each quantizer is the better one."""
+    """Count the tensors on which each quantizer is the better one."""
     pretrained = frames.get(_pretrained.PREFIX + "errors")
     statements = _of(frames["errors"], "")
     if pretrained is not None:
@@ -105,7 +105,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _rank_1(errors: pd.DataFrame) -> pd.Series[bool]:
-    """Whether rank-1 is better than blocks of 128, by matrix."""
+    """Compare rank-1 with blocks of 128, by matrix."""
     relative = errors.pivot(index="tensor", columns="quantizer", values="mean_rel_error")
     better: pd.Series[bool] = (relative[SECOND[2]] < relative[SECOND[1]]).loc[
         relative[SECOND[2]].notna()

@@ -96,7 +96,7 @@ def find(frames: Frames) -> Finding:
 
 
 def by_rate(runs: pd.DataFrame) -> pd.DataFrame:
-    """How many runs with the paper's eps and weight decay fail, by rate; with a larger eps too.
+    """Failed runs with the paper's eps and weight decay, by rate; with a larger eps too.
 
     Args:
         runs: of the study `RATES`.

@@ -83,7 +83,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _of_task(paper: pd.DataFrame, proxy: ProxyMetric) -> Difference:
-    """Which rows change sides in one task, and whether they do not in another of the paper's."""
+    """Rows that change sides in one task and do not in another of the paper's."""
     crossed = opposed(paper, proxy)
     elsewhere = [
         not set(crossed) & set(opposed(paper, replace(proxy, quantity=str(task))))
@@ -103,7 +103,7 @@ def _of_task(paper: pd.DataFrame, proxy: ProxyMetric) -> Difference:
 
 
 def _ahead(paper: pd.DataFrame) -> Difference:
-    """Whether the paper has tasks where Adafactor is ahead as well."""
+    """Tasks of the paper where Adafactor is ahead as well."""
     tasks = paper.pivot(index="quantity", columns="what", values="paper")
     ahead = tasks.index[tasks["Adafactor, beta1 = 0"] > tasks["32-bit AdamW"]]
     return Difference(

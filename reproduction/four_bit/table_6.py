@@ -140,7 +140,7 @@ def _tuned(runs: pd.DataFrame) -> list[float]:
 
 
 def factored(runs: pd.DataFrame) -> Difference:
-    """Whether seeds of another model show that the factored second moment ends lower there.
+    """Test with another model's seeds if the factored second moment ends lower there.
 
     Args:
         runs: reports/tuned.csv.

@@ -130,7 +130,7 @@ class Runs:
         return min(self.ns[several:], key=lambda n: self.behind(bits, n=n)[0])
 
     def behind(self, bits: int, rounding: str = STOCHASTIC, n: int = 1) -> tuple[float, float]:
-        """What a run loses against full precision of the same N, and its standard error."""
+        """Loss of a run against full precision of the same N, and its standard error."""
         return self.of("behind", bits, rounding, n), self.of("behind_error", bits, rounding, n)
 
     def nothing(self) -> float:
@@ -138,7 +138,7 @@ class Runs:
         return TENTH * self.of("behind", 8, NEAREST)
 
     def gain(self, bits: int) -> tuple[float, float]:
-        """How much less several micro-batches lose at best than one, and its standard error."""
+        """Gain of several micro-batches at best over one, and its standard error."""
         one, several = self.behind(bits), self.behind(bits, n=self.best(bits, several=True))
         return one[0] - several[0], math.hypot(one[1], several[1])
 
@@ -166,7 +166,7 @@ def matches(text: str, runs: Runs, bits: int) -> Claim:
 
 
 def easy(runs: Runs) -> Difference:
-    """Whether a task is one whose 8-bit parameters lose nothing, as CIFAR10 in the annex."""
+    """True if 8-bit parameters lose nothing on the task, as on CIFAR10 in the annex."""
     behind, spread = runs.of("behind", 8), runs.of("spread", FULL)
     return Difference(
         f"On {runs.workload} 8 bits rounded stochastically end {behind:+.4f} from full precision "
@@ -201,7 +201,7 @@ def apart(one: Gain, other: Gain) -> Gain:
 
 
 def all_above(numbers: Iterable[Gain]) -> bool | tuple[()]:
-    """Whether all lie above 0 by more than two standard errors; empty if one can lie either way."""
+    """True if all lie above 0 by more than two standard errors; empty if one can lie either way."""
     values = list(numbers)
     if any(value <= -WITHIN * error for value, error in values):
         return False
@@ -209,7 +209,7 @@ def all_above(numbers: Iterable[Gain]) -> bool | tuple[()]:
 
 
 def power(runs: Runs) -> str:
-    """What seeds can tell, in a sentence."""
+    """Detectable difference over seeds, in a sentence."""
     widest = max(runs.of("detectable", bits, n=n) for bits in WIDTHS for n in runs.ns)
     return (
         f"Over {runs.seeds} seeds {widest:.4f} nats per byte are seen with a probability of 80 % "
@@ -235,12 +235,12 @@ def easier(runs: Runs) -> Difference:
 
 
 def quantity(runs: Runs) -> str:
-    """What losses of a workload are called."""
+    """Name of the losses of a workload."""
     return f"validation loss, {runs.workload}"
 
 
 def lost(runs: Runs) -> str:
-    """What losses behind full precision are called."""
+    """Name of the losses behind full precision."""
     return f"validation loss behind full precision, {runs.workload}"
 
 

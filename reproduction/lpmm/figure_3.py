@@ -88,7 +88,7 @@ def _of(workload: str, table: pd.DataFrame) -> list[Claim]:
 
 
 def _unused(workload: str, table: pd.DataFrame) -> Difference:
-    """Whether it is elements without updates that differ."""
+    """Test if elements without updates make the difference."""
     share = table["smallest"].min()
     return Difference(
         f"The largest parameter of {workload} has {percent(share)} of its updates in the first "

@@ -17,7 +17,7 @@ def build(context: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """What each of the two techniques brings."""
+    """Judge the gain by each of the two techniques."""
     proxies, statements = [], []
     for workload_runs in runs.each(frames["runs"]):
         ours: dict[str, float | tuple[float, float]] = {}

@@ -39,7 +39,7 @@ class Net:
 
     @property
     def parameters(self) -> int:
-        """How many."""
+        """Number of parameters."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     def training(self, how: Kept) -> int:
@@ -135,7 +135,7 @@ def build(_: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """What fits, and where more is won."""
+    """Judge the sizes that fit."""
     table = frames["largest"]
     times = table.set_index(["task", "varied"])["times"].to_dict()
     statements = [

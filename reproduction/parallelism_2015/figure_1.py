@@ -34,7 +34,7 @@ def build(_: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """What the numbers become, and which bits they have for what."""
+    """Judge the decoded numbers and their bit fields."""
     bits = frames["bits"]
     becomes = bits.groupby(["value", "map"])["decoded"].first()
     ours = {
@@ -78,7 +78,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _changes(part: pd.DataFrame) -> bool:
-    """Whether places have other fields in one number than in another."""
+    """True if places have other fields in one number than in another."""
     return bool((part.groupby("bit")["field"].nunique() > 1).any())
 
 

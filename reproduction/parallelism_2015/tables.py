@@ -84,7 +84,7 @@ def _doubt(row: dict[Any, Any]) -> str:
 
 
 def _differences(tables: pd.DataFrame) -> list[Difference]:
-    """What sets the printed times of table 3 apart from the model's."""
+    """Causes of the difference between the printed times of table 3 and the model's."""
     rows = tables[~tables["agrees"]]
     parts = {name: megabytes for name, megabytes, *_ in inputs.TRANSFERS}
     three = rows[rows["table"] == "3"]
@@ -106,7 +106,7 @@ def _differences(tables: pd.DataFrame) -> list[Difference]:
 
 
 def _converted(row: dict[Any, Any], megabytes: float) -> Difference:
-    """Whether compressing and decompressing can explain what an 8-bit message takes longer."""
+    """Test if compressing and decompressing explain the longer time of an 8-bit message."""
     printed, sent = float(row["printed"]), float(row["model"])
     others = inputs.FOUR_GPUS.gpus - 1
     converted = megabytes / 4 * (inputs.COMPRESS_NS + others * inputs.DECOMPRESS_NS)

@@ -119,7 +119,7 @@ class Hardware:
 
     @classmethod
     def from_json(cls, data: object) -> Hardware:
-        """What `to_json` gave, or a user wrote.
+        """Read the output of `to_json`, or a user's file.
 
         Raises:
             BadValueError, BadTypeError: a field is missing, unknown, or out of its range.

@@ -27,7 +27,7 @@ VALIDATION_SEED = 2**32
 
 
 def folder() -> Path:
-    """Where the package keeps the model.
+    """Folder of the model in its package.
 
     Raises:
         BadValueError: it is not installed.
