@@ -26,14 +26,15 @@ from benchmarks.machine import about, processor, processor_folder
 from benchmarks.plot import draw
 from benchmarks.table import table
 from qmaps.errors import QmapsError
-from qmaps.storage.files import output_folder, replacing, write_json, write_text
+from qmaps.storage.files import output_folder, replacing, write_json
+from reproduction.report_file import write_report
 
 
-def arguments(given: Sequence[str]) -> argparse.Namespace:
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """The command's options; leaves with a message where one is not allowed."""
     out = f"bench/{processor_folder(processor())}"
     parser = shared_options("python -m benchmarks", __doc__, rounds=9, budget=10.0, out=out)
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     options.out = folder(options, out)
     options.cases = selected(parser, options.case, CASES)
     return options
@@ -86,17 +87,17 @@ def write(results: dict[str, Any], out: Path) -> None:
     write_json(out / "cpu.json", results)
     with replacing(out / "cpu.png") as temporary:
         draw(results, temporary)
-    write_text(out / "cpu.md", table(results))
+    write_report(out / "cpu.md", table(results))
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Returns:
         0, or 1 if a case of ours failed. A floor that is missed is a result, not a failure.
     """
-    given = sys.argv[1:] if given is None else given
-    options = arguments(given)
+    argv = sys.argv[1:] if argv is None else argv
+    options = arguments(argv)
     if options.list:
         print("\n".join(case.name for case in options.cases))
         return 0
@@ -104,7 +105,7 @@ def main(given: Sequence[str] | None = None) -> int:
         out = output_folder(options.out)
         start = time.perf_counter()
         settings = Options(options.scale, options.rounds, options.budget)
-        results = {"about": about(given)} | measure(options.cases, settings)
+        results = {"about": about(argv)} | measure(options.cases, settings)
         results["about"] |= {
             "scale": options.scale,
             "rounds": options.rounds,

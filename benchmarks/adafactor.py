@@ -29,7 +29,8 @@ from benchmarks.markdown import markdown as table_lines
 from benchmarks.neighbours import Neighbours
 from benchmarks.timing import Work, interleaved, ratio
 from qmaps import optim
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json
+from reproduction.report_file import write_report
 
 OURS = "Adafactor8bit"
 HEAD = ("optimizer", "a step, times that of `Adafactor8bit`", "quartiles")
@@ -69,20 +70,20 @@ def measure(scale: float, rounds: int, budget: float = math.inf) -> dict[str, An
         skip(skipped, name, error)
     return {
         "shapes": [list(p.shape) for p in params],
-        "ratios": {name: ratio(each, seconds[OURS]) for name, each in seconds.items()},
+        "ratios": {name: ratio(times, seconds[OURS]) for name, times in seconds.items()},
         "forms": forms(works, seconds),
         "skipped": skipped,
         "others_cpu": neighbours.share,
     }
 
 
-def page(found: dict[str, Any], about: dict[str, Any]) -> str:
+def page(measured: dict[str, Any], about: dict[str, Any]) -> str:
     """The ratios in Markdown."""
     rows = [
-        (name, f"{each['ratio']:.2f}", f"{each['q1']:.2f} to {each['q3']:.2f}")
-        for name, each in found["ratios"].items()
+        (name, f"{ratio_row['ratio']:.2f}", f"{ratio_row['q1']:.2f} to {ratio_row['q3']:.2f}")
+        for name, ratio_row in measured["ratios"].items()
     ]
-    shapes = ", ".join(" x ".join(map(str, shape)) for shape in found["shapes"])
+    shapes = ", ".join(" x ".join(map(str, shape)) for shape in measured["shapes"])
     lines = [
         "# Steps of Adafactor with 8-bit states",
         "",
@@ -91,11 +92,11 @@ def page(found: dict[str, Any], about: dict[str, Any]) -> str:
         "Ratios of medians over interleaved rounds, with the quartiles of the rounds, in seconds "
         "of processor time on one thread: waiting for other programs does not count. Parameters: "
         f"{shapes}. Our 8-bit states are all quantized (`min_quantized_size=0`).",
-        *(f"{name}: {form}." for name, form in found["forms"].items()),
-        *_busy(found["others_cpu"]),
+        *(f"{name}: {form}." for name, form in measured["forms"].items()),
+        *_busy(measured["others_cpu"]),
         "",
         *table_lines(HEAD, rows),
-        *(f"\n{name} is left out: {why}." for name, why in found["skipped"].items()),
+        *(f"\n{name} is left out: {why}." for name, why in measured["skipped"].items()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -107,21 +108,21 @@ def _busy(share: float | None) -> list[str]:
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adafactor", description=__doc__)
     parser.add_argument("--rounds", type=count, default=15, help="that count (default 15)")
     parser.add_argument("--scale", type=float, default=1.0, help="of the parameters (default 1)")
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder for results")
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     if not 0 < options.scale <= 1:
         parser.error(f"--scale {options.scale:g} must be above 0 and at most 1")
     out = output_folder(options.out)
     torch.set_num_threads(1)
-    found = measure(options.scale, options.rounds, budget=60.0)
-    about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.adafactor")
-    write_json(out / "adafactor.json", {"about": about, **found})
-    write_text(out / "adafactor.md", page(found, about))
+    measured = measure(options.scale, options.rounds, budget=60.0)
+    about = machine.about(sys.argv[1:] if argv is None else argv, "benchmarks.adafactor")
+    write_json(out / "adafactor.json", {"about": about, **measured})
+    write_report(out / "adafactor.md", page(measured, about))
     print((out / "adafactor.md").read_text())
     return 0
 

@@ -25,8 +25,9 @@ from benchmarks.paired import paired
 from benchmarks.trials import Trial, run_all
 from qmaps.lab.workloads import Workload
 from qmaps.optim import Adafactor8bit
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
 from reproduction.judges import JUDGES
+from reproduction.report_file import write_report
 
 JUDGE = "docstring-lm"
 FACTORED, APOLLO = "factored", "APOLLO"
@@ -154,29 +155,33 @@ def page(frame: pd.DataFrame, command: str) -> str:
 
 def _minus(contest: pd.DataFrame, name: str) -> str:
     """An item: how far one ends behind the factored optimizer."""
-    found = difference(contest, name)
+    minus = difference(contest, name)
     return (
-        f"- {name} minus factored, seed by seed ({found['seeds']:.0f} seeds): "
-        f"{found['difference']:+.4f}, 95 % from {found['low']:+.4f} to {found['high']:+.4f}."
+        f"- {name} minus factored, seed by seed ({minus['seeds']:.0f} seeds): "
+        f"{minus['difference']:+.4f}, 95 % from {minus['low']:+.4f} to {minus['high']:+.4f}."
     )
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.apollo", description=__doc__)
     trial_options(parser)
-    options = parser.parse_args(given)
-    out, kept, workers = output_folder(options.out), options.runs / "trials", options.workers or 0
+    options = parser.parse_args(argv)
+    out, trials_folder, workers = (
+        output_folder(options.out),
+        options.runs / "trials",
+        options.workers or 0,
+    )
     parts = []
     for name in OPTIONS:
-        swept = run_all(trials(name, RATES, SWEPT), kept, workers=workers)
-        contest = run_all(trials(name, [best(swept, "lr")], SEEDS), kept, workers=workers)
+        swept = run_all(trials(name, RATES, SWEPT), trials_folder, workers=workers)
+        contest = run_all(trials(name, [best(swept, "lr")], SEEDS), trials_folder, workers=workers)
         parts += [swept.assign(part="sweep"), contest.assign(part="contest")]
     frame = pd.concat(parts, ignore_index=True)
     with replacing(out / "apollo.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    write_text(out / "apollo.md", page(frame, command_line("benchmarks.apollo", given)))
+    write_report(out / "apollo.md", page(frame, command_line("benchmarks.apollo", argv)))
     return 0
 
 

@@ -31,7 +31,8 @@ from qmaps.maps.base import Map
 from qmaps.maps.tree import DynamicTree
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.tensor import PerTensor
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
+from reproduction.report_file import write_report
 
 TYPES = ("dynamic tree", "linear", "mantissa", "static tree", "static tree, 4 levels")
 SAMPLES = 4_000_000
@@ -116,25 +117,25 @@ def errors(name: str, x: Tensor) -> tuple[float, float]:
     """Mean absolute and mean relative error of `x`, 1-D float32, in a data type."""
     q = quantizer(name, float(x.abs().max()))
     if isinstance(q.normalizer, PerTensor):
-        found = q.error(x)
-        return found["mean_abs_error"], found["mean_rel_error"]
+        metrics = q.error(x)
+        return metrics["mean_abs_error"], metrics["mean_rel_error"]
     absolute = relative = 0.0
     for part in x.split(CHUNK):  # chunk by chunk alike, as nothing is normalized
-        found = q.error(part)
-        absolute += found["mean_abs_error"] * part.numel()
+        metrics = q.error(part)
+        absolute += metrics["mean_abs_error"] * part.numel()
         present = int((part != 0).sum())
-        relative += found["mean_rel_error"] * present if present else 0.0
+        relative += metrics["mean_rel_error"] * present if present else 0.0
     return absolute / x.numel(), relative / max(1, int((x != 0).sum()))
 
 
 def samples(count: int) -> dict[str, Tensor]:
     """Uniform and normal numbers."""
     generator = torch.Generator().manual_seed(0)
-    found = {"uniform [0, 1]": torch.rand(count, generator=generator)}
+    tensors = {"uniform [0, 1]": torch.rand(count, generator=generator)}
     for deviation in (0.026, 2.6, 0.00096):
         name = f"normal, deviation {deviation:g}"
-        found[name] = torch.randn(count, generator=generator) * deviation
-    return found
+        tensors[name] = torch.randn(count, generator=generator) * deviation
+    return tensors
 
 
 def net() -> nn.Sequential:
@@ -166,14 +167,14 @@ def layers(steps: int) -> dict[str, Tensor]:
         for handle in handles:
             handle.remove()
     last = len(linear) - 1
-    found = {}
+    tensors = {}
     for number, output in enumerate(outputs):
         used = output if number == last else output.relu()
-        found[f"activations of layer {number + 1}"] = used.detach().reshape(-1)
+        tensors[f"activations of layer {number + 1}"] = used.detach().reshape(-1)
     for number, module in enumerate(linear):
         assert module.weight.grad is not None
-        found[f"gradients of layer {number + 1}"] = module.weight.grad.reshape(-1)
-    return found
+        tensors[f"gradients of layer {number + 1}"] = module.weight.grad.reshape(-1)
+    return tensors
 
 
 def table(count: int, steps: int) -> pd.DataFrame:
@@ -242,22 +243,22 @@ def markdown(frame: pd.DataFrame, command: str, count: int, steps: int) -> str:
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.approximation", description=__doc__)
     parser.add_argument("--samples", type=int, default=SAMPLES, help=f"numbers ({SAMPLES:,})")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of training ({STEPS})")
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     if options.samples < 1 or options.steps < 1:
         parser.error("--samples and --steps must be at least 1")
     output_folder(options.out)
     frame = table(options.samples, options.steps)
-    command = command_line("benchmarks.approximation", given)
+    command = command_line("benchmarks.approximation", argv)
     with replacing(options.out / "approximation.csv") as temporary:
         frame.to_csv(temporary, index=False, float_format="%.6g")
     page = markdown(frame, command, options.samples, options.steps)
-    write_text(options.out / "approximation.md", page)
+    write_report(options.out / "approximation.md", page)
     return 0
 
 

@@ -46,7 +46,7 @@ def bandwidth(
     seconds, failed = interleaved(works, rounds, clock=clock)
     for error in failed.values():
         raise error
-    return {name: sum(MOVED[name]) * elements / min(each) for name, each in seconds.items()}
+    return {name: sum(MOVED[name]) * elements / min(times) for name, times in seconds.items()}
 
 
 def one_way(kernels: Mapping[str, float]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What a case is: contenders that do the same work, and what they are measured against."""
+"""Cases: contenders that do the same work, and their floors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """How a case is run.
+    """Options of a run.
 
     Attributes:
         scale: size of the work; 1 is full.
@@ -59,7 +59,7 @@ class Measured(Protocol):
 
     @property
     def name(self) -> str:
-        """What is done."""
+        """Name of the work."""
         ...
 
     def measure(self, options: Options) -> list[dict[str, Any]]:
@@ -96,14 +96,14 @@ class Case:
         for name, error in failed.items():
             skip(skipped, name, error)
         values = {
-            name: [1e9 * second / setup.elements for second in each]
-            for name, each in seconds.items()
+            name: [1e9 * second / setup.elements for second in times]
+            for name, times in seconds.items()
         }
         checks = setup.check() if setup.check and OURS in values else {}
-        found = row(self.name, "ns per element", values, self.floors, skipped, self.note)
+        record = row(self.name, "ns per element", values, self.floors, skipped, self.note)
         nbytes = {name: size for name, size in setup.nbytes.items() if name in values}
         return [
-            found
+            record
             | {
                 "elements": setup.elements,
                 "bytes_per_element": nbytes,
@@ -146,12 +146,14 @@ def row(
     return limits | {
         "name": name,
         "unit": unit,
-        "values": {contender: quartiles(each) for contender, each in values.items()},
+        "values": {contender: quartiles(samples) for contender, samples in values.items()},
         "samples": dict(values),
         "ratios": ratios,
         "floors": dict(floors),
         "reached": {
-            peer: found["ratio"] >= floors[peer] for peer, found in ratios.items() if peer in floors
+            peer: peer_ratio["ratio"] >= floors[peer]
+            for peer, peer_ratio in ratios.items()
+            if peer in floors
         },
         "skipped": dict(skipped),
         "note": note,
@@ -187,9 +189,9 @@ def prepared(
 
 
 def forms(works: Mapping[str, Work], names: Iterable[str]) -> dict[str, str]:
-    """What those of these works that say so became."""
-    found = {name: str(getattr(works[name], "form", "")) for name in names}
-    return {name: form for name, form in found.items() if form}
+    """Forms of the works that name one."""
+    names_of_forms = {name: str(getattr(works[name], "form", "")) for name in names}
+    return {name: form for name, form in names_of_forms.items() if form}
 
 
 def skip(skipped: dict[str, str], name: str, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""What an optimizer's checkpoint weighs, and how long saving and loading take.
+"""Size of an optimizer's checkpoint, and times to save and load it.
 
 ``python -m benchmarks.checkpoints`` gives each optimizer its turn in each round and writes
 reports/checkpoints.{json,md}. Times are ratios of medians over rounds to those of torch's AdamW.
@@ -21,7 +21,8 @@ from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import interleaved, ratio
 from qmaps.optim import AdamW4bit, AdamW8bit
 from qmaps.storage import checkpoint
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json
+from reproduction.report_file import write_report
 
 TORCH = "torch.optim.AdamW"
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -80,17 +81,17 @@ def measure(width: int, rounds: int, folder: Path) -> dict[str, dict[str, float]
     }
 
 
-def page(found: dict[str, dict[str, float]], width: int, rounds: int) -> str:
-    whole = found[TORCH]["bytes"]
+def page(measured: dict[str, dict[str, float]], width: int, rounds: int) -> str:
+    whole = measured[TORCH]["bytes"]
     rows = [
         (
             name,
-            f"{each['bytes']:.2f}",
-            f"{each['bytes'] / whole:.2f}",
-            f"{each['saving']:.2f}",
-            f"{each['loading']:.2f}",
+            f"{values['bytes']:.2f}",
+            f"{values['bytes'] / whole:.2f}",
+            f"{values['saving']:.2f}",
+            f"{values['loading']:.2f}",
         )
-        for name, each in found.items()
+        for name, values in measured.items()
     ]
     lines = [
         "# Checkpoints of optimizers",
@@ -115,11 +116,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     out = output_folder(options.out)
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(options.width, options.rounds, Path(folder))
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    about = machine.about(given, "benchmarks.checkpoints")
-    write_json(out / "checkpoints.json", {"about": about, "found": found})
-    write_text(out / "checkpoints.md", page(found, options.width, options.rounds))
+        measured = measure(options.width, options.rounds, Path(folder))
+    argv = sys.argv[1:] if arguments is None else list(arguments)
+    about = machine.about(argv, "benchmarks.checkpoints")
+    write_json(out / "checkpoints.json", {"about": about, "found": measured})
+    write_report(out / "checkpoints.md", page(measured, options.width, options.rounds))
     print((out / "checkpoints.md").read_text())
     return 0
 

@@ -1,4 +1,4 @@
-"""What the commands of benchmarks share: options, and the choice of cases."""
+"""Options and the choice of cases, for the commands of benchmarks."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from typing import ParamSpec, Protocol, TypeVar
 from qmaps.errors import QmapsError, nearest
 
 
-def command_line(module: str, given: Sequence[str] | None) -> str:
+def command_line(module: str, argv: Sequence[str] | None) -> str:
     """The command that runs `module`, for what it writes.
 
     Args:
         module: the one that is run.
-        given: its arguments; None for those of this process.
+        argv: its arguments; None for those of this process.
     """
-    return shlex.join(["python", "-m", module, *(sys.argv[1:] if given is None else given)])
+    return shlex.join(["python", "-m", module, *(sys.argv[1:] if argv is None else argv)])
 
 
 def one_line_errors(main: Callable[P, int]) -> Callable[P, int]:
     """Let a command end with one line on stderr and status 2 where qmaps raises an error."""
 
     @functools.wraps(main)
-    def run(*given: P.args, **options: P.kwargs) -> int:
+    def run(*arguments: P.args, **options: P.kwargs) -> int:
         try:
-            return main(*given, **options)
+            return main(*arguments, **options)
         except QmapsError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
@@ -40,17 +40,17 @@ def one_line_errors(main: Callable[P, int]) -> Callable[P, int]:
 
 
 def among(
-    parser: argparse.ArgumentParser, what: str, given: Sequence[str], known: Sequence[str]
+    parser: argparse.ArgumentParser, what: str, names: Sequence[str], known: Sequence[str]
 ) -> None:
     """Leave with a message if one of the names that were given is unknown.
 
     Args:
         parser: the command's.
         what: what is named, for the message.
-        given: the names.
+        names: the names.
         known: all that there are.
     """
-    for name in given:
+    for name in names:
         if name not in known:
             parser.error(f"unknown {what} {name!r}; allowed are {', '.join(known)}")
 
@@ -60,7 +60,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """What is done."""
+        """Name of the work."""
         ...
 
 
@@ -123,19 +123,19 @@ def selected(
 ) -> list[N]:
     """The cases that any of the patterns fits, or all; leaves with a message if there are none."""
     wanted = [f"*{pattern.lower()}*" for pattern in patterns] or ["*"]
-    found = [
+    matching = [
         case
         for case in cases
         if any(fnmatch.fnmatchcase(case.name.lower(), each) for each in wanted)
     ]
-    if not found:
+    if not matching:
         closest = nearest(patterns[0], [case.name for case in cases])
         parser.error(f"--case={patterns[0]!r} fits no case{closest}; --list names them all")
-    return found
+    return matching
 
 
 def folder(options: argparse.Namespace, out: str) -> Path:
-    """Where results go: a run of some cases, or of smaller ones, is no report."""
+    """Folder of the results: a run of some cases, or of smaller ones, is no report."""
     if options.out is not None:
         return Path(options.out)
     whole = not options.case and options.scale == 1.0

@@ -35,7 +35,8 @@ from benchmarks.markdown import spread
 from benchmarks.timing import interleaved, quartiles, ratio
 from qmaps.distributed import comm
 from qmaps.errors import BadValueError
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json
+from reproduction.report_file import write_report
 
 PLAIN, HALF = "plain DDP", "DDP's float16 hook"
 BITS = {PLAIN: 32, HALF: 16}
@@ -102,9 +103,9 @@ def worker(options: argparse.Namespace) -> None:
         world_size=world,
         timeout=datetime.timedelta(seconds=TIMEOUT_S),
     )
-    found = measure(rank, world, options.rounds, options.width, options.layers)
+    measured = measure(rank, world, options.rounds, options.width, options.layers)
     if rank == 0:
-        write_json(folder / "0.json", found)
+        write_json(folder / "0.json", measured)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -136,8 +137,8 @@ def launch(options: argparse.Namespace) -> dict[str, Any]:
             if process.returncode:
                 last = (words.strip().splitlines() or ["nothing"])[-1]
                 raise BadValueError(f"a rank failed; it said: {last}")
-        found: dict[str, Any] = json.loads((Path(folder) / "0.json").read_text(encoding="utf-8"))
-        return found
+        result: dict[str, Any] = json.loads((Path(folder) / "0.json").read_text(encoding="utf-8"))
+        return result
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -145,12 +146,12 @@ def markdown(result: dict[str, Any]) -> str:
     seconds, traffic = result["seconds"], result["traffic"]
     cells = []
     for name in (*BITS, *CONTENDERS):
-        taken = seconds[name]
-        slower = ratio(taken, seconds[PLAIN])
+        times = seconds[name]
+        slower = ratio(times, seconds[PLAIN])
         cells.append(
             [
                 name,
-                spread(quartiles(taken), "median"),
+                spread(quartiles(times), "median"),
                 spread(slower, "ratio"),
                 f"{traffic[name]['sent'] / 1e6:.2f}",
                 f"{traffic[name]['ratio']:.2f}",
@@ -183,9 +184,9 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    words = sys.argv[1:] if given is None else list(given)
+    words = sys.argv[1:] if argv is None else list(argv)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.communication", description=__doc__)
     parser.add_argument("--world", type=count, default=2, help="ranks (2)")
     parser.add_argument("--rounds", type=count, default=15, help="counted rounds (15)")
@@ -213,7 +214,7 @@ def main(given: Sequence[str] | None = None) -> int:
     result |= {"world": options.world, "load": load, "cores": os.cpu_count(), "link": options.link}
     name = "communication" + (f"-{options.link}" if options.link else "")
     write_json(options.out / f"{name}.json", result)
-    write_text(options.out / f"{name}.md", markdown(result))
+    write_report(options.out / f"{name}.md", markdown(result))
     return 0
 
 

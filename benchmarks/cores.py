@@ -1,4 +1,4 @@
-"""How a step of an optimizer scales with cores: measured here, and modelled for more of them.
+"""Scaling of an optimizer step with cores: measured here, and modelled for more of them.
 
 ``python -m benchmarks.cores`` measures, for AdamW, SGD with momentum, LAMB and LARS, the arithmetic
 of one core with everything in its cache, and steps on large matrices with 1, 2, 4, ... threads;
@@ -32,7 +32,8 @@ from benchmarks.data import matrices, new_gradients, parameters
 from benchmarks.markdown import markdown
 from benchmarks.timing import Work, interleaved
 from qmaps import optim
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
+from reproduction.report_file import write_report
 
 Make = Callable[[list[Tensor]], torch.optim.Optimizer]
 Bytes = Callable[[Sequence[str | None]], float]
@@ -143,7 +144,7 @@ REACHED = 0.8
 
 
 def nanoseconds(arithmetic: float, nbytes: float, cores: int, bytes_per_second: float) -> float:
-    """What a step takes per parameter by the model.
+    """Time of a step per parameter by the model.
 
     Args:
         arithmetic: nanoseconds per parameter on one core with all in its cache.
@@ -213,16 +214,16 @@ def from_memory(
     for error in failed.values():
         raise error
     elements = sum(p.numel() for p in params)
-    return {name: 1e9 * min(each) / elements for name, each in seconds.items()}
+    return {name: 1e9 * min(times) / elements for name, times in seconds.items()}
 
 
 def rates(rounds: int, scale: float, most: int) -> dict[int, float]:
     """Bytes per second to and from memory, by the number of threads."""
-    found = {}
+    bandwidths = {}
     for number in thread_counts(most):
         with threads(number):
-            found[number] = max(bandwidth(rounds, scale).values())
-    return found
+            bandwidths[number] = max(bandwidth(rounds, scale).values())
+    return bandwidths
 
 
 def measured(rounds: int, scale: float, most: int) -> pd.DataFrame:
@@ -238,7 +239,7 @@ def measured(rounds: int, scale: float, most: int) -> pd.DataFrame:
     for optimizer, steps in STEPS.items():
         arithmetic = in_cache(steps, rounds)
         for number, rate in bytes_per_second.items():
-            found = from_memory(steps, rounds, scale, number)
+            from_ram = from_memory(steps, rounds, scale, number)
             for name, step in steps.items():
                 records.append(
                     {
@@ -248,7 +249,7 @@ def measured(rounds: int, scale: float, most: int) -> pd.DataFrame:
                         "arithmetic": arithmetic[name],
                         "bytes": step.nbytes,
                         "bytes_per_second": rate,
-                        "measured": found[name],
+                        "measured": from_ram[name],
                         "model": nanoseconds(arithmetic[name], step.nbytes, number, rate),
                     }
                 )
@@ -295,7 +296,7 @@ def processors(frame: pd.DataFrame, others: Sequence[Processor]) -> list[str]:
         head = ["processor", "cores", "peak GB/s", f"{base}: bound from"]
         for name in narrow:
             head += [f"{name}: bound from", f"{name}: speed"]
-        rows = [modelled(part, each) for each in others]
+        rows = [modelled(part, processor) for processor in others]
         lines += [f"### {optimizer}", "", *markdown(head, rows), ""]
     return lines
 
@@ -369,7 +370,7 @@ def page(frame: pd.DataFrame, others: Sequence[Processor], about: Sequence[str])
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cores", description=__doc__)
     parser.add_argument("--rounds", type=count, default=15)
@@ -378,7 +379,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--processor", nargs=2, type=positive, action="append", default=[],
                         metavar=("CORES", "GB/S"), help="model this one too")  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("reports/bench"))
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     out = output_folder(options.out)
     most = options.threads or min(torch.get_num_threads(), os.cpu_count() or 1)
     frame = measured(options.rounds, options.scale, most)
@@ -386,11 +387,11 @@ def main(given: Sequence[str] | None = None) -> int:
         Processor(f"{cores:g} cores, {rate:g} GB/s", int(cores), rate)
         for cores, rate in options.processor
     ]
-    about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.cores")
+    about = machine.about(sys.argv[1:] if argv is None else argv, "benchmarks.cores")
     frame.insert(0, "machine", machine.named(about["machine"]))
     with replacing(out / "cores.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    write_text(out / "cores.md", page(frame, [*asked, *PROCESSORS], machine.described(about)))
+    write_report(out / "cores.md", page(frame, [*asked, *PROCESSORS], machine.described(about)))
     return 0
 
 

@@ -56,7 +56,7 @@ def parameters(
 
 
 def new_gradients(params: list[Tensor], scales: Iterable[float] = (1e-3,)) -> Callable[[int], None]:
-    """What gives every parameter another gradient, round after round.
+    """Return a function that gives every parameter another gradient, round after round.
 
     With the same gradient at every step the moments would settle, and their codes never change.
 

@@ -26,8 +26,9 @@ from qmaps.algebra.pair import Pair
 from qmaps.capture import StateRecorder
 from qmaps.lab.compare import Contender
 from qmaps.lab.workloads import train
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
 from reproduction.judges import JUDGES
+from reproduction.report_file import write_report
 
 PAGE = Path(__file__).parents[1] / "docs" / "formats.md"
 SEEDS = 8
@@ -66,7 +67,7 @@ def formats() -> dict[str, str]:
 
 
 def trials(judge: str) -> list[Trial]:
-    """What is trained on a judge."""
+    """Trials on a judge."""
     pairs = [FULL, *dict.fromkeys(formats().values())]
     return [Trial(judge, JUDGES[judge], pair, seed) for seed in range(SEEDS) for pair in pairs]
 
@@ -86,8 +87,8 @@ def one_step(judge: str) -> dict[str, float]:
 
         full = Contender(FULL, None)
         train(workload, full.optimizer, out=Path(folder) / "run", steps=half, hooks=[record])
-        found = sweep.summarize(sweep.run(states, dict.fromkeys(formats().values())))
-    return dict(zip(found["quantizer"], found["mean_abs_error"], strict=True))
+        errors = sweep.summarize(sweep.run(states, dict.fromkeys(formats().values())))
+    return dict(zip(errors["quantizer"], errors["mean_abs_error"], strict=True))
 
 
 def differences(frame: pd.DataFrame) -> pd.DataFrame:
@@ -112,7 +113,7 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-def page(found: pd.DataFrame, command: str) -> str:
+def page(compared: pd.DataFrame, command: str) -> str:
     """The report on rows of `differences` with the column `one_step`."""
     lines = [
         "# Published formats, trained",
@@ -129,7 +130,7 @@ def page(found: pd.DataFrame, command: str) -> str:
         "are mostly below 1, after one quantization of 32-bit AdamW's states at half of the steps.",
         "",
     ]
-    for judge, rows in found.groupby("judge", sort=False):
+    for judge, rows in compared.groupby("judge", sort=False):
         lines += [f"## {judge}", ""]
         lines += markdown(
             ("method", "pair", "one-step error", "minus 32 bits", "95 %", "lost"),
@@ -150,25 +151,25 @@ def page(found: pd.DataFrame, command: str) -> str:
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.formats", description=__doc__)
     parser.add_argument("judge", nargs="*", default=list(DEFAULT), metavar="JUDGE",
                         help=f"any of {', '.join(JUDGES)} (default: small LMs)")  # fmt: skip
     trial_options(parser)
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     among(parser, "judge", options.judge, list(JUDGES))
     out = output_folder(options.out)
     due = [trial for judge in options.judge for trial in trials(judge)]
     frame = run_all(due, options.runs / "trials", workers=options.workers or 0)
-    found = differences(frame)
+    compared = differences(frame)
     errors = {judge: one_step(judge) for judge in options.judge}
-    found["one_step"] = [
-        errors[row.judge][str(Pair.parse(row.quantizer))] for row in found.itertuples()
+    compared["one_step"] = [
+        errors[row.judge][str(Pair.parse(row.quantizer))] for row in compared.itertuples()
     ]
     with replacing(out / "formats.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    write_text(out / "formats.md", page(found, command_line("benchmarks.formats", given)))
+    write_report(out / "formats.md", page(compared, command_line("benchmarks.formats", argv)))
     return 0
 
 

@@ -26,7 +26,7 @@ def magnitudes(map_: Map) -> Tensor:
 
 
 def rounded(x: Tensor, among: Tensor) -> Tensor:
-    """What numbers become.
+    """Round numbers to their codes' values.
 
     Args:
         x: numbers from 0 to 1, of any shape.
@@ -45,9 +45,9 @@ def rounded(x: Tensor, among: Tensor) -> Tensor:
         below = torch.where(above, value, below)
         pivot = torch.where(above, pivot + step, pivot - step)
     value = among[pivot.clamp(max=last)]
-    found = torch.where(x - below < (value - x).abs(), below, value)
-    found = torch.where(x < ZERO, 0.0, found)
-    return torch.where(x > ONE, 1.0, found)
+    nearest = torch.where(x - below < (value - x).abs(), below, value)
+    nearest = torch.where(x < ZERO, 0.0, nearest)
+    return torch.where(x > ONE, 1.0, nearest)
 
 
 def errors(x: Tensor, map_: Map) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What asking for huge pages changes: new tensors, first steps and later steps.
+"""Effect of asking for huge pages: new tensors, first steps and later steps.
 
 ``python -m benchmarks.huge_pages`` does each work with `qmaps.engines.huge_pages` asking the system
 and without, in turns on one thread, and prints how many times as long it takes with: the median
@@ -31,7 +31,7 @@ OPTIMIZERS: tuple[Callable[[list[Tensor]], torch.optim.Optimizer], ...] = (
 
 @contextmanager
 def asking(asks: bool) -> Iterator[None]:
-    """Whether new tensors ask for huge pages inside the block."""
+    """Let new tensors ask for huge pages, or not, inside the block."""
     before = huge_pages.LEAST
     huge_pages.LEAST = before if asks else sys.maxsize
     try:
@@ -53,23 +53,23 @@ def either(work: Work) -> dict[bool, Work]:
 def works(scale: float, params: list[Tensor]) -> dict[str, dict[bool, Work]]:
     """Each work without and with huge pages, by its name."""
     x = normal((max(1 << 14, int((1 << 24) * scale)),))
-    found: dict[str, dict[bool, Work]] = {}
+    works_by_name: dict[str, dict[bool, Work]] = {}
     for spec in ("B256/DE@8s", "B128/DE@4s"):
         q = quantizer(spec)
         t = q.quantize(x)
-        found[f"{spec}, dequantize into a new tensor"] = either(t.dequantize)
-        found[f"{spec}, quantize into a new tensor"] = either(lambda q=q: q.quantize(x))
+        works_by_name[f"{spec}, dequantize into a new tensor"] = either(t.dequantize)
+        works_by_name[f"{spec}, quantize into a new tensor"] = either(lambda q=q: q.quantize(x))
     for make in OPTIMIZERS:
         name = getattr(make, "__name__", "")
-        found[f"{name}, first step"] = either(lambda make=make: make(params).step())
+        works_by_name[f"{name}, first step"] = either(lambda make=make: make(params).step())
         later = {}
         for asks in (False, True):
             optimizer = make(params)
             with asking(asks):
                 optimizer.step()
             later[asks] = optimizer.step
-        found[f"{name}, later step"] = later
-    return found
+        works_by_name[f"{name}, later step"] = later
+    return works_by_name
 
 
 def measure(scale: float, rounds: int) -> dict[str, dict[bool, list[float]]]:
@@ -77,21 +77,21 @@ def measure(scale: float, rounds: int) -> dict[str, dict[bool, list[float]]]:
     params = parameters(matrices(scale))
     refresh = new_gradients(params)
     refresh(0)
-    found = {}
+    ratios = {}
     for name, both in works(scale, params).items():
         seconds, failed = interleaved(
             {str(asks): work for asks, work in both.items()}, rounds, refresh=refresh
         )
         for error in failed.values():
             raise error
-        found[name] = {asks: seconds[str(asks)] for asks in both}
-    return found
+        ratios[name] = {asks: seconds[str(asks)] for asks in both}
+    return ratios
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    options = begun("benchmarks.huge_pages", __doc__, 21, given)
+    options = begun("benchmarks.huge_pages", __doc__, 21, argv)
     rows: list[str] = []
     for name, seconds in measure(options.scale, options.rounds).items():
         *head, _, ratio = table({("without",): seconds[False], (name,): seconds[True]}, HEAD)

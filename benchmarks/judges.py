@@ -24,13 +24,14 @@ from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.markdown import markdown
 from benchmarks.paired import detectable, paired
 from benchmarks.trials import FULL, Trial, restore, run_all, with_others
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
 from reproduction.judges import JUDGES
+from reproduction.report_file import write_report
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is trained on a judge.
+    """Number of rates and seeds of a judge.
 
     Attributes:
         factors: rates of the sweep, in units of the judge's own.
@@ -78,7 +79,7 @@ def seeds(name: str, quantizer: str) -> int:
 
 
 def trials(name: str) -> list[Trial]:
-    """What is trained on a judge."""
+    """Trials on a judge."""
     much = effort(name)
     own = [
         Trial(name, JUDGES[name], quantizer, seed)
@@ -121,8 +122,8 @@ def rates(frame: pd.DataFrame) -> pd.DataFrame:
         of the sweep, and `best`, whether no other rate of the judge has a lower mean.
     """
     most = frame["judge"].map(lambda name: effort(name).rate_seeds)
-    own = frame[(frame["quantizer"] == FULL) & (frame["seed"] < most)]
-    losses = own.groupby(["judge", "lr"], sort=False)["loss"]
+    full = frame[(frame["quantizer"] == FULL) & (frame["seed"] < most)]
+    losses = full.groupby(["judge", "lr"], sort=False)["loss"]
     table = pd.DataFrame(
         {"seeds": losses.count(), "mean": losses.mean(), "std": losses.std()}
     ).reset_index()
@@ -147,15 +148,15 @@ def minus_full(frame: pd.DataFrame, judged: pd.DataFrame, by: Sequence[str]) -> 
         `judge`, the columns `by`, `seeds`, `difference` (mean; infinite where a run diverged),
         `low` and `high` (95 % confidence interval).
     """
-    own = at_own_rate(judged)
-    exact = own[own["quantizer"] == FULL].set_index(["judge", "seed"])["loss"]
+    at_best = at_own_rate(judged)
+    exact = at_best[at_best["quantizer"] == FULL].set_index(["judge", "seed"])["loss"]
     records = []
     for judge, rows in frame.groupby("judge", sort=False):
         full = exact[judge]
         for key, group in rows.groupby(list(by)):
             losses = group.set_index("seed")["loss"].fillna(float("inf"))
-            found = paired(losses, full[full.index.isin(losses.index)])
-            records.append({"judge": judge, **dict(zip(by, key, strict=True)), **found})
+            compared = paired(losses, full[full.index.isin(losses.index)])
+            records.append({"judge": judge, **dict(zip(by, key, strict=True)), **compared})
     return pd.DataFrame(records)
 
 
@@ -178,16 +179,16 @@ def power(frame: pd.DataFrame) -> pd.DataFrame:
         gap = (losses[PAPER] - losses[FULL]).mean()
         for quantizer in losses.dropna(axis=1, how="all").columns:
             std = float((losses[quantizer] - losses[FULL]).std())
-            found = paired(losses[quantizer], losses[FULL])
+            compared = paired(losses[quantizer], losses[FULL])
             records.append(
                 {
                     "judge": judge,
                     "quantizer": quantizer,
                     "loss": losses[quantizer].mean(),
-                    **found,
+                    **compared,
                     "std": std,
                     "gap_ratio": gap / std if std else float("nan"),
-                    "detectable": detectable(std, int(found["seeds"])),
+                    "detectable": detectable(std, int(compared["seeds"])),
                 }
             )
     return pd.DataFrame(records)
@@ -280,8 +281,8 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
         top.minorticks_off()
         top.set_title(f"{name}, {JUDGES[name].steps} steps")
         top.set_xlabel("learning rate")
-        own = frame[(frame["judge"] == name) & (frame["lr"] == JUDGES[name].lr)]
-        table = own.pivot_table("loss", "seed", "quantizer", sort=False)
+        rows = frame[(frame["judge"] == name) & (frame["lr"] == JUDGES[name].lr)]
+        table = rows.pivot_table("loss", "seed", "quantizer", sort=False)
         others = [q for q in (*KNOWN, *FEWER) if q != FULL and q in table]
         for place, quantizer in enumerate(others):
             difference = table[quantizer] - table[FULL]
@@ -296,7 +297,7 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.judges", description=__doc__)
     parser.add_argument("judge", nargs="*", default=list(JUDGES), metavar="JUDGE",
@@ -304,7 +305,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=count, help="processes (default: one per core)")
     parser.add_argument("--runs", type=Path, default=Path("runs/trials"), help="finished trials")
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     among(parser, "judge", options.judge, list(JUDGES))
     out = output_folder(options.out)
     plan = [trial for name in options.judge for trial in trials(name)]
@@ -315,7 +316,7 @@ def main(given: Sequence[str] | None = None) -> int:
         frame.to_csv(temporary, index=False)
     with replacing(out / "judges.png") as temporary:
         draw(frame, temporary)
-    write_text(out / "judges.md", page(frame, command_line("benchmarks.judges", given)))
+    write_report(out / "judges.md", page(frame, command_line("benchmarks.judges", argv)))
     return 0
 
 

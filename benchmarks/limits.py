@@ -1,4 +1,4 @@
-"""What bounds work here: memory, the divider, and the shuffles that the engine chose to make."""
+"""Bounds of work here: memory, the divider, and the engine's shuffles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHUFFLED = 64
 
 @dataclass(frozen=True)
 class Needs:
-    """What work takes per element.
+    """Operations and bytes per element.
 
     Attributes:
         written: of the bytes that cross the memory bus, those that are written.
@@ -120,12 +120,12 @@ def arithmetic(
         found, failed = interleaved(turns, rounds, clock=clock)
     for error in failed.values():
         raise error
-    rates = {name: threads * count * NUMBERS / min(each) for name, each in found.items()}
+    rates = {name: threads * count * NUMBERS / min(times) for name, times in found.items()}
     return {"shuffles": None} | rates
 
 
 def shares(row: Mapping[str, Any], limits: Limits) -> dict[str, dict[str, Any]]:
-    """How close each contender of a case comes to what bounds it.
+    """Share of its bound that each contender of a case reaches.
 
     Args:
         row: a case's, with ``bytes_per_element`` and ``needs_per_element``: by contender, a number

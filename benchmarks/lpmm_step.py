@@ -1,4 +1,4 @@
-"""What a training step takes with the whole model in low precision, beside plain training.
+"""Time of a training step with the whole model in low precision, beside plain training.
 
 ``python -m benchmarks.lpmm_step`` trains the nets of `digits` and `stdlib-lm-tiny` by SGD with
 momentum and by Adam, in full precision and as codes, each in its turn in every round, and writes
@@ -29,7 +29,8 @@ from qmaps import lpmm, optim
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload
 from qmaps.lpmm.convert import PARAMS
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json
+from reproduction.report_file import write_report
 
 PLAIN = "full precision (torch.optim.SGD)"
 PLAIN_ADAM = "full precision (torch.optim.Adam)"
@@ -61,7 +62,7 @@ CONTENDERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 
 
 def baseline(label: str) -> str:
-    """What a contender is divided by."""
+    """The contender that another one is divided by."""
     return PLAIN_ADAM if "Adam" in label else PLAIN
 
 
@@ -138,15 +139,20 @@ def measure_alone(scale: float, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def page(
-    found: dict[str, dict[str, dict[str, float]]],
+    measured: dict[str, dict[str, dict[str, float]]],
     alone: dict[str, dict[str, float]],
     about: dict[str, Any],
 ) -> str:
     """The ratios in Markdown."""
     rows = [
-        (name, label, f"{each['ratio']:.2f}", f"{each['q1']:.2f} to {each['q3']:.2f}")
-        for name, ratios in found.items()
-        for label, each in ratios.items()
+        (
+            name,
+            label,
+            f"{ratio_row['ratio']:.2f}",
+            f"{ratio_row['q1']:.2f} to {ratio_row['q3']:.2f}",
+        )
+        for name, ratios in measured.items()
+        for label, ratio_row in ratios.items()
     ]
     lines = [
         "# Training steps in low precision",
@@ -169,11 +175,11 @@ def page(
             [
                 (
                     label,
-                    f"{each['ratio']:.2f}",
-                    f"{each['q1']:.2f} to {each['q3']:.2f}",
-                    f"{each['ns']:.1f}",
+                    f"{ratio_row['ratio']:.2f}",
+                    f"{ratio_row['q1']:.2f} to {ratio_row['q3']:.2f}",
+                    f"{ratio_row['ns']:.1f}",
                 )
-                for label, each in alone.items()
+                for label, ratio_row in alone.items()
             ],
         ),
     ]
@@ -181,7 +187,7 @@ def page(
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lpmm_step", description=__doc__)
     parser.add_argument(
@@ -195,15 +201,15 @@ def main(given: Sequence[str] | None = None) -> int:
         help="of the four matrices (default 1/16: 1024 x 1024)",
     )
     parser.add_argument("--out", type=Path, default=Path("reports/lpmm"), help="folder for results")
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     if unknown := [name for name in options.workload if name not in WORKLOADS]:
         parser.error(f"WORKLOAD={unknown[0]!r} is none of {', '.join(WORKLOADS)}")
     out = output_folder(options.out)
-    found = {name: measure(name, options.rounds) for name in options.workload or WORKLOADS}
-    about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.lpmm_step")
+    measured = {name: measure(name, options.rounds) for name in options.workload or WORKLOADS}
+    about = machine.about(sys.argv[1:] if argv is None else argv, "benchmarks.lpmm_step")
     alone = measure_alone(options.scale, options.rounds)
-    write_json(out / "step.json", {"about": about, "ratios": found, "alone": alone})
-    write_text(out / "step.md", page(found, alone, about))
+    write_json(out / "step.json", {"about": about, "ratios": measured, "alone": alone})
+    write_report(out / "step.md", page(measured, alone, about))
     print((out / "step.md").read_text())
     return 0
 

@@ -1,4 +1,4 @@
-"""What a measurement belongs to: this machine, these versions, this command."""
+"""Provenance of a measurement: machine, versions and command."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def about(arguments: Sequence[str], module: str = "benchmarks") -> dict[str, Any
         arguments: those of the command.
         module: which it is.
     """
-    engine = next(each for each in qmaps.backends() if each.name == qmaps.backend())
+    engine = next(backend for backend in qmaps.backends() if backend.name == qmaps.backend())
     return {
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         "command": command_line(module, arguments),
@@ -55,7 +55,7 @@ def described(about: Mapping[str, Any]) -> list[str]:
     """
     here = about["machine"]
     model = f"{here['model']}, " if here.get("model") else ""
-    versions = ", ".join(f"{name} {each}" for name, each in about["versions"].items() if each)
+    versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items() if number)
     return [
         f"`{about['command']}`",
         "",

@@ -45,10 +45,10 @@ def number(value: float) -> str:
 def verdicts(claims: Iterable[Claim]) -> list[str]:
     """A list of claims, each with its verdict, and with its detail where it is not reproduced."""
     return [
-        f"- {each.verdict}: {each.text}"
-        if each.verdict is Verdict.REPRODUCED
-        else f"- **{each.verdict}**: {each.text} {each.detail}".rstrip()
-        for each in claims
+        f"- {claim.verdict}: {claim.text}"
+        if claim.verdict is Verdict.REPRODUCED
+        else f"- **{claim.verdict}**: {claim.text} {claim.detail}".rstrip()
+        for claim in claims
     ]
 
 

@@ -53,20 +53,20 @@ class MemoryCase:
 
     def measure(self, options: Options) -> list[dict[str, Any]]:
         """Both rows; a contender that fails is skipped with its reason."""
-        found: dict[str, dict[str, float | None]] = {}
+        measured: dict[str, dict[str, float | None]] = {}
         skipped: dict[str, str] = {}
         for name in CONTENDERS:
             try:
-                found[name] = in_fresh_process(
+                measured[name] = in_fresh_process(
                     "benchmarks.memory", name, "--scale", str(options.scale)
                 )
             except RuntimeError as error:
                 if name == OURS:
                     raise
                 skipped[name] = str(error)
-        peaks = {name: each["peak"] for name, each in found.items()}
+        peaks = {name: each["peak"] for name, each in measured.items()}
         unknown = {name: "the system does not tell" for name, each in peaks.items() if each is None}
-        state = {name: [each["state"]] for name, each in found.items()}
+        state = {name: [each["state"]] for name, each in measured.items()}
         known = {name: [each] for name, each in peaks.items() if each is not None}
         rows = [
             row(f"{self.name}: state", STATE, _floats(state), {}, skipped, limit=STATE_LIMIT),
@@ -115,8 +115,8 @@ def measure(contender: str, scale: float) -> dict[str, float | None]:
 def state_bytes(states: Iterable[Mapping[str, Any]]) -> int:
     """Bytes of all tensors of these states; a tensor that several share is counted once."""
     storages: dict[int, int] = {}
-    for each in states:
-        for value in each.values():
+    for state in states:
+        for value in state.values():
             packed = isinstance(value, QuantizedTensor)
             for tensor in (value.packed, *value.scales) if packed else (value,):
                 if isinstance(tensor, Tensor):
@@ -153,7 +153,7 @@ def _status(field: str) -> int:
 
 
 def _floats(values: Mapping[str, list[Any]]) -> dict[str, list[float]]:
-    return {name: [float(value) for value in each] for name, each in values.items()}
+    return {name: [float(value) for value in row] for name, row in values.items()}
 
 
 def main() -> None:

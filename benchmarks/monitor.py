@@ -1,4 +1,4 @@
-"""What a monitor of quantized states costs a training step.
+"""Cost of a monitor of quantized states in a training step.
 
 ``python -m benchmarks.monitor`` takes steps of each workload with a monitor and without one, in
 turns, and writes reports/monitor.{json,md}. A step is forward, backward, update and emptying of
@@ -28,7 +28,8 @@ from qmaps.capture import Monitor
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload
 from qmaps.optim import AdamW, QuantizedOptimizer
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json
+from reproduction.report_file import write_report
 
 WORKLOADS = ("digits", "stdlib-lm-tiny", "stdlib-lm")
 PRESETS = ("8bit", "4bit")
@@ -108,20 +109,20 @@ def measure(name: str, preset: str, rounds: int, every: int, folder: str) -> dic
     }
 
 
-def page(found: dict[str, dict[str, float]], about: dict[str, Any], every: int) -> str:
+def page(measured: dict[str, dict[str, float]], about: dict[str, Any], every: int) -> str:
     """The times in Markdown."""
     rows = [
         (
             *name.split(", "),
-            f"{each['states']:.0f}",
-            f"{1e3 * each['step']:.1f}",
-            f"{each['ratio']:.3f} ({each['q1']:.3f} to {each['q3']:.3f})",
-            f"{1e6 * each['wait']:.1f}",
-            f"{1e6 * each['window']:.0f}",
-            f"{1e3 * each['measured']:.1f}",
-            f"{each['share']:.2%}",
+            f"{row['states']:.0f}",
+            f"{1e3 * row['step']:.1f}",
+            f"{row['ratio']:.3f} ({row['q1']:.3f} to {row['q3']:.3f})",
+            f"{1e6 * row['wait']:.1f}",
+            f"{1e6 * row['window']:.0f}",
+            f"{1e3 * row['measured']:.1f}",
+            f"{row['share']:.2%}",
         )
-        for name, each in found.items()
+        for name, row in measured.items()
     ]
     threads = "1 thread" if about["threads"] == 1 else f"{about['threads']} threads"
     lines = [
@@ -145,7 +146,7 @@ def page(found: dict[str, dict[str, float]], about: dict[str, Any], every: int) 
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.monitor", description=__doc__)
     parser.add_argument(
@@ -155,7 +156,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=count, default=1, help="of torch (default 1)")
     parser.add_argument("--every", type=count, default=EVERY, help=f"default {EVERY}")
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder for results")
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     if unknown := [name for name in options.workload if name not in WORKLOADS]:
         parser.error(f"WORKLOAD={unknown[0]!r} is none of {', '.join(WORKLOADS)}")
     out = output_folder(options.out)
@@ -167,9 +168,9 @@ def main(given: Sequence[str] | None = None) -> int:
                 torch.manual_seed(0)
                 measured = measure(name, preset, options.rounds, options.every, folder)
                 found[f"{name}, {preset}"] = measured
-    about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.monitor")
+    about = machine.about(sys.argv[1:] if argv is None else argv, "benchmarks.monitor")
     write_json(out / "monitor.json", {"about": about, "found": found})
-    write_text(out / "monitor.md", page(found, about, options.every))
+    write_report(out / "monitor.md", page(found, about, options.every))
     print((out / "monitor.md").read_text())
     return 0
 

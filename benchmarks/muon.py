@@ -25,8 +25,9 @@ from benchmarks.paired import paired
 from benchmarks.trials import FULL, Trial, restore, run_all, with_others
 from qmaps.lab.workloads import Workload
 from qmaps.optim import AdamW, Muon, muon_groups
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
 from reproduction.judges import JUDGES
+from reproduction.report_file import write_report
 
 WORKLOADS: Mapping[str, Workload] = {
     "lm-tiny": JUDGES["lm-tiny"],
@@ -265,21 +266,25 @@ def page(frame: pd.DataFrame, command: str) -> str:
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.muon", description=__doc__)
     parser.add_argument("workload", nargs="*", default=list(WORKLOADS), metavar="WORKLOAD",
                         help=f"any of {', '.join(WORKLOADS)} (default: all)")  # fmt: skip
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"(default {SEEDS})")
     trial_options(parser)
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     among(parser, "workload", options.workload, list(WORKLOADS))
-    out, kept, workers = output_folder(options.out), options.runs / "trials", options.workers or 0
-    restore(out / "muon.csv", kept)
+    out, trials_folder, workers = (
+        output_folder(options.out),
+        options.runs / "trials",
+        options.workers or 0,
+    )
+    restore(out / "muon.csv", trials_folder)
 
     def trained(trials: Sequence[Trial], part: str) -> pd.DataFrame:
         keys = [trial.key for trial in trials]
-        return run_all(trials, kept, workers=workers).assign(part=part, key=keys)
+        return run_all(trials, trials_folder, workers=workers).assign(part=part, key=keys)
 
     parts = []
     for name in options.workload:
@@ -293,7 +298,7 @@ def main(given: Sequence[str] | None = None) -> int:
     frame.loc[frame["quantizer"] == FULL, "optimizer"] = ADAMW
     with replacing(out / "muon.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    write_text(out / "muon.md", page(frame, command_line("benchmarks.muon", given)))
+    write_report(out / "muon.md", page(frame, command_line("benchmarks.muon", argv)))
     return 0
 
 

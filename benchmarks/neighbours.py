@@ -1,4 +1,4 @@
-"""How busy other programs kept the machine meanwhile."""
+"""Load by other programs during a measurement."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def _spent() -> tuple[float, float, float] | None:
     hertz = os.sysconf("SC_CLK_TCK")
     idle = sum(ticks[3:5])
     children = os.times()
-    own = time.process_time() + children.children_user + children.children_system
-    return (sum(ticks) - idle) / hertz, sum(ticks) / hertz, own
+    own_seconds = time.process_time() + children.children_user + children.children_system
+    return (sum(ticks) - idle) / hertz, sum(ticks) / hertz, own_seconds

@@ -10,7 +10,7 @@ LEVEL, POWER = 0.05, 0.8
 
 
 def paired(one: pd.Series, other: pd.Series) -> dict[str, float]:
-    """What `one` differs by from `other`, with the same index; NaN of either are left out.
+    """Difference of `one` from `other`, with the same index; NaN of either are left out.
 
     Returns:
         `seeds` (how many count), `difference` (mean), and `low` and `high`, the ends of its 95 %

@@ -32,7 +32,8 @@ from benchmarks.markdown import markdown as table_lines
 from qmaps.errors import OutputError
 from qmaps.lab.workloads.base import seeded
 from qmaps.lab.workloads.digits import VALIDATION, Digits, images
-from qmaps.storage.files import output_folder, replacing, write_json, write_text
+from qmaps.storage.files import output_folder, replacing, write_json
+from reproduction.report_file import write_report
 
 FULL = "32-bit"
 TYPES = {
@@ -73,7 +74,7 @@ class Send(nn.Module):
         self.q = q
 
     def forward(self, x: Tensor) -> Tensor:
-        """What others receive of `x`."""
+        """Round `x` as the other processes receive it."""
         return Sent.apply(x, self.q) if self.training else x
 
 
@@ -158,12 +159,12 @@ def run(
     key = f"{name}-{parallel}-{kind}-seed{seed}".replace(" ", "-")
     file = output_folder(out, "runs") / f"{key}.json"
     if file.exists():
-        found: list[dict[str, float]] = json.loads(file.read_text(encoding="utf-8"))
-        if found[-1]["step"] != steps:
+        points: list[dict[str, float]] = json.loads(file.read_text(encoding="utf-8"))
+        if points[-1]["step"] != steps:
             raise OutputError(
-                f"{str(file)!r} holds a run with steps={found[-1]['step']}; {steps} was asked for"
+                f"{str(file)!r} holds a run with steps={points[-1]['step']}; {steps} was asked for"
             )
-        return found
+        return points
     curve = train(net, parallel, kind, seed, steps)
     write_json(file, curve)
     return curve
@@ -184,8 +185,8 @@ def summary(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     for (net, parallel), part in frame.groupby(["net", "parallel"], sort=False):
         wide = part.pivot(index="seed", columns="type", values="error")
         groups = [wide[kind] for kind in part["type"].unique()]
-        found = stats.f_oneway(*groups)
-        tests.append({"net": net, "parallel": parallel, "F": found.statistic, "p": found.pvalue})
+        f_test = stats.f_oneway(*groups)
+        tests.append({"net": net, "parallel": parallel, "F": f_test.statistic, "p": f_test.pvalue})
         for kind in part["type"].unique():
             apart = wide[kind] - wide[FULL]
             p = stats.ttest_rel(wide[kind], wide[FULL]).pvalue if apart.std() > 0 else float("nan")
@@ -207,8 +208,8 @@ def summary(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 def curves(points: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Over seeds: `net`, `parallel`, `type`, `step`, means `train` and `test`, `*_std`."""
     keys = ["net", "parallel", "type", "step"]
-    found = pd.DataFrame(points).groupby(keys, sort=False)[["train", "test"]]
-    means = found.mean().join(found.std().add_suffix("_std"))
+    grouped = pd.DataFrame(points).groupby(keys, sort=False)[["train", "test"]]
+    means = grouped.mean().join(grouped.std().add_suffix("_std"))
     return means.reset_index().sort_values(["net", "parallel"], kind="stable")
 
 
@@ -233,7 +234,7 @@ def markdown(frame: pd.DataFrame, command: str) -> str:
         + ("a difference" if test["p"] < LEVEL else "no significant difference")
         for test in tests.to_dict("records")
     ]
-    steps = ", ".join(f"{name}: {each} steps" for name, each in _steps(frame).items())
+    steps = ", ".join(f"{name}: {count} steps" for name, count in _steps(frame).items())
     lines = [
         "# Training with 8-bit messages in four data types",
         "",
@@ -261,7 +262,7 @@ def _steps(frame: pd.DataFrame) -> dict[str, int]:
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.parallel_training", description=__doc__
@@ -271,7 +272,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=count, help="of each run (default: the net's)")
     parser.add_argument("--runs", type=Path, default=Path("runs/parallel-training"))
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     if options.seeds < 2:
         parser.error(f"--seeds={options.seeds} must be at least 2, for the tests")
     output_folder(options.out)
@@ -291,12 +292,12 @@ def main(given: Sequence[str] | None = None) -> int:
         about_run = f"{name} {parallel} {kind} {seed}"
         print(f"{number}/{len(plan)} {about_run}: {last['test']:.4f}", flush=True)
     frame = pd.DataFrame(rows).sort_values(["net", "parallel"], kind="stable")
-    command = command_line("benchmarks.parallel_training", given)
+    command = command_line("benchmarks.parallel_training", argv)
     with replacing(options.out / "parallel-training.csv") as temporary:
         frame.to_csv(temporary, index=False)
     with replacing(options.out / "parallel-training-curves.csv") as temporary:
         curves(points).to_csv(temporary, index=False, float_format="%.5f")
-    write_text(options.out / "parallel-training.md", markdown(frame, command))
+    write_report(options.out / "parallel-training.md", markdown(frame, command))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""How far estimated quantiles are from those of a full sort.
+"""Distance of estimated quantiles from those of a full sort.
 
 ``python -m benchmarks.quantile_accuracy`` writes reports/quantile-accuracy.md. All engines give the
 same bits, so the numbers do not depend on the device.
@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks.data import generator
 from qmaps import quantiles
 from qmaps.errors import QmapsError
-from qmaps.storage.files import write_text
+from reproduction.report_file import write_report
 
 NUM = 256
 METHODS = (quantiles.exact, quantiles.approximate, quantiles.sram)
@@ -66,11 +66,11 @@ DISTRIBUTIONS: dict[str, Callable[[int], Tensor]] = {
 }
 
 
-def errors(found: Tensor, ascending: Tensor) -> dict[str, float]:
+def errors(estimated: Tensor, ascending: Tensor) -> dict[str, float]:
     """Of quantiles at the default levels.
 
     Args:
-        found: float32 of shape (NUM,).
+        estimated: float32 of shape (NUM,).
         ascending: all elements in order.
 
     Returns:
@@ -84,10 +84,10 @@ def errors(found: Tensor, ascending: Tensor) -> dict[str, float]:
     above = (below + 1).clamp(max=n - 1)
     low, high = ascending[below].double(), ascending[above].double()
     expected = (low + (high - low) * (position - below)).float()
-    first = torch.searchsorted(ascending, found) - 1
-    last = torch.searchsorted(ascending, found, right=True)
+    first = torch.searchsorted(ascending, estimated) - 1
+    last = torch.searchsorted(ascending, estimated, right=True)
     ranks = torch.maximum(first - position, position - last).clamp(min=0) / n
-    apart = (found.double() - expected.double()).abs()
+    apart = (estimated.double() - expected.double()).abs()
     size = expected.double().abs()
     relative = torch.where(apart == 0, apart, apart / size)
     return {
@@ -106,20 +106,20 @@ def table(elements: int, device: str) -> list[str]:
         ascending = x.sort().values
         on_device = x.to(device)
         for method in METHODS:
-            found = errors(method(on_device, NUM).cpu(), ascending)
+            measured = errors(method(on_device, NUM).cpu(), ascending)
             if not lines:
                 lines = [
-                    f"| data | method | {' | '.join(found)} |",
-                    f"|---|---|{'---:|' * len(found)}",
+                    f"| data | method | {' | '.join(measured)} |",
+                    f"|---|---|{'---:|' * len(measured)}",
                 ]
-            numbers = " | ".join(f"{value:.1e}" if value else "0" for value in found.values())
+            numbers = " | ".join(f"{value:.1e}" if value else "0" for value in measured.values())
             lines.append(f"| {name} | `{method.__name__}` | {numbers} |")
     return lines
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
-    given = sys.argv[1:] if given is None else given
+    argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.quantile_accuracy",
         description=__doc__,
@@ -132,10 +132,10 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--elements", type=int, default=1 << 22, help="of each tensor")
     parser.add_argument("--out", type=Path, default=Path("reports/quantile-accuracy.md"))
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     if options.elements < NUM:
         parser.error(f"--elements={options.elements} must be at least {NUM}")
-    command = shlex.join(["python", "-m", "benchmarks.quantile_accuracy", *given])
+    command = shlex.join(["python", "-m", "benchmarks.quantile_accuracy", *argv])
     lines = [
         f"# {NUM} quantiles beside those of a full sort",
         "",
@@ -153,7 +153,7 @@ def main(given: Sequence[str] | None = None) -> int:
         *table(options.elements, options.device),
     ]
     try:
-        write_text(options.out, "\n".join(lines) + "\n")
+        write_report(options.out, "\n".join(lines) + "\n")
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

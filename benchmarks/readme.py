@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -84,10 +85,16 @@ TABLES = {"speed": speed, "safety": safety}
 def updated(text: str) -> str:
     """`text` with each table made anew."""
     for name, rows in TABLES.items():
-        pattern = re.compile(f"(<!-- table: {name} -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
-        text, count = pattern.subn(lambda mark, rows=rows: mark[1] + "\n".join(rows()) + "\n", text)
-        if count != 1:
-            raise ValueError(f"README.md must have one table {name!r}, got {count}")
+        text = replaced(text, name, rows())
+    return text
+
+
+def replaced(text: str, name: str, rows: Sequence[str]) -> str:
+    """`text` with the lines of one table between its marks."""
+    pattern = re.compile(f"(<!-- table: {name} -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
+    text, count = pattern.subn(lambda mark: mark[1] + "\n".join(rows) + "\n", text)
+    if count != 1:
+        raise ValueError(f"README.md must have one table {name!r}, got {count}")
     return text
 
 

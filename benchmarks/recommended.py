@@ -1,4 +1,4 @@
-"""What `qmaps.recommend` chooses, trained beside the presets of its size.
+"""The choice of `qmaps.recommend`, trained beside the presets of its size.
 
 ``python -m benchmarks.recommended`` records a 32-bit run of each judge with a seed that no trial
 has, asks for quantizers of at most 4.3 bits per element, trains the judge with them, goes on where
@@ -23,8 +23,9 @@ from benchmarks.paired import paired
 from benchmarks.prediction.measures import record, snapshots
 from benchmarks.trials import FULL, Trial, run_all
 from qmaps.optim import Choice
-from qmaps.storage.files import exists, output_folder, replacing, write_text
+from qmaps.storage.files import exists, output_folder, replacing
 from reproduction.judges import JUDGES
+from reproduction.report_file import write_report
 
 BITS = 4.3
 SEEDS = 8
@@ -46,14 +47,14 @@ def choice(judge: str, runs: Path) -> Path:
     if not exists(path):
         states = record(judge, output_folder(runs / "prediction" / judge))
         last = snapshots(JUDGES[judge].steps)[-1]
-        found = qmaps.recommend(qmaps.capture.load(states, step=last), bits=BITS)
-        print(f"{judge}: {found}")
-        found.save(path)
+        recommendation = qmaps.recommend(qmaps.capture.load(states, step=last), bits=BITS)
+        print(f"{judge}: {recommendation}")
+        recommendation.save(path)
     return path
 
 
 def trials(judge: str, file: Path) -> list[Trial]:
-    """What is trained on a judge: the choice, the presets of its size, and 32 bits."""
+    """Trials on a judge: the choice, the presets of its size, and 32 bits."""
     work = JUDGES[judge]
     return [
         Trial(judge, work, name, seed, str(file) if name == NAME else "")
@@ -97,7 +98,7 @@ def page(frame: pd.DataFrame, choices: dict[str, Path], command: str) -> str:
         "",
     ]
     titles = {**PRESETS, NAME: NAME, FULL: "32 bits"}
-    found = differences(frame)
+    compared = differences(frame)
     lines += markdown(
         ("judge", "seeds", "", "minus", "difference", "95 %"),
         [
@@ -109,7 +110,7 @@ def page(frame: pd.DataFrame, choices: dict[str, Path], command: str) -> str:
                 f"{row.difference:+.4f}",
                 f"{row.low:+.4f} to {row.high:+.4f}",
             )
-            for row in found.itertuples()
+            for row in compared.itertuples()
         ],
     )
     lines += ["", "## What was chosen", ""]
@@ -119,13 +120,13 @@ def page(frame: pd.DataFrame, choices: dict[str, Path], command: str) -> str:
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recommended", description=__doc__)
     parser.add_argument("judge", nargs="*", default=list(JUDGES), metavar="JUDGE",
                         help=f"any of {', '.join(JUDGES)} (default: all)")  # fmt: skip
     trial_options(parser)
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     among(parser, "judge", options.judge, list(JUDGES))
     out = output_folder(options.out)
     choices = {judge: choice(judge, options.runs) for judge in options.judge}
@@ -133,8 +134,8 @@ def main(given: Sequence[str] | None = None) -> int:
     frame = run_all(due, options.runs / "trials", workers=options.workers or 0)
     with replacing(out / "recommended.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    command = command_line("benchmarks.recommended", given)
-    write_text(out / "recommended.md", page(frame, choices, command))
+    command = command_line("benchmarks.recommended", argv)
+    write_report(out / "recommended.md", page(frame, choices, command))
     return 0
 
 

@@ -26,16 +26,16 @@ LAYERS, WIDTH, TOKENS, CONTEXT = 12, 768, 50257, 1024
 
 def shapes() -> dict[str, tuple[int, ...]]:
     """The shapes of GPT-2-small's parameters."""
-    found: dict[str, tuple[int, ...]] = {"wte": (TOKENS, WIDTH), "wpe": (CONTEXT, WIDTH)}
+    shape_of: dict[str, tuple[int, ...]] = {"wte": (TOKENS, WIDTH), "wpe": (CONTEXT, WIDTH)}
     for layer in range(LAYERS):
         name = f"h.{layer}"
-        found |= {
+        shape_of |= {
             f"{name}.attn.c_attn": (WIDTH, 3 * WIDTH),
             f"{name}.attn.c_proj": (WIDTH, WIDTH),
             f"{name}.mlp.c_fc": (WIDTH, 4 * WIDTH),
             f"{name}.mlp.c_proj": (4 * WIDTH, WIDTH),
         }
-    return found
+    return shape_of
 
 
 def distinct_pairs(count: int) -> list[str]:

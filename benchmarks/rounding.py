@@ -1,4 +1,4 @@
-"""What roundings and other scales than those of blocks cost a step of AdamW.
+"""Cost of roundings and normalizers in a step of AdamW.
 
 ``python -m benchmarks.rounding`` steps the same parameters with each pair of quantizers in its
 turn, round after round on one thread, and prints how many times as long a step takes as with the
@@ -94,12 +94,12 @@ def measure(scale: float, rounds: int) -> dict[str, dict[Pair, list[float]]]:
 
 
 def table(
-    found: Mapping[tuple[str, ...], Sequence[float]], head: tuple[str, ...] = HEAD
+    ratios: Mapping[tuple[str, ...], Sequence[float]], head: tuple[str, ...] = HEAD
 ) -> list[str]:
     """Ratios to the first row, round by round, in Markdown."""
-    plain = next(iter(found.values()))
+    plain = next(iter(ratios.values()))
     rows: list[tuple[str, ...]] = []
-    for names, seconds in found.items():
+    for names, seconds in ratios.items():
         each = quartiles([mine / its for mine, its in zip(seconds, plain, strict=True)])
         rows.append((
             *(f"`{name}`" for name in names),
@@ -111,7 +111,7 @@ def table(
 
 
 def begun(
-    module: str, doc: str | None, rounds: int, given: Sequence[str] | None
+    module: str, doc: str | None, rounds: int, argv: Sequence[str] | None
 ) -> argparse.Namespace:
     """The options of a command that steps matrices on one thread, which is set; prints where.
 
@@ -119,7 +119,7 @@ def begun(
         module: which it is.
         doc: what it does.
         rounds: the default of ``--rounds``.
-        given: its arguments; None for those of this process.
+        argv: its arguments; None for those of this process.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=doc)
     parser.add_argument(
@@ -131,21 +131,21 @@ def begun(
         default=1 / 16,
         help="of four matrices (default 1/16: 1024 x 1024)",
     )
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    about = machine.about(sys.argv[1:] if given is None else given, module)
+    about = machine.about(sys.argv[1:] if argv is None else argv, module)
     print(f"{about['machine']['processor']}, {about['isa']}\n")
     return options
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    options = begun("benchmarks.rounding", __doc__, 101, given)
-    for group, found in measure(options.scale, options.rounds).items():
-        plain = next(iter(found.values()))
+    options = begun("benchmarks.rounding", __doc__, 101, argv)
+    for group, ratios in measure(options.scale, options.rounds).items():
+        plain = next(iter(ratios.values()))
         print(f"{group} (a plain step: {1e3 * statistics.median(plain):.1f} ms)\n")
-        print("\n".join(table(found)), end="\n\n")
+        print("\n".join(table(ratios)), end="\n\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""How a sweep's time falls with workers: measured here, and a model of more.
+"""Time of a sweep by number of workers: measured here, and a model of more.
 
 ``python -m benchmarks.scale`` makes states of the shapes of GPT-2 small, sweeps them in one process
 and with 1 and 2 workers, in turns, and writes reports/scale.{csv,md}. Times are ratios of medians
@@ -35,6 +35,7 @@ from qmaps.capture.saved import write
 from qmaps.capture.snapshot import Lazy
 from qmaps.storage.files import output_folder, write_text
 from qmaps.sweep.plan import items_of
+from reproduction.report_file import write_report
 
 MODELLED = (1, 2, 4, 8, 16, 32, 64)
 HEAD = ("workers", "measured, times one process", "model of these states", "model of GPT-2 small")
@@ -61,12 +62,12 @@ LAYERS = 12
 
 def shapes(layers: int = LAYERS, width: int = 768) -> dict[str, tuple[int, ...]]:
     """The matrices of GPT-2 small, or of some layers and as large a share of the embeddings."""
-    found = {"wte": (50257 * layers // LAYERS, width), "wpe": (1024 * layers // LAYERS, width)}
+    shape_of = {"wte": (50257 * layers // LAYERS, width), "wpe": (1024 * layers // LAYERS, width)}
     for layer in range(layers):
         for name, columns in (("c_attn", 3 * width), ("c_proj", width), ("c_fc", 4 * width)):
-            found[f"h.{layer}.{name}"] = (width, columns)
-        found[f"h.{layer}.mlp.c_proj"] = (4 * width, width)
-    return found
+            shape_of[f"h.{layer}.{name}"] = (width, columns)
+        shape_of[f"h.{layer}.mlp.c_proj"] = (4 * width, width)
+    return shape_of
 
 
 def snapshot(by_name: Mapping[str, tuple[int, ...]], folder: Path) -> Path:
@@ -183,21 +184,23 @@ def whole(pairs: Sequence[str]) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         path = snapshot(shapes(), Path(folder))
         before = processor_seconds(resource.RUSAGE_CHILDREN)
-        taken = stopwatch(lambda: sweep.run(path, pairs, workers=2))
-        return taken, processor_seconds(resource.RUSAGE_CHILDREN) - before
+        in_pool = stopwatch(lambda: sweep.run(path, pairs, workers=2))
+        return in_pool, processor_seconds(resource.RUSAGE_CHILDREN) - before
 
 
 def frame(
-    found: dict[str, list[float]], items: Sequence[sweep.Item], pairs: Sequence[str]
+    seconds: dict[str, list[float]], items: Sequence[sweep.Item], pairs: Sequence[str]
 ) -> pd.DataFrame:
     """A row for each number of workers."""
-    one = found["one process"]
-    reading = ratio(found["reading"], one)["ratio"]
+    one = seconds["one process"]
+    reading = ratio(seconds["reading"], one)["ratio"]
     every = planned(pairs)
     return pd.DataFrame(
         {
             "workers": workers,
-            "measured": ratio(found[str(workers)], one)["ratio"] if str(workers) in found else None,
+            "measured": ratio(seconds[str(workers)], one)["ratio"]
+            if str(workers) in seconds
+            else None,
             "model": model(items, workers, reading),
             "model_gpt2": model(every, workers, reading),
         }
@@ -211,7 +214,7 @@ def page(
     spent: Sequence[float],
     items: Sequence[sweep.Item],
     about: dict[str, Any],
-    taken: tuple[float, float] | None,
+    in_pool: tuple[float, float] | None,
     load: float,
 ) -> str:
     """The report."""
@@ -230,9 +233,9 @@ def page(
     ]
     alone = (
         ""
-        if taken is None
-        else f" Measured as one run by two workers: {taken[0]:.0f} s for {count} pairs on all "
-        f"{every / 1e6:.0f}M elements, start of the workers included, and {taken[1]:.0f} s of "
+        if in_pool is None
+        else f" Measured as one run by two workers: {in_pool[0]:.0f} s for {count} pairs on all "
+        f"{every / 1e6:.0f}M elements, start of the workers included, and {in_pool[1]:.0f} s of "
         "their processor time."
     )
     return "\n".join(
@@ -289,14 +292,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             path = snapshot(shapes(options.layers, options.width), Path(folder))
             found, spent = measure(path, pairs, options.rounds)
             items = sweep.plan(path, pairs)
-        taken = whole(pairs) if options.whole else None
+        in_pool = whole(pairs) if options.whole else None
     finally:
         torch.set_num_threads(threads)
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    about = machine.about(given, "benchmarks.scale")
+    argv = sys.argv[1:] if arguments is None else list(arguments)
+    about = machine.about(argv, "benchmarks.scale")
     rows = frame(found, items, pairs)
     write_text(out / "scale.csv", rows.to_csv(index=False, float_format="%.4g"))
-    write_text(out / "scale.md", page(rows, found, spent, items, about, taken, load))
+    write_report(out / "scale.md", page(rows, found, spent, items, about, in_pool, load))
     print((out / "scale.md").read_text())
     return 0
 

@@ -1,4 +1,4 @@
-"""What a step costs on parameters that ``fully_shard`` splits, beside torch's AdamW.
+"""Cost of a step on parameters that ``fully_shard`` splits, beside torch's AdamW.
 
 ``python -m benchmarks.sharded`` starts two ranks over gloo on this machine, gives every optimizer
 its turn in each round, and writes reports/sharded.{json,md}. Ratios count, not times: the ranks
@@ -26,7 +26,8 @@ from benchmarks.command import count, one_line_errors
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import interleaved, ratio
 from qmaps.optim import AdamW, AdamW4bit, AdamW8bit
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json
+from reproduction.report_file import write_report
 
 TORCH = "torch.optim.AdamW"
 BLOCKS = {"exp_avg": "B128/DE@4s", "exp_avg_sq": "B128/linear@4u"}
@@ -76,7 +77,7 @@ def rank_main(rank: int, folder: str, width: int, rounds: int) -> None:
     if failed:
         raise next(iter(failed.values()))
     if rank == 0:
-        ratios = {name: ratio(taken, seconds[TORCH])["ratio"] for name, taken in seconds.items()}
+        ratios = {name: ratio(times, seconds[TORCH])["ratio"] for name, times in seconds.items()}
         Path(folder, "ratios.json").write_text(json.dumps(ratios))
     dist.barrier()
     dist.destroy_process_group()
@@ -114,10 +115,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rank_main, (folder, options.width, options.rounds), nprocs=RANKS
         )
         ratios = json.loads(Path(folder, "ratios.json").read_text())
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    about = machine.about(given, "benchmarks.sharded")
+    argv = sys.argv[1:] if arguments is None else list(arguments)
+    about = machine.about(argv, "benchmarks.sharded")
     write_json(out / "sharded.json", {"about": about, "ratios": ratios})
-    write_text(out / "sharded.md", page(ratios, options.width, options.rounds))
+    write_report(out / "sharded.md", page(ratios, options.width, options.rounds))
     print((out / "sharded.md").read_text())
     return 0
 

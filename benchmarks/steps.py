@@ -78,21 +78,21 @@ GROUPS: dict[str, tuple[torch.dtype, dict[str, Make]]] = {
 
 def measure(scale: float, rounds: int) -> dict[str, dict[tuple[str, ...], list[float]]]:
     """Seconds of each round, by group and optimizer."""
-    found = {}
+    ratios = {}
     for group, (dtype, makers) in GROUPS.items():
         params = parameters(matrices(scale), dtype)
         works = {name: make(params).step for name, make in makers.items()}
         seconds, failed = interleaved(works, rounds, refresh=new_gradients(params))
         for error in failed.values():
             raise error
-        found[group] = {(name,): seconds[name] for name in makers}
-    return found
+        ratios[group] = {(name,): seconds[name] for name in makers}
+    return ratios
 
 
-def lines(found: Mapping[str, Mapping[tuple[str, ...], Sequence[float]]]) -> list[str]:
+def lines(ratios: Mapping[str, Mapping[tuple[str, ...], Sequence[float]]]) -> list[str]:
     """A table for each group, in Markdown."""
     made = []
-    for group, seconds in found.items():
+    for group, seconds in ratios.items():
         (first,), times = next(iter(seconds.items()))
         made += [f"{group} (a step of {first}: {1e3 * statistics.median(times):.1f} ms)", ""]
         made += [*table(seconds, HEAD), ""]
@@ -100,9 +100,9 @@ def lines(found: Mapping[str, Mapping[tuple[str, ...], Sequence[float]]]) -> lis
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    options = begun("benchmarks.steps", __doc__, 51, given)
+    options = begun("benchmarks.steps", __doc__, 51, argv)
     print("\n".join(lines(measure(options.scale, options.rounds))))
     return 0
 

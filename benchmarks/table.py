@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 def table(results: dict[str, Any]) -> str:
-    """What was measured, where, and which floors it reaches."""
+    """The report: provenance, floors and times."""
     rows = results["cases"]
     parts = [
         ["# qmaps beside its peers on a CPU", ""],
@@ -96,8 +96,8 @@ def _asked(rows: Sequence[Row]) -> list[str]:
     return ["## What is asked", "", *markdown(head, cells), ""]
 
 
-def _share(found: dict[str, Any]) -> str:
-    return f"{found['share']:.0%} of {found['bound']}"
+def _share(reached: dict[str, Any]) -> str:
+    return f"{reached['share']:.0%} of {reached['bound']}"
 
 
 def _all(rows: Sequence[Row]) -> list[str]:
@@ -123,7 +123,7 @@ def _all(rows: Sequence[Row]) -> list[str]:
 
 
 def checks(rows: Sequence[Row]) -> list[str]:
-    """Whether the answers are right."""
+    """Section with the checks of the answers."""
     texts = Texts()
     for row in rows:
         for name, value in row.get("checks", {}).items():
@@ -132,7 +132,7 @@ def checks(rows: Sequence[Row]) -> list[str]:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """What a reader has to know of some rows."""
+    """Section with the notes on rows."""
     texts = Texts()
     for row in rows:
         if row["note"]:

@@ -71,7 +71,7 @@ def interleaved(
         for name in turns:
             start = time.perf_counter()
             try:
-                taken = clock(works[name])
+                elapsed = clock(works[name])
             except Exception as error:
                 # Its frames would keep the memory that it ran out of.
                 traceback.clear_frames(error.__traceback__)
@@ -79,8 +79,8 @@ def interleaved(
                 continue
             spent[name] += time.perf_counter() - start if number else 0.0
             if number >= warm_ups:
-                seconds[name].append(taken)
-    return {name: each for name, each in seconds.items() if name not in failed}, failed
+                seconds[name].append(elapsed)
+    return {name: times for name, times in seconds.items() if name not in failed}, failed
 
 
 def quartiles(values: Sequence[float]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What a training step costs as a whole: forward, backward and AdamW, in time and memory.
+"""Cost of a whole training step: forward, backward and AdamW, in time and memory.
 
 ``python -m benchmarks.training`` trains workloads of the laboratory, and a GPT as wide as GPT-2
 small (`OWN`), with AdamW in 32, 8 and 4 bits and with those of torch, bitsandbytes and torchao, in
@@ -30,8 +30,9 @@ from qmaps import optim
 from qmaps.lab.workloads import Workload
 from qmaps.lab.workloads.gpt import GPTShape
 from qmaps.lab.workloads.stdlib_lm import StdlibLM
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json
 from reproduction import workloads
+from reproduction.report_file import write_report
 
 GPT2 = GPTShape(vocabulary=16384, width=768, layers=4, heads=12)
 OWN: dict[str, Callable[[], Workload]] = {
@@ -126,26 +127,26 @@ def memory(name: str, contender: str) -> dict[str, float | None]:
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
     """All of one workload."""
-    found = times(name, rounds)
-    skipped, held = found["skipped"], {}
-    for contender in found["seconds"]:
+    timed = times(name, rounds)
+    skipped, held = timed["skipped"], {}
+    for contender in timed["seconds"]:
         try:
             held[contender] = in_fresh_process(
                 "benchmarks.training", name, "--memory-of", contender
             )
         except RuntimeError as error:
             skipped[f"memory of {contender}"] = str(error)
-    return {**found, "memory": held}
+    return {**timed, "memory": held}
 
 
-def rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def rows(workload: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Cells of a workload's table."""
-    base = found["seconds"].get(FUSED)
+    base = workload["seconds"].get(FUSED)
     cells = []
-    for name, seconds in found["seconds"].items():
+    for name, seconds in workload["seconds"].items():
         whole = quartiles(seconds)["median"]
-        part = quartiles(found["optimizer"][name])["median"]
-        held = found["memory"].get(name, {})
+        part = quartiles(workload["optimizer"][name])["median"]
+        held = workload["memory"].get(name, {})
         beside = ratio(seconds, base) if base else None
         cells.append(
             (
@@ -179,44 +180,44 @@ def page(results: Mapping[str, Any]) -> str:
         "",
     ]
     head = ("AdamW", "ms a step", "of it AdamW", "beside torch fused", "MiB between", "MiB at most")
-    for name, found in results["workloads"].items():
+    for name, result in results["workloads"].items():
         lines += [
             f"## {name}",
             "",
-            f"{found['parameters'] / 1e6:.1f} million parameters. {ABOUT.get(name, '')}".rstrip(),
+            f"{result['parameters'] / 1e6:.1f} million parameters. {ABOUT.get(name, '')}".rstrip(),
             "",
-            *markdown(head, rows(found)),
+            *markdown(head, rows(result)),
             "",
-            *(f"- {each} is left out: {why}" for each, why in found["skipped"].items()),
+            *(f"- {each} is left out: {why}" for each, why in result["skipped"].items()),
         ]
     return "\n".join(lines).rstrip() + "\n"
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__)
-    parser.add_argument("workload", nargs="*", default=list(DEFAULT), metavar="WORKLOAD",
+    parser.add_argument("result", nargs="*", default=list(DEFAULT), metavar="WORKLOAD",
                         help=f"any of {', '.join(NAMES)}")  # fmt: skip
     parser.add_argument("--rounds", type=count, default=15)
     parser.add_argument("--out", type=Path, default=Path("reports/bench"))
     parser.add_argument("--memory-of", metavar="NAME", help=argparse.SUPPRESS)
-    options = parser.parse_args(given)
-    among(parser, "workload", options.workload, NAMES)
+    options = parser.parse_args(argv)
+    among(parser, "result", options.result, NAMES)
     if options.memory_of:
-        print(json.dumps(memory(options.workload[0], options.memory_of)))
+        print(json.dumps(memory(options.result[0], options.memory_of)))
         return 0
     out = output_folder(options.out)
     results: dict[str, Any] = {
-        "about": machine.about(sys.argv[1:] if given is None else given, "benchmarks.training"),
+        "about": machine.about(sys.argv[1:] if argv is None else argv, "benchmarks.training"),
         "workloads": {},
     }
-    for name in options.workload:
+    for name in options.result:
         model = get(name).model(0)
         parameters = sum(p.numel() for p in model.parameters())
         results["workloads"][name] = {"parameters": parameters, **measure(name, options.rounds)}
     write_json(out / "training.json", results)
-    write_text(out / "training.md", page(results))
+    write_report(out / "training.md", page(results))
     return 0
 
 

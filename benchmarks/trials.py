@@ -130,14 +130,14 @@ def run_all(
     trials = list(trials)
     rows_in = output_folder(folder)
     rows = {trial.key: row for trial in trials if (row := kept(rows_in, trial)) is not None}
-    left = {trial.key: trial for trial in trials if trial.key not in rows}
-    report(f"{len(rows)} of {len(rows) + len(left)} trials are done already")
-    for number, (trial, row) in enumerate(_run(list(left.values()), workers), 1):
+    pending = {trial.key: trial for trial in trials if trial.key not in rows}
+    report(f"{len(rows)} of {len(rows) + len(pending)} trials are done already")
+    for number, (trial, row) in enumerate(_run(list(pending.values()), workers), 1):
         write_record(rows_in / f"{trial.key}.json", row)
         rows[trial.key] = row
         report(
-            f"{number}/{len(left)} {trial.judge} {trial.quantizer} lr {trial.workload.lr:g} seed "
-            f"{trial.seed}: {row['loss']:.4f} ({row['seconds']:.0f} s)"
+            f"{number}/{len(pending)} {trial.judge} {trial.quantizer} lr {trial.workload.lr:g} "
+            f"seed {trial.seed}: {row['loss']:.4f} ({row['seconds']:.0f} s)"
         )
     frame = pd.DataFrame([rows[trial.key] for trial in trials])
     return frame.assign(judge=[trial.judge for trial in trials])

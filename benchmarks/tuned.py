@@ -24,7 +24,8 @@ from benchmarks.families import FAMILIES
 from benchmarks.markdown import markdown as table_lines
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload, train
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
+from reproduction.report_file import write_report
 
 ROWS = (
     ("AdamW", "32bit"), ("Adafactor", "32bit"), ("SM3", "32bit"), ("AdamW", "8bit"),
@@ -65,18 +66,18 @@ def tune(work: str, row: tuple[str, str], seeds: int, runs: Path) -> list[dict[s
     """The runs of one row at all the rates that were tried."""
     name, width = row
     plain = workloads.get(work)
-    found: dict[float, list[dict[str, Any]]] = {}
+    trials_of: dict[float, list[dict[str, Any]]] = {}
 
     def loss(factor: float) -> float:
-        if factor not in found:
+        if factor not in trials_of:
             at_rate = replace(plain, lr=plain.lr * factor)
-            found[factor] = [
+            trials_of[factor] = [
                 run(at_rate, name, width, seed, runs / f"{factor:g}")
                 | {"rate": plain.lr * factor * FAMILIES[name].rate}
                 for seed in range(seeds)
             ]
             print(f"{work} {name} {width} at {factor:g} times its rate", flush=True)
-        mean = sum(each["loss"] for each in found[factor]) / seeds
+        mean = sum(each["loss"] for each in trials_of[factor]) / seeds
         return float("inf") if math.isnan(mean) else mean  # no number is less than NaN
 
     tried = list(FACTORS)
@@ -91,7 +92,7 @@ def tune(work: str, row: tuple[str, str], seeds: int, runs: Path) -> list[dict[s
         ]:
             tried += more
         else:
-            return [each for rows in found.values() for each in rows]
+            return [each for rows in trials_of.values() for each in rows]
 
 
 def best(frame: pd.DataFrame) -> pd.DataFrame:
@@ -134,13 +135,13 @@ def markdown(frame: pd.DataFrame, command: str) -> str:
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuned", description=__doc__)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--runs", type=Path, default=Path("runs/tuned"), help="run folders")
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     output_folder(options.out)
     runs = [
         each
@@ -151,8 +152,8 @@ def main(given: Sequence[str] | None = None) -> int:
     frame = pd.DataFrame(runs)
     with replacing(options.out / "tuned.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    command = command_line("benchmarks.tuned", given)
-    write_text(options.out / "tuned.md", markdown(frame, command))
+    command = command_line("benchmarks.tuned", argv)
+    write_report(options.out / "tuned.md", markdown(frame, command))
     return 0
 
 

@@ -25,8 +25,9 @@ from benchmarks.recorded import recorded
 from benchmarks.trials import FULL, Trial, restore, run_all
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
 from reproduction.judges import JUDGES
+from reproduction.report_file import write_report
 
 WINDOW = 30
 """Steps of a replay, from half of the judge's steps on."""
@@ -89,7 +90,7 @@ def bits(pair: str) -> float:
 
 
 def trials(judge: str) -> list[Trial]:
-    """What is trained on a judge."""
+    """Trials on a judge."""
     workload = JUDGES[judge]
     return [
         Trial(judge, replace(workload, betas=(beta, workload.betas[1])), pair, seed)
@@ -102,9 +103,9 @@ def replayed(judge: str) -> pd.DataFrame:
     """Summary of a replay of `CANDIDATES` on a judge's gradients, 32-bit AdamW's, seed 0."""
     with tempfile.TemporaryDirectory() as folder:
         states = recorded(judge, Path(folder), WINDOW)
-        found = replay.summarize(replay.run(states, list(CANDIDATES)))
-    kept = ["quantizer", "step_cost", "update_gain", "update_noise", "largest_update"]
-    return found[kept].assign(judge=judge, bits=[bits(pair) for pair in found["quantizer"]])
+        summary = replay.summarize(replay.run(states, list(CANDIDATES)))
+    columns = ["quantizer", "step_cost", "update_gain", "update_noise", "largest_update"]
+    return summary[columns].assign(judge=judge, bits=[bits(pair) for pair in summary["quantizer"]])
 
 
 def differences(frame: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
@@ -126,7 +127,7 @@ def differences(frame: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def page(found: pd.DataFrame, windows: pd.DataFrame, command: str) -> str:
+def page(compared: pd.DataFrame, windows: pd.DataFrame, command: str) -> str:
     """The report on rows of `differences` and of `replayed`."""
     lines = [
         "# About two bits per state element",
@@ -164,7 +165,7 @@ def page(found: pd.DataFrame, windows: pd.DataFrame, command: str) -> str:
         "confidence interval of a t-test. Beta is that of the first moment.",
         "",
     ]
-    for judge, rows in found.groupby("judge", sort=False):
+    for judge, rows in compared.groupby("judge", sort=False):
         lines += [f"### {judge}", ""]
         lines += markdown(
             ("pair", "bits", "beta", "seeds", "minus 32 bits", "95 %"),
@@ -193,14 +194,14 @@ def _two_sided(rows: pd.DataFrame) -> pd.Series:
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.two_bits", description=__doc__)
     known = ", ".join(JUDGES)
     parser.add_argument("judge", nargs="*", default=list(DEFAULT), metavar="JUDGE",
                         help=f"any of {known} (default: {', '.join(DEFAULT)})")  # fmt: skip
     trial_options(parser)
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     among(parser, "judge", options.judge, list(JUDGES))
     out = output_folder(options.out)
     due = [trial for judge in options.judge for trial in trials(judge)]
@@ -209,13 +210,13 @@ def main(given: Sequence[str] | None = None) -> int:
     betas = [trial.workload.betas[0] for trial in due]
     frame = frame.assign(beta=betas, key=[trial.key for trial in due])
     windows = pd.concat([replayed(judge) for judge in CHOSEN_ON], ignore_index=True)
-    found = differences(frame, pd.read_csv(JUDGED))
+    compared = differences(frame, pd.read_csv(JUDGED))
     with replacing(out / "two-bits.csv") as temporary:
         frame.to_csv(temporary, index=False)
     with replacing(out / "two-bits-replay.csv") as temporary:
         windows.to_csv(temporary, index=False)
-    text = page(found, windows, command_line("benchmarks.two_bits", given))
-    write_text(out / "two-bits.md", text)
+    text = page(compared, windows, command_line("benchmarks.two_bits", argv))
+    write_report(out / "two-bits.md", text)
     return 0
 
 

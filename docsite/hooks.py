@@ -1,4 +1,4 @@
-"""What MkDocs calls: the pages, and where they stand in the navigation."""
+"""MkDocs hooks: pages and navigation."""
 
 from __future__ import annotations
 

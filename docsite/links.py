@@ -36,13 +36,13 @@ class _Page(HTMLParser):
 
 
 def problems(site: Path) -> list[str]:
-    """What is wrong in a built site, one line each, with the page it is on."""
+    """Errors of a built site, a line each, with the page."""
     root = site.resolve()
     pages = {path: _Page(path.read_text("utf-8")) for path in sorted(root.rglob("*.html"))}
-    found = []
+    messages = []
     for path, page in pages.items():
         name = path.relative_to(root).as_posix()
-        found += [
+        messages += [
             f"{name}: loads {target} from a network"
             for target in page.loads
             if urlsplit(target).scheme in ("http", "https") or target.startswith("//")
@@ -57,18 +57,18 @@ def problems(site: Path) -> list[str]:
             if there.is_dir():
                 there /= "index.html"
             if not there.is_file():
-                found.append(f"{name}: nothing at {target}")
+                messages.append(f"{name}: nothing at {target}")
             elif there in pages and unquote(parts.fragment) not in pages[there].anchors:
-                found.append(f"{name}: no anchor at {target}")
-    return found
+                messages.append(f"{name}: no anchor at {target}")
+    return messages
 
 
 def main() -> int:
     """Print what is wrong with the site whose folder is the first argument."""
     site = Path(sys.argv[1])
-    found = problems(site)
-    print("\n".join(found) or f"{site}: every link leads somewhere")
-    return bool(found)
+    messages = problems(site)
+    print("\n".join(messages) or f"{site}: every link leads somewhere")
+    return bool(messages)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every kind of page gives: files of the site, and their places in its navigation."""
+"""Pages: files of the site and their places in its navigation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def source(path: Path, language: str = "python") -> str:
 
 
 def first_sentence(docstring: str | None) -> str:
-    """What a docstring says first, without its full stop."""
+    """First sentence of a docstring, without its full stop."""
     return (docstring or "").strip().split("\n\n")[0].replace("\n", " ").strip().rstrip(".")
 
 

@@ -49,13 +49,13 @@ def papers(
     from reproduction.run import run
 
     suffix = "-own" if states else "-quick" if quick else ""
-    kept = Path(f"runs/papers{suffix}") if runs is None else runs
-    target = out or (kept / "reports" if suffix else Path("reports"))
+    cache = Path(f"runs/papers{suffix}") if runs is None else runs
+    target = out or (cache / "reports" if suffix else Path("reports"))
     with progress(quiet=as_json) as advance:
         page = run(
             paper or (),
             out=target,
-            runs=kept,
+            runs=cache,
             reports=reports,
             states=[captures.load(path) for path in states or []],
             quick=quick,

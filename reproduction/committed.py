@@ -13,7 +13,7 @@ from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.judges import JUDGES as WORKLOADS
 from reproduction.numbers import interval, scientific
-from reproduction.stand_ins import StandIn
+from reproduction.proxy_metrics import ProxyMetric
 
 FULL = "32-bit"
 """AdamW in 32 bits among the runs of judges."""
@@ -57,7 +57,7 @@ def ablation(context: Context, name: str) -> pd.DataFrame:
 
 
 def unstable_by_eps(context: Context) -> pd.DataFrame:
-    """How many runs with the linear map fail, by Adam's eps, with and without a stable embedding.
+    """Failed runs with the linear map by Adam's eps, with and without a stable embedding.
 
     Returns:
         `setting`, a row of the 8-bit paper's table 3; `eps`; `failed`; `runs`.
@@ -74,7 +74,7 @@ def unstable_by_eps(context: Context) -> pd.DataFrame:
 
 
 def counts(summary: pd.DataFrame) -> dict[str, tuple[int, int]]:
-    """How many runs of each setting were unstable, of how many; see `ablation`."""
+    """Number of unstable runs of each setting, and of all its runs; see `ablation`."""
     return {
         str(row["setting"]): (int(row["failed"]), int(row["runs"]))
         for row in summary.to_dict("records")
@@ -102,11 +102,11 @@ def judges(context: Context) -> pd.DataFrame:
             apart = (part["loss"] - base).dropna()
             if apart.empty:
                 continue
-            found = interval(apart.tolist())
+            difference = interval(apart.tolist())
             rows.append(
                 {"judge": judge, "quantizer": quantizer, "base": float(base[apart.index].mean()),
-                 "seeds": len(apart), "difference": found.mean, "low": found.low,
-                 "high": found.high, "error": found.error}
+                 "seeds": len(apart), "difference": difference.mean, "low": difference.low,
+                 "high": difference.high, "error": difference.error}
             )  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -127,7 +127,7 @@ class Encoder:
 
 
 def pretrained(judges: pd.DataFrame, quantizer: str) -> Encoder:
-    """How a quantizer ends on the judge with pretrained weights.
+    """Final loss of a quantizer on the judge with pretrained weights.
 
     It is a control of what depends on the size of a model's gradients: eps is the same, and its
     gradients are others.
@@ -169,7 +169,7 @@ def alike(judges: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
 
 
 def within(low: float, high: float, base: float) -> bool | tuple[()]:
-    """Whether an interval lies within `CLOSE` of a loss; empty if it is wider than that."""
+    """True if an interval lies within `CLOSE` of a loss; empty if it is wider than that."""
     margin = CLOSE * base
     if low == math.inf:  # a run diverged
         return False
@@ -181,8 +181,8 @@ def tuned(context: Context) -> pd.DataFrame:
     runs = context.table("tuned.csv", TUNED)
     runs["loss"] = runs["loss"].fillna(math.inf)
     keys = ["workload", "optimizer", "width"]
-    found = runs.groupby([*keys, "rate"], sort=False)["loss"].mean().reset_index()
-    best = found.loc[found.groupby(keys)["loss"].idxmin(), [*keys, "rate"]]
+    mean_losses = runs.groupby([*keys, "rate"], sort=False)["loss"].mean().reset_index()
+    best = mean_losses.loc[mean_losses.groupby(keys)["loss"].idxmin(), [*keys, "rate"]]
     return means(runs.merge(best, on=[*keys, "rate"]))
 
 
@@ -219,16 +219,16 @@ def means(frame: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds: `workload`, `optimizer`, `width`, `loss`, `state_mib`, `error`, `seeds`."""
     keys = ["workload", "optimizer", "width"]
     grouped = frame.groupby(keys, sort=False)
-    found = grouped[["loss", "state_mib"]].mean()
-    return found.assign(error=grouped["loss"].sem(), seeds=grouped.size()).reset_index()
+    averaged = grouped[["loss", "state_mib"]].mean()
+    return averaged.assign(error=grouped["loss"].sem(), seeds=grouped.size()).reset_index()
 
 
 def losses(
     frame: pd.DataFrame, workload: str, keys: Mapping[str, tuple[str, str]]
 ) -> dict[str, tuple[float, float]]:
     """Loss and standard error by name, of those optimizers and widths that the workload has."""
-    found = by_key(frame)
-    rows = {name: found.get((workload, *key)) for name, key in keys.items()}
+    grouped = by_key(frame)
+    rows = {name: grouped.get((workload, *key)) for name, key in keys.items()}
     return {name: (row["loss"], row["error"]) for name, row in rows.items() if row is not None}
 
 
@@ -261,10 +261,10 @@ def relative_steps(context: Context) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def stand_in_steps(
+def proxy_steps(
     steps: pd.DataFrame, quantity: str, cases: Mapping[str, str], full: str
-) -> list[StandIn]:
-    """Steps in the place of a paper's times, a stand-in for each machine.
+) -> list[ProxyMetric]:
+    """Steps in the place of a paper's times, a proxy for each machine.
 
     Args:
         steps: the frame that `relative_steps` returns.
@@ -272,15 +272,15 @@ def stand_in_steps(
         cases: cases of the frame by row of the paper.
         full: the row of the 32-bit optimizer, whose step is torch's own: 1 by definition.
     """
-    found = []
+    proxies = []
     for machine, rows in steps.groupby("machine", sort=False):
         by_case = {str(row["case"]): row for row in rows.to_dict("records")}
         ours: dict[str, float | tuple[float, float]] = {full: 1.0}
         for name, case in cases.items():
             if case in by_case:
                 ours[name] = (float(by_case[case]["ratio"]), float(by_case[case]["spread"]))
-        found.append(StandIn(quantity, f"{STEP}, {machine}", ours))
-    return found
+        proxies.append(ProxyMetric(quantity, f"{STEP}, {machine}", ours))
+    return proxies
 
 
 def steps(context: Context) -> pd.DataFrame:
@@ -308,13 +308,13 @@ def steps(context: Context) -> pd.DataFrame:
 
 def machines(context: Context) -> dict[str, list[dict[str, Any]]]:
     """The cases of the benchmark by processor; all machines whose results are committed."""
-    found = {}
+    by_name = {}
     for file in ("bench/amd-epyc/cpu.json", "bench/intel-xeon/cpu.json"):
         result = context.json(file, BENCH)
         here = result["about"]["machine"]
         model = f" ({here['model']})" if here.get("model") else ""
-        found[short(str(here["processor"])) + model] = list(result["cases"])
-    return found
+        by_name[short(str(here["processor"])) + model] = list(result["cases"])
+    return by_name
 
 
 def short(processor: str) -> str:

@@ -79,7 +79,7 @@ class Context:
 
     @property
     def quick(self) -> bool:
-        """Whether the size is the small one."""
+        """True if the size is the small one."""
         return self.size != FULL
 
     @cached_property
@@ -168,8 +168,8 @@ class Context:
         Raises:
             NotYetError: it does not exist.
         """
-        found: dict[str, Any] = json.loads(self.file(file, command).read_text(encoding="utf-8"))
-        return found
+        content: dict[str, Any] = json.loads(self.file(file, command).read_text(encoding="utf-8"))
+        return content
 
     def file(self, name: str, command: str) -> Path:
         """A file among `reports`; `command` makes it.

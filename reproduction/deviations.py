@@ -1,4 +1,4 @@
-"""Where inputs of ours deviate from the papers': models, data, rates, steps, seeds, hardware."""
+"""Inputs that deviate from the papers': models, data, rates, steps, seeds, hardware."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the differences to a paper come from."""
+"""Causes of the differences to a paper."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Difference:
-    """Why some numbers and statements of an exhibit differ from the paper's.
+    """Cause of the difference of some numbers and statements from the paper's.
 
     Attributes:
         why: the evidence, in a sentence or two.
         elsewhere: whether a control shows that the model, the data or the machine makes the
             difference; without such a control ours contradicts the paper.
         of: regular expression that is found in the texts of the statements and in the names of
-            the numbers that it explains, which are ``quantity: row: stand-in``.
+            the numbers that it explains, which are ``quantity: row: proxy``.
     """
 
     why: str
@@ -37,7 +37,7 @@ class Difference:
         return Verdict.ELSEWHERE if self.elsewhere else Verdict.CONTRADICTS
 
     def explains(self, name: str) -> bool:
-        """Whether a statement, or a number of this name, differs for this reason."""
+        """True if a statement, or a number of this name, differs for this reason."""
         return re.search(self.of, name) is not None
 
 
@@ -50,11 +50,11 @@ def explain(finding: Finding) -> Finding:
     used: list[Difference] = []
 
     def verdict(name: str) -> Verdict:
-        for each in finding.differences:
-            if each.explains(name):
-                if each not in used:
-                    used.append(each)
-                return each.verdict
+        for difference in finding.differences:
+            if difference.explains(name):
+                if difference not in used:
+                    used.append(difference)
+                return difference.verdict
         return Verdict.DIFFERS
 
     def statement(claim: Claim) -> Claim:
@@ -62,14 +62,14 @@ def explain(finding: Finding) -> Finding:
             return claim
         return replace(claim, difference=verdict(claim.text))
 
-    statements = [statement(each) for each in finding.statements]
+    statements = [statement(difference) for difference in finding.statements]
     numbers = None if finding.numbers is None else _explained(finding.numbers, verdict)
-    kept = [each for each in finding.differences if each in used]
-    return replace(finding, statements=statements, numbers=numbers, differences=kept)
+    used_differences = [difference for difference in finding.differences if difference in used]
+    return replace(finding, statements=statements, numbers=numbers, differences=used_differences)
 
 
 def _explained(numbers: pd.DataFrame, verdict: Callable[[str], Verdict]) -> pd.DataFrame:
-    names = numbers["quantity"] + ": " + numbers["what"] + ": " + numbers["stand_in"]
+    names = numbers["quantity"] + ": " + numbers["what"] + ": " + numbers["proxy"]
     given = [
         verdict(name).value if old == Verdict.DIFFERS else old
         for name, old in zip(names, numbers["verdict"], strict=True)
@@ -79,4 +79,4 @@ def _explained(numbers: pd.DataFrame, verdict: Callable[[str], Verdict]) -> pd.D
 
 def lines(differences: Sequence[Difference]) -> list[str]:
     """A line of Markdown for each."""
-    return [f"- *{each.verdict.value}*: {each.why}" for each in differences]
+    return [f"- *{difference.verdict.value}*: {difference.why}" for difference in differences]

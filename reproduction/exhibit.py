@@ -29,7 +29,7 @@ class Needs(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a number of ours is, which decides what it is evidence of."""
+    """Kind of a number of ours, by which it is evidence."""
 
     MEASURED = "measured"
     COMPUTED = "computed"
@@ -85,14 +85,14 @@ class Finding:
         Args:
             kind_of: the kind of a quantity; statements have that of the quantity ``""``.
         """
-        found = Counter((kind_of(""), statement.verdict) for statement in self.statements)
+        counts = Counter((kind_of(""), statement.verdict) for statement in self.statements)
         if self.numbers is not None:
-            stands = self.numbers["stand_in"] != ""
-            again = self.numbers.duplicated(["what", "stand_in", "ours", "verdict"]) & stands
+            stands = self.numbers["proxy"] != ""
+            again = self.numbers.duplicated(["what", "proxy", "ours", "verdict"]) & stands
             rows = self.numbers[~again]
             pairs = zip(rows["quantity"], rows["verdict"], strict=True)
-            found += Counter((kind_of(quantity), Verdict(verdict)) for quantity, verdict in pairs)
-        return Counter({k: n for k, n in found.items() if k[1] is not Verdict.NOT_COMPARED})
+            counts += Counter((kind_of(quantity), Verdict(verdict)) for quantity, verdict in pairs)
+        return Counter({k: n for k, n in counts.items() if k[1] is not Verdict.NOT_COMPARED})
 
     @property
     def missing(self) -> int:
@@ -106,15 +106,15 @@ class Finding:
     @property
     def verdict(self) -> Verdict:
         """The weakest verdict; "not compared" for a table without compared numbers."""
-        found = weakest(self.verdicts)
+        combined = weakest(self.verdicts)
         compared = self.numbers is not None and (
             (self.numbers["verdict"] != Verdict.NOT_COMPARED).any()
         )
         covered = any(statement.covers for statement in self.statements)
-        good = found not in (Verdict.DIFFERS, Verdict.CONTRADICTS, Verdict.ELSEWHERE)
+        good = combined not in (Verdict.DIFFERS, Verdict.CONTRADICTS, Verdict.ELSEWHERE)
         if self.missing and not compared and not covered and good:
             return Verdict.NOT_COMPARED
-        return found
+        return combined
 
 
 def _no_pictures(_: Frames) -> dict[str, Figure]:
@@ -194,8 +194,8 @@ class Paper:
         """
         files = iter_modules(sys.modules[package].__path__, f"{package}.")
         modules = [each.name for each in files if not each.name.startswith(f"{package}._")]
-        found: list[Exhibit] = [import_module(module).EXHIBIT for module in modules]
-        return cls(name, title, source, tuple(sorted(found, key=_place)))
+        exhibits: list[Exhibit] = [import_module(module).EXHIBIT for module in modules]
+        return cls(name, title, source, tuple(sorted(exhibits, key=_place)))
 
     @property
     def left_out(self) -> pd.DataFrame:
@@ -208,14 +208,14 @@ class Paper:
 
     @property
     def in_short(self) -> dict[str, list[str]]:
-        """What holds, what does not hold here, and what is open, in a sentence each."""
+        """Claims that hold, do not hold here, or are open, in a sentence each."""
         items = pd.read_csv(IN_SHORT)
         own = items[items["paper"] == self.name]
         return {str(name): list(rows["text"]) for name, rows in own.groupby("verdict", sort=False)}
 
     @property
     def errors(self) -> pd.DataFrame:
-        """What the paper itself, or arithmetic, speaks against: `where`, `printed`, `why`."""
+        """Errors of the paper, by itself or by arithmetic: `where`, `printed`, `why`."""
         items = pd.read_csv(ERRORS)
         return items[items["paper"] == self.name][["where", "printed", "why"]].reset_index(
             drop=True
@@ -239,18 +239,18 @@ def _place(exhibit: Exhibit) -> tuple[int, int, int, str]:
 
 def _ranges(labels: Sequence[str]) -> list[str]:
     """``Figure 5, Figure 6, Figure 7`` as ``Figures 5 to 7``; others as they are."""
-    found: list[list[tuple[str, int]]] = []
+    ranges: list[list[tuple[str, int]]] = []
     plain = []
     for label in labels:
         kind, _, number = label.rpartition(" ")
         if not number.isdigit():
             plain.append(label)
-        elif found and found[-1][-1] == (kind, int(number) - 1):
-            found[-1].append((kind, int(number)))
+        elif ranges and ranges[-1][-1] == (kind, int(number) - 1):
+            ranges[-1].append((kind, int(number)))
         else:
-            found.append([(kind, int(number))])
+            ranges.append([(kind, int(number))])
     runs = []
-    for run in found:
+    for run in ranges:
         (kind, first), (_, last) = run[0], run[-1]
         joint = "and" if len(run) == 2 else "to"
         runs.append(f"{kind} {first}" if len(run) == 1 else f"{kind}s {first} {joint} {last}")

@@ -142,7 +142,7 @@ def architectures() -> dict[str, Architecture]:
     }
 
 
-def largest(family: str, memory_gb: float, low: dict[str, str | None], tokens: int) -> str:
+def max_model(family: str, memory_gb: float, low: dict[str, str | None], tokens: int) -> str:
     """The largest model of a family that can be trained in so many GiB; ``none`` if none can.
 
     The device itself, its driver and the fragments of its allocator take `RESERVE` of them.

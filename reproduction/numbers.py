@@ -75,7 +75,7 @@ def ratio_interval(ours: Sequence[float], theirs: Sequence[float]) -> tuple[floa
 
 
 def smaller(ours: Sequence[float], theirs: Sequence[float]) -> bool | tuple[bool, ...]:
-    """Whether ours are smaller, seed by seed; empty if the seeds cannot tell."""
+    """True if ours are smaller, seed by seed; empty if the seeds cannot tell."""
     _, low, high = ratio_interval(ours, theirs)
     return high < 1 if high < 1 or low > 1 else ()
 

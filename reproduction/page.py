@@ -14,10 +14,11 @@ from markupsafe import Markup, escape
 from qmaps.lab.report import templating
 from qmaps.lab.report.page import embedded
 from qmaps.lab.report.table import Cell, judged
-from qmaps.storage.files import output_folder, write_text
-from reproduction import differences, words
+from qmaps.storage.files import output_folder
+from reproduction import cell_text, differences
 from reproduction.deviations import deviations
 from reproduction.exhibit import Paper
+from reproduction.report_file import write_report
 from reproduction.results import Result
 
 SHOWN = 40
@@ -43,7 +44,7 @@ RULES = (
 def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: Path) -> Path:
     """Write ``out/<paper>/README.md`` and ``index.html``; returns the latter."""
     folder = output_folder(out / paper.name)
-    write_text(folder / "README.md", _markdown(paper, results, about))
+    write_report(folder / "README.md", _markdown(paper, results, about))
     text = template("page").render(
         paper=paper,
         results=results,
@@ -54,7 +55,7 @@ def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: P
         left_out=paper.left_out.to_dict("records"),
         deviations=_deviations(paper, about).to_dict("records"),
     )
-    write_text(folder / "index.html", text)
+    write_report(folder / "index.html", text)
     return folder / "index.html"
 
 
@@ -62,7 +63,7 @@ def template(name: str) -> jinja2.Template:
     """``NAME.html.jinja`` of this package."""
     filters: dict[str, Callable[..., Any]] = {
         "embedded": embedded,
-        "numbers": words.numbers,
+        "numbers": cell_text.numbers,
         "cells": _cells,
         "raw": _raw,
         "further": further,
@@ -81,7 +82,7 @@ def _cells(frame: pd.DataFrame) -> list[list[Cell]]:
     return [
         [
             judged(text) if name == "verdict" == names[-1] else Cell(text, _raw(text))
-            for name, text in zip(names, map(words.cell, row), strict=True)
+            for name, text in zip(names, map(cell_text.cell, row), strict=True)
         ]
         for row in frame.itertuples(index=False)
     ]
@@ -158,7 +159,7 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
         if finding.differences:
             lines += ["Differences:", "", *differences.lines(finding.differences), ""]
         if finding.numbers is not None:
-            lines += [*table(words.numbers(finding.numbers)), ""]
+            lines += [*table(cell_text.numbers(finding.numbers)), ""]
         for name in result.pictures:
             caption = result.exhibit.captions.get(name, "")
             lines += [f"![{result.exhibit.title}]({name}.png)", "", caption, ""]
@@ -183,8 +184,8 @@ def in_short(paper: Paper, about: dict[str, Any]) -> dict[str, list[str]]:
 
 def _deviations(paper: Paper, about: dict[str, Any]) -> pd.DataFrame:
     """`deviations`; empty on pages of other states than ours, or of a small size."""
-    found = deviations(paper.name)
-    return found.iloc[:0] if about["quick"] or about["own"] else found
+    rows = deviations(paper.name)
+    return rows.iloc[:0] if about["quick"] or about["own"] else rows
 
 
 def _size_note(about: dict[str, Any]) -> list[str]:
@@ -194,7 +195,7 @@ def _size_note(about: dict[str, Any]) -> list[str]:
 def table(frame: pd.DataFrame) -> list[str]:
     """A frame as a table of Markdown."""
     cells = [
-        [words.cell(value).replace("|", "\\|") for value in row]
+        [cell_text.cell(value).replace("|", "\\|") for value in row]
         for row in frame.itertuples(index=False)
     ]
     head = [str(name) for name in frame.columns]

@@ -50,4 +50,6 @@ class Result:
             return ""
         count = Counter(self.finding.verdicts)
         count[Verdict.NOT_COMPARED] = self.finding.missing
-        return ", ".join(f"{count[each]} {each.value}" for each in Verdict if count[each])
+        return ", ".join(
+            f"{count[verdict]} {verdict.value}" for verdict in Verdict if count[verdict]
+        )

@@ -110,7 +110,7 @@ def _exhibits(paper: Paper, context: Context) -> list[Exhibit]:
     """The exhibits that the context can make."""
     if not context.own:
         return list(paper.exhibits)
-    return [each for each in paper.exhibits if each.needs in (Needs.STATES, Needs.NOTHING)]
+    return [exhibit for exhibit in paper.exhibits if exhibit.needs in (Needs.STATES, Needs.NOTHING)]
 
 
 def _about(context: Context, command: str) -> dict[str, Any]:
@@ -164,9 +164,9 @@ def _frames(paper: Paper, exhibit: Exhibit, context: Context) -> tuple[Frames, M
     marker = folder / "made.json"
     identity = _identity(exhibit, context)
     with FolderLock(folder, "frames"):
-        kept = _kept(folder, marker, identity)
-        if kept is not None:
-            return kept, made
+        stored = _kept(folder, marker, identity)
+        if stored is not None:
+            return stored, made
         marker.unlink(missing_ok=True)
         frames = exhibit.build(context)
         for name, frame in frames.items():
@@ -180,10 +180,10 @@ def _kept(folder: Path, marker: Path, identity: str) -> Frames | None:
     if not marker.exists():
         return None
     try:
-        found = read_record(marker)
-        if found.get("identity") != identity:
+        record = read_record(marker)
+        if record.get("identity") != identity:
             return None
-        return {name: read_frame(folder / f"{name}.parquet") for name in found["frames"]}
+        return {name: read_frame(folder / f"{name}.parquet") for name in record["frames"]}
     except OutputError:  # damaged: made again
         return None
 
@@ -194,7 +194,7 @@ def _source(exhibit: Exhibit, context: Context) -> str:
     if exhibit.needs in (Needs.NOTHING, Needs.REPORTS):
         return text
     if context.own:
-        first, *others = [f"{each.optimizer}, step {each.step}" for each in context.own]
+        first, *others = [f"{captured.optimizer}, step {captured.step}" for captured in context.own]
         return text.format(headline=first, grid=" and of ".join([first, *others]))
     size = context.size
     seeds = f"seeds 0 to {size.seeds - 1}" if size.seeds > 1 else "seed 0"
@@ -213,10 +213,10 @@ def _identity(exhibit: Exhibit, context: Context) -> str:
 
 
 def _fingerprints(states: Sequence[CapturedStates]) -> list[str]:
-    for each in states:
-        if each not in _FINGERPRINTS:
-            _FINGERPRINTS[each] = each.fingerprint()
-    return [_FINGERPRINTS[each] for each in states]
+    for captured in states:
+        if captured not in _FINGERPRINTS:
+            _FINGERPRINTS[captured] = captured.fingerprint()
+    return [_FINGERPRINTS[captured] for captured in states]
 
 
 _FINGERPRINTS: WeakKeyDictionary[CapturedStates, str] = WeakKeyDictionary()

@@ -33,10 +33,10 @@ def decided(
 
 
 def same(ours: int, total: int, theirs: float, runs: int | None) -> bool:
-    """Whether chance can set `ours` of `total` runs apart from the share `theirs` (0 to 1)."""
+    """True if chance can set `ours` of `total` runs apart from the share `theirs` (0 to 1)."""
     if runs is not None:
         count = round(theirs * runs)
         table = [[ours, total - ours], [count, runs - count]]
         return float(stats.fisher_exact(table).pvalue) >= LEVEL
-    found = stats.binomtest(ours, total).proportion_ci(1 - LEVEL)
-    return bool(found.low <= theirs <= found.high)
+    bounds = stats.binomtest(ours, total).proportion_ci(1 - LEVEL)
+    return bool(bounds.low <= theirs <= bounds.high)

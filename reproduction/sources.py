@@ -16,14 +16,14 @@ SHOWING = ("cli", "figures", "capture/integrations", "lab/report")
 PAGES = (
     "__main__",
     "catalogue",
+    "cell_text",
     "differences",
     "page",
     "pictures",
+    "proxy_metrics",
     "results",
-    "stand_ins",
     "summary",
     "verdict",
-    "words",
 )
 """Modules of this package that only lay out the results of exhibits."""
 COMPUTING = ("analyses", "speedup", "workloads")
@@ -37,18 +37,20 @@ def digest(build: Callable[..., Any]) -> str:
     modules of other exhibits. Compiled engines are left out, because they give the reference's
     bits.
     """
-    own = Path(inspect.getfile(build)).read_bytes()
-    return hashlib.sha256(own + shared().encode()).hexdigest()
+    source = Path(inspect.getfile(build)).read_bytes()
+    return hashlib.sha256(source + shared().encode()).hexdigest()
 
 
 @functools.cache
 def shared() -> str:
     """Hash of the sources that every exhibit shares, read once in a process."""
-    found = hashlib.sha256()
+    digest_of_all = hashlib.sha256()
     for path in files():
         content = path.read_bytes()
-        found.update(f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content)
-    return found.hexdigest()
+        digest_of_all.update(
+            f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content
+        )
+    return digest_of_all.hexdigest()
 
 
 def files() -> Iterator[Path]:
@@ -57,9 +59,9 @@ def files() -> Iterator[Path]:
     for path in sorted((ROOT / "qmaps").rglob("*.py")):
         if not any(map(path.is_relative_to, showing)):
             yield path
-    own = ROOT / "reproduction"
-    for path in sorted(own.rglob("*.py")):
-        if not _lays_out(*path.relative_to(own).parts):
+    package = ROOT / "reproduction"
+    for path in sorted(package.rglob("*.py")):
+        if not _lays_out(*path.relative_to(package).parts):
             yield path
 
 

@@ -11,9 +11,9 @@ import pandas as pd
 
 from qmaps.lab.report.claim import Verdict
 from qmaps.lab.report.table import Cell, cell, judged
-from qmaps.storage.files import write_text
 from reproduction import page
 from reproduction.exhibit import Kind, Paper
+from reproduction.report_file import write_report
 from reproduction.results import Result
 
 KINDS = (
@@ -31,12 +31,12 @@ EARLIER = (
 Found = Sequence[tuple[Paper, Sequence[Result]]]
 
 
-def write(found: Found, about: dict[str, Any], out: Path) -> Path:
+def write(papers: Found, about: dict[str, Any], out: Path) -> Path:
     """Write ``out/papers.md`` and ``out/papers.html``; returns the latter."""
-    rows, left, wrong = exhibits(found), left_out(found), errors(found)
-    counted, verdicts = covered(found), numbers(found)
+    rows, left, wrong = exhibits(papers), left_out(papers), errors(papers)
+    counted, verdicts = covered(papers), numbers(papers)
     before = [] if about["quick"] or about["own"] else earlier()
-    write_text(out / "papers.md", _markdown(rows, wrong, left, counted, verdicts, before, about))
+    write_report(out / "papers.md", _markdown(rows, wrong, left, counted, verdicts, before, about))
     text = page.template("summary").render(
         rows=list(map(_cells, rows)),
         errors=wrong,
@@ -49,7 +49,7 @@ def write(found: Found, about: dict[str, Any], out: Path) -> Path:
         about=about,
         rules=page.RULES,
     )
-    write_text(out / "papers.html", text)
+    write_report(out / "papers.html", text)
     return out / "papers.html"
 
 
@@ -64,7 +64,7 @@ def _cells(row: dict[str, str]) -> list[Cell]:
     ]
 
 
-def exhibits(found: Found) -> list[dict[str, str]]:
+def exhibits(papers: Found) -> list[dict[str, str]]:
     """A row per exhibit: paper, folder, label, title, verdict, tally."""
     return [
         {
@@ -76,15 +76,15 @@ def exhibits(found: Found) -> list[dict[str, str]]:
             "verdict": result.verdict,
             "tally": result.tally or result.pending,
         }
-        for paper, results in found
+        for paper, results in papers
         for result in results
     ]
 
 
-def covered(found: Found) -> list[dict[str, Any]]:
+def covered(papers: Found) -> list[dict[str, Any]]:
     """For each paper: figures, tables and appendices made, waiting for a table, and left out."""
     rows = []
-    for paper, results in found:
+    for paper, results in papers:
         made = sum(len(r.exhibit.covers) for r in results if r.finding is not None)
         waiting = sum(len(r.exhibit.covers) for r in results if r.finding is None)
         left = len(paper.wholly_left_out)
@@ -92,41 +92,42 @@ def covered(found: Found) -> list[dict[str, Any]]:
     return rows
 
 
-def numbers(found: Found) -> list[dict[str, Any]]:
-    """How many numbers and statements got each verdict, a row for each kind of evidence."""
+def numbers(papers: Found) -> list[dict[str, Any]]:
+    """Counts of numbers and statements by verdict, a row for each kind of evidence."""
     count: Counter[tuple[Kind, Verdict]] = Counter()
-    for _, results in found:
+    for _, results in papers:
         for result in results:
             if result.finding is not None:
                 count += result.finding.counts(result.exhibit.kind_of)
-    given = [each for each in Verdict if any(count[kind, each] for kind in Kind)]
+    verdicts = [verdict for verdict in Verdict if any(count[kind, verdict] for kind in Kind)]
     return [
-        {"ours": kind.value, **{each.value: count[kind, each] for each in given}} for kind in Kind
+        {"ours": kind.value, **{verdict.value: count[kind, verdict] for verdict in verdicts}}
+        for kind in Kind
     ]
 
 
 def earlier() -> list[dict[str, Any]]:
-    """What `numbers` gave before differences were traced."""
+    """Result of `numbers` before differences were traced."""
     return [
         {str(name): value for name, value in row.items()}
         for row in pd.read_csv(BEFORE).to_dict("records")
     ]
 
 
-def left_out(found: Found) -> list[dict[str, str]]:
+def left_out(papers: Found) -> list[dict[str, str]]:
     """Figures and tables that are not made, and parts of them, with the reason."""
     return [
         {"paper": paper.title, "item": str(row.item), "why": str(row.why)}
-        for paper, _ in found
+        for paper, _ in papers
         for row in paper.left_out.itertuples()
     ]
 
 
-def errors(found: Found) -> list[dict[str, str]]:
-    """What papers print that they themselves, or arithmetic, speak against."""
+def errors(papers: Found) -> list[dict[str, str]]:
+    """Errors in the papers, by themselves or by arithmetic."""
     return [
         {"paper": paper.title, **{str(name): str(value) for name, value in row.items()}}
-        for paper, _ in found
+        for paper, _ in papers
         for row in paper.errors.to_dict("records")
     ]
 

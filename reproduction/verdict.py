@@ -11,11 +11,11 @@ from qmaps.lab.report.claim import TOLERANCE, Claim
 
 KEYS = ("what", "quantity")
 COLUMNS = (
-    "what", "quantity", "unit", "paper", "paper_spread", "printed", "stand_in", "ours",
+    "what", "quantity", "unit", "paper", "paper_spread", "printed", "proxy", "ours",
     "ours_spread", "verdict",
 )  # fmt: skip
-"""`printed` is how the paper prints its number, empty if it is not known. `stand_in` names what
-ours is where it is not the paper's quantity; see `stand_ins`."""
+"""`printed` is how the paper prints its number, empty if it is not known. `proxy` names what
+ours is where it is not the paper's quantity; see `reproduction.proxy_metrics`."""
 
 
 Measured = Mapping[tuple[str, str], float | tuple[float, float]]
@@ -57,7 +57,7 @@ def beside(
         columns=["what", "quantity", "unit"],
     )
     rows = pd.concat([paper, extra], ignore_index=True) if len(extra) else paper.copy()
-    rows["stand_in"] = ""
+    rows["proxy"] = ""
     for column, nothing in (
         ("doubt", ""),
         ("printed", ""),
@@ -76,10 +76,10 @@ def beside(
     return rows[list(COLUMNS)]
 
 
-def _pair(given: float | tuple[float, float] | None) -> tuple[float, float]:
-    if given is None:
+def _pair(value: float | tuple[float, float] | None) -> tuple[float, float]:
+    if value is None:
         return float("nan"), float("nan")
-    return given if isinstance(given, tuple) else (given, float("nan"))
+    return value if isinstance(value, tuple) else (value, float("nan"))
 
 
 def _claim(row: pd.Series[Any], group: pd.DataFrame, tolerance: float) -> Claim:

@@ -26,19 +26,19 @@ def name(width: str, dynamic: bool = False, blocks: bool = False, embedding: boo
 
 
 def _settings() -> list[Setting]:
-    found = []
+    settings = []
     for embedding in (False, True):
         cells = parts("32", False, False, embedding)
-        found.append(Setting(cells, None, stable_embedding=embedding))
+        settings.append(Setting(cells, None, stable_embedding=embedding))
     for dynamic, blocks, embedding in product((False, True), repeat=3):
         cells = parts("8", dynamic, blocks, embedding)
         norm, kind = "B2048" if blocks else "tensor", "DE" if dynamic else "linear0"
         specs = {"exp_avg": f"{norm}/{kind}@8s", "exp_avg_sq": f"{norm}/{kind}@8u"}
-        found.append(Setting(cells, specs, stable_embedding=embedding))
+        settings.append(Setting(cells, specs, stable_embedding=embedding))
     for embedding in (False, True):
         cells = ("8, our preset", "DE, DE-0", "B256", "yes" if embedding else "no")
-        found.append(Setting(cells, "8bit", stable_embedding=embedding))
-    return found
+        settings.append(Setting(cells, "8bit", stable_embedding=embedding))
+    return settings
 
 
 STUDY = Study(

@@ -34,7 +34,7 @@ def _spec(second: str) -> str | None:
 
 def _settings() -> list[Setting]:
     seconds = [f"{norm}/{kind}" for norm, kind in product(NORMALIZERS, MAPS)]
-    found = []
+    settings = []
     for first, embedding in product((FIRST, None), (False, True)):
         for second in (NONE, *seconds, FACTORED):
             kind = optim.AdamWFactor if second == FACTORED else optim.AdamW
@@ -42,7 +42,7 @@ def _settings() -> list[Setting]:
             cells = parts(second, first, embedding)
             # The paper's first moments are `FIRST`, but for its baseline's.
             in_paper = bool(first) == (second != NONE)
-            found.append(
+            settings.append(
                 Setting(
                     cells,
                     {"exp_avg": first, "exp_avg_sq": spec},
@@ -51,7 +51,7 @@ def _settings() -> list[Setting]:
                     " | ".join(cells[1:]) if in_paper else "",
                 )
             )
-    return found
+    return settings
 
 
 def _worst(*seconds: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What an ablation is: settings, each trained at the same points, and claims about them."""
+"""Ablations: settings, each trained at the same points, and claims about them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Point:
-    """Where a setting is trained: options of Adam, and the seed of weights and batches."""
+    """Options of Adam, and the seed of weights and batches, of a training."""
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -107,7 +107,7 @@ class Study:
 
 
 def is_unstable(run: TrainingRun) -> bool:
-    """Whether a loss was NaN or infinite, or training fell behind where it began.
+    """True if a loss was NaN or infinite, or training fell behind where it began.
 
     That is: the median of some five training losses in a row was above that of the first step. A
     step or two above it, from which the run comes back, is no instability; at these rates 32-bit
@@ -173,15 +173,15 @@ def summary(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for setting in study.settings:
         part = frame[frame["setting"] == setting.name]
-        own = loss_at.get(setting.name, none)
+        setting_loss = loss_at.get(setting.name, none)
         other = loss_at.get(study.baseline(setting), none)
         rows.append(
             {
                 "setting": setting.name,
                 "runs": len(part),
                 "unstable": 100 * part["unstable"].mean(),
-                "loss": own.median(),
-                "difference": (own - other).dropna().median(),
+                "loss": setting_loss.median(),
+                "difference": (setting_loss - other).dropna().median(),
                 "state_mib": part["state_mib"].iloc[0],
             }
         )

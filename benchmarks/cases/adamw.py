@@ -87,8 +87,8 @@ def stored(spec: str | None) -> float:
 
 def shuffles(specs: Iterable[str | None]) -> float:
     """Shuffles per element that decode and encode these states."""
-    given = [quantizer(spec) for spec in specs if spec is not None]
-    return sum(decoding(q) + encoding(q) for q in given)
+    quantizers = [quantizer(spec) for spec in specs if spec is not None]
+    return sum(decoding(q) + encoding(q) for q in quantizers)
 
 
 def writing(specs: Iterable[str | None], size: int = 4) -> float:
@@ -97,7 +97,7 @@ def writing(specs: Iterable[str | None], size: int = 4) -> float:
 
 
 def needs(specs: Sequence[str | None], size: int = 4) -> Needs:
-    """What an element of a step of AdamW with these moments needs besides `traffic`.
+    """Arithmetic of an element of an AdamW step with these moments.
 
     The root of the second moment, the division by it, one by the scale of each moment that is
     encoded, and the moments' decoding and encoding.
@@ -109,7 +109,7 @@ def needs(specs: Sequence[str | None], size: int = 4) -> Needs:
 def matches(
     make: Callable[[list[Tensor]], torch.optim.Optimizer], dtype: torch.dtype = torch.float32
 ) -> dict[str, float]:
-    """Whether the engine in use gives the reference's bits on a small matrix."""
+    """True if the engine in use gives the reference's bits on a small matrix."""
     results = []
     for backend in (None, "reference"):
         params = parameters([(96, 128)], dtype)

@@ -28,18 +28,18 @@ def beside(x: Tensor, spec: str) -> Setup:
         )
 
     def check() -> dict[str, float]:
-        found = {}
+        works = {}
         try:
             bnb = need("bitsandbytes.functional")
             theirs, _ = bnb.quantize_blockwise(x, code=code, blocksize=block)
             same = t.codes().view(-1) == theirs.view(-1).int()
-            found["share of codes equal to bitsandbytes'"] = same.float().mean().item()
+            works["share of codes equal to bitsandbytes'"] = same.float().mean().item()
             if "/DE@8s" in spec:
                 apart = (bnb.create_dynamic_map(signed=True) - code.cpu()).abs().max()
-                found["its dynamic map and ours differ by at most"] = apart.item()
+                works["its dynamic map and ours differ by at most"] = apart.item()
         except Exception:
-            return found
-        return found
+            return works
+        return works
 
     # One read, one code; a scale for each block.
     nbytes = 4 + 1 + 4 / block

@@ -1,4 +1,4 @@
-"""What stochastic rounding adds to a step."""
+"""Cost of stochastic rounding in a step."""
 
 from __future__ import annotations
 

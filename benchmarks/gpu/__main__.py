@@ -28,7 +28,8 @@ from benchmarks.gpu.plot import draw
 from benchmarks.gpu.table import table
 from benchmarks.gpu.worker import LostError, Worker
 from qmaps.errors import QmapsError
-from qmaps.storage.files import output_folder, replacing, write_json, write_text
+from qmaps.storage.files import output_folder, replacing, write_json
+from reproduction.report_file import write_report
 
 Row = dict[str, Any]
 Ask = Callable[[str, Place, float], Row]
@@ -56,45 +57,45 @@ class Run:
         self._begin = time.monotonic()
         self._seconds = 60 * minutes
 
-    def row(self, name: str, left: int, within: float = 1.0) -> Row:
-        """What became of an item.
+    def row(self, name: str, remaining: int, within: float = 1.0) -> Row:
+        """Result of an item.
 
         Args:
             name: in `ITEMS`.
-            left: how many items there are from this one on.
+            remaining: how many items there are from this one on.
             within: the share of all the time that may have passed before and by it.
         """
         seconds = within * self._seconds - (time.monotonic() - self._begin)
         if seconds <= 2:
             return {"error": "not measured: out of time"}
         # What compiling takes is unknown, so a case may use more than its part, once.
-        place = replace(self._place, seconds=min(self._place.seconds, seconds / left))
+        place = replace(self._place, seconds=min(self._place.seconds, seconds / remaining))
         start = time.perf_counter()
         try:
-            found = self._ask(name, place, min(LONGEST, seconds))
+            answer = self._ask(name, place, min(LONGEST, seconds))
         except LostError as error:
-            found = {"error": str(error)}
-        print(f"{name}: {_brief(found)} ({time.perf_counter() - start:.1f} s)", flush=True)
-        return found
+            answer = {"error": str(error)}
+        print(f"{name}: {_brief(answer)} ({time.perf_counter() - start:.1f} s)", flush=True)
+        return answer
 
 
 def measure(cases: Sequence[Any], checks: Sequence[Any], run: Run) -> dict[str, Any]:
     """Checks, cases, and the bandwidth before and after."""
-    left = len(cases) + len(checks) + 2
+    remaining = len(cases) + len(checks) + 2
     found_checks, found_cases, rates = [], [], []
     for check in checks:
-        found = run.row(check.name, left, within=CHECKING)
-        if "error" in found:
-            found = {"name": check.name, "wrong": [found["error"]], "failed": True}
-        found_checks.append(found)
-        left -= 1
-    rates.append(run.row(BEFORE.name, left))
+        record = run.row(check.name, remaining, within=CHECKING)
+        if "error" in record:
+            record = {"name": check.name, "wrong": [record["error"]], "failed": True}
+        found_checks.append(record)
+        remaining -= 1
+    rates.append(run.row(BEFORE.name, remaining))
     for case in cases:
-        found = run.row(f"case {case.name}", left)
-        if "error" in found:
-            found = failure(case, found["error"])
-        found_cases.append(found)
-        left -= 1
+        record = run.row(f"case {case.name}", remaining)
+        if "error" in record:
+            record = failure(case, record["error"])
+        found_cases.append(record)
+        remaining -= 1
     rates.append(run.row(AFTER.name, 1))
     return {"bandwidth": rates, "checks": found_checks, "cases": found_cases}
 
@@ -102,8 +103,8 @@ def measure(cases: Sequence[Any], checks: Sequence[Any], run: Run) -> dict[str, 
 def failure(case: Any, why: str) -> Row:
     """The row of a case that was not measured."""
     nothing: Row = {"share_of_bound": {}, "ns_per_element": {}}
-    found = row(case.name, "ms", {}, case.floors, {OURS: why}, case.note) | nothing
-    return found | {"goals": case.goals(found), "failed": True}
+    record = row(case.name, "ms", {}, case.floors, {OURS: why}, case.note) | nothing
+    return record | {"goals": case.goals(record), "failed": True}
 
 
 def write(results: dict[str, Any], out: Path) -> None:
@@ -111,10 +112,10 @@ def write(results: dict[str, Any], out: Path) -> None:
     write_json(out / "gpu.json", results)
     with replacing(out / "gpu.png") as temporary:
         draw(results, temporary)
-    write_text(out / "gpu.md", table(results))
+    write_report(out / "gpu.md", table(results))
 
 
-def arguments(given: Sequence[str]) -> argparse.Namespace:
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """The command's options; leaves with a message where one is not allowed."""
     parser = command.shared_options(PROGRAM, __doc__, rounds=9, budget=2.0, out="gpu")
     parser.add_argument(
@@ -125,7 +126,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--no-checks", action="store_true", help="leave the answers unchecked")
     parser.add_argument("--dry", action="store_true", help="everything once, small, on the CPU")
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     if options.dry and options.scale == 1.0:
         options.scale = DRY_SCALE
     options.out = command.folder(options, "gpu")
@@ -133,15 +134,15 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Returns:
         0, or 1 if an answer is wrong, a case of ours failed or there is no device. A goal that is
         missed is a result, not a failure.
     """
-    given = sys.argv[1:] if given is None else given
-    options = arguments(given)
+    argv = sys.argv[1:] if argv is None else argv
+    options = arguments(argv)
     if options.list:
         print("\n".join(case.name for case in options.cases))
         return 0
@@ -154,7 +155,7 @@ def main(given: Sequence[str] | None = None) -> int:
     try:
         out = output_folder(options.out)
         start = time.perf_counter()
-        results: dict[str, Any] = {"about": about(given, device)}
+        results: dict[str, Any] = {"about": about(argv, device)}
         print(f"{results['about']['device']}", flush=True)
         results |= _measured(options, place)
         results["about"] |= {
@@ -181,27 +182,27 @@ def _measured(options: argparse.Namespace, place: Place) -> dict[str, Any]:
     with Worker(perform) as worker:
 
         def ask(name: str, where: Place, timeout: float) -> Row:
-            found: Row = worker.ask(name, where, timeout=timeout)
-            if found.pop("broken") or "error" in found:
+            answer: Row = worker.ask(name, where, timeout=timeout)
+            if answer.pop("broken") or "error" in answer:
                 worker.end()  # also where a failure left memory behind, or half a recording
-            return found
+            return answer
 
         return measure(options.cases, checks, Run(place, ask, options.minutes))
 
 
-def _brief(found: Row) -> str:
-    if "error" in found:
-        return str(found["error"])
-    if "failed" in found:
-        return "; ".join(found["wrong"]) or "right"
-    if "bytes_per_second" in found:
-        rates = found["bytes_per_second"].items()
+def _brief(record: Row) -> str:
+    if "error" in record:
+        return str(record["error"])
+    if "failed" in record:
+        return "; ".join(record["wrong"]) or "right"
+    if "bytes_per_second" in record:
+        rates = record["bytes_per_second"].items()
         return ", ".join(f"{name} {rate / 1e9:.0f} GB/s" for name, rate in rates)
-    if OURS not in found["values"]:
-        return str(found["skipped"].get(OURS, "not measured"))
-    share = found["share_of_bound"].get(OURS)
+    if OURS not in record["values"]:
+        return str(record["skipped"].get(OURS, "not measured"))
+    share = record["share_of_bound"].get(OURS)
     of_bound = "" if share is None else f", {share:.0%} of the bound"
-    return f"{found['values'][OURS]['median']:.3g} ms{of_bound}"
+    return f"{record['values'][OURS]['median']:.3g} ms{of_bound}"
 
 
 if __name__ == "__main__":

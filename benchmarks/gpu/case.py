@@ -70,14 +70,14 @@ class GpuCase:
             skip(skipped, name, error)
         rate = copy.nbytes / statistics.median(seconds.pop(COPY))
         values = {name: [1e3 * second for second in each] for name, each in seconds.items()}
-        found = row(self.name, "ms", values, self.floors, skipped, self.note)
+        record = row(self.name, "ms", values, self.floors, skipped, self.note)
         bounds = {
             name: 1e3 * size * setup.elements / rate
             for name, size in setup.nbytes.items()
             if name in values
         }
-        shares = {name: ms / found["values"][name]["median"] for name, ms in bounds.items()}
-        found |= {
+        shares = {name: ms / record["values"][name]["median"] for name, ms in bounds.items()}
+        record |= {
             "elements": setup.elements,
             "scaled_down_from": wanted if size < wanted else None,
             "bytes_per_element": dict(setup.nbytes),
@@ -86,37 +86,37 @@ class GpuCase:
             "share_of_bound": shares,
             "ns_per_element": {
                 name: 1e6 * each["median"] / setup.elements
-                for name, each in found["values"].items()
+                for name, each in record["values"].items()
             },
             "checks": setup.check() if setup.check and OURS in values else {},
             "forms": forms(works, values),
         }
         if place.on_gpu:
-            found |= self._besides(place, {name: works[name] for name in values})
-        return found | {"goals": self.goals(found)}
+            record |= self._besides(place, {name: works[name] for name in values})
+        return record | {"goals": self.goals(record)}
 
     def _besides(self, place: Place, works: Mapping[str, Work]) -> Row:
-        """What is measured once, after the timing."""
+        """Measurements taken once, after the timing."""
         # A recorded step launches nothing that could be counted.
         countable = OURS in works and not hasattr(works[OURS], "form")
-        own = launches(works[OURS], place.device) if countable else None
+        launched = launches(works[OURS], place.device) if countable else None
         return {
             "host_ms": {name: host_ms(work, place.device) for name, work in works.items()},
             "peak_mib": {name: peak_mib(work, place.device) for name, work in works.items()},
-            "own_kernels": own,
+            "own_kernels": launched,
         }
 
-    def goals(self, found: Row) -> list[Row]:
-        """What is asked of ours; `found` is None where it was not measured."""
-        share, ns = found["share_of_bound"].get(OURS), found["ns_per_element"].get(OURS)
+    def goals(self, record: Row) -> list[Row]:
+        """Goals of ours; `record` is None where it was not measured."""
+        share, ns = record["share_of_bound"].get(OURS), record["ns_per_element"].get(OURS)
         goals = []
         if self.share is not None:
             goals.append(_goal("share of the bound", self.share, share, least=True))
         if self.most_ns is not None:
             goals.append(_goal("ns per element", self.most_ns, ns, least=False))
         for peer, floor in self.floors.items():
-            ratio = found["ratios"].get(peer, {}).get("ratio")
-            why = found["skipped"].get(peer, found["skipped"].get(OURS, ""))
+            ratio = record["ratios"].get(peer, {}).get("ratio")
+            why = record["skipped"].get(peer, record["skipped"].get(OURS, ""))
             goals.append(_goal(f"times {peer}", floor, ratio, least=True) | {"skipped": why})
         return goals
 
@@ -146,14 +146,14 @@ class Copy:
 
 def host_ms(work: Work, device: torch.device, calls: int = 3) -> float:
     """Milliseconds until a call returns, while the device may still be at it."""
-    found = []
+    milliseconds = []
     for _ in range(calls):
         torch.cuda.synchronize(device)
         start = time.perf_counter()
         work()
-        found.append(1e3 * (time.perf_counter() - start))
+        milliseconds.append(1e3 * (time.perf_counter() - start))
     torch.cuda.synchronize(device)
-    return statistics.median(found)
+    return statistics.median(milliseconds)
 
 
 def peak_mib(work: Work, device: torch.device) -> float:
@@ -167,7 +167,7 @@ def peak_mib(work: Work, device: torch.device) -> float:
 
 
 def launches(work: Work, device: torch.device) -> int:
-    """How many kernels of qmaps' own a call launches; none where the reference does the work."""
+    """Number of qmaps' kernels that a call launches; None if the reference does the work."""
     engine: Any = cuda_engine(torch.empty(1, device=device))
     if engine is None:
         return 0

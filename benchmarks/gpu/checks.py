@@ -1,4 +1,4 @@
-"""Whether the engine on the device gives the bits of the reference there, and of the CPU."""
+"""Checks that the engine on the device gives the bits of the reference there, and of the CPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Check:
     def measure(self, place: Place) -> Row:
         """A line of the report: what differs from which of both."""
         rows = DRY_ROWS if place.dry else ROWS
-        found = _on_cpu(self.answers(place.device, rows))
+        on_device = _on_cpu(self.answers(place.device, rows))
         with use_backend("reference"):
             reference = _on_cpu(self.answers(place.device, rows))
         expected = {
@@ -58,17 +58,22 @@ class Check:
             "qmaps on the CPU": _on_cpu(self.answers(torch.device("cpu"), rows)),
         }
         wrong = [
-            f"{name} differs from {whose} in {count} of {found[name].numel()} elements"
+            f"{name} differs from {whose} in {count} of {on_device[name].numel()} elements"
             for whose, answers in expected.items()
-            for name in found
-            if (count := differing(found[name], answers[name], self.tolerance))
+            for name in on_device
+            if (count := differing(on_device[name], answers[name], self.tolerance))
         ]
-        return {"name": self.name, "compared": sorted(found), "wrong": wrong, "failed": bool(wrong)}
+        return {
+            "name": self.name,
+            "compared": sorted(on_device),
+            "wrong": wrong,
+            "failed": bool(wrong),
+        }
 
 
 @dataclass(frozen=True)
 class EngineCheck:
-    """Whether there is an engine for the device at all.
+    """Check that there is an engine for the device.
 
     Attributes:
         name: what is looked for.
@@ -79,13 +84,13 @@ class EngineCheck:
     def measure(self, place: Place) -> Row:
         """A line of the report."""
         missing = place.on_gpu and cuda_engine(torch.empty(1, device=place.device)) is None
-        reason = next(each.reason for each in qmaps.backends() if each.name == "cuda")
+        reason = next(backend.reason for backend in qmaps.backends() if backend.name == "cuda")
         wrong = [f"there is none, all is done by the reference: {reason}"] if missing else []
         return {"name": self.name, "compared": [], "wrong": wrong, "failed": missing}
 
 
 def differing(a: Tensor, b: Tensor, tolerance: float) -> int:
-    """How many elements differ; all of them where the tensors are no match."""
+    """Number of elements that differ; all if the tensors do not match."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return max(1, a.numel())
     same = (a == b) | (a.isnan() & b.isnan()) if a.is_floating_point() else a == b
@@ -104,7 +109,7 @@ def quantized(spec: str, dtype: torch.dtype) -> Answer:
         x = sample((rows, WIDTH), signed=q.map.signed).to(dtype).to(device)
         t = q.quantize_unchecked(x, key=qmaps.RoundingKey(seed=3, tensor=5, step=7))
         checked = q.quantize(x, key=qmaps.RoundingKey(seed=3, tensor=5, step=7))
-        scales = {f"scales {number}": each for number, each in enumerate(t.scales)}
+        scales = {f"scales {number}": scale for number, scale in enumerate(t.scales)}
         values = {"values": t.dequantize(), "bfloat16 values": t.dequantize(dtype=torch.bfloat16)}
         return {"codes": t.packed, "codes, checked": checked.packed, **scales, **values}
 
@@ -127,11 +132,11 @@ def stepped(
             for p in params:
                 p.grad = (1e-3 * torch.randn(p.shape, generator=draw)).to(dtype).to(device)
             optimizer.step()
-        found = {f"parameter {number}": p for number, p in enumerate(params)}
+        tensors = {f"parameter {number}": p for number, p in enumerate(params)}
         for number, p in enumerate(params):
             for name, state in optimizer.state[p].items():
-                found |= _parts(f"{name} {number}", state)
-        return found
+                tensors |= _parts(f"{name} {number}", state)
+        return tensors
 
     return answers
 
@@ -148,8 +153,8 @@ def all_metrics(spec: str) -> Answer:
 
     def answers(device: torch.device, rows: int) -> Answers:
         q = quantizer(spec)
-        found = q.error(sample((rows, WIDTH), signed=q.map.signed).to(device))
-        return {name: torch.tensor(value, dtype=torch.float64) for name, value in found.items()}
+        metrics = q.error(sample((rows, WIDTH), signed=q.map.signed).to(device))
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in metrics.items()}
 
     return answers
 
@@ -164,13 +169,13 @@ def sample(shape: tuple[int, ...], *, signed: bool) -> Tensor:
 
 def _parts(name: str, state: object) -> Answers:
     if isinstance(state, QuantizedTensor):
-        scales = {f"{name}: scales {number}": each for number, each in enumerate(state.scales)}
+        scales = {f"{name}: scales {number}": scale for number, scale in enumerate(state.scales)}
         return {f"{name}: codes": state.packed, **scales}
     return {name: state} if isinstance(state, Tensor) else {}
 
 
 def _on_cpu(answers: Answers) -> Answers:
-    return {name: each.detach().cpu() for name, each in answers.items()}
+    return {name: answer.detach().cpu() for name, answer in answers.items()}
 
 
 SPECS = (

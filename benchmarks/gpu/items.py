@@ -17,11 +17,11 @@ Row = dict[str, Any]
 
 
 class Item(Protocol):
-    """What the run is made of: a check, a case, or the bandwidth."""
+    """Part of a run: a check, a case, or the bandwidth."""
 
     @property
     def name(self) -> str:
-        """What is done."""
+        """Name of the work."""
         ...
 
     def measure(self, place: Place) -> Row:
@@ -56,12 +56,12 @@ ITEMS: dict[str, Item] = {item.name: item for item in (BEFORE, AFTER, *CHECKS)} 
 def perform(name: str, place: Place) -> Row:
     """Measure one item; what goes wrong stands in its row."""
     try:
-        found = ITEMS[name].measure(place)
+        record = ITEMS[name].measure(place)
     except Exception as error:
         traceback.print_exc(limit=-5)
-        found = {"error": reason(error)}
+        record = {"error": reason(error)}
     gc.collect()  # optimizers are cycles, and their states the largest part of the memory
     broken = place.broken()
     if not broken:
         place.forget()
-    return found | {"broken": broken}
+    return record | {"broken": broken}

@@ -1,4 +1,4 @@
-"""What a measurement on a device belongs to."""
+"""Provenance of a measurement on a device."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ QUERIED = ("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "
 
 def about(arguments: Sequence[str], device: torch.device) -> dict[str, Any]:
     """Device, driver, versions, engine, date and command."""
-    found = machine.about(arguments, "benchmarks.gpu")
-    engine = next(each for each in qmaps.backends() if each.name == "cuda")
+    provenance = machine.about(arguments, "benchmarks.gpu")
+    engine = next(backend for backend in qmaps.backends() if backend.name == "cuda")
     versions = {"cuda (torch)": torch.version.cuda, "nvrtc": nvrtc()}
     versions |= {name: machine.version(name) for name in ("cuda-core", "cuda-bindings", "triton")}
-    return found | {
+    return provenance | {
         "device": device_facts(device),
         "engine": {"available": engine.available, "reason": engine.reason},
-        "versions": found["versions"] | versions,
+        "versions": provenance["versions"] | versions,
     }
 
 
@@ -47,7 +47,7 @@ def device_facts(device: torch.device) -> dict[str, Any]:
 
 
 def driver() -> dict[str, str]:
-    """What the driver's own tool says of the first device; nothing where there is no such tool."""
+    """Answer of the driver's tool for the first device; empty without such a tool."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return {}

@@ -1,4 +1,4 @@
-"""Where and how cases run: the device, and what it has room and time for."""
+"""The device of a run, with its limits of memory and time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USED = 0.8
 
 @dataclass(frozen=True)
 class Place:
-    """How cases are run.
+    """Device and limits of cases.
 
     Attributes:
         device: a CUDA device, or the CPU for a dry run.
@@ -39,12 +39,12 @@ class Place:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether there is a device to be measured."""
+        """True if there is a device to be measured."""
         return self.device.type == "cuda"
 
     @property
     def clock(self) -> Clock:
-        """What times a turn."""
+        """Clock of a turn."""
         return DeviceClock(self.patience) if self.on_gpu else stopwatch
 
     @property
@@ -53,7 +53,7 @@ class Place:
         return 0 if self.dry else WARM_UPS
 
     def elements(self, full: int, nbytes: float) -> int:
-        """How many elements a work has: those of its full size, scaled, as far as there is room.
+        """Number of elements of a work: those of its full size, scaled, as far as there is room.
 
         Args:
             full: at full size.
@@ -71,7 +71,7 @@ class Place:
             torch.cuda.empty_cache()
 
     def broken(self) -> bool:
-        """Whether this process can no longer use the device, after a kernel that went wrong."""
+        """True if this process can no longer use the device, after a kernel that failed."""
         try:
             if self.on_gpu:
                 torch.cuda.synchronize(self.device)

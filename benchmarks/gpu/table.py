@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 def table(results: dict[str, Any]) -> str:
-    """What was measured, where, whether it is right, and which goals it reaches."""
+    """The report: provenance, checks, goals and times."""
     rows = results["cases"]
     parts = [
         ["# qmaps on a GPU", ""],
@@ -72,18 +72,18 @@ def rows_with_copy(results: dict[str, Any]) -> list[Row]:
     return [row for row in results["cases"] if "copy_bytes_per_second" in row]
 
 
-def _right(found: Sequence[Row]) -> list[str]:
-    if not found:
+def _right(rows: Sequence[Row]) -> list[str]:
+    if not rows:
         return []
-    bad = [row for row in found if row["failed"]]
+    bad = [row for row in rows if row["failed"]]
     head = (
-        f"**{len(bad)} of {len(found)} failed.**"
+        f"**{len(bad)} of {len(rows)} failed.**"
         if bad
-        else f"All {len(found)}: the same bits as the reference on the device, and as the CPU; "
+        else f"All {len(rows)}: the same bits as the reference on the device, and as the CPU; "
         "metrics but for the order of their sums."
     )
     lines = [f"- **{row['name']}**: {text}" for row in bad for text in row["wrong"]]
-    fine = "; ".join(row["name"] for row in found if not row["failed"])
+    fine = "; ".join(row["name"] for row in rows if not row["failed"])
     return ["## Answers", "", head, "", *lines, *([f"- right: {fine}"] if fine else []), ""]
 
 
@@ -142,10 +142,12 @@ def _noted(row: Row) -> Row:
             f"scaled down from {row['scaled_down_from']:,} elements to {row['elements']:,}, for "
             "want of memory"
         )
-    own = row.get("own_kernels")
-    if own is not None:
+    launched = row.get("own_kernels")
+    if launched is not None:
         forms[OURS] = (
-            f"{own} kernels of its own a call" if own else "**the reference**: no kernel of its own"
+            f"{launched} kernels of its own a call"
+            if launched
+            else "**the reference**: no kernel of its own"
         )
     return row | {"forms": forms}
 

@@ -55,32 +55,32 @@ def _adam_options(workload: Workload) -> dict[str, Any]:
     return {"lr": workload.lr, "betas": workload.betas, "eps": workload.eps}
 
 
-def _moments(given: Entrant) -> dict[str, str | None] | None:
-    return None if given.quantizer == FULL else pair(given.quantizer)
+def _moments(entrant: Entrant) -> dict[str, str | None] | None:
+    return None if entrant.quantizer == FULL else pair(entrant.quantizer)
 
 
-def _adamw(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+def _adamw(entrant: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
     """AdamW, that of torch in 32 bits, as in the judges' own runs."""
-    return Contender(given.quantizer, _moments(given)).optimizer(model, workload)
+    return Contender(entrant.quantizer, _moments(entrant)).optimizer(model, workload)
 
 
-def _factor(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+def _factor(entrant: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
     return optim.AdamWFactor(
         model.named_parameters(),
         weight_decay=workload.weight_decay,
-        state_quantizers=_moments(given),
+        state_quantizers=_moments(entrant),
         **_adam_options(workload),
     )
 
 
-def _adam(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+def _adam(entrant: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
     return optim.Adam(
-        model.named_parameters(), state_quantizers=_moments(given), **_adam_options(workload)
+        model.named_parameters(), state_quantizers=_moments(entrant), **_adam_options(workload)
     )
 
 
-def _momentum(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
-    quantizer = None if given.quantizer == FULL else given.quantizer
+def _momentum(entrant: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+    quantizer = None if entrant.quantizer == FULL else entrant.quantizer
     return optim.SGD(
         model.named_parameters(),
         lr=workload.lr,
@@ -102,31 +102,31 @@ def _adafactor(_: Entrant, model: nn.Module, workload: Workload) -> torch.optim.
     )
 
 
-def _lpmm_sgdm(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
-    if given.quantizer == FULL:
-        return LPMMContender(n=given.n, rate=1).make(model, workload)
-    bits, _, rounding = given.quantizer.partition(" ")
-    return LPMMContender(int(bits), rounding == STOCHASTIC, given.n, rate=1).make(model, workload)
+def _lpmm_sgdm(entrant: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+    if entrant.quantizer == FULL:
+        return LPMMContender(n=entrant.n, rate=1).make(model, workload)
+    bits, _, rounding = entrant.quantizer.partition(" ")
+    return LPMMContender(int(bits), rounding == STOCHASTIC, entrant.n, rate=1).make(model, workload)
 
 
-def _lpmm_adam(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+def _lpmm_adam(entrant: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
     """Adam of torch in 32 bits; else all of the model memory in 8."""
-    if given.quantizer == FULL:
+    if entrant.quantizer == FULL:
         return torch.optim.Adam(model.parameters(), **_adam_options(workload))
     lpmm.convert(model, EIGHT_BITS, EIGHT_BITS)
     options = _adam_options(workload)
     return lpmm.LPMMAdam(model.named_parameters(), nonfinite="propagate", **options)
 
 
-def _soap(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+def _soap(entrant: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
     """SOAP with its own betas.
 
     ``"A | B + C"`` has A for the first moment, B for all matrices and C for the second moment, and
     ``"A + C"`` has A for the matrices too.
     """
     quantizers = None
-    if given.quantizer != FULL:
-        signed, second = given.quantizer.split(" + ")
+    if entrant.quantizer != FULL:
+        signed, second = entrant.quantizer.split(" + ")
         first, _, matrices = signed.partition(" | ")
         quantizers = pair(f"{first} + {second}")
         spec = None if matrices == "32bit" else matrices or first
@@ -141,9 +141,9 @@ def _soap(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.O
 
 
 def _of_class(
-    family: families.Family, given: Entrant, model: nn.Module, workload: Workload
+    family: families.Family, entrant: Entrant, model: nn.Module, workload: Workload
 ) -> torch.optim.Optimizer:
-    width = families.WIDTHS[0] if given.quantizer == FULL else given.quantizer
+    width = families.WIDTHS[0] if entrant.quantizer == FULL else entrant.quantizer
     return replace(family, rate=1.0).make(width, model, workload)
 
 

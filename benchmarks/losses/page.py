@@ -33,10 +33,10 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
         seeds; `detectable`, the difference that the test sees in as many seeds.
     """
     keys = ["group", "optimizer", "quantizer", *POINT]
-    at_best = frame[frame["best"]]
-    full = at_best[at_best["quantizer"] == FULL].set_index(["group", *POINT, "seed"])["loss"]
+    tuned = frame[frame["best"]]
+    full = tuned[tuned["quantizer"] == FULL].set_index(["group", *POINT, "seed"])["loss"]
     records = []
-    for names, part in at_best.groupby(keys, sort=False):
+    for names, part in tuned.groupby(keys, sort=False):
         own = part.set_index(["group", *POINT, "seed"])["loss"]
         apart = paired(own, full.reindex(own.index))
         std = float((own - full.reindex(own.index)).std())
@@ -65,9 +65,16 @@ def page(name: str, about: str, frame: pd.DataFrame, command: str) -> str:
         "difference is shown. **Detectable** is the difference that a paired t-test at the 5 % "
         "level sees in 80 % of all experiments with as many seeds.",
     ]
-    found = differences(frame)
+    compared = differences(frame)
     if frame["group"].nunique() >= MANY:
-        lines += ["", "## All groups", "", "In bold: the interval leaves out 0.", "", *_all(found)]
+        lines += [
+            "",
+            "## All groups",
+            "",
+            "In bold: the interval leaves out 0.",
+            "",
+            *_all(compared),
+        ]
     for group, part in frame.groupby("group", sort=False):
         lines += ["", f"## {group}", "", _length(part), ""]
         swept = part[~part["best"]].groupby("lr")["loss"]
@@ -77,17 +84,17 @@ def page(name: str, about: str, frame: pd.DataFrame, command: str) -> str:
             for lr, loss in swept
         ]
         lines += [*markdown(("rate, 32 bits", "seeds", "loss"), rates), ""]
-        own = found[found["group"] == group]
-        varied = [name for name in POINT if own[name].nunique() > 1]
+        rows = compared[compared["group"] == group]
+        varied = [name for name in POINT if rows[name].nunique() > 1]
         head = ("optimizer", "quantizer", *varied, *NUMBERS)
-        lines += markdown(head, [_cells(row, varied) for row in own.itertuples()])
+        lines += markdown(head, [_cells(row, varied) for row in rows.itertuples()])
     return "\n".join(lines) + "\n"
 
 
-def _all(found: pd.DataFrame) -> list[str]:
+def _all(compared: pd.DataFrame) -> list[str]:
     """The differences of every group to 32 bits, in one table; those beyond chance in bold."""
     cells = []
-    for row in found[found["quantizer"] != FULL].itertuples():
+    for row in compared[compared["quantizer"] != FULL].itertuples():
         *_, apart, interval, _, seen = _cells(row, ())
         beyond = apart and (row.low > 0 or row.high < 0)
         cells.append(

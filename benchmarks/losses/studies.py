@@ -1,4 +1,4 @@
-"""What is trained for the tables of losses."""
+"""Studies: groups of trainings, a table of losses each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAPER_8BIT = "B2048/DE@8s + B2048/DE@8u"
 
 @dataclass(frozen=True)
 class Row:
-    """What is trained at the best rate of its group.
+    """A training at the best rate of its group.
 
     Attributes:
         quantizer: of its `Entrant`.
@@ -114,8 +114,8 @@ def _four_bit_moments() -> Iterator[Group]:
     rows = (*map(Row, [*pairs, *ones]), factored)
     yield Group("docstring-lm", JUDGES["docstring-lm"], "AdamW", rows)
     stable = replace(JUDGES["docstring-lm"], stable_embedding=True)
-    kept = [f"{FIRST} + {_spec(second)}" for second in ("B2048/DE", "B128/DE", "B2048/DE-0")]
-    yield Group("docstring-lm, stable embedding", stable, "AdamW", tuple(map(Row, kept)))
+    specs = [f"{FIRST} + {_spec(second)}" for second in ("B2048/DE", "B128/DE", "B2048/DE-0")]
+    yield Group("docstring-lm, stable embedding", stable, "AdamW", tuple(map(Row, specs)))
 
 
 def _four_bit_rates() -> Iterator[Group]:
@@ -132,7 +132,7 @@ def _four_bit_rates() -> Iterator[Group]:
         ("docstring-lm", work, zeros, (1, 4, 16, 64)),
         ("docstring-lm, stable embedding", stable, zeros[:2], (1, 16)),
     ):
-        rows = [Row(spec, factor=1 / each) for each in divisors for spec in (FULL, *specs)]
+        rows = [Row(spec, factor=1 / divisor) for divisor in divisors for spec in (FULL, *specs)]
         rows += [Row(spec, changes=(("eps", 1e-4),)) for spec in (FULL, *specs)]
         yield Group(judge, given, "AdamW", tuple(rows))
 
@@ -155,7 +155,7 @@ def _lpmm() -> Iterator[Group]:
     for n in (1, 4):
         work = DocstringLM(batch_size=2, steps=STEPS * n, warmup_steps=20 * n, lr=0.0125)
         roundings = (NEAREST, STOCHASTIC) if n == 1 else (STOCHASTIC,)
-        rows = [Row(f"{bits} {each}") for bits in (12, 10, 8) for each in roundings]
+        rows = [Row(f"{bits} {rounding}") for bits in (12, 10, 8) for rounding in roundings]
         yield Group("docstring-lm", work, "LPMM-SGDM", tuple(rows), n)
 
 

@@ -34,11 +34,11 @@ def best(group: Group, runs: Path, workers: int) -> tuple[float, pd.DataFrame]:
         frame = framed(group, plan, runs, workers)
         losses = frame["loss"].where(frame["loss"].map(math.isfinite), math.inf)
         means = losses.groupby([trial.workload.lr / group.workload.lr for trial in plan]).mean()
-        found = float(means.idxmin())
-        more = [factor for factor in (found / 2, found * 2) if factor not in tried]
+        rate = float(means.idxmin())
+        more = [factor for factor in (rate / 2, rate * 2) if factor not in tried]
         if not more:
-            return found, frame
-        if not 1 / LIMIT <= found <= LIMIT:
+            return rate, frame
+        if not 1 / LIMIT <= rate <= LIMIT:
             raise QmapsError(f"{group.judge} {group.family}: no best rate up to {LIMIT:g} times")
         tried += more
 
@@ -51,8 +51,8 @@ def run(group: Group, runs: Path, workers: int, seeds: int = SEEDS) -> pd.DataFr
     factor, swept = best(group, runs, workers)
     rows = list(dict.fromkeys([Row(FULL), *group.rows]))
     plan = [group.entrant(row, factor, seed) for row in rows for seed in range(seeds)]
-    at_best = framed(group, plan, runs, workers)
-    frame = pd.concat([swept.assign(best=False), at_best.assign(best=True)], ignore_index=True)
+    tuned = framed(group, plan, runs, workers)
+    frame = pd.concat([swept.assign(best=False), tuned.assign(best=True)], ignore_index=True)
     start = group.workload.validate(group.workload.model(0))["loss"]
     return frame.assign(unstable=[not loss <= start for loss in frame["loss"]])
 

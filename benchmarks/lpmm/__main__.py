@@ -30,7 +30,8 @@ from benchmarks.markdown import verdicts
 from qmaps import lpmm
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload, train
-from qmaps.storage.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing
+from reproduction.report_file import write_report
 
 RATE = 25
 """Learning rate in units of the workload's, which is that of AdamW."""
@@ -42,7 +43,7 @@ HEAD = ("parameters", "rounding", "N", "seeds", "loss", "minus full", "in spread
 
 @dataclass(frozen=True)
 class Contender:
-    """How one run keeps its model.
+    """Formats of one run's model.
 
     Attributes:
         bits: of the parameters; None for all in full precision.
@@ -89,10 +90,10 @@ HEADLINE = (Contender(), Contender(12))
 def grid(most: int) -> list[Contender]:
     """Full precision and every width, rounding and N of 1, 2, 4, ... up to `most`."""
     ns = [n for n in (1, 2, 4, 8, 16) if n <= most]
-    found = [Contender(n=n) for n in ns]
+    contenders = [Contender(n=n) for n in ns]
     for bits in (12, 10, 8):
-        found += [Contender(bits, False), *(Contender(bits, True, n) for n in ns)]
-    return found
+        contenders += [Contender(bits, False), *(Contender(bits, True, n) for n in ns)]
+    return contenders
 
 
 def run(
@@ -178,7 +179,7 @@ def markdown(table: pd.DataFrame, command: str) -> str:
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lpmm", description=__doc__)
     parser.add_argument("workload", nargs="+", choices=["digits", "stdlib-lm-tiny", "stdlib-lm"])
@@ -188,7 +189,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, help="micro-batches (default: enough for N)")
     parser.add_argument("--runs", type=Path, default=Path("runs/lpmm"), help="run folders")
     parser.add_argument("--out", type=Path, default=Path("reports/lpmm"), help="of the results")
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     chosen = list(HEADLINE) if options.headline else grid(options.most)
     name = "headline" if options.headline else "ablation"
     output_folder(options.out)
@@ -198,17 +199,17 @@ def main(given: Sequence[str] | None = None) -> int:
         for contender in chosen
         for seed in range(options.seeds)
     ]
-    found = []
+    frames = []
     for number, (work, contender, seed) in enumerate(plan, 1):
         row = run(work, contender, seed, options.steps, options.runs)
-        found.append(row)
+        frames.append(row)
         about = f"{work.name} {contender.label} seed {seed}"
         print(f"{number}/{len(plan)} {about}: {row['loss']:.4f}", flush=True)
-    frame = pd.DataFrame(found)
-    command = command_line("benchmarks.lpmm", given)
+    frame = pd.DataFrame(frames)
+    command = command_line("benchmarks.lpmm", argv)
     with replacing(options.out / f"{name}.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    write_text(options.out / f"{name}.md", markdown(summary(frame), command))
+    write_report(options.out / f"{name}.md", markdown(summary(frame), command))
     return 0
 
 

@@ -134,7 +134,7 @@ def _check_rate(run: Descent, most: float) -> None:
 
 
 def _start(steps: Sequence[int] | NDArray[np.int64], run: Descent) -> Floats:
-    """What is left of the start after T steps."""
+    """Remainder of the start after T steps."""
     rest = 1 - run.momentum
     slope = run.smoothness * run.momentum / rest + rest / (run.lr * run.micro_batches)
     start: Floats = slope * run.distance**2 / (2 * np.asarray(steps, dtype=np.float64))

@@ -1,4 +1,4 @@
-"""What the LPMM paper reads off its Tables 2 and 3."""
+"""Claims of the LPMM paper about its Tables 2 and 3."""
 
 from __future__ import annotations
 

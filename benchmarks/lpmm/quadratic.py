@@ -51,7 +51,7 @@ class Quadratic(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """What is kept in low precision, and how.
+    """Quantizers of a run on the quadratic.
 
     Attributes:
         params: quantizer of the parameters; None keeps them and the gradients as they are, and

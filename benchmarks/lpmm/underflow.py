@@ -1,4 +1,4 @@
-"""Which updates are too small for their codes, over training: the figures of LPMM.
+"""Updates that are too small for their codes, over training: the figures of LPMM.
 
 ``python -m benchmarks.lpmm.underflow digits`` trains with parameters of 12, 10 and 8 bits (8-bit
 gradients and momentum), rounded to nearest, stochastically, and stochastically with micro-batches,
@@ -31,6 +31,7 @@ from qmaps.lab.workloads import Workload, train
 from qmaps.lab.workloads.training import Hook
 from qmaps.storage.files import output_folder, replacing, write_text
 from reproduction import figures
+from reproduction.report_file import write_report
 
 BITS = (12, 10, 8)
 WINDOWS = 25
@@ -76,8 +77,8 @@ def kept(path: Path, make: Callable[[], dict[str, pd.DataFrame]]) -> dict[str, p
     return {file.stem: pd.read_csv(file) for file in sorted(path.glob("*.csv"))}
 
 
-def words(contender: Contender) -> dict[str, object]:
-    """What tells a run from the others."""
+def setting_columns(contender: Contender) -> dict[str, object]:
+    """Columns that identify a run."""
     return {"width": f"{contender.bits} bits", "setting": setting(contender), "N": contender.n}
 
 
@@ -96,7 +97,7 @@ def trained(
             validate_every=max(1, steps // 10),
             hooks=hooks,
         )
-    return pd.DataFrame(run.losses).assign(seed=seed, **words(contender))
+    return pd.DataFrame(run.losses).assign(seed=seed, **setting_columns(contender))
 
 
 def observed(workload: Workload, contender: Contender, steps: int) -> dict[str, pd.DataFrame]:
@@ -111,7 +112,7 @@ def observed(workload: Workload, contender: Contender, steps: int) -> dict[str, 
         steps,
         hooks=[lambda optimizer, _: optimizer.observed(underflow)],  # type: ignore[attr-defined]
     )
-    n, about = contender.n, words(contender)
+    n, about = contender.n, setting_columns(contender)
     ratios = underflow.ratios().assign(**about)
     ratios["step"] *= n
     middle = range(2 * steps // (5 * n), 3 * steps // (5 * n) + 1)
@@ -149,8 +150,8 @@ def curves(losses: pd.DataFrame) -> pd.DataFrame:
     frame = part.assign(run=part["width"] + ", " + part["setting"])
     keys = frame.groupby(["run", "seed", "split"], sort=False)["loss"]
     frame["smoothed"] = keys.transform(lambda loss: loss.rolling(SMOOTHED, 1).mean())
-    kept = (frame["split"] == "val") | (frame["step"] % EVERY == 0) | (frame["step"] == 1)
-    return frame[kept].drop(columns=["metric", "N"])
+    shown = (frame["split"] == "val") | (frame["step"] % EVERY == 0) | (frame["step"] == 1)
+    return frame[shown].drop(columns=["metric", "N"])
 
 
 def thinned(beside: pd.DataFrame) -> pd.DataFrame:
@@ -245,7 +246,7 @@ def bounds(steps: int, n: int) -> pd.DataFrame:
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.lpmm.underflow", description=__doc__
@@ -256,7 +257,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=count, default=SEEDS, help="of the curves")
     parser.add_argument("--runs", type=Path, default=Path("runs/lpmm-underflow"), help="kept runs")
     parser.add_argument("--out", type=Path, default=Path("reports/lpmm"), help="of the results")
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     n = options.micro_batches
     output_folder(options.out)
     work = workloads.get(options.workload)
@@ -304,8 +305,8 @@ def main(given: Sequence[str] | None = None) -> int:
     table = summary(ratios, losses, steps)
     with replacing(options.out / "underflow.csv") as temporary:
         table.to_csv(temporary, index=False)
-    command = command_line("benchmarks.lpmm.underflow", given)
-    write_text(options.out / "underflow.md", page(table, work.name, largest, command))
+    command = command_line("benchmarks.lpmm.underflow", argv)
+    write_report(options.out / "underflow.md", page(table, work.name, largest, command))
     return 0
 
 

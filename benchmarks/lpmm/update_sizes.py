@@ -108,8 +108,8 @@ class Underflow:
         delta = spacing(wanted, after).double()
         asked = (wanted.double() - before.double()).abs() / delta
         became = (after.dequantize().double() - before.double()).abs() / delta
-        kept = (delta > 0) & asked.isfinite() & became.isfinite()
-        asked, became = asked[kept], became[kept]
+        finite = (delta > 0) & asked.isfinite() & became.isfinite()
+        asked, became = asked[finite], became[finite]
         nonzero = asked > 0
         places = torch.bucketize(asked, torch.from_numpy(EDGES).to(asked.device), right=True) - 1
         counts = torch.bincount(places, minlength=EDGES.size - 1)
@@ -128,7 +128,7 @@ class Underflow:
         )
 
     def ratios(self) -> pd.DataFrame:
-        """How far parameters moved, one row per update seen.
+        """Movement of parameters, one row per update.
 
         Returns:
             Columns `parameter`, `step`; `numel`, the elements that count; `bin_change`, the mean
@@ -154,7 +154,7 @@ class Underflow:
         return pd.DataFrame(rows, columns=RATIOS)
 
     def distribution(self, steps: Iterable[int] | None = None) -> pd.DataFrame:
-        """How the magnitudes of updates are distributed in units of delta, per parameter.
+        """Distribution of the magnitudes of updates in units of delta, per parameter.
 
         Args:
             steps: those to count, summed; all that were seen if left out.

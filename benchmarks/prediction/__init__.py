@@ -1,1 +1,1 @@
-"""Whether errors over steps predict what a quantizer costs in training."""
+"""Prediction of a quantizer's cost in training from its errors over steps."""

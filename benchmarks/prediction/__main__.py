@@ -20,13 +20,14 @@ from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.prediction import measures, report
 from benchmarks.prediction.plan import PARTS, pairs
 from benchmarks.trials import kept, run_all
-from qmaps.storage.files import output_folder, read_frame, replacing, write_frame, write_text
+from qmaps.storage.files import output_folder, read_frame, replacing, write_frame
+from reproduction.report_file import write_report
 
 TRIALS, MEASURES = "trials.csv", "measures.csv"
 
 
 @one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.prediction", description=__doc__)
     parser.add_argument("part", nargs="*", default=list(PARTS), metavar="PART",
@@ -34,7 +35,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=count, help="processes (default: one per core)")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="trials and recordings")
     parser.add_argument("--out", type=Path, default=Path("reports/prediction"))
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     among(parser, "part", options.part, list(PARTS))
     out = output_folder(options.out)
     for name in options.part:
@@ -51,8 +52,8 @@ def main(given: Sequence[str] | None = None) -> int:
         scores.to_csv(temporary, index=False)
     with replacing(out / "prediction.png") as temporary:
         report.draw(trials, found, temporary)
-    command = command_line("benchmarks.prediction", given)
-    write_text(
+    command = command_line("benchmarks.prediction", argv)
+    write_report(
         out / "results.md", report.page(scores, trials, report.verdicts(trials, found), command)
     )
     return 0
@@ -84,7 +85,12 @@ def finished(runs: Path, out: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         seeds: dict[int, list[dict[str, Any] | None]] = {}
         for trial in part.trials():
             seeds.setdefault(trial.seed, []).append(kept(runs / "trials", trial))
-        rows = [row for own in seeds.values() if None not in own for row in own]
+        rows = [
+            row
+            for rows_of_seeds in seeds.values()
+            if None not in rows_of_seeds
+            for row in rows_of_seeds
+        ]
         if rows:
             trials[name] = pd.DataFrame(rows).assign(part=name)
             found[part.judge] = read_frame(path).assign(judge=part.judge)

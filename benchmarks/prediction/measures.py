@@ -1,4 +1,4 @@
-"""What is known of a pair before it trains: errors of one step, and a replay of one 32-bit run."""
+"""Measures of a pair before it trains: errors of one step, and a replay of one 32-bit run."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def measured(
         if start > 1:
             frames["step"].append(sweep.summarize(sweep.run(begun, pairs)))
         report(f"measured from step {start}")
-    parts = [_means(each).add_prefix(f"{name}_") for name, each in frames.items()]
+    parts = [_means(part).add_prefix(f"{name}_") for name, part in frames.items()]
     return pd.concat(parts, axis=1).loc[list(pairs)].rename_axis("quantizer").reset_index()
 
 

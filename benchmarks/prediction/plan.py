@@ -1,4 +1,4 @@
-"""What is trained: drawn once, by a fixed seed, before anything was measured."""
+"""Plan of the trainings: drawn once, by a fixed seed, before anything was measured."""
 
 from __future__ import annotations
 
@@ -79,16 +79,16 @@ PARTS = {
 def pairs() -> list[str]:
     """The pairs of quantizers: `FIXED`, then draws without repetition."""
     draw = random.Random(20)
-    found = dict.fromkeys(FIXED)
-    assert PAPER in found
-    while len(found) < COUNT:
+    chosen = dict.fromkeys(FIXED)
+    assert PAPER in chosen
+    while len(chosen) < COUNT:
         # Sides of similar widths, as nobody keeps one moment in 2 bits and the other in 8.
         first = draw.choice(FIRST["bits"])
         near = [bits for bits in SECOND["bits"] if abs(bits - first) <= 1]
-        found[
+        chosen[
             f"{_spec(draw, FIRST, first, 's')} + {_spec(draw, SECOND, draw.choice(near), 'u')}"
         ] = None
-    return list(found)
+    return list(chosen)
 
 
 def _spec(draw: random.Random, side: dict[str, tuple], bits: int, sign: str) -> str:  # type: ignore[type-arg]

@@ -1,4 +1,4 @@
-"""What the experiment found: a table of correlations and a picture of every part."""
+"""The experiment's report: a table of correlations and a picture of every part."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def scores(trials: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
 
 
 def verdicts(trials: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
-    """What the pairs of each verdict of `qmaps.recommend` cost, verdicts on single rows.
+    """Costs of the pairs of each verdict of `qmaps.recommend`, verdicts on single rows.
 
     One row per part, rate and verdict: `part`, `rate`, `verdict`, `pairs` (their number), and the
     `median`, `high` (the 90th percentile) and `most` of their outcomes. Loss that is not a number
@@ -111,10 +111,10 @@ def verdicts(trials: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
         rows = of_pairs(measures, part, difference.index).rename(
             columns=lambda name: str(name).removeprefix("replay_")
         )
-        given = [verdict.level(row) for row in verdict.records(rows)]
+        levels = [verdict.level(row) for row in verdict.records(rows)]
         cost = difference.mean(axis=1).fillna(np.inf).to_numpy()
         for name in verdict.LEVELS:
-            own = cost[[each == name for each in given]]
+            own = cost[[each == name for each in levels]]
             if len(own):
                 high = float(np.quantile(own, 0.9, method="higher"))
                 records.append(
@@ -124,7 +124,7 @@ def verdicts(trials: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-def page(found: pd.DataFrame, trials: pd.DataFrame, judged: pd.DataFrame, command: str) -> str:
+def page(predicted: pd.DataFrame, trials: pd.DataFrame, judged: pd.DataFrame, command: str) -> str:
     """The report: of `scores`, the trials, and `verdicts`."""
     lines = [
         "# What predicts the cost of a quantizer: results",
@@ -138,7 +138,7 @@ def page(found: pd.DataFrame, trials: pd.DataFrame, judged: pd.DataFrame, comman
         "",
         "![outcomes against predictions](prediction.png)",
     ]
-    for (part, rate), own in found.groupby(["part", "rate"], sort=False):
+    for (part, rate), own in predicted.groupby(["part", "rate"], sort=False):
         seeds = trials[trials["part"] == part]["seed"].nunique()
         count = (
             f"{seeds} of {PARTS[part].seeds} seeds"
@@ -179,11 +179,11 @@ def _cell(row: pd.Series) -> str:
 
 def draw(trials: pd.DataFrame, measures: pd.DataFrame, path: Path) -> None:
     """Write a PNG: outcomes against the chosen predictor, and against the error of one step."""
-    found = list(predictions(trials, measures))
-    figure = Figure(figsize=(3.3 * len(found), 6.4), layout="constrained")
+    predicted = list(predictions(trials, measures))
+    figure = Figure(figsize=(3.3 * len(predicted), 6.4), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(2, len(found), squeeze=False)
-    for column, (part, rate, difference, table) in enumerate(found):
+    panels = figure.subplots(2, len(predicted), squeeze=False)
+    for column, (part, rate, difference, table) in enumerate(predicted):
         cost = difference.mean(axis=1).to_numpy()
         worst = np.nanmax(cost[np.isfinite(cost)], initial=1.0)
         for row, (name, low) in enumerate(((CHOSEN, 0.1), (ONE_STEP, 1e-4))):
@@ -205,6 +205,6 @@ def draw(trials: pd.DataFrame, measures: pd.DataFrame, path: Path) -> None:
             if column == 0:
                 axes.set_ylabel("loss minus 32 bits")
         panels[0, column].set_title(f"{part}, rate x {rate:g}")
-    if found[0][3]["explodes"].nunique() > 1:
+    if predicted[0][3]["explodes"].nunique() > 1:
         panels[0, 0].legend(frameon=False)
     figure.savefig(path, format="png", dpi=110)

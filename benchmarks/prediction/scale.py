@@ -65,10 +65,10 @@ def scale(trials: pd.DataFrame, measures: pd.DataFrame) -> Scale:
 def main() -> None:
     """Print the fit."""
     folder = Path(__file__).parents[2] / "reports" / "prediction"
-    found = scale(pd.read_csv(folder / "trials.csv"), pd.read_csv(folder / "measures.csv"))
-    print(f"{found.slope:.3f} nats per step cost (qmaps uses {NATS}), from {found.pairs} pairs")
-    print(f"quartiles of the ratio: {found.low:.3f}, {found.median:.3f}, {found.high:.3f}")
-    print(f"pairs of lower step cost: at most {found.noise:.3f} nats from 32 bits")
+    fitted = scale(pd.read_csv(folder / "trials.csv"), pd.read_csv(folder / "measures.csv"))
+    print(f"{fitted.slope:.3f} nats per step cost (qmaps uses {NATS}), from {fitted.pairs} pairs")
+    print(f"quartiles of the ratio: {fitted.low:.3f}, {fitted.median:.3f}, {fitted.high:.3f}")
+    print(f"pairs of lower step cost: at most {fitted.noise:.3f} nats from 32 bits")
 
 
 if __name__ == "__main__":

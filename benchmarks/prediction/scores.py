@@ -1,4 +1,4 @@
-"""How well predictors order pairs by what they cost in training."""
+"""Agreement of predictors with the order of pairs by their cost in training."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ceiling(difference: pd.DataFrame) -> float:
 
 def correlation(one: pd.Series, other: pd.Series) -> float:
     """Spearman's rank correlation; infinity is the largest number. NaN if one is constant."""
-    first, second = (_centred(stats.rankdata(each)) for each in (one, other))
+    first, second = (_centred(stats.rankdata(values)) for values in (one, other))
     size = float(np.linalg.norm(first) * np.linalg.norm(second))
     return float(first @ second) / size if size else float("nan")
 
@@ -52,16 +52,16 @@ def interval(one: pd.Series, other: pd.Series) -> tuple[float, float]:
     """The 95 % interval of `correlation`, by bootstrap over rows."""
     random = np.random.default_rng(0)
     first, second = one.to_numpy(), other.to_numpy()
-    found = []
+    correlations = []
     for _ in range(DRAWS):
         rows = random.integers(0, len(first), len(first))
-        found.append(correlation(pd.Series(first[rows]), pd.Series(second[rows])))
-    low, high = np.nanpercentile(found, [2.5, 97.5])
+        correlations.append(correlation(pd.Series(first[rows]), pd.Series(second[rows])))
+    low, high = np.nanpercentile(correlations, [2.5, 97.5])
     return float(low), float(high)
 
 
 def net_loss(measures: pd.DataFrame, rate: float = 1.0, prefix: str = "replay") -> pd.Series:
-    """What a pair loses by net progress at a rate, in units of the tuned one.
+    """Loss of a pair by net progress at a rate, in units of the tuned one.
 
     Args:
         measures: rows of `benchmarks.prediction.measures.measured`.

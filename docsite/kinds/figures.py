@@ -32,7 +32,7 @@ def pages() -> list[Page]:
     """The gallery, and a page for each figure."""
     run()
     names = sorted(figures.FIGURES)
-    found = [_page(name) for name in names]
+    drawn = [_page(name) for name in names]
     cards = "\n".join(
         f"-   [![{name}]({name}.png)]({name}.md)\n\n    [`{name}`]({name}.md): "
         f"{first_sentence(getattr(figures, name).__doc__)}.\n"
@@ -44,7 +44,7 @@ def pages() -> list[Page]:
         f'so; `qmaps lab` draws yours.\n\n<div class="grid cards gallery" markdown>\n\n{cards}\n'
         "</div>\n"
     )
-    return [Page("figures/index.md", "Gallery", text), *found]
+    return [Page("figures/index.md", "Gallery", text), *drawn]
 
 
 def run() -> None:
@@ -80,7 +80,7 @@ def _page(name: str) -> Page:
 def _drawn(name: str) -> tuple[Figure, str]:
     """The figure, and what it shows."""
     function = getattr(figures, name)
-    shown = [each.frame or each.name for each, draw in figures.pictures() if draw is function]
+    shown = [figure.frame or figure.name for figure, draw in figures.pictures() if draw is function]
     path = RUN / "frames" / f"{min(shown, default=None)}.parquet"
     real = f"States and losses of {STEPS} steps of `{WORKLOAD}`."
     if path.exists():

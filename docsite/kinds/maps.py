@@ -51,8 +51,8 @@ def _index(classes: list[type[Map]]) -> Page:
 
 def _page(cls: type[Map]) -> Page:
     module = sys.modules[cls.__module__]
-    found = list(_examples(cls))
-    books = [f"`{map_.spec}`\n\n{_numbers(map_)}" for map_ in found if map_.bits <= WIDTHS[0]]
+    examples = list(_examples(cls))
+    books = [f"`{map_.spec}`\n\n{_numbers(map_)}" for map_ in examples if map_.bits <= WIDTHS[0]]
     fitted = " Fitted to 4096 normal values in blocks of 128." if cls.fitted else ""
     text = "\n".join(
         [
@@ -70,7 +70,7 @@ def _page(cls: type[Map]) -> Page:
             source(Path(module.__file__ or "")),
         ]
     )
-    files = {f"maps/{_stem(cls)}.svg": curves(tuple(found))}
+    files = {f"maps/{_stem(cls)}.svg": curves(tuple(examples))}
     return Page(f"maps/{_stem(cls)}.md", cls.spec_name, text, files)
 
 

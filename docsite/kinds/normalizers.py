@@ -110,9 +110,9 @@ def _drawn(part: Normalizer, quantized: object) -> Figure:
 
 def _example(cls: type[Normalizer]) -> Normalizer:
     """The normalizer that the spec name stands for, in blocks of `BLOCK`."""
-    found = cls.parse(cls.spec_name.replace("<n>", str(BLOCK)).replace("<k>", "4"))
-    assert found is not None, cls.spec_name
-    return found
+    example = cls.parse(cls.spec_name.replace("<n>", str(BLOCK)).replace("<k>", "4"))
+    assert example is not None, cls.spec_name
+    return example
 
 
 def _name(part: Normalizer) -> str:

@@ -25,15 +25,17 @@ Family = list[type[QuantizedOptimizer]]
 
 def pages() -> list[Page]:
     """One page for all, and one for each rule with its 8-bit and 4-bit classes."""
-    found = families()
-    return [_index(found), *map(_page, found), _base()]
+    rule_families = families()
+    return [_index(rule_families), *map(_page, rule_families), _base()]
 
 
 def families() -> list[Family]:
     """The classes of each rule, the one whose states take any quantizers first."""
     classes = [getattr(optim, name) for name in optim.__all__]
-    own = [cls for cls in classes if inspect.isclass(cls) and issubclass(cls, QuantizedOptimizer)]
-    rules = [cls for cls in own if cls is not QuantizedOptimizer]
+    optimizers = [
+        cls for cls in classes if inspect.isclass(cls) and issubclass(cls, QuantizedOptimizer)
+    ]
+    rules = [cls for cls in optimizers if cls is not QuantizedOptimizer]
     full = sorted(
         (cls for cls in rules if not issubclass(cls, FixedWidth)), key=lambda c: c.__name__.lower()
     )
@@ -46,7 +48,7 @@ def _rule(cls: type[QuantizedOptimizer]) -> type[QuantizedOptimizer]:
     return next(base for base in cls.__mro__ if not issubclass(base, FixedWidth))
 
 
-def _index(found: list[Family]) -> Page:
+def _index(rule_families: list[Family]) -> Page:
     rows = [
         (
             f"[`{family[0].__name__}`]({_stem(family[0])}.md)",
@@ -54,7 +56,7 @@ def _index(found: list[Family]) -> Page:
             ", ".join(f"`{cls.__name__}`" for cls in family[1:]) or "",
             "C++ and CUDA engines" if family[0].native_rule else "reference",
         )
-        for family in found
+        for family in rule_families
     ]
     text = (
         "# Optimizers\n\nEach rule accepts any quantizer for its states, by `state_quantizers`; "
@@ -119,7 +121,7 @@ def states(cls: type[QuantizedOptimizer]) -> list[str]:
 
 @functools.cache
 def _memory(cls: type[QuantizedOptimizer]) -> tuple[StateMemory, ...]:
-    """What a matrix has after a step, with momentum where that is an option."""
+    """States of a matrix after a step, with momentum if that is an option."""
     option = {"momentum": 0.9} if "momentum" in inspect.signature(_rule(cls)).parameters else {}
     matrix = torch.nn.Parameter(torch.zeros(256, 256))
     optimizer = cls([matrix], **option)
@@ -135,8 +137,8 @@ def _specs(family: Family) -> Iterator[str]:
 def _engines_rule(cls: type[QuantizedOptimizer]) -> list[Path]:
     """The same rule on one element, as the engines compile it; AdamW's stands with Adam's."""
     stems = [_stem(base) for base in cls.__mro__ if base.__module__.startswith("qmaps.optim.")]
-    found = [path for stem in stems if (path := RULES / f"{stem}.hpp").exists()]
-    return found[:1] if cls.native_rule else []
+    headers = [path for stem in stems if (path := RULES / f"{stem}.hpp").exists()]
+    return headers[:1] if cls.native_rule else []
 
 
 def _stem(cls: type) -> str:

@@ -22,20 +22,22 @@ ALONE = ("qmaps.algebra.quantiles", "qmaps.errors", "qmaps.storage.checkpoint")
 
 def pages() -> list[Page]:
     """One page for each public package and module, and one for the command line."""
-    found = [_module(qmaps, "qmaps"), *(_module(m, m.__name__) for m in modules())]
-    rows = [(f"[`{page.title}`]({page.path.rsplit('/', 1)[1]})", _about(page)) for page in found]
+    modules_pages = [_module(qmaps, "qmaps"), *(_module(m, m.__name__) for m in modules())]
+    rows = [
+        (f"[`{page.title}`]({page.path.rsplit('/', 1)[1]})", _about(page)) for page in modules_pages
+    ]
     text = f"# Reference\n\n{table(['module', ''], rows)}\n[The command line](cli.md).\n"
-    return [Page("reference/index.md", "All modules", text), *found, _command_line()]
+    return [Page("reference/index.md", "All modules", text), *modules_pages, _command_line()]
 
 
 def modules() -> list[ModuleType]:
     """Packages that say what they export, up to one within another, and the modules of `ALONE`."""
-    found = []
+    public = []
     for name in sorted({*_packages("qmaps", qmaps), *ALONE}):
         module = importlib.import_module(name)
         if hasattr(module, "__all__") or name in ALONE:
-            found.append(module)
-    return found
+            public.append(module)
+    return public
 
 
 def _packages(name: str, package: ModuleType) -> Iterator[str]:

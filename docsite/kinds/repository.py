@@ -26,20 +26,20 @@ def home() -> list[Page]:
 
 
 def guides() -> list[Page]:
-    """What lies in ``docs/``, by title."""
-    found = [_page(path) for path in (ROOT / "docs").rglob("*.md")]
-    return sorted(found, key=lambda page: page.title.lower())
+    """Pages of ``docs/``, by title."""
+    guide_pages = [_page(path) for path in (ROOT / "docs").rglob("*.md")]
+    return sorted(guide_pages, key=lambda page: page.title.lower())
 
 
 def reports() -> list[Page]:
-    """What lies in ``reports/``, its index first."""
+    """Pages of ``reports/``, the index first."""
     folder = ROOT / "reports"
     index = folder / "README.md"
     return [_page(index), *(_page(path) for path in sorted(folder.rglob("*.md")) if path != index)]
 
 
 def project() -> list[Page]:
-    """How to contribute, what has changed, and how to report a vulnerability."""
+    """Contributing, changes and security."""
     names = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
     return [_page(ROOT / name) for name in names]
 
@@ -54,7 +54,7 @@ def _page(path: Path) -> Page:
 
 
 def place_of(path: Path) -> str:
-    """Where a file of the repository stands in the site."""
+    """Path in the site of a file of the repository."""
     name = path.relative_to(ROOT).as_posix()
     if path.suffix == ".ipynb":
         name = f"{name.removesuffix('.ipynb')}.md"

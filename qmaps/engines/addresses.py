@@ -223,7 +223,9 @@ def _use_torch() -> bool:
             functions = [getattr(library, name) for name in core.torch_functions]
         except (OSError, AttributeError):  # this torch does not have that interface
             return False
-        core.use_torch([ctypes.cast(function, ctypes.c_void_p).value for function in functions])
+        core.use_torch(
+            [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]
+        )
         return True
     return False
 

@@ -31,15 +31,15 @@ def find(frames: Frames) -> Finding:
     runs = frames["runs"]
     losses = runs.pivot_table(values="loss", index="seed", columns="quantizer")
     behind = {name: _behind(losses, name) for name in (APOLLO, *CONTROLS)}
-    found = behind[APOLLO]
+    behind_full = behind[APOLLO]
     judge, steps = runs["judge"].iloc[0], int(runs["steps"].iloc[0])
     return Finding(
         statements=[
             Claim(
                 f"APOLLO's projection converges faster than factored second moments ({judge}, "
                 f"{len(losses)} seeds).",
-                found.high < 0 if found.high < 0 or found.low > 0 else (),
-                f"After {steps} steps {_said(found)}, of {losses[FACTORED].mean():.4f}.",
+                behind_full.high < 0 if behind_full.high < 0 or behind_full.low > 0 else (),
+                f"After {steps} steps {_said(behind_full)}, of {losses[FACTORED].mean():.4f}.",
             )
         ],
         differences=[_difference(behind)],
@@ -52,16 +52,16 @@ def find(frames: Frames) -> Finding:
 
 
 def _behind(losses: pd.DataFrame, name: str) -> Interval:
-    """How much higher one ends than factored second moments, seed by seed."""
+    """Final loss minus that of factored second moments, seed by seed."""
     return interval((losses[name] - losses[FACTORED]).tolist())
 
 
-def _said(found: Interval) -> str:
-    return f"{found.mean:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+def _said(behind: Interval) -> str:
+    return f"{behind.mean:+.4f} ({behind.low:+.4f} to {behind.high:+.4f})"
 
 
 def _difference(behind: dict[str, Interval]) -> Difference:
-    """Whether a control ends lower than factored second moments do."""
+    """The control that ends lower than factored second moments, or not."""
     said = "; ".join(f"{text} {_said(behind[name])}" for name, text in CONTROLS.items())
     ahead = any(behind[name].high < 0 for name in CONTROLS)
     return Difference(

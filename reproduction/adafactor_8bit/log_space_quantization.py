@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from qmaps import figures
 from qmaps.lab import Contender, loss_frame, summarize_losses, workloads
 from qmaps.lab.report.claim import Claim
-from reproduction import at_best
+from reproduction import tuned_losses
 from reproduction.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG, NAMES
 from reproduction.context import BASE, Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
@@ -30,7 +30,7 @@ def build(context: Context) -> Frames:
     """Losses of AdamW with one second moment or another, and of Adafactor in 32 and 8 bits."""
     name = context.size.grid
     runs = context.trained(name, [BASE, *CONTENDERS.values()], range(context.size.seeds))
-    parity = at_best.runs(context, STUDY)
+    parity = tuned_losses.runs(context, STUDY)
     return {
         "curves": loss_frame(runs).assign(unit=workloads.get(name).unit),
         "losses": summarize_losses(runs),
@@ -56,22 +56,22 @@ def find(frames: Frames) -> Finding:
             f"Linear quantization ends at {number(loss['linear'])}.",
         ),
     ]
-    adafactor = at_best.beside(
-        at_best.by_seed(frames["adafactor"], GROUP, "8bit"),
-        at_best.by_seed(frames["adafactor"], GROUP),
+    adafactor = tuned_losses.beside(
+        tuned_losses.by_seed(frames["adafactor"], GROUP, "8bit"),
+        tuned_losses.by_seed(frames["adafactor"], GROUP),
     )
     statements.append(adafactor.alike("8-bit Adafactor", GROUP.partition(", ")[0]))
     return Finding(
         statements=statements,
         why="AdamW in 32 bits but for its second moment, in blocks of 256; its rate was not tuned. "
         f"Losses match if they differ by less than {percent(CLOSE)}. Adafactor "
-        f"(`{at_best.command(STUDY)}`) keeps its statistics of rows and columns in 8 bits whatever "
-        "their size, at the rate that is best for it in 32 bits; the interval is one at 95 % over "
+        f"(`{tuned_losses.command(STUDY)}`) keeps its statistics of rows and columns in 8 bits at "
+        "every size, at the rate that is best for it in 32 bits; the interval is one at 95 % over "
         f"seeds. A difference of {adafactor.apart.detectable:.4f} is seen with a probability of 80 "
         "%.",
         tables={
             "losses": frames["losses"],
-            "adafactor": at_best.table({"8-bit Adafactor": adafactor}),
+            "adafactor": tuned_losses.table({"8-bit Adafactor": adafactor}),
         },
     )
 
@@ -86,7 +86,7 @@ def named(curves: pd.DataFrame) -> pd.DataFrame:
     specs = (LOG, DYNAMIC, LINEAR)
     labels = (run.label for run in CONTENDERS.values())
     return curves.replace(
-        {"run": {each: NAMES[spec] for each, spec in zip(labels, specs, strict=True)}}
+        {"run": {label: NAMES[spec] for label, spec in zip(labels, specs, strict=True)}}
     )
 
 

@@ -46,11 +46,11 @@ def build(_: Context) -> Frames:
     for name, model in architectures().items():
         params = [torch.empty(shape, device="meta", requires_grad=True)
                   for _, shape in model.shapes()]  # fmt: skip
-        taken = {label: make(params).memory().nbytes for label, make in OPTIMIZERS.items()}
+        nbytes = {label: make(params).memory().nbytes for label, make in OPTIMIZERS.items()}
         rows += [
             {"model": name, "optimizer": label, "parameters": model.parameters, "state_bytes": size,
              "bytes_per_parameter": size / model.parameters}
-            for label, size in taken.items()
+            for label, size in nbytes.items()
         ]  # fmt: skip
     return {"states": pd.DataFrame(rows)}
 

@@ -31,9 +31,9 @@ def build(context: Context) -> Frames:
     """Errors of whole second moments, and of what a factored optimizer keeps of them."""
     moments = {name: v for name, _, v, _ in adam_pairs(context.states)}
     frames = {"moments": analyses.error_per_decade(moments, QUANTIZERS)}
-    found = sides(moments)
-    if found:
-        frames["sides"] = analyses.error_per_decade(found, QUANTIZERS)
+    frame = sides(moments)
+    if frame:
+        frames["sides"] = analyses.error_per_decade(frame, QUANTIZERS)
     return frames
 
 
@@ -49,7 +49,7 @@ def sides(moments: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def find(frames: Frames) -> Finding:
-    """Which quantizers keep small second moments."""
+    """Compare quantizers on small second moments."""
     statements = _of(frames["moments"], WHOLE)
     if "sides" in frames:
         statements += _of(frames["sides"], SIDES)

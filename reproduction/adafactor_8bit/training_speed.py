@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 
 from qmaps.lab.report.claim import Claim
+from reproduction.bottlenecks import BUSY
 from reproduction.committed import machines
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number, percent
-from reproduction.waiting import BUSY
 
 COMMAND = "python -m benchmarks.adafactor"
 OURS = "Adafactor8bit"
@@ -70,7 +70,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _memory(bytes_: pd.DataFrame) -> Difference:
-    """Whether the steps are comparable where memory decides, as it does not on our machines."""
+    """Compare steps where memory decides, as it does not on our machines."""
     moved = bytes_.groupby("optimizer")["bytes"].first()
     times = float(moved[OURS] / moved["AdamW8bit"])
     busiest = float(bytes_["bandwidth"].max())

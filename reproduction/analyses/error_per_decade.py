@@ -69,19 +69,22 @@ def error_per_decade(
             f"within={within.spec} works on logarithms and has no scales; use a normalizer that "
             "divides"
         )
-    parsed = [quantizer(given) for given in quantizers]
-    kept = {title: _values(title, tensor) for title, tensor in tensors.items()}
-    kept = {title: x for title, x in kept.items() if bool((x > 0).any())}
-    if not kept:
+    parsed = [quantizer(spec) for spec in quantizers]
+    values = {title: _values(title, tensor) for title, tensor in tensors.items()}
+    values = {title: x for title, x in values.items() if bool((x > 0).any())}
+    if not values:
         raise BadValueError("tensors must hold at least one value above 0")
-    chosen = [(x > 0) for x in kept.values()]
-    exact = _joined(list(kept.values()), chosen)
+    chosen = [(x > 0) for x in values.values()]
+    exact = _joined(list(values.values()), chosen)
     below = np.concatenate(
-        [_decades(x, mask, within, decades) for x, mask in zip(kept.values(), chosen, strict=True)]
+        [
+            _decades(x, mask, within, decades)
+            for x, mask in zip(values.values(), chosen, strict=True)
+        ]
     )
     frames = []
     for q in parsed:
-        decoded = _joined([q.quantize(x).dequantize() for x in kept.values()], chosen)
+        decoded = _joined([q.quantize(x).dequantize() for x in values.values()], chosen)
         frames.append(_rows(exact, decoded, below, decades, eps).assign(quantizer=q.spec))
     frame = pd.concat(frames, ignore_index=True)
     return frame[["quantizer", *frame.columns.drop("quantizer")]]
@@ -105,7 +108,7 @@ def _joined(tensors: list[Tensor], chosen: list[Tensor]) -> NDArray[np.float64]:
 
 
 def _decades(x: Tensor, mask: Tensor, within: Normalizer, decades: int) -> NDArray[np.int64]:
-    """How many powers of ten each chosen element lies below the largest."""
+    """Powers of ten by which each chosen element lies below the largest."""
     largest = within.expand(within.scales(x), tuple(x.shape)).expand(x.shape)[mask].double()
     found = torch.floor(-torch.log10(x[mask].double() / largest)).long()
     return found.clamp(0, decades - 1).numpy()

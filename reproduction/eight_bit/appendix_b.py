@@ -8,7 +8,7 @@ from qmaps.capture import CapturedStates
 from qmaps.lab.report.published import published
 from reproduction.context import Context
 from reproduction.differences import Difference
-from reproduction.eight_bit import _words
+from reproduction.eight_bit import _vocabulary
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import mean_and_error, number
 from reproduction.verdict import beside
@@ -27,13 +27,13 @@ def build(context: Context) -> Frames:
         named["pretrained"] = context.pretrained
     frames = {"gradients": pd.DataFrame(_largest(*pair) for pair in named.items())}
     if not context.own:
-        frames["first-step"] = _words.gradients(1 if context.quick else SEEDS)
+        frames["first-step"] = _vocabulary.gradients(1 if context.quick else SEEDS)
     return frames
 
 
 def _largest(title: str, states: CapturedStates) -> dict[str, object]:
     """`states`, `words` (rows of the embedding, 0 without one), `embedding`, `others`."""
-    found: dict[bool, float] = {True: 0.0, False: 0.0}
+    maxima: dict[bool, float] = {True: 0.0, False: 0.0}
     words = 0
     for name in states.parameters():
         if "exp_avg_sq" not in states.states(name):
@@ -41,8 +41,8 @@ def _largest(title: str, states: CapturedStates) -> dict[str, object]:
         v = states.tensor(name, "exp_avg_sq")
         embedding = any(part in EMBEDDINGS for part in name.split("."))
         words = max(words, v.shape[0] if embedding else 0)
-        found[embedding] = max(found[embedding], float(v.max()) ** 0.5)
-    return {"states": title, "words": words, "embedding": found[True], "others": found[False]}
+        maxima[embedding] = max(maxima[embedding], float(v.max()) ** 0.5)
+    return {"states": title, "words": words, "embedding": maxima[True], "others": maxima[False]}
 
 
 def find(frames: Frames) -> Finding:
@@ -67,7 +67,7 @@ def find(frames: Frames) -> Finding:
     steps = frames.get("first-step")
     if steps is not None:
         found = by_initialization(steps)
-        ours["embedding", QUANTITY] = found[_words.TIED]
+        ours["embedding", QUANTITY] = found[_vocabulary.TIED]
         difference = _conditions(states, found, steps, float(paper["paper"].iloc[0]))
     return Finding(
         numbers=beside(paper, ours),
@@ -92,10 +92,12 @@ def by_initialization(steps: pd.DataFrame) -> dict[str, tuple[float, float]]:
 
 
 def _conditions(
-    states: str, found: dict[str, tuple[float, float]], steps: pd.DataFrame, paper: float
+    states: str, ratios: dict[str, tuple[float, float]], steps: pd.DataFrame, paper: float
 ) -> Difference:
-    """Whether the paper's words and initialization make most of the way to its number."""
-    plain, scaled, tied = (found[name][0] for name in (_words.PLAIN, _words.SCALED, _words.TIED))
+    """Compare the paper's words and initialization with its number."""
+    plain, scaled, tied = (
+        ratios[name][0] for name in (_vocabulary.PLAIN, _vocabulary.SCALED, _vocabulary.TIED)
+    )
     words, width = int(steps["words"].iloc[0]), int(steps["width"].max())
     return Difference(
         f"{states} In the first step of a model of {words:,} words with their frequencies in "

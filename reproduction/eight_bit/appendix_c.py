@@ -22,12 +22,12 @@ COLUMNS = {MEAN: "mean_abs_error", MEDIAN: "median_abs_error", LARGEST: "max_abs
 
 def build(context: Context) -> Frames:
     """Errors of both pairs on the states of each seed, and of many pairs on the headline's."""
-    found = [
+    frames = [
         analyze.update_error(states, PAIRS.values()).assign(seed=seed)
         for seed, states in enumerate(context.several)
     ]
     return {
-        "by-seed": pd.concat(found, ignore_index=True),
+        "by-seed": pd.concat(frames, ignore_index=True),
         "compared": analyze.update_error(context.states, COMPARED),
     }
 

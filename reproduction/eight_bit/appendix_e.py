@@ -36,9 +36,9 @@ def find(frames: Frames) -> Finding:
     table = frames["errors"].pivot(index="elements", columns="map")
     mean = table["mean", "dynamic"] / table["mean", "quantile"]
     largest = table["largest", "quantile"] / table["largest", "dynamic"]
-    said = ", ".join(f"{number(each)} with {size:,}" for size, each in largest.items())
+    said = ", ".join(f"{number(error)} with {size:,}" for size, error in largest.items())
     ours = {("dynamic", QUANTITY): float(mean.iloc[-1])}
-    grows = ", ".join(f"{number(each)} with {size:,}" for size, each in mean.items())
+    grows = ", ".join(f"{number(error)} with {size:,}" for size, error in mean.items())
     return Finding(
         numbers=beside(published("8-bit-optimizers", EXHIBIT.name), ours),
         statements=[

@@ -45,13 +45,13 @@ def build(context: Context) -> Frames:
             if number_of_round:  # the first one warms up
                 times[name].append(1e9 * (time.perf_counter() - start) / count)
     timing = pd.DataFrame(
-        {"method": name, "elements": count, "nanoseconds": float(np.median(taken))}
-        for name, taken in times.items()
+        {"method": name, "elements": count, "nanoseconds": float(np.median(seconds))}
+        for name, seconds in times.items()
     )
     data = {"normal numbers": normal}
     for state in ("exp_avg", "exp_avg_sq"):
-        found = [t for _, name, t in context.states.items() if name == state]
-        data[f"{state}, largest tensor"] = max(found, key=Tensor.numel).reshape(-1)
+        tensors = [t for _, name, t in context.states.items() if name == state]
+        data[f"{state}, largest tensor"] = max(tensors, key=Tensor.numel).reshape(-1)
     rows = []
     for title, x in data.items():
         ascending = x.sort().values
@@ -69,12 +69,12 @@ def build(context: Context) -> Frames:
     return {"time": timing, "accuracy": pd.DataFrame(rows)}
 
 
-def _rank_errors(found: Tensor, ascending: Tensor) -> Tensor:
+def _rank_errors(estimated: Tensor, ascending: Tensor) -> Tensor:
     """Share of the elements between each estimate and the level that it stands for."""
     n = ascending.numel()
     level = (torch.arange(NUM, dtype=torch.float64) + 0.5) / NUM * (n - 1)
-    first = torch.searchsorted(ascending, found) - 1
-    last = torch.searchsorted(ascending, found, right=True)
+    first = torch.searchsorted(ascending, estimated) - 1
+    last = torch.searchsorted(ascending, estimated, right=True)
     return torch.maximum(first - level, level - last).clamp(min=0) / n
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 
 from qmaps.lab.report.claim import Claim
-from reproduction import at_best, committed, figures
-from reproduction.at_best import FULL, POINT, Beside
+from reproduction import committed, figures, tuned_losses
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number, percent
+from reproduction.tuned_losses import FULL, POINT, Beside
 
 STUDY = "eight-bit-figure-3"
 JUDGE = "docstring-lm"
@@ -22,7 +22,7 @@ STEADY = 0.25
 
 def build(context: Context) -> Frames:
     """Final losses, a row for each hyperparameter, value, run and seed."""
-    runs = at_best.runs(context, STUDY)
+    runs = tuned_losses.runs(context, STUDY)
     # Every value but the base's is that of a few runs.
     base = {name: runs[name].mode().iloc[0] for name in POINT}
     parts = []
@@ -40,22 +40,24 @@ def build(context: Context) -> Frames:
 def gaps(losses: pd.DataFrame) -> dict[tuple[str, float], Beside]:
     """8 bits beside 32 at each value of each hyperparameter."""
     full, low = LABELS.values()
-    found = {}
+    compared = {}
     for (name, value), part in losses.groupby(["parameter", "value"], sort=False):
         by_run = part.pivot_table(index="seed", columns="run", values="loss")
-        found[str(name), float(str(value))] = at_best.beside(by_run[low], by_run[full])
-    return found
+        compared[str(name), float(str(value))] = tuned_losses.beside(by_run[low], by_run[full])
+    return compared
 
 
 def find(frames: Frames) -> Finding:
-    """Whether the distance between 8 and 32 bits stays."""
-    found = gaps(frames["losses"])
-    means = [row.apart.mean for row in found.values()]
-    bases = [row.base for row in found.values()]
+    """Judge the distance between 8 and 32 bits."""
+    compared = gaps(frames["losses"])
+    means = [row.apart.mean for row in compared.values()]
+    bases = [row.base for row in compared.values()]
     changes = max(bases) - min(bases)
-    least = min(row.seeds for row in found.values())
-    widest = max(found.values(), key=lambda row: row.apart.detectable)
-    inside = [committed.within(row.apart.low, row.apart.high, row.base) for row in found.values()]
+    least = min(row.seeds for row in compared.values())
+    widest = max(compared.values(), key=lambda row: row.apart.detectable)
+    inside = [
+        committed.within(row.apart.low, row.apart.high, row.base) for row in compared.values()
+    ]
     return Finding(
         statements=[
             Claim(
@@ -68,11 +70,11 @@ def find(frames: Frames) -> Finding:
             Claim(
                 f"At every value 8-bit Adam ends where 32 bits do ({JUDGE}, {least} seeds).",
                 () if () in inside else all(inside),
-                f"At {sum(each is True for each in inside)} of {len(inside)} the whole interval of "
+                f"At {inside.count(True)} of {len(inside)} the whole interval of "
                 f"the difference lies within {percent(committed.CLOSE)} of the loss.",
             ),
         ],
-        differences=[_widest(found, committed.pretrained(frames["judges"], LOW))],
+        differences=[_widest(compared, committed.pretrained(frames["judges"], LOW))],
         why="The gap is called steady if its range is less than a quarter of what the "
         "hyperparameters change. The model goes on from trained weights and has the stable "
         "embedding, as the paper's 8-bit Adam. Its rate is the best of a sweep for 32 bits; the "
@@ -81,21 +83,21 @@ def find(frames: Frames) -> Finding:
         f"{widest.apart.std:.4f}) where it is least certain.",
         tables={
             "losses": frames["losses"],
-            "gaps": at_best.table(
-                {f"{name} {value:g}": row for (name, value), row in found.items()}
+            "gaps": tuned_losses.table(
+                {f"{name} {value:g}": row for (name, value), row in compared.items()}
             ),
         },
     )
 
 
-def _widest(found: dict[tuple[str, float], Beside], encoder: committed.Encoder) -> Difference:
+def _widest(compared: dict[tuple[str, float], Beside], encoder: committed.Encoder) -> Difference:
     """At which value of a hyperparameter the gap is widest, and whether that is the model's."""
-    order = sorted(found, key=lambda each: found[each].apart.mean)
+    order = sorted(compared, key=lambda key: compared[key].apart.mean)
     (name, value), second = order[-1], order[-2]
     at = f"{value:g}".replace("e-0", "e-")
     return Difference(
-        f"The gap is widest at {name} {at}, {found[name, value].apart.mean:+.4f}; at every "
-        f"other value it is at most {found[second].apart.mean:+.4f}. The map of second moments "
+        f"The gap is widest at {name} {at}, {compared[name, value].apart.mean:+.4f}; at every "
+        f"other value it is at most {compared[second].apart.mean:+.4f}. The map of second moments "
         "holds a zero, and under a second moment of zero only eps bounds the update. "
         f"{encoder.said}",
         encoder.alike and name == "eps" and value <= encoder.eps,
@@ -111,5 +113,5 @@ EXHIBIT = Exhibit(
     find=find,
     draw=lambda frames: {"figure-3": figures.sensitivity(frames["losses"], unit="nats per byte")},
     captions={"figure-3": "One hyperparameter changed at a time; a mark for each seed."},
-    command=at_best.command(STUDY),
+    command=tuned_losses.command(STUDY),
 )

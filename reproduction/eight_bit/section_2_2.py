@@ -41,7 +41,7 @@ def _decades(title: str, states: CapturedStates) -> pd.DataFrame:
 
 
 def find(frames: Frames) -> Finding:
-    """Whether the middle of the tensors is where the paper says."""
+    """Compare the middle of the tensors with the paper's."""
     statements = []
     for title, rows in frames["decades"].groupby("states", sort=False):
         single = rows[rows["tensor"] != "all"]["decades"]

@@ -9,15 +9,15 @@ import pandas as pd
 
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.report.published import published
-from reproduction import at_best, committed, waiting
-from reproduction.at_best import Beside
+from reproduction import bottlenecks, committed, tuned_losses
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm._resnet import ResNet
 from reproduction.memory import FACTORED, GIB, architectures, quantizers, state_bytes
 from reproduction.numbers import percent, scientific
-from reproduction.stand_ins import StandIn, in_place
+from reproduction.proxy_metrics import ProxyMetric, in_place
+from reproduction.tuned_losses import Beside
 
 MODELS = {
     "RoBERTa-large": ("RoBERTa-large", "AdamW", False),
@@ -38,7 +38,7 @@ STABLE = f"{TEXT}, stable embedding"
 
 @dataclass(frozen=True)
 class Task:
-    """What stands for a task of the paper.
+    """Proxy of a task of the paper.
 
     Attributes:
         judge: the model and its data.
@@ -104,11 +104,11 @@ def build(context: Context) -> Frames:
     rows += [{"what": name, "saved_gib": saved / GIB} for name in RESNETS]
     return {
         "saved": pd.DataFrame(rows),
-        "runs": at_best.runs(context, STUDY),
-        "sensitivity": at_best.runs(context, SENSITIVITY),
+        "runs": tuned_losses.runs(context, STUDY),
+        "sensitivity": tuned_losses.runs(context, SENSITIVITY),
         "judges": committed.judges(context),
         "steps": committed.relative_steps(context),
-        "cores": waiting.cores(context),
+        "cores": bottlenecks.cores(context),
     }
 
 
@@ -119,23 +119,23 @@ def find(frames: Frames) -> Finding:
         for row in frames["saved"].itertuples()
     }
     statements: list[Claim] = []
-    stand_ins: list[StandIn] = []
+    proxies: list[ProxyMetric] = []
     compared: dict[tuple[str, str], Beside] = {}
     for name, task in TASKS.items():
         rows = _rows(frames, task)
         full_name, low_name = f"32-bit {task.optimizer}", f"8-bit {task.optimizer}"
         cases = {low_name: CASES[low_name]}
-        stand_ins.append(at_best.stand_in(name, task.name, rows))
-        stand_ins += committed.stand_in_steps(frames["steps"], f"{name}, time", cases, full_name)
+        proxies.append(tuned_losses.proxy(name, task.name, rows))
+        proxies += committed.proxy_steps(frames["steps"], f"{name}, time", cases, full_name)
         if (task.name, low_name) not in compared:
             statements.append(rows[low_name].alike(low_name, task.name))
-        compared |= {(task.name, row): each for row, each in rows.items()}
+        compared |= {(task.name, row): comparison for row, comparison in rows.items()}
     paper = published("8-bit-optimizers", EXHIBIT.name)
     return Finding(
-        numbers=in_place(paper, stand_ins, ours),
+        numbers=in_place(paper, proxies, ours),
         statements=statements + committed.alike(frames["judges"], PAPER, "8-bit AdamW"),
         differences=[
-            *waiting.slower(frames["steps"], frames["cores"], SLOW),
+            *bottlenecks.slower(frames["steps"], frames["cores"], SLOW),
             _zero(frames),
             _one_run(frames),
             _behind(paper),
@@ -165,7 +165,9 @@ def find(frames: Frames) -> Finding:
         "does not say which Transformer it translates with.",
         tables={
             "saved": frames["saved"],
-            "losses": at_best.table({", ".join(names): row for names, row in compared.items()}),
+            "losses": tuned_losses.table(
+                {", ".join(names): row for names, row in compared.items()}
+            ),
         },
     )
 
@@ -180,11 +182,11 @@ def _rows(frames: Frames, task: Task) -> dict[str, Beside]:
         runs, group = frames["runs"], f"{task.judge}, {task.optimizer}"
         if task.judge == TEXT:
             group = f"{task.name}, {task.optimizer}"
-    full = at_best.by_seed(runs, group)
-    losses = {full_name: full, low_name: at_best.by_seed(runs, group, task.low)}
+    full = tuned_losses.by_seed(runs, group)
+    losses = {full_name: full, low_name: tuned_losses.by_seed(runs, group, task.low)}
     if task.adafactor:
-        losses["Adafactor"] = at_best.by_seed(frames["runs"], task.adafactor)
-    return {name: at_best.beside(given, full) for name, given in losses.items()}
+        losses["Adafactor"] = tuned_losses.by_seed(frames["runs"], task.adafactor)
+    return {name: tuned_losses.beside(row, full) for name, row in losses.items()}
 
 
 def _at_base(runs: pd.DataFrame, eps: float) -> pd.DataFrame:
@@ -247,7 +249,7 @@ def _behind(paper: pd.DataFrame) -> Difference:
 
 
 def _power(frames: Frames, paper: pd.DataFrame) -> str:
-    """What each judge can tell, and how far the paper's rows are apart."""
+    """Detectable difference of each judge, beside the distance of the paper's rows."""
     said = []
     for name in ("GLUE", "ImageNet", "LM, GPT3-Medium"):
         task = TASKS[name]
@@ -274,6 +276,6 @@ EXHIBIT = Exhibit(
     computed=("memory saved",),
     build=build,
     find=find,
-    command=f"{at_best.command(STUDY)}`, of `{at_best.command(SENSITIVITY)}`, of "
-    f"`{committed.JUDGES}`, of `{committed.BENCH}` and of `{waiting.COMMAND}",
+    command=f"{tuned_losses.command(STUDY)}`, of `{tuned_losses.command(SENSITIVITY)}`, of "
+    f"`{committed.JUDGES}`, of `{committed.BENCH}` and of `{bottlenecks.COMMAND}",
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from reproduction import largest
+from reproduction import max_model_size
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Frames, Needs
 
 
 def build(context: Context) -> Frames:
     """With the paper's 8-bit states."""
-    return largest.build("8-bit-optimizers", EXHIBIT.name, "paper-8bit", context)
+    return max_model_size.build("8-bit-optimizers", EXHIBIT.name, "paper-8bit", context)
 
 
 EXHIBIT = Exhibit(
@@ -19,5 +19,5 @@ EXHIBIT = Exhibit(
     needs=Needs.NOTHING,
     source="shapes of published models, and one step of small ones",
     build=build,
-    find=largest.find,
+    find=max_model_size.find,
 )

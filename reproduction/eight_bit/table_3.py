@@ -12,8 +12,8 @@ from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent, scientific
+from reproduction.proxy_metrics import ProxyMetric, in_place, opposed
 from reproduction.shares import decided
-from reproduction.stand_ins import StandIn, in_place, opposed
 
 
 def build(context: Context) -> Frames:
@@ -37,7 +37,7 @@ def find(frames: Frames) -> Finding:
     )
     name = f"perplexity of a byte, {committed.LANGUAGE}"
     return Finding(
-        numbers=in_place(paper, [StandIn("perplexity", name, perplexity)], unstable),
+        numbers=in_place(paper, [ProxyMetric("perplexity", name, perplexity)], unstable),
         differences=[
             _larger_models(paper, unstable),
             _linear(paper, frames["eps"]),
@@ -57,7 +57,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _larger_models(paper: pd.DataFrame, unstable: dict[tuple[str, str], float]) -> Difference:
-    """Whether the paper's own models show that instability without blocks comes with size."""
+    """Test on the paper's own models if instability without blocks comes with size."""
     row = "8 | yes | no | no"
     shares = paper[paper["quantity"] == "unstable runs"].set_index("what")["paper"]
     large, small = float(shares[f"1.3B: {row}"]), float(shares[row])
@@ -71,7 +71,7 @@ def _larger_models(paper: pd.DataFrame, unstable: dict[tuple[str, str], float]) 
 
 
 def _linear(paper: pd.DataFrame, eps: pd.DataFrame) -> Difference:
-    """Whether the shares of the linear map pass through the paper's as eps grows."""
+    """Test if the shares of the linear map pass through the paper's as eps grows."""
     printed = paper[paper["quantity"] == "unstable runs"].set_index("what")["paper"]
     said, crossed = [], []
     for setting, part in eps.groupby("setting"):
@@ -96,8 +96,8 @@ def _linear(paper: pd.DataFrame, eps: pd.DataFrame) -> Difference:
 def _embedding(
     paper: pd.DataFrame, name: str, perplexity: dict[str, tuple[float, float]]
 ) -> Difference:
-    """Whether rows change sides only because the stable embedding gains more here."""
-    crossed = opposed(paper, StandIn("perplexity", name, perplexity))
+    """Test if rows change sides only because the stable embedding gains more here."""
+    crossed = opposed(paper, ProxyMetric("perplexity", name, perplexity))
     across = [one.rpartition("| ")[2] != two.rpartition("| ")[2] for one, two in crossed]
     theirs = paper[paper["quantity"] == "perplexity"].set_index("what")["paper"]
     gains = [

@@ -9,12 +9,12 @@ import pandas as pd
 
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.report.published import published
-from reproduction import committed, waiting
+from reproduction import bottlenecks, committed
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number, percent
-from reproduction.stand_ins import StandIn, in_place
+from reproduction.proxy_metrics import ProxyMetric, in_place
 
 CASES = {
     "Adam": "AdamW 8-bit DE, four matrices",
@@ -39,13 +39,13 @@ def build(context: Context) -> Frames:
     return {
         "steps": committed.steps(context),
         "relative": committed.relative_steps(context),
-        "cores": waiting.cores(context),
+        "cores": bottlenecks.cores(context),
     }
 
 
 def find(frames: Frames) -> Finding:
     """Nanoseconds per element, machine by machine."""
-    stand_ins, statements = [], []
+    proxies, statements = [], []
     for machine, rows in frames["steps"].groupby("machine", sort=False):
         for quantity, case in CASES.items():
             ours: dict[str, Step] = {
@@ -55,13 +55,13 @@ def find(frames: Frames) -> Finding:
             }
             rivals = [name for name in ("32-bit PyTorch", "32-bit Apex") if name in ours]
             if rivals:
-                stand_ins.append(StandIn(quantity, f"ns per element, {machine}", ours))
+                proxies.append(ProxyMetric(quantity, f"ns per element, {machine}", ours))
             statements += [_faster(quantity, rival, ours, str(machine)) for rival in rivals]
     return Finding(
-        numbers=in_place(published("8-bit-optimizers", EXHIBIT.name), stand_ins),
+        numbers=in_place(published("8-bit-optimizers", EXHIBIT.name), proxies),
         statements=statements,
         differences=[
-            *waiting.slower(
+            *bottlenecks.slower(
                 frames["relative"],
                 frames["cores"],
                 {case: f"^{name}: |^8-bit {name} " for name, case in CASES.items()},
@@ -88,17 +88,17 @@ def _faster(quantity: str, rival: str, ours: Mapping[str, Step], machine: str) -
 
 
 def _norms(steps: pd.DataFrame, cores: pd.DataFrame) -> list[Difference]:
-    """Why steps that need norms first are not faster in few bits."""
-    found = []
+    """Cause of slower steps in few bits where norms come first."""
+    statements = []
     for name in ("LAMB", "LARS"):
         rows = steps[steps["case"] == CASES[name]]
         for machine in rows.loc[rows["contender"] == "qmaps, 32 bits", "machine"]:
             part = rows[rows["machine"] == machine].set_index("contender")
             share = float(part["bandwidth"]["qmaps"])
             times = part["nanoseconds"]["qmaps"] / part["nanoseconds"]["qmaps, 32 bits"]
-            control = waiting.measured(cores, machine, CASES[name])
+            control = bottlenecks.measured(cores, machine, CASES[name])
             shown = control is not None and control.arithmetic
-            found.append(
+            statements.append(
                 Difference(
                     f"{name} in 8 bits takes {number(times)} times as long as in 32 bits on "
                     f"{machine}, at {percent(share)} of the memory's bandwidth. "
@@ -113,7 +113,7 @@ def _norms(steps: pd.DataFrame, cores: pd.DataFrame) -> list[Difference]:
                     f"{name}.*{re.escape(machine)}",
                 )
             )
-    return found
+    return statements
 
 
 EXHIBIT = Exhibit(
@@ -123,5 +123,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command=f"{committed.BENCH}` and of `{waiting.COMMAND}",
+    command=f"{committed.BENCH}` and of `{bottlenecks.COMMAND}",
 )

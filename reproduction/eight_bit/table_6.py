@@ -36,15 +36,15 @@ CONTROL_SIZE = 1_000_000
 
 def build(context: Context) -> Frames:
     """Both errors of each map, on the states of each seed and on others."""
-    found = [read(states).assign(states="grid", seed=seed)
+    frames = [read(states).assign(states="grid", seed=seed)
              for seed, states in enumerate(context.several)]  # fmt: skip
     others = {"headline": context.states, "pretrained": context.pretrained}
-    found += [
+    frames += [
         read(states).assign(states=title, seed=0)
         for title, states in others.items()
         if states is not None
     ]
-    return {"errors": pd.concat(found, ignore_index=True), "spread": spread()}
+    return {"errors": pd.concat(frames, ignore_index=True), "spread": spread()}
 
 
 def spread(size: int = CONTROL_SIZE) -> pd.DataFrame:
@@ -151,7 +151,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _tails(seeds: pd.DataFrame) -> Difference:
-    """Whether seeds tell quantile and inverse dynamic apart."""
+    """Test if seeds tell quantile and inverse dynamic apart."""
     by_map = {name: rows.set_index("seed")[RELATIVE] for name, rows in seeds.groupby("map")}
     apart = (by_map["quantile"] - by_map["inverse dynamic"]).tolist()
     of = interval(apart)
@@ -166,20 +166,20 @@ def _tails(seeds: pd.DataFrame) -> Difference:
 
 
 def _absolute(errors: pd.DataFrame, spread: pd.DataFrame) -> Difference:
-    """Whether our states have the paper's order of absolute errors, and which numbers have it."""
+    """Test our states for the paper's order of absolute errors."""
     said = []
     for quantity, over in ((ABSOLUTE, "elements"), (CODES, "codes")):
         tables = [rows.set_index("map")[quantity][ORDER]
                   for _, rows in errors.groupby(["states", "seed"])]  # fmt: skip
-        held = sum(bool(each.is_monotonic_increasing) for each in tables)
-        three = sum(bool(each[:3].is_monotonic_increasing) for each in tables)
+        held = sum(bool(table.is_monotonic_increasing) for table in tables)
+        three = sum(bool(table[:3].is_monotonic_increasing) for table in tables)
         said.append(
             f"over {over} for {held} of {len(tables)} states ({three} without the linear map)"
         )
     controls = [rows.set_index("map") for _, rows in spread.groupby("deviation")]
     narrow, wide = controls[0], controls[-1]
     factors = ", ".join(f"{x:.2g}" for x in (wide["error"] / wide["error"]["dynamic"])[ORDER[1:]])
-    only_wide = [bool(each["error"][ORDER].is_monotonic_increasing) for each in (narrow, wide)]
+    only_wide = [bool(table["error"][ORDER].is_monotonic_increasing) for table in (narrow, wide)]
     has = {True: "have", False: "do not have"}
     return Difference(
         "The paper's order of absolute errors (dynamic, inverse dynamic, quantile, linear) comes "

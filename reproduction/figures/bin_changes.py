@@ -1,4 +1,4 @@
-"""How far low-precision parameters move in a step, over training."""
+"""Movement of low-precision parameters in a step, over training."""
 
 from __future__ import annotations
 

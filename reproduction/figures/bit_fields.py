@@ -77,13 +77,18 @@ def _draw(axis: Axes, part: pd.DataFrame, place: int, colours: dict[str, str]) -
         axis.add_patch(Rectangle(cell, 1, 0.5, facecolor=face, edgecolor="white", linewidth=1))
         axis.text(bit, place + 0.05, str(digit), ha="center", va="center", fontsize=SMALL)
     for field, run in groupby(cells, key=lambda cell: cell[2]):
-        own = [bit for bit, _, _ in run]
+        bits = [bit for bit, _, _ in run]
         # Frames tell fields apart in print, too, where tints look alike.
         outline = Rectangle(
-            (own[0] - 0.5, place - 0.2), len(own), 0.5, fill=False, edgecolor=colours[field], lw=1.6
+            (bits[0] - 0.5, place - 0.2),
+            len(bits),
+            0.5,
+            fill=False,
+            edgecolor=colours[field],
+            lw=1.6,
         )
         axis.add_patch(outline)
-        middle = (own[0] + own[-1]) / 2
+        middle = (bits[0] + bits[-1]) / 2
         axis.text(middle, place - 0.28, field, ha="center", va="bottom", fontsize=SMALL)
     decoded = f"= {_digits(part['decoded'].iloc[0], 6)}"
     end = max(bit for bit, _, _ in cells) + 0.7

@@ -40,17 +40,17 @@ def error_curves(frame: pd.DataFrame, *, error: str = "images in error") -> Figu
     for row, panel in zip(grid, panels, strict=True):
         part = frame[frame["panel"] == panel]
         for index, run in enumerate(runs):
-            own = part[part["run"] == run].sort_values("step")
-            every = max(1, len(own) // 8)
+            curve = part[part["run"] == run].sort_values("step")
+            every = max(1, len(curve) // 8)
             style = look(index) | mark(index) | {"markersize": 4.5, "linewidth": 1.3}
             # Marks of overlapping curves are drawn side by side.
             style["markevery"] = (index * every // len(runs), every)
             for axis, split in zip(row, ("train", "test"), strict=True):
-                axis.plot(own["step"], 100 * own[split], **style)
-                if f"{split}_std" in own:
-                    low, high = (own[split] + k * own[f"{split}_std"] for k in (-1, 1))
+                axis.plot(curve["step"], 100 * curve[split], **style)
+                if f"{split}_std" in curve:
+                    low, high = (curve[split] + k * curve[f"{split}_std"] for k in (-1, 1))
                     axis.fill_between(
-                        own["step"], 100 * low, 100 * high, color=style["color"], alpha=0.15, lw=0
+                        curve["step"], 100 * low, 100 * high, color=style["color"], alpha=0.15, lw=0
                     )
         for axis, split in zip(row, ("training", "test"), strict=True):
             axis.set_title(f"{panel}: {split} data", loc="left")

@@ -19,7 +19,7 @@ BEHIND = "#D5D5D5"
 
 @styled
 def error_per_decade(frame: pd.DataFrame) -> Figure:
-    """How precisely quantizers keep second moments that lie powers of ten below the largest.
+    """Errors of quantizers on second moments that lie powers of ten below the largest.
 
     Three panels show the relative error of the value, that of ``h = 1 / (sqrt(v) + eps)``, and the
     share of elements that decodes to 0, with one line per quantizer. Bars in the last panel show

@@ -37,11 +37,11 @@ def sensitivity(frame: pd.DataFrame, *, unit: str = "nats") -> Figure:
     for axis, parameter in zip(row, parameters, strict=True):
         part = frame[frame["parameter"] == parameter]
         for index, run in enumerate(runs):
-            own = part[part["run"] == run].sort_values("value")
-            means = own.groupby("value")["loss"].mean()
+            curve = part[part["run"] == run].sort_values("value")
+            means = curve.groupby("value")["loss"].mean()
             axis.plot(means.index, means, linewidth=1.4, **look(index))
             axis.plot(
-                own["value"], own["loss"], linestyle="", markersize=5, alpha=0.8, **mark(index)
+                curve["value"], curve["loss"], linestyle="", markersize=5, alpha=0.8, **mark(index)
             )
         if part["value"].max() > WIDE * part["value"].min():
             axis.set_xscale("log")

@@ -1,4 +1,4 @@
-"""How updates are distributed in units of the distance between codes."""
+"""Distribution of updates in units of the distance between codes."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def update_histogram(frame: pd.DataFrame) -> Figure:
             axis.stairs(part["share"], edges, fill=True, color=BARS)
             axis.plot(right[:-1], part["cumulative"].iloc[:-1], color=CURVE, linewidth=1.4)
             for place, label in MARKS.items():
-                found = part.loc[np.isclose(right, place), "cumulative"]
-                if found.empty:
+                cumulative = part.loc[np.isclose(right, place), "cumulative"]
+                if cumulative.empty:
                     continue
-                share = float(found.iloc[0])
+                share = float(cumulative.iloc[0])
                 # Over a rising curve there is room to the left, under it to the right.
                 above = place == min(MARKS)
                 axis.plot([place], [share], "o", color=CURVE, markersize=4)

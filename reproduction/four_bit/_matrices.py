@@ -16,7 +16,7 @@ PARTS = ("query", "key", "value")
 
 def matrices(states: CapturedStates, state: str) -> dict[str, Tensor]:
     """That state of every matrix of more than 4096 elements; query, key and value apart."""
-    found: dict[str, Tensor] = {}
+    by_name: dict[str, Tensor] = {}
     for name in states.parameters():
         if state not in states.states(name) or len(states.shape(name, state)) < 2:
             continue
@@ -25,10 +25,10 @@ def matrices(states: CapturedStates, state: str) -> dict[str, Tensor]:
             continue
         title = name.removesuffix(".weight")
         if tensor.shape[0] == 3 * tensor.shape[1]:
-            found |= {f"{title} {p}": t for p, t in zip(PARTS, tensor.chunk(3), strict=True)}
+            by_name |= {f"{title} {p}": t for p, t in zip(PARTS, tensor.chunk(3), strict=True)}
         else:
-            found[title] = tensor
-    return found
+            by_name[title] = tensor
+    return by_name
 
 
 def in_blocks(moments: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -39,8 +39,8 @@ def in_blocks(moments: dict[str, Tensor]) -> dict[str, Tensor]:
     left out for the same reason, unless there are no others.
     """
     members = blocks(list(moments), max(2, len(moments))).values()
-    found = {name: moments[name] for names in members for name in names}
-    return {name: m for name, m in found.items() if bool(m.any(dim=1).all())} or found
+    shown = {name: moments[name] for names in members for name in names}
+    return {name: m for name, m in shown.items() if bool(m.any(dim=1).all())} or shown
 
 
 def blocks(names: list[str], most: int = BLOCKS) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""What exhibits say of the states of pretrained weights."""
+"""Sentences of exhibits on the states of pretrained weights."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def _patterns(moments: dict[str, Tensor]) -> tuple[dict[str, pd.DataFrame], str]
 
 
 def _of(lines: pd.DataFrame, of_it: str) -> list[Claim]:
-    """Which patterns there are."""
+    """Judge the patterns."""
     chance, rows, columns = LINES, lines["in_rows"].max(), lines["in_cols"].max()
     return [
         Claim(
@@ -77,7 +77,7 @@ def _of(lines: pd.DataFrame, of_it: str) -> list[Claim]:
 
 
 def find(frames: Frames) -> Finding:
-    """Which patterns there are, and which blocks fit them better."""
+    """Judge the patterns, and the blocks that fit them."""
     pretrained = frames.get(_pretrained.PREFIX + "lines")
     errors = frames["errors"].pivot(index="tensor", columns="quantizer", values="sqnr_db")
     better = errors[SMALL] > errors[LARGE]

@@ -26,10 +26,10 @@ TIMES = 10
 def build(context: Context) -> Frames:
     """Histograms of h(v), and how many elements of each matrix fall to zero."""
     frame = analyze.inverse_sqrt(context.states, (WITH, WITHOUT))
-    found = {"histogram": frame, "shares": _shares(context.states)}
+    frames = {"histogram": frame, "shares": _shares(context.states)}
     if context.pretrained is not None:
-        found[_pretrained.PREFIX + "shares"] = _shares(context.pretrained)
-    return found
+        frames[_pretrained.PREFIX + "shares"] = _shares(context.pretrained)
+    return frames
 
 
 def _shares(states: CapturedStates) -> pd.DataFrame:
@@ -50,7 +50,7 @@ def _shares(states: CapturedStates) -> pd.DataFrame:
 
 
 def find(frames: Frames) -> Finding:
-    """How many elements fall to zero."""
+    """Judge the share of elements that fall to zero."""
     shares = frames["shares"].groupby("quantizer")
     most, wider = shares["zeroed"].max(), shares["zeroed_twice_the_decades"].max()
     together = frames["histogram"].groupby("quantizer")["zero_share"].first()
@@ -76,7 +76,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _model(frames: Frames, most: float, wider: float) -> Difference:
-    """Whether another model has many times as many that fall to zero."""
+    """Test if another model has many times as many that fall to zero."""
     shares = frames.get(_pretrained.PREFIX + "shares")
     other = 0.0 if shares is None else float(shares.groupby("quantizer")["zeroed"].max()[WITH])
     said = (

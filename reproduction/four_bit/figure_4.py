@@ -39,10 +39,10 @@ def build(context: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """How far apart the ends are."""
+    """Judge the distance between the final losses."""
     losses = frames["losses"].drop_duplicates(["workload", "run"])
     statements = committed.alike(frames["judges"], PAIR, "4-bit AdamW")
-    tuned = [each.holds for each in statements if each.holds != ()]
+    tuned = [statement.holds for statement in statements if statement.holds != ()]
     for workload, rows in losses.groupby("workload", sort=False):
         means = rows.set_index("run")["mean"]
         apart = float(means[PAPER.label] / means[BASE.label] - 1)
@@ -78,7 +78,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _aligned(rows: pd.DataFrame) -> bool:
-    """Whether a difference, wherever its interval puts it, is small."""
+    """True if a difference is small at both ends of its interval."""
     low, full = (rows.loc[label].to_dict() for label in (PAPER.label, BASE.label))
     apart = abs(low["difference"]) + 2 * low["difference_std"] / low["seeds"] ** 0.5
     return bool(apart < committed.CLOSE * full["mean"])

@@ -74,12 +74,12 @@ def _errors(first: dict[str, Tensor], second: dict[str, Tensor]) -> pd.DataFrame
 
 
 def _measured(tensor: Tensor, spec: str) -> dict[str, float]:
-    found = qmaps.quantizer(spec).error(tensor)
-    return {name: found[name] for name in ("mean_rel_error", "zeroed_share", "sqnr_db")}
+    metrics = qmaps.quantizer(spec).error(tensor)
+    return {name: metrics[name] for name in ("mean_rel_error", "zeroed_share", "sqnr_db")}
 
 
 def find(frames: Frames) -> Finding:
-    """How often each quantizer is the better one."""
+    """Count the tensors on which each quantizer is the better one."""
     pretrained = frames.get(_pretrained.PREFIX + "errors")
     statements = _of(frames["errors"], "")
     if pretrained is not None:
@@ -105,7 +105,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _rank_1(errors: pd.DataFrame) -> pd.Series[bool]:
-    """Whether rank-1 is better than blocks of 128, by matrix."""
+    """Compare rank-1 with blocks of 128, by matrix."""
     relative = errors.pivot(index="tensor", columns="quantizer", values="mean_rel_error")
     better: pd.Series[bool] = (relative[SECOND[2]] < relative[SECOND[1]]).loc[
         relative[SECOND[2]].notna()

@@ -27,8 +27,8 @@ def build(context: Context) -> Frames:
     """Patterns of the matrices of blocks spread over the depth."""
     frames = _patterns(context.states, BLOCKS)
     if context.pretrained is not None:
-        found = _patterns(context.pretrained, PRETRAINED_BLOCKS)
-        frames |= {_pretrained.PREFIX + name: frame for name, frame in found.items()}
+        patterns = _patterns(context.pretrained, PRETRAINED_BLOCKS)
+        frames |= {_pretrained.PREFIX + name: frame for name, frame in patterns.items()}
     return frames
 
 
@@ -44,7 +44,7 @@ def _patterns(states: CapturedStates, most: int) -> dict[str, pd.DataFrame]:
 
 
 def kinds(lines: pd.DataFrame) -> pd.Series[str]:
-    """What each matrix's outliers lie in: rows, columns, both, or no pattern."""
+    """Pattern of each matrix's outliers: rows, columns, both, or none."""
     rows, columns = lines["in_rows"], lines["in_cols"]
     kind = pd.Series("no pattern", lines.index).mask(
         lines[["in_rows", "in_cols"]].max(axis=1) > STRONG, "both"
@@ -54,7 +54,7 @@ def kinds(lines: pd.DataFrame) -> pd.Series[str]:
 
 
 def find(frames: Frames) -> Finding:
-    """Whether patterns differ."""
+    """Compare the patterns of matrices."""
     statements, tables = [], {}
     for prefix, of_it in (("", ""), (_pretrained.PREFIX, _pretrained.OF_IT)):
         name = f"{prefix}lines"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pandas as pd
 
 from qmaps.lab.report.published import published
-from reproduction import at_best, committed
-from reproduction.at_best import FULL, Beside
+from reproduction import committed, tuned_losses
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.four_bit.table_6 import factored
 from reproduction.numbers import scientific
+from reproduction.proxy_metrics import ProxyMetric, in_place
 from reproduction.shares import decided
-from reproduction.stand_ins import StandIn, in_place
+from reproduction.tuned_losses import FULL, Beside
 
 STUDY, RATES = "four-bit-moments", "four-bit-rates"
 JUDGE = "docstring-lm"
@@ -46,8 +46,8 @@ RUNS = 3
 def build(context: Context) -> Frames:
     """Runs with the paper's first moment, those in 32 bits, and the shares of the ablation."""
     return {
-        "runs": at_best.runs(context, STUDY),
-        "rates": at_best.runs(context, RATES),
+        "runs": tuned_losses.runs(context, STUDY),
+        "rates": tuned_losses.runs(context, RATES),
         "ablation": committed.ablation(context, "four-bit"),
         "tuned": context.table("tuned.csv", committed.TUNED),
     }
@@ -67,7 +67,7 @@ def find(frames: Frames) -> Finding:
             counts[name] = (int(own["unstable"].sum()), len(own))
         if not own["unstable"].all():
             stable = own[~own["unstable"]].set_index("seed")["loss"]
-            rows[name] = at_best.beside(stable, at_best.by_seed(of, group))
+            rows[name] = tuned_losses.beside(stable, tuned_losses.by_seed(of, group))
     unstable = {
         (name, "unstable runs"): 100 * failed / total for name, (failed, total) in counts.items()
     }
@@ -76,7 +76,7 @@ def find(frames: Frames) -> Finding:
     return Finding(
         numbers=in_place(
             decided(paper, counts, RUNS),
-            [StandIn("BLEU", f"validation loss behind 32 bits, {JUDGE}", losses)],
+            [ProxyMetric("BLEU", f"validation loss behind 32 bits, {JUDGE}", losses)],
             unstable,
         ),
         differences=[_zero(frames["ablation"], rates, counts), factored(frames["tuned"])],
@@ -90,13 +90,13 @@ def find(frames: Frames) -> Finding:
         "The rate is the best of a sweep for 32 bits, one for each embedding. The paper's "
         f"shares are thirds, so that they are taken to be of {RUNS} runs; shares differ "
         "where Fisher's exact test sets them apart at 5 %, and such runs cannot tell otherwise, "
-        "unless the shares are equal. " + at_best.power(rows.values(), paper, "BLEU"),
-        tables={"losses": at_best.table(rows), "rates": rates},
+        "unless the shares are equal. " + tuned_losses.power(rows.values(), paper, "BLEU"),
+        tables={"losses": tuned_losses.table(rows), "rates": rates},
     )
 
 
 def by_rate(runs: pd.DataFrame) -> pd.DataFrame:
-    """How many runs with the paper's eps and weight decay fail, by rate; with a larger eps too.
+    """Failed runs with the paper's eps and weight decay, by rate; with a larger eps too.
 
     Args:
         runs: of the study `RATES`.
@@ -105,7 +105,7 @@ def by_rate(runs: pd.DataFrame) -> pd.DataFrame:
         `row`, of `ROWS`; `eps`, `rate`; `times`, how many times smaller than the best for 32 bits;
         `failed`, `runs`.
     """
-    found = []
+    rows = []
     for name, (quantizer, _) in ROWS.items():
         group = runs[runs["group"] == GROUPS[name.rpartition(" | ")[2]]]
         own = group[group["quantizer"] == quantizer]
@@ -113,11 +113,11 @@ def by_rate(runs: pd.DataFrame) -> pd.DataFrame:
             continue
         for (eps, rate), part in own.groupby(["eps", "lr"]):
             times = round(float(group["lr"].max()) / float(str(rate)))
-            found.append(
+            rows.append(
                 {"row": name, "eps": eps, "rate": rate, "times": times,
                  "failed": int(part["unstable"].sum()), "runs": len(part)}
             )  # fmt: skip
-    return pd.DataFrame(found)
+    return pd.DataFrame(rows)
 
 
 def _zero(
@@ -128,10 +128,10 @@ def _zero(
     said = ", ".join(f"{name} {counts[name][0]} of {counts[name][1]}" for name in zero)
     scratch = ablation.set_index("setting")["unstable"]
     also = [f"{FIRST[:-3]} | {name}" for name in zero]
-    own = rates[rates["eps"] == rates["eps"].min()]
-    small = own[own["times"] >= SMALL]
-    kept = small[small["row"].str.endswith("| yes")]
-    stable = not kept.empty and not kept["failed"].any()
+    smallest = rates[rates["eps"] == rates["eps"].min()]
+    small = smallest[smallest["times"] >= SMALL]
+    with_zero = small[small["row"].str.endswith("| yes")]
+    stable = not with_zero.empty and not with_zero["failed"].any()
     larger = rates[rates["eps"] == rates["eps"].max()]
     return Difference(
         f"Blocks with DE and its zero fail here ({said}), with the stable embedding and with "
@@ -140,9 +140,15 @@ def _zero(
         f"reports/ablations). The paper fine-tunes at a rate of 4e-5 with eps = 1e-6, where a zero "
         "makes an update of at most the rate times m / eps. With this eps and the paper's weight "
         "decay, rows with the stable embedding fail in "
-        + "; ".join(_failed(part) for _, part in own[own["row"].isin(kept["row"])].groupby("row"))
+        + "; ".join(
+            _failed(part)
+            for _, part in smallest[smallest["row"].isin(with_zero["row"])].groupby("row")
+        )
         + f" ({STUDY_PAGE}). Rows without it fail in "
-        + "; ".join(_failed(part) for _, part in own[~own["row"].isin(kept["row"])].groupby("row"))
+        + "; ".join(
+            _failed(part)
+            for _, part in smallest[~smallest["row"].isin(with_zero["row"])].groupby("row")
+        )
         + f". With eps = {scientific(float(larger['eps'].iloc[0]))} at the best rate "
         f"{larger['failed'].sum()} of {larger['runs'].sum()} runs fail. "
         + (
@@ -174,5 +180,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command=f"{at_best.command(STUDY)}` and of `{at_best.command(RATES)}",
+    command=f"{tuned_losses.command(STUDY)}` and of `{tuned_losses.command(RATES)}",
 )

@@ -12,7 +12,7 @@ from reproduction import committed
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
-from reproduction.stand_ins import StandIn, in_place, opposed
+from reproduction.proxy_metrics import ProxyMetric, in_place, opposed
 
 ROWS = {
     "32-bit AdamW": ("AdamW", "32bit"),
@@ -47,10 +47,10 @@ def find(frames: Frames) -> Finding:
         for name in ("8-bit AdamW", "4-bit AdamW")
         for claim in committed.alike(judges, PAIRS[name], name)
     ]
-    stand_ins = []
+    proxies = []
     for task, workload in TUNED.items():
         ours = committed.losses(tuned, workload, ROWS)
-        stand_ins.append(StandIn(task, f"validation loss, {workload}", ours))
+        proxies.append(ProxyMetric(task, f"validation loss, {workload}", ours))
         base, error = ours["32-bit AdamW"]
         statements += [
             Claim(
@@ -61,15 +61,15 @@ def find(frames: Frames) -> Finding:
             for name, (loss, spread) in ours.items()
             if name in ("Adafactor, beta1 = 0", "SM3")
         ]
-    stand_ins += [
-        StandIn(task, f"validation loss, {judge}", committed.judged(judges, judge, PAIRS))
+    proxies += [
+        ProxyMetric(task, f"validation loss, {judge}", committed.judged(judges, judge, PAIRS))
         for task, judge in JUDGED.items()
     ]
     paper = published("4-bit-optimizers", EXHIBIT.name)
     return Finding(
-        numbers=in_place(paper, stand_ins),
+        numbers=in_place(paper, proxies),
         statements=statements,
-        differences=[*(_of_task(paper, each) for each in stand_ins), _ahead(paper)],
+        differences=[*(_of_task(paper, proxy) for proxy in proxies), _ahead(paper)],
         why="The paper's tasks (GLUE, ImageNet, E2E, SQuAD, WMT) need pretrained models and data "
         "that cannot be had here; validation losses (lower is better) of small models stand in "
         "their place. For CLS and MT, which train from scratch: images of digits and text, each "
@@ -82,28 +82,28 @@ def find(frames: Frames) -> Finding:
     )
 
 
-def _of_task(paper: pd.DataFrame, given: StandIn) -> Difference:
-    """Which rows change sides in one task, and whether they do not in another of the paper's."""
-    crossed = opposed(paper, given)
+def _of_task(paper: pd.DataFrame, proxy: ProxyMetric) -> Difference:
+    """Rows that change sides in one task and do not in another of the paper's."""
+    crossed = opposed(paper, proxy)
     elsewhere = [
-        not set(crossed) & set(opposed(paper, replace(given, quantity=str(task))))
+        not set(crossed) & set(opposed(paper, replace(proxy, quantity=str(task))))
         for task in paper["quantity"].unique()
-        if task != given.quantity
+        if task != proxy.quantity
     ]
     pairs = "; ".join(f"{one} and {two}" for one, two in crossed)
     sides = f"rows that change sides: {pairs}. They"
     if not crossed:
         sides = "no row changes sides, but some are equal in one metric only. Rows"
     return Difference(
-        f"{given.quantity}: {sides} lie as here in {sum(elsewhere)} of the paper's "
+        f"{proxy.quantity}: {sides} lie as here in {sum(elsewhere)} of the paper's "
         f"{len(elsewhere)} other tasks, whose orders differ too.",
         any(elsewhere),
-        f"^{given.quantity}: ",
+        f"^{proxy.quantity}: ",
     )
 
 
 def _ahead(paper: pd.DataFrame) -> Difference:
-    """Whether the paper has tasks where Adafactor is ahead as well."""
+    """Tasks of the paper where Adafactor is ahead as well."""
     tasks = paper.pivot(index="quantity", columns="what", values="paper")
     ahead = tasks.index[tasks["Adafactor, beta1 = 0"] > tasks["32-bit AdamW"]]
     return Difference(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 
 from qmaps.lab.report.published import published
-from reproduction import committed, waiting
+from reproduction import bottlenecks, committed
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.memory import FACTORED, GIB, architectures, quantizers
-from reproduction.stand_ins import in_place
+from reproduction.proxy_metrics import in_place
 
 MODELS = ("LLaMA-7B", "RoBERTa-large", "GPT-2 Medium")
 CASES = {
@@ -37,7 +37,7 @@ def build(context: Context) -> Frames:
     return {
         "saved": pd.DataFrame(rows),
         "steps": committed.relative_steps(context),
-        "cores": waiting.cores(context),
+        "cores": bottlenecks.cores(context),
     }
 
 
@@ -50,14 +50,14 @@ def find(frames: Frames) -> Finding:
         for row in frames["saved"].itertuples()
         if row.what in printed
     }
-    steps, stand_ins = frames["steps"], []
+    steps, proxies = frames["steps"], []
     for model in MODELS:
         times = paper[paper["quantity"] == f"time, {model}"]
         cases = {name: CASES[name] for name in times["what"] if name in CASES}
-        stand_ins += committed.stand_in_steps(steps, f"time, {model}", cases, "32-bit AdamW")
+        proxies += committed.proxy_steps(steps, f"time, {model}", cases, "32-bit AdamW")
     return Finding(
-        numbers=in_place(paper, stand_ins, ours),
-        differences=waiting.slower(
+        numbers=in_place(paper, proxies, ours),
+        differences=bottlenecks.slower(
             steps, frames["cores"], dict.fromkeys(CASES.values(), "^time, ")
         ),
         why="Memory saved is computed from the shapes of the models' parameters, scales included; "
@@ -80,5 +80,5 @@ EXHIBIT = Exhibit(
     computed=("memory saved",),
     build=build,
     find=find,
-    command=f"{committed.BENCH}` and of `{waiting.COMMAND}",
+    command=f"{committed.BENCH}` and of `{bottlenecks.COMMAND}",
 )

@@ -8,13 +8,13 @@ import pandas as pd
 
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.report.published import published
-from reproduction import at_best, committed
-from reproduction.at_best import FULL
+from reproduction import committed, tuned_losses
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import ratio_interval, smaller
-from reproduction.stand_ins import StandIn, in_place
+from reproduction.proxy_metrics import ProxyMetric, in_place
+from reproduction.tuned_losses import FULL
 
 STUDY = "four-bit-moments"
 JUDGE = "docstring-lm"
@@ -47,7 +47,7 @@ SAID = (
 def build(context: Context) -> Frames:
     """Runs with one moment quantized, or both, those of all judges, and those at tuned rates."""
     return {
-        "runs": at_best.runs(context, STUDY),
+        "runs": tuned_losses.runs(context, STUDY),
         "judges": committed.judges(context),
         "tuned": context.table("tuned.csv", committed.TUNED),
     }
@@ -56,10 +56,10 @@ def build(context: Context) -> Frames:
 def find(frames: Frames) -> Finding:
     """Losses in place of accuracy."""
     losses = {
-        name: at_best.by_seed(frames["runs"], GROUP, quantizer, optimizer)
+        name: tuned_losses.by_seed(frames["runs"], GROUP, quantizer, optimizer)
         for name, (quantizer, optimizer) in ROWS.items()
     }
-    rows = {name: at_best.beside(given, losses["none"]) for name, given in losses.items()}
+    rows = {name: tuned_losses.beside(row, losses["none"]) for name, row in losses.items()}
     statements = []
     for text, better, worse in SAID:
         pair = losses[better].sort_index().tolist(), losses[worse].sort_index().tolist()
@@ -73,10 +73,10 @@ def find(frames: Frames) -> Finding:
         )
     paper = published("4-bit-optimizers", EXHIBIT.name)
     others = [judged(frames["judges"], judge) for judge in OTHERS]
-    numbers = in_place(paper, [at_best.stand_in("accuracy", JUDGE, rows), *others])
+    numbers = in_place(paper, [tuned_losses.proxy("accuracy", JUDGE, rows), *others])
     trained = numbers["paper"].notna() & numbers["ours"].notna()
     return Finding(
-        numbers=numbers[trained | numbers["stand_in"].str.endswith(JUDGE)].reset_index(drop=True),
+        numbers=numbers[trained | numbers["proxy"].str.endswith(JUDGE)].reset_index(drop=True),
         statements=[
             *statements,
             *tuned_factored(frames["tuned"]),
@@ -89,12 +89,12 @@ def find(frames: Frames) -> Finding:
         "is best for 32 bits, ± half of the 95 % interval of the difference to 32 bits, seed by "
         "seed. Where these make a row equal to all others that the paper sets apart from it, it "
         "cannot tell. Statements are those of the paper: intervals are at 95 % over seeds, and one "
-        "that holds 1 cannot tell. " + at_best.power(rows.values(), paper, "accuracy"),
-        tables={"losses": at_best.table(rows)},
+        "that holds 1 cannot tell. " + tuned_losses.power(rows.values(), paper, "accuracy"),
+        tables={"losses": tuned_losses.table(rows)},
     )
 
 
-def judged(judges: pd.DataFrame, judge: str) -> StandIn:
+def judged(judges: pd.DataFrame, judge: str) -> ProxyMetric:
     """Losses of another judge in place of accuracy, for the rows that it has runs of.
 
     Args:
@@ -109,7 +109,7 @@ def judged(judges: pd.DataFrame, judge: str) -> StandIn:
         if optimizer == "AdamW" and spec in of.index:
             apart = float(of["difference"][spec])
             rows[name] = (base + apart, float(of["high"][spec]) - apart)
-    return StandIn("accuracy", f"validation loss, {judge}", rows)
+    return ProxyMetric("accuracy", f"validation loss, {judge}", rows)
 
 
 def tuned_factored(runs: pd.DataFrame) -> list[Claim]:
@@ -121,7 +121,7 @@ def tuned_factored(runs: pd.DataFrame) -> list[Claim]:
     claims = []
     for workload in (committed.VISION, committed.LANGUAGE):
         of = runs[(runs["workload"] == workload) & (runs["width"] == "paper-4bit")]
-        losses = [_at_best(of[of["optimizer"] == name]) for name in ("AdamWFactor", "AdamW")]
+        losses = [_tuned(of[of["optimizer"] == name]) for name in ("AdamWFactor", "AdamW")]
         ratio, low, high = ratio_interval(*losses)
         claims.append(
             Claim(
@@ -133,24 +133,24 @@ def tuned_factored(runs: pd.DataFrame) -> list[Claim]:
     return claims
 
 
-def _at_best(runs: pd.DataFrame) -> list[float]:
+def _tuned(runs: pd.DataFrame) -> list[float]:
     """The losses at the rate with the lowest mean, by seed."""
     best = runs.fillna({"loss": math.inf}).groupby("rate")["loss"].mean().idxmin()
     return runs[runs["rate"] == best].sort_values("seed")["loss"].tolist()
 
 
 def factored(runs: pd.DataFrame) -> Difference:
-    """Whether seeds of another model show that the factored second moment ends lower there.
+    """Test with another model's seeds if the factored second moment ends lower there.
 
     Args:
         runs: reports/tuned.csv.
     """
     claims = tuned_factored(runs)
-    said = " ".join(f"{each.text} {each.detail}" for each in claims)
+    said = " ".join(f"{claim.text} {claim.detail}" for claim in claims)
     return Difference(
         "Whether the factorized second moment ends lower depends on the model. Trained from random "
         f"weights: {said} An interval that holds 1 cannot tell (reports/tuned.md).",
-        any(each.holds is True for each in claims),
+        any(claim.holds is True for claim in claims),
         "[Ff]actoriz",
     )
 
@@ -162,5 +162,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command=f"{at_best.command(STUDY)}`, of `{committed.JUDGES}` and of `{committed.TUNED}",
+    command=f"{tuned_losses.command(STUDY)}`, of `{committed.JUDGES}` and of `{committed.TUNED}",
 )

@@ -22,7 +22,7 @@ def build(context: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """Whether the bound is one, and how loose it is."""
+    """Judge the bound, and its distance."""
     runs = frames["runs"]
     table = means(runs)
     statements = [

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 import pandas as pd
 
 from qmaps.lab.report.claim import Claim
-from reproduction import at_best
+from reproduction import tuned_losses
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Frames
 from reproduction.numbers import interval, percent
 
 STUDY = "lpmm-sgdm"
-"""Of `reproduction.at_best`."""
+"""Of `reproduction.tuned_losses`."""
 COMMAND = "python -m benchmarks.lpmm digits stdlib-lm-tiny"
 HEADLINE = "python -m benchmarks.lpmm stdlib-lm --headline"
 FULL, WIDTHS = 32, (12, 10, 8)
@@ -37,8 +37,8 @@ WITHIN = 2.0
 
 def tuned(context: Context) -> pd.DataFrame:
     """The summary of the runs at the rates that are best for full precision."""
-    runs = at_best.runs(context, STUDY)
-    full = runs["quantizer"] == at_best.FULL
+    runs = tuned_losses.runs(context, STUDY)
+    full = runs["quantizer"] == tuned_losses.FULL
     parts = runs["quantizer"].where(~full, f"{FULL} ").str.split(" ", expand=True)
     return summary(
         pd.DataFrame(
@@ -79,16 +79,16 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame.join(full.set_index([*keys, "seed"])["loss"].rename("full"), on=[*keys, "seed"])
     frame["behind"] = frame["loss"] - frame["full"]
     grouped = frame.groupby(["workload", "parameters", "rounding", "N"], sort=False)
-    found = [interval(behind.tolist()) for _, behind in grouped["behind"]]
+    intervals = [interval(behind.tolist()) for _, behind in grouped["behind"]]
     means = grouped[["loss"]].mean()
     means = means.assign(
         error=grouped["loss"].sem(),
         seeds=grouped.size(),
-        behind=[each.mean for each in found],
-        low=[each.low for each in found],
-        high=[each.high for each in found],
-        behind_error=[each.error for each in found],
-        detectable=[each.detectable for each in found],
+        behind=[interval_of.mean for interval_of in intervals],
+        low=[interval_of.low for interval_of in intervals],
+        high=[interval_of.high for interval_of in intervals],
+        behind_error=[interval_of.error for interval_of in intervals],
+        detectable=[interval_of.detectable for interval_of in intervals],
     ).reset_index()
     return means.join(full.groupby(keys)["loss"].std().rename("spread"), on=keys)
 
@@ -130,7 +130,7 @@ class Runs:
         return min(self.ns[several:], key=lambda n: self.behind(bits, n=n)[0])
 
     def behind(self, bits: int, rounding: str = STOCHASTIC, n: int = 1) -> tuple[float, float]:
-        """What a run loses against full precision of the same N, and its standard error."""
+        """Loss of a run against full precision of the same N, and its standard error."""
         return self.of("behind", bits, rounding, n), self.of("behind_error", bits, rounding, n)
 
     def nothing(self) -> float:
@@ -138,7 +138,7 @@ class Runs:
         return TENTH * self.of("behind", 8, NEAREST)
 
     def gain(self, bits: int) -> tuple[float, float]:
-        """How much less several micro-batches lose at best than one, and its standard error."""
+        """Gain of several micro-batches at best over one, and its standard error."""
         one, several = self.behind(bits), self.behind(bits, n=self.best(bits, several=True))
         return one[0] - several[0], math.hypot(one[1], several[1])
 
@@ -166,7 +166,7 @@ def matches(text: str, runs: Runs, bits: int) -> Claim:
 
 
 def easy(runs: Runs) -> Difference:
-    """Whether a task is one whose 8-bit parameters lose nothing, as CIFAR10 in the annex."""
+    """True if 8-bit parameters lose nothing on the task, as on CIFAR10 in the annex."""
     behind, spread = runs.of("behind", 8), runs.of("spread", FULL)
     return Difference(
         f"On {runs.workload} 8 bits rounded stochastically end {behind:+.4f} from full precision "
@@ -201,15 +201,15 @@ def apart(one: Gain, other: Gain) -> Gain:
 
 
 def all_above(numbers: Iterable[Gain]) -> bool | tuple[()]:
-    """Whether all lie above 0 by more than two standard errors; empty if one can lie either way."""
-    found = list(numbers)
-    if any(value <= -WITHIN * error for value, error in found):
+    """True if all lie above 0 by more than two standard errors; empty if one can lie either way."""
+    values = list(numbers)
+    if any(value <= -WITHIN * error for value, error in values):
         return False
-    return True if all(value > WITHIN * error for value, error in found) else ()
+    return True if all(value > WITHIN * error for value, error in values) else ()
 
 
 def power(runs: Runs) -> str:
-    """What seeds can tell, in a sentence."""
+    """Detectable difference over seeds, in a sentence."""
     widest = max(runs.of("detectable", bits, n=n) for bits in WIDTHS for n in runs.ns)
     return (
         f"Over {runs.seeds} seeds {widest:.4f} nats per byte are seen with a probability of 80 % "
@@ -235,12 +235,12 @@ def easier(runs: Runs) -> Difference:
 
 
 def quantity(runs: Runs) -> str:
-    """What losses of a workload are called."""
+    """Name of the losses of a workload."""
     return f"validation loss, {runs.workload}"
 
 
 def lost(runs: Runs) -> str:
-    """What losses behind full precision are called."""
+    """Name of the losses behind full precision."""
     return f"validation loss behind full precision, {runs.workload}"
 
 

@@ -19,7 +19,7 @@ from reproduction.lpmm._resnet import Shape
 
 @dataclass(frozen=True)
 class Kept:
-    """How parameters, gradients and states are kept.
+    """Formats of parameters, gradients and states.
 
     Attributes:
         params, grads: quantizers.

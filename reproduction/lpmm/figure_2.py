@@ -40,7 +40,7 @@ def find(frames: Frames) -> Finding:
     """Means of the curves' ends."""
     parts = {str(name): late(rows) for name, rows in frames["ratios"].groupby("workload")}
     return Finding(
-        statements=[each for name, table in parts.items() for each in _of(name, table)],
+        statements=[statement for name, table in parts.items() for statement in _of(name, table)],
         why="The four largest matrices of each net, gradients and momentum in 8 bits. Numbers: "
         f"means over these and over the last {1 - LATE:.0%} of training. Hardly: less than "
         f"{HARDLY:g} delta on average; significantly: more than twice. A parameter also moves a "
@@ -85,7 +85,9 @@ def _of(workload: str, table: pd.DataFrame) -> list[Claim]:
             + ".",
         ),
     ]
-    return [replace(each, text=f"{each.text[:-1]} ({workload}).") for each in statements]
+    return [
+        replace(statement, text=f"{statement.text[:-1]} ({workload}).") for statement in statements
+    ]
 
 
 def pictures(frames: Frames) -> dict[str, Figure]:

@@ -47,7 +47,7 @@ def find(frames: Frames) -> Finding:
     table = below(frames["updates"])
     parts = {str(name): rows for name, rows in table.groupby("workload", sort=False)}
     return Finding(
-        statements=[each for name, rows in parts.items() for each in _of(name, rows)],
+        statements=[statement for name, rows in parts.items() for statement in _of(name, rows)],
         differences=[_unused(name, rows) for name, rows in parts.items()],
         why="The largest parameter of each net under stochastic rounding, in the middle fifth of "
         "training. The paper's shares, about 60 % below delta / 2 and 20 % below delta / 8, are of "
@@ -88,7 +88,7 @@ def _of(workload: str, table: pd.DataFrame) -> list[Claim]:
 
 
 def _unused(workload: str, table: pd.DataFrame) -> Difference:
-    """Whether it is elements without updates that differ."""
+    """Test if elements without updates make the difference."""
     share = table["smallest"].min()
     return Difference(
         f"The largest parameter of {workload} has {percent(share)} of its updates in the first "

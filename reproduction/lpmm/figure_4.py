@@ -30,7 +30,7 @@ def build(context: Context) -> Frames:
 
 
 def ends(curves: pd.DataFrame) -> pd.DataFrame:
-    """What becomes of each width.
+    """Final losses by width.
 
     Returns:
         `width`; `nearest` and `stochastic`, the last validation losses; `apart_after`, the first
@@ -57,7 +57,7 @@ def ends(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def find(frames: Frames) -> Finding:
-    """Where the curves end, and where they part."""
+    """Judge the ends of the curves, and the steps where they part."""
     curves = frames["curves"]
     parts = {str(name): ends(rows) for name, rows in curves.groupby("workload", sort=False)}
     statements, differences = [], []
@@ -78,9 +78,9 @@ def find(frames: Frames) -> Finding:
 
 
 def _seeds(curves: pd.DataFrame) -> str:
-    """How many seeds each workload has, in words."""
-    found = curves.groupby("workload", sort=False)["seed"].nunique()
-    return " and ".join(f"{n} seed{'s' * (n > 1)} on {name}" for name, n in found.items())
+    """Numbers of seeds by workload, in a phrase."""
+    seeds = curves.groupby("workload", sort=False)["seed"].nunique()
+    return " and ".join(f"{n} seed{'s' * (n > 1)} on {name}" for name, n in seeds.items())
 
 
 def _behind(runs: _ablation.Runs, bits: int) -> Claim:
@@ -97,7 +97,7 @@ def _behind(runs: _ablation.Runs, bits: int) -> Claim:
 
 
 def _parting(workload: str, table: pd.DataFrame, last: float) -> list[Claim]:
-    """When the curves part."""
+    """Steps where the curves part."""
     after = table["apart_after"].tolist()
     parts = ", ".join(
         f"{width} " + (f"step {step:.0f}" if math.isfinite(step) else "not at all")

@@ -6,7 +6,7 @@ import pandas as pd
 
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.report.published import FIELDS
-from reproduction import at_best
+from reproduction import tuned_losses
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _ablation as runs
@@ -54,5 +54,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command=f"{at_best.command(runs.STUDY)}` and of `{runs.HEADLINE}",
+    command=f"{tuned_losses.command(runs.STUDY)}` and of `{runs.HEADLINE}",
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.report.published import published
-from reproduction import at_best
+from reproduction import tuned_losses
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _ablation as runs
-from reproduction.stand_ins import StandIn, in_place
+from reproduction.proxy_metrics import ProxyMetric, in_place
 
 
 def build(context: Context) -> Frames:
@@ -17,21 +17,21 @@ def build(context: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """What each of the two techniques brings."""
-    stand_ins, statements = [], []
-    for found in runs.each(frames["runs"]):
+    """Judge the gain by each of the two techniques."""
+    proxies, statements = [], []
+    for workload_runs in runs.each(frames["runs"]):
         ours: dict[str, float | tuple[float, float]] = {}
         for bits in runs.WIDTHS:
-            ours[f"{bits} bits, nearest"] = found.behind(bits, runs.NEAREST)
-            ours[f"{bits} bits, stochastic"] = found.behind(bits)
-            best = found.best(bits, several=True)
-            ours[f"{bits} bits, micro-batches"] = found.behind(bits, n=best)
-        stand_ins.append(StandIn("top-1 accuracy", runs.lost(found), ours))
-        statements += _statements(found)
+            ours[f"{bits} bits, nearest"] = workload_runs.behind(bits, runs.NEAREST)
+            ours[f"{bits} bits, stochastic"] = workload_runs.behind(bits)
+            best = workload_runs.best(bits, several=True)
+            ours[f"{bits} bits, micro-batches"] = workload_runs.behind(bits, n=best)
+        proxies.append(ProxyMetric("top-1 accuracy", runs.lost(workload_runs), ours))
+        statements += _statements(workload_runs)
     return Finding(
-        numbers=in_place(published("low-precision-model-memory", EXHIBIT.name), stand_ins),
+        numbers=in_place(published("low-precision-model-memory", EXHIBIT.name), proxies),
         statements=statements,
-        differences=[runs.easier(found) for found in runs.each(frames["runs"])],
+        differences=[runs.easier(workload_runs) for workload_runs in runs.each(frames["runs"])],
         why="The paper's numbers follow from its table 3; those of rounding to nearest are not in "
         "our copy. Ours are final validation losses minus those of full precision with the same N, "
         "seed by seed, ± the standard error, so that lower is better; micro-batches: the best N "
@@ -42,24 +42,24 @@ def find(frames: Frames) -> Finding:
     )
 
 
-def _statements(found: runs.Runs) -> list[Claim]:
-    where = f"({found.workload}, {found.seeds} seeds)"
-    behind = {bits: found.of("behind", bits, runs.NEAREST) for bits in runs.WIDTHS}
-    spread = found.of("spread", runs.FULL)
-    nearest, stochastic = found.loss(8, runs.NEAREST), found.loss(8)
-    gains = {bits: found.gain(bits) for bits in runs.WIDTHS}
-    best = {bits: found.best(bits, several=True) for bits in runs.WIDTHS}
-    n = found.best(12)
+def _statements(workload_runs: runs.Runs) -> list[Claim]:
+    where = f"({workload_runs.workload}, {workload_runs.seeds} seeds)"
+    behind = {bits: workload_runs.of("behind", bits, runs.NEAREST) for bits in runs.WIDTHS}
+    spread = workload_runs.of("spread", runs.FULL)
+    nearest, stochastic = workload_runs.loss(8, runs.NEAREST), workload_runs.loss(8)
+    gains = {bits: workload_runs.gain(bits) for bits in runs.WIDTHS}
+    best = {bits: workload_runs.best(bits, several=True) for bits in runs.WIDTHS}
+    n = workload_runs.best(12)
     return [
         Claim(
             f"8 bits fail when they are rounded to nearest {where}.",
             bool(behind[8] > runs.WITHIN * spread),
-            f"Final validation loss {found.beside_full(8, runs.NEAREST)}.",
+            f"Final validation loss {workload_runs.beside_full(8, runs.NEAREST)}.",
         ),
         Claim(
             f"Stochastic rounding is what 8 bits need {where}.",
-            bool(stochastic < nearest and found.of("behind", 8) <= runs.WITHIN * spread),
-            f"Final validation loss {found.beside_full(8)}; to nearest {nearest:.4f}.",
+            bool(stochastic < nearest and workload_runs.of("behind", 8) <= runs.WITHIN * spread),
+            f"Final validation loss {workload_runs.beside_full(8)}; to nearest {nearest:.4f}.",
         ),
         Claim(
             f"The more bits, the less rounding to nearest costs {where}.",
@@ -78,7 +78,7 @@ def _statements(found: runs.Runs) -> list[Claim]:
             )
             + ".",
         ),
-        runs.alike(f"12 bits at the best N (N = {n}) match full precision", found, 12, n),
+        runs.alike(f"12 bits at the best N (N = {n}) match full precision", workload_runs, 12, n),
     ]
 
 
@@ -89,5 +89,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command=at_best.command(runs.STUDY),
+    command=tuned_losses.command(runs.STUDY),
 )

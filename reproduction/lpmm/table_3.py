@@ -6,11 +6,11 @@ import pandas as pd
 
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.report.published import published
-from reproduction import at_best
+from reproduction import tuned_losses
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _ablation as runs
-from reproduction.stand_ins import StandIn, in_place
+from reproduction.proxy_metrics import ProxyMetric, in_place
 
 
 def build(context: Context) -> Frames:
@@ -21,19 +21,19 @@ def build(context: Context) -> Frames:
 def find(frames: Frames) -> Finding:
     """Width by width and N by N."""
     paper = published("low-precision-model-memory", EXHIBIT.name)
-    stand_ins, statements = [], []
-    for found in runs.each(frames["runs"]):
+    proxies, statements = [], []
+    for workload_runs in runs.each(frames["runs"]):
         ours = {
-            f"{bits} bits, N = {n}": found.behind(bits, n=n)
+            f"{bits} bits, N = {n}": workload_runs.behind(bits, n=n)
             for bits in runs.WIDTHS
-            for n in found.ns
+            for n in workload_runs.ns
         }
-        stand_ins.append(StandIn("top-1 accuracy", runs.lost(found), ours))
-        statements += _statements(found, paper)
+        proxies.append(ProxyMetric("top-1 accuracy", runs.lost(workload_runs), ours))
+        statements += _statements(workload_runs, paper)
     return Finding(
-        numbers=in_place(paper, stand_ins),
+        numbers=in_place(paper, proxies),
         statements=statements,
-        differences=[runs.easier(found) for found in runs.each(frames["runs"])],
+        differences=[runs.easier(workload_runs) for workload_runs in runs.each(frames["runs"])],
         why="The paper prints accuracies on ImageNet, of which more is better; in their place "
         "stand final validation losses minus those of full precision with the same N, seed by "
         "seed, ± the standard error, of which less is better. All rounding is stochastic. "
@@ -43,18 +43,20 @@ def find(frames: Frames) -> Finding:
     )
 
 
-def _statements(found: runs.Runs, paper: pd.DataFrame) -> list[Claim]:
-    where = f"({found.workload}, {found.seeds} seeds)"
-    behind = {n: [found.behind(bits, n=n)[0] for bits in runs.WIDTHS] for n in found.ns}
-    ordered = [n for n, given in behind.items() if given == sorted(given)]
-    gains = {bits: found.gain(bits) for bits in runs.WIDTHS}
+def _statements(workload_runs: runs.Runs, paper: pd.DataFrame) -> list[Claim]:
+    where = f"({workload_runs.workload}, {workload_runs.seeds} seeds)"
+    behind = {
+        n: [workload_runs.behind(bits, n=n)[0] for bits in runs.WIDTHS] for n in workload_runs.ns
+    }
+    ordered = [n for n, losses in behind.items() if losses == sorted(losses)]
+    gains = {bits: workload_runs.gain(bits) for bits in runs.WIDTHS}
     theirs = {bits: _points(paper, bits) for bits in runs.WIDTHS}
     steps = [runs.apart(gains[8], gains[10]), runs.apart(gains[10], gains[12]), gains[8]]
     return [
         Claim(
             f"At every N fewer bits are worse {where}.",
-            ordered == found.ns,
-            f"At {len(ordered)} of {len(found.ns)} N.",
+            ordered == workload_runs.ns,
+            f"At {len(ordered)} of {len(workload_runs.ns)} N.",
         ),
         Claim(
             f"Micro-batches gain most at 8 bits and least at 12 {where}.",
@@ -83,5 +85,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command=at_best.command(runs.STUDY),
+    command=tuned_losses.command(runs.STUDY),
 )

@@ -5,22 +5,22 @@ from __future__ import annotations
 import pandas as pd
 
 from qmaps.lab.report.published import FIELDS
-from reproduction import at_best
-from reproduction.at_best import Beside
+from reproduction import tuned_losses
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent
+from reproduction.tuned_losses import Beside
 from reproduction.verdict import beside
 
 STUDY = "lpmm-adam"
 OPTIMIZER = "LPMM-Adam"
 LOW = "8 stochastic"
-NAMES = {at_best.FULL: "Adam, full precision", LOW: "LPMM-Adam, 8 bits"}
+NAMES = {tuned_losses.FULL: "Adam, full precision", LOW: "LPMM-Adam, 8 bits"}
 
 
 def build(context: Context) -> Frames:
     """The runs at the best rates."""
-    return {"runs": at_best.runs(context, STUDY)}
+    return {"runs": tuned_losses.runs(context, STUDY)}
 
 
 def find(frames: Frames) -> Finding:
@@ -30,11 +30,11 @@ def find(frames: Frames) -> Finding:
     rows: dict[str, Beside] = {}
     for judge in runs["judge"].unique():
         group = f"{judge}, {OPTIMIZER}"
-        full, low = (at_best.by_seed(runs, group, name) for name in NAMES)
-        rows[str(judge)] = at_best.beside(low, full)
+        full, low = (tuned_losses.by_seed(runs, group, name) for name in NAMES)
+        rows[str(judge)] = tuned_losses.beside(low, full)
         for quantizer, name in NAMES.items():
-            found = at_best.beside(low if quantizer == LOW else full, full)
-            ours[name, f"validation loss, {judge}"] = found.shown
+            compared = tuned_losses.beside(low if quantizer == LOW else full, full)
+            ours[name, f"validation loss, {judge}"] = compared.shown
     seen = ", ".join(
         f"{percent(row.apart.detectable / row.base)} ({judge})" for judge, row in rows.items()
     )
@@ -51,7 +51,7 @@ def find(frames: Frames) -> Finding:
         "torch's Adam. Nearly lossless: the whole interval of the difference over seeds lies "
         "within 2 % of the loss; ± half of that interval. With a probability of "
         f"80 % these seeds see (paired t-test at 5 %) {seen} of a loss.",
-        tables={"losses": at_best.table(rows)},
+        tables={"losses": tuned_losses.table(rows)},
     )
 
 
@@ -62,5 +62,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command=at_best.command(STUDY),
+    command=tuned_losses.command(STUDY),
 )

@@ -30,9 +30,9 @@ def build(context: Context) -> Frames:
     """Bytes, from shapes and of live tensors; ratios of times, from the benchmark."""
     ratios = context.json("lpmm/step.json", COMMAND)["ratios"]
     steps = pd.DataFrame(
-        {"net": net, "kept_as": name, "ratio": found["ratio"], "parameters": _parameters(net)}
+        {"net": net, "kept_as": name, "ratio": layer["ratio"], "parameters": _parameters(net)}
         for net, rows in ratios.items()
-        for name, found in rows.items()
+        for name, layer in rows.items()
     )
     checked = pd.DataFrame(row for name in CHECKED for row in _checked(name))
     return {"memory": pd.DataFrame(_memory()), "checked": checked, "steps": steps}

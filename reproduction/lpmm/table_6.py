@@ -39,7 +39,7 @@ class Net:
 
     @property
     def parameters(self) -> int:
-        """How many."""
+        """Number of parameters."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     def training(self, how: Kept) -> int:
@@ -100,7 +100,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def largest(family: Family, how: Kept, memory: int) -> int:
+def max_model(family: Family, how: Kept, memory: int) -> int:
     """The largest size that trains in so many bytes; 0 if none does."""
     low, high = 0, 1
     while family.make(high).training(how) <= memory:
@@ -118,7 +118,7 @@ def build(_: Context) -> Frames:
     """Both precisions, and by how much the model grows."""
     rows = []
     for family in FAMILIES:
-        full, low = (largest(family, how, MEMORY * GIB) for how in (family.full, family.low))
+        full, low = (max_model(family, how, MEMORY * GIB) for how in (family.full, family.low))
         before, after = family.make(full).parameters, family.make(low).parameters
         rows.append(
             {
@@ -135,7 +135,7 @@ def build(_: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """What fits, and where more is won."""
+    """Judge the sizes that fit."""
     table = frames["largest"]
     times = table.set_index(["task", "varied"])["times"].to_dict()
     statements = [

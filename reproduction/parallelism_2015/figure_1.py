@@ -34,7 +34,7 @@ def build(_: Context) -> Frames:
 
 
 def find(frames: Frames) -> Finding:
-    """What the numbers become, and which bits they have for what."""
+    """Judge the decoded numbers and their bit fields."""
     bits = frames["bits"]
     becomes = bits.groupby(["value", "map"])["decoded"].first()
     ours = {
@@ -78,14 +78,14 @@ def find(frames: Frames) -> Finding:
 
 
 def _changes(part: pd.DataFrame) -> bool:
-    """Whether places have other fields in one number than in another."""
+    """True if places have other fields in one number than in another."""
     return bool((part.groupby("bit")["field"].nunique() > 1).any())
 
 
 def _width(bits: pd.DataFrame, value: float) -> int:
     """Bits of the dynamic tree's tree."""
-    own = bits[(bits["map"] == "dynamic tree") & (bits["value"] == value)]
-    return int((own["field"] == "tree").sum())
+    rows = bits[(bits["map"] == "dynamic tree") & (bits["value"] == value)]
+    return int((rows["field"] == "tree").sum())
 
 
 EXHIBIT = Exhibit(

@@ -130,11 +130,11 @@ def _test(where: str, errors: pd.DataFrame, tests: int) -> Claim:
 
 
 def _all_types(where: str, errors: pd.DataFrame) -> Claim:
-    found = stats.f_oneway(*(errors[kind] for kind in errors.columns))
+    f_test = stats.f_oneway(*(errors[kind] for kind in errors.columns))
     return Claim(
         f"No significant difference between 32 bits and the four types ({where}).",
-        bool(found.pvalue >= LEVEL),
-        f"F = {found.statistic:.2f}, p = {found.pvalue:.2f}.",
+        bool(f_test.pvalue >= LEVEL),
+        f"F = {f_test.statistic:.2f}, p = {f_test.pvalue:.2f}.",
     )
 
 

@@ -45,7 +45,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _layers(numbers: pd.DataFrame) -> Difference:
-    """Whether the same encoder gives the paper's errors of samples, so that the layers differ."""
+    """Test if the same encoder gives the paper's errors of samples, so that the layers differ."""
     relative = numbers[numbers["quantity"].str.startswith("mean relative")]
     samples = relative[~relative["quantity"].str.contains("layer")]
     same = int((samples["verdict"] == Verdict.REPRODUCED).sum())
@@ -59,7 +59,7 @@ def _layers(numbers: pd.DataFrame) -> Difference:
 
 
 def _samples(errors: pd.DataFrame) -> list[Difference]:
-    """What absolute errors of samples are off by: one factor, in those of linear."""
+    """Factor by which absolute errors of samples are off, in those of linear."""
     columns = ["paper_abs", "search_abs_error", "mean_abs_error"]
     table = errors.set_index(["data", "type"])[columns].astype(float)
     printed, search, nearest = table.loc[[("uniform [0, 1]", "linear")]].to_numpy()[0]
@@ -67,7 +67,7 @@ def _samples(errors: pd.DataFrame) -> list[Difference]:
     ratios = (tree / linear)[tree.index.str.startswith("normal")]
     theirs, ours = (", ".join(f"{x:.2f}" for x in ratios[name]) for name in columns[:2])
     factors = (ratios["search_abs_error"] / ratios["paper_abs"]).tolist()
-    said = ", ".join(f"{each:.2f}" for each in factors)
+    said = ", ".join(f"{factor:.2f}" for factor in factors)
     return [
         Difference(
             f"The paper's {printed:g} is {printed / search:.2f} times what the author's search "

@@ -38,7 +38,7 @@ QUANTIZERS = {f"{bits} bits": qmaps.quantizer(f"tensor/tree@{bits}s") for bits i
 
 
 def messages() -> dict[str, int]:
-    """How many numbers a node sends of what."""
+    """Messages of a node, with their numbers of elements."""
     nodes = paper.HARDWARE.nodes
     sent = {"gradient of conv 384-256": WEIGHTS // nodes}
     for row in paper.CLUSTER:
@@ -137,7 +137,7 @@ def find(frames: Frames) -> Finding:
 
 
 def _floor(sent: pd.DataFrame) -> Difference:
-    """Whether our two processes wait for each other, and not for bytes."""
+    """Test if our two processes wait for each other, and not for bytes."""
     small = sent[sent["kb"] < SMALL_KB]
     times = small["kb"].max() / small["kb"].min()
     late = small["ms"].max() / small["ms"].min()

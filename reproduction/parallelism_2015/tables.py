@@ -40,7 +40,7 @@ def find(frames: Frames) -> Finding:
             "unit": "",
             "paper": chosen["printed"].astype(float),
             "paper_spread": float("nan"),
-            "printed": [f"{each} (?)" if each in UNSURE else each for each in chosen["printed"]],
+            "printed": [f"{text} (?)" if text in UNSURE else text for text in chosen["printed"]],
             "rounding": chosen["printed"].map(_rounding),
             "doubt": [_doubt(row) for row in chosen.to_dict("records")],
         }
@@ -84,15 +84,15 @@ def _doubt(row: dict[Any, Any]) -> str:
 
 
 def _differences(tables: pd.DataFrame) -> list[Difference]:
-    """What sets the printed times of table 3 apart from the model's."""
+    """Causes of the difference between the printed times of table 3 and the model's."""
     rows = tables[~tables["agrees"]]
     parts = {name: megabytes for name, megabytes, *_ in inputs.TRANSFERS}
     three = rows[rows["table"] == "3"]
     narrow = three["messages"] == "8-bit"
-    found = [_converted(row, parts[row["row"]]) for row in three[narrow].to_dict("records")]
+    converted = [_converted(row, parts[row["row"]]) for row in three[narrow].to_dict("records")]
     for row in three[~narrow].to_dict("records"):
         speed = _bandwidth(row)
-        found.append(
+        converted.append(
             Difference(
                 f"{row['row']}, 32-bit: the printed {row['printed']} ms take at least {speed:.2f} "
                 "GB/s. "
@@ -102,11 +102,11 @@ def _differences(tables: pd.DataFrame) -> list[Difference]:
                 re.escape(f"{row['row']}, {row['messages']}"),
             )
         )
-    return found
+    return converted
 
 
 def _converted(row: dict[Any, Any], megabytes: float) -> Difference:
-    """Whether compressing and decompressing can explain what an 8-bit message takes longer."""
+    """Test if compressing and decompressing explain the longer time of an 8-bit message."""
     printed, sent = float(row["printed"]), float(row["model"])
     others = inputs.FOUR_GPUS.gpus - 1
     converted = megabytes / 4 * (inputs.COMPRESS_NS + others * inputs.DECOMPRESS_NS)

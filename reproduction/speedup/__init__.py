@@ -1,4 +1,4 @@
-"""How much faster training gets with more devices, and what 8-bit messages change about it.
+"""Speed-up of training by more devices, with 32-bit and with 8-bit messages.
 
 The model of the 2015 paper's appendix, on its own inputs (`tables`) and on hardware that is
 described or measured (`Hardware`, `calibrate`). The time of a pass is the sum of the convolutional

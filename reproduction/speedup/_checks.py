@@ -40,22 +40,22 @@ def count(name: str, value: object) -> int:
     return value
 
 
-def known(kind: type[Any], given: object, where: str) -> dict[str, Any]:
-    """`given` as a dict, checked to hold fields of a dataclass and nothing else.
+def known(kind: type[Any], data: object, where: str) -> dict[str, Any]:
+    """`data` as a dict, checked to hold fields of a dataclass and nothing else.
 
     Args:
         kind: the dataclass.
-        given: a mapping by names of fields; fields may be missing.
-        where: the name of `given` in error messages.
+        data: a mapping by names of fields; fields may be missing.
+        where: the name of `data` in error messages.
 
     Raises:
-        BadTypeError: `given` is not a mapping.
+        BadTypeError: `data` is not a mapping.
         BadValueError: a key is not the name of a field.
     """
     names = [field.name for field in fields(kind)]
-    if not isinstance(given, Mapping):
-        raise BadTypeError(f"{where}={given!r} must be a dict with the keys {', '.join(names)}")
-    for key in given:
+    if not isinstance(data, Mapping):
+        raise BadTypeError(f"{where}={data!r} must be a dict with the keys {', '.join(names)}")
+    for key in data:
         if key not in names:
             raise BadValueError(f"{where} has the key {key!r}; allowed are {', '.join(names)}")
-    return dict(given)
+    return dict(data)

@@ -74,8 +74,8 @@ class Hardware:
         count("nodes", self.nodes)
         count("gpus_per_node", self.gpus_per_node)
         for name in ("compress_ns", "decompress_ns"):
-            given = getattr(self, name)
-            checked = {quantizer(k).spec: number(f"{name}[{k!r}]", v) for k, v in given.items()}
+            value = getattr(self, name)
+            checked = {quantizer(k).spec: number(f"{name}[{k!r}]", v) for k, v in value.items()}
             object.__setattr__(self, name, checked)
 
     @property
@@ -118,13 +118,13 @@ class Hardware:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, given: object) -> Hardware:
-        """What `to_json` gave, or a user wrote.
+    def from_json(cls, data: object) -> Hardware:
+        """Read the output of `to_json`, or a user's file.
 
         Raises:
             BadValueError, BadTypeError: a field is missing, unknown, or out of its range.
         """
-        values = known(cls, given, "hardware")
+        values = known(cls, data, "hardware")
         for name in ("name", "nodes", "gpus_per_node", "network", "local"):
             if name not in values:
                 raise BadValueError(f"hardware lacks {name!r}")

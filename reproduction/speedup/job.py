@@ -42,9 +42,9 @@ class Job:
         return self.conv_ms + self.fc_ms
 
     @classmethod
-    def from_json(cls, given: object) -> Job:
+    def from_json(cls, data: object) -> Job:
         """From the values of a file; see the attributes."""
-        values = known(cls, given, "job")
+        values = known(cls, data, "job")
         for name in ("name", "conv_ms", "fc_ms", "cover_ms", "features"):
             if name not in values:
                 raise BadValueError(f"job lacks {name!r}")

@@ -136,7 +136,7 @@ def curves(
     for done, (label, q) in enumerate(quantizers.items()):
         for size in grown:
             tried = [predict(job, size, s, q) for s in _sub_batches(job, size)]
-            rows.append(("GPUs", label, max(tried, key=lambda found: found.speedup)))
+            rows.append(("GPUs", label, max(tried, key=lambda estimate: estimate.speedup)))
         rows += [
             ("sub-batch", label, predict(job, hardware, s, q)) for s in _sub_batches(job, hardware)
         ]
@@ -144,8 +144,8 @@ def curves(
             progress(done + 1, len(quantizers), label)
     names = ("gpus", "sub_batch", "speedup", "single_ms", "full_ms", "total_ms")
     return pd.DataFrame(
-        {"panel": panel, "quantizer": label, **{name: getattr(found, name) for name in names}}
-        for panel, label, found in rows
+        {"panel": panel, "quantizer": label, **{name: getattr(estimate, name) for name in names}}
+        for panel, label, estimate in rows
     )
 
 
@@ -156,5 +156,5 @@ def _sub_batches(job: Job, hardware: Hardware) -> Iterable[int]:
 
 def _doubling(last: int) -> list[int]:
     """1, 2, 4, ... and `last`."""
-    found = [2**k for k in range(last.bit_length())]
-    return found if found[-1] == last else [*found, last]
+    counts = [2**k for k in range(last.bit_length())]
+    return counts if counts[-1] == last else [*counts, last]

@@ -20,7 +20,7 @@ Line = tuple[str, str, str, str, str, float]
 
 
 def agrees(printed: str, model: float) -> bool:
-    """Whether `model` is within 2 % of a printed number, or half a unit of its last digit.
+    """True if `model` is within 2 % of a printed number, or half a unit of its last digit.
 
     >>> agrees("1.3", 1.26), agrees("1.3", 1.36), agrees("499", 490)
     (True, False, True)

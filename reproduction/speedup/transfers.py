@@ -41,7 +41,7 @@ def transfers(rank: int, sizes: list[int], rounds: int) -> list[float]:
     Returns:
         Milliseconds of one message of each size: half of a round trip.
     """
-    found = []
+    rows = []
     for size in sizes:
         buffer = torch.zeros(size, dtype=torch.uint8)
 
@@ -53,8 +53,8 @@ def transfers(rank: int, sizes: list[int], rounds: int) -> list[float]:
                 dist.recv(message, 0)
                 dist.send(message, 0)
 
-        found.append(500 * median_s(there_and_back, rounds))
-    return found
+        rows.append(500 * median_s(there_and_back, rounds))
+    return rows
 
 
 def coding(specs: list[str], numbers: int, rounds: int) -> tuple[list[float], list[float]]:
@@ -95,12 +95,12 @@ def main(folder: Path, rank: int) -> None:
         milliseconds = transfers(rank, task["sizes"], task["rounds"])
         if rank == 0:  # only one process, so that the other does not slow it down
             compress, decompress = coding(task["specs"], task["numbers"], task["rounds"])
-            found = {
+            times = {
                 "transfer_ms": milliseconds,
                 "compress_ns": compress,
                 "decompress_ns": decompress,
             }
-            write_json(folder / "0.json", found)
+            write_json(folder / "0.json", times)
         dist.barrier()
     finally:
         dist.destroy_process_group()

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qmaps.errors import BadValueError
-from qmaps.storage.files import output_folder, replacing, write_json, write_text
+from qmaps.storage.files import output_folder, replacing, write_json
+from reproduction.report_file import write_report
 from reproduction.speedup.hardware import Hardware
 from reproduction.speedup.job import Job
 
@@ -22,19 +23,19 @@ def read(path: Path) -> tuple[Hardware, Job | None]:
         BadValueError, BadTypeError: it is no such file.
     """
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadValueError(f"hardware={str(path)!r} cannot be read as JSON ({error})") from None
-    if not isinstance(given, dict) or "hardware" not in given:
+    if not isinstance(data, dict) or "hardware" not in data:
         raise BadValueError(
             f"hardware={str(path)!r} must have the key 'hardware' and may have the key 'job'"
         )
-    if extra := set(given) - {"hardware", "job"}:
+    if extra := set(data) - {"hardware", "job"}:
         raise BadValueError(
             f"hardware={str(path)!r} has the key {sorted(extra)[0]!r}; allowed are hardware, job"
         )
-    job = Job.from_json(given["job"]) if "job" in given else None
-    return Hardware.from_json(given["hardware"]), job
+    job = Job.from_json(data["job"]) if "job" in data else None
+    return Hardware.from_json(data["hardware"]), job
 
 
 def write(
@@ -67,7 +68,7 @@ def write(
         "curves": out / "curves.csv",
         "hardware": out / "hardware.json",
     }
-    write_text(paths["tables"], markdown(table, hardware, command))
+    write_report(paths["tables"], markdown(table, hardware, command))
     with replacing(paths["curves"]) as temporary:
         curves.to_csv(temporary, index=False, float_format="%.6g")
     job_values = {name: getattr(job, name) for name in job.__dataclass_fields__}

@@ -114,8 +114,8 @@ class Encoder(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Vectors (batch, width) of length 1: means over tokens other than padding."""
         x = self.hidden(tokens)
-        kept = (tokens != 0)[:, :, None].to(x.dtype)
-        vectors: Tensor = F.normalize((x * kept).sum(dim=1) / kept.sum(dim=1), dim=1)
+        mask = (tokens != 0)[:, :, None].to(x.dtype)
+        vectors: Tensor = F.normalize((x * mask).sum(dim=1) / mask.sum(dim=1), dim=1)
         return vectors
 
 

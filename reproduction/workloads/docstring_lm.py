@@ -89,6 +89,6 @@ class DocstringLM(StdlibLM):
 
     def data_digest(self) -> str:
         """Hash of the docstrings and of the source code."""
-        own = hashlib.sha256(b"\0\0".join(part.tobytes() for part in prose()))
-        own.update(super().data_digest().encode())
-        return own.hexdigest()[:16]
+        digest = hashlib.sha256(b"\0\0".join(part.tobytes() for part in prose()))
+        digest.update(super().data_digest().encode())
+        return digest.hexdigest()[:16]

@@ -27,7 +27,7 @@ VALIDATION_SEED = 2**32
 
 
 def folder() -> Path:
-    """Where the package keeps the model.
+    """Folder of the model in its package.
 
     Raises:
         BadValueError: it is not installed.
@@ -61,10 +61,12 @@ def tokenizer() -> Any:
 
 def tokenized(texts: list[str], longest: int) -> Tensor:
     """Tokens of `texts`, int64 of shape (texts, longest), cut or padded with 0."""
-    own = tokenizer()
-    own.enable_truncation(longest)
-    own.enable_padding(length=longest)
-    return torch.tensor([each.ids for each in own.encode_batch(texts)], dtype=torch.int64)
+    encoder = tokenizer()
+    encoder.enable_truncation(longest)
+    encoder.enable_padding(length=longest)
+    return torch.tensor(
+        [encoding.ids for encoding in encoder.encode_batch(texts)], dtype=torch.int64
+    )
 
 
 @functools.lru_cache(maxsize=2)

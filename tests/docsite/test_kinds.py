@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from docsite import pictures
-from docsite.kinds import maps, normalizers, optimizers, reference, repository
+from docsite.kinds import maps, normalizers, notebooks, optimizers, reference, repository
 from docsite.page import ROOT, fenced
 from qmaps import optim
 from qmaps.maps import REGISTRY, Map
@@ -153,6 +154,20 @@ def test_every_optimizer_stands_in_the_table_of_engines() -> None:
             named.add(rule.__name__)
     assert {"LAMB", "SM3"} <= named
     assert all(f"`{name}`" in table for name in named)
+
+
+def test_a_notebook_is_shown_with_the_outputs_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("nbconvert")
+    source, *_ = sorted(notebooks.SOURCES.glob("*.ipynb"))
+    cells = json.loads(source.read_text("utf-8"))
+    code = next(cell for cell in cells["cells"] if cell["cell_type"] == "code")
+    assert code["outputs"] == []
+    code["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "the output of a run"}]
+    (tmp_path / source.name).write_text(json.dumps(cells), "utf-8")
+    monkeypatch.setattr(notebooks, "RUN", tmp_path)
+    assert "the output of a run" in notebooks.pages()[0].text
 
 
 def test_doctests_are_fenced() -> None:

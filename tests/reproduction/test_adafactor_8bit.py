@@ -111,7 +111,7 @@ def test_what_diverges_does_not_hide_the_others() -> None:
 
 
 def test_the_runs_of_adafactor_have_smaller_states() -> None:
-    frame = log_space_quantization.at_best.runs(
+    frame = log_space_quantization.tuned_losses.runs(
         Context(Path(), reports=REPORTS), log_space_quantization.STUDY
     )
     sizes = frame[frame["group"] == log_space_quantization.GROUP].groupby("quantizer")["state_mib"]

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from reproduction.eight_bit import _words, appendix_b
+from reproduction.eight_bit import _vocabulary, appendix_b
 
 STATES = pd.DataFrame(
     {"states": ["grid", "pretrained"], "words": [256, 30522], "embedding": [1.1, 0.3],
@@ -15,7 +15,7 @@ STATES = pd.DataFrame(
 
 
 def steps(plain: float, scaled: float, tied: float) -> pd.DataFrame:
-    ratios = {_words.PLAIN: plain, _words.SCALED: scaled, _words.TIED: tied}
+    ratios = {_vocabulary.PLAIN: plain, _vocabulary.SCALED: scaled, _vocabulary.TIED: tied}
     return pd.DataFrame(
         {"initialization": name, "width": width, "words": 48_000, "seed": seed,
          "embedding": ratio * 0.5 * (1 + seed / 10) * width / 256, "weights": 0.5, "others": 9.0}
@@ -51,7 +51,7 @@ def test_states_alone_show_no_cause() -> None:
 
 
 def test_words_are_numbered_by_their_frequency() -> None:
-    words, count = _words.numbered()
+    words, count = _vocabulary.numbered()
     times = torch.bincount(words)
     assert len(times) == count > 10_000
     assert bool((times[1:] <= times[:-1]).all())
@@ -62,9 +62,10 @@ def test_words_are_numbered_by_their_frequency() -> None:
 
 def test_a_first_step_has_the_gradients_of_the_model_it_names() -> None:
     plain, scaled, tied = (
-        _words.first_step(name, 16, 0) for name in (_words.PLAIN, _words.SCALED, _words.TIED)
+        _vocabulary.first_step(name, 16, 0)
+        for name in (_vocabulary.PLAIN, _vocabulary.SCALED, _vocabulary.TIED)
     )
-    assert plain == _words.first_step(_words.PLAIN, 16, 0)
+    assert plain == _vocabulary.first_step(_vocabulary.PLAIN, 16, 0)
     assert plain["weights"] != scaled["weights"] != tied["weights"]
     assert float(str(tied["embedding"])) != float(str(scaled["embedding"]))
     for row in (plain, scaled, tied):

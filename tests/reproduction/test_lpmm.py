@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from qmaps import lpmm
-from reproduction import at_best
+from reproduction import tuned_losses
 from reproduction.context import Context, NotYetError
 from reproduction.exhibit import Finding, Needs
 from reproduction.lpmm import (
@@ -89,14 +89,14 @@ def test_a_run_that_diverged_is_behind_whatever_its_other_seeds_did() -> None:
     assert not runs.matches("Nothing is lost", found, 12).holds
 
 
-def at_best_rates(folder: Path, frame: pd.DataFrame) -> None:
+def write_tuned_losses(folder: Path, frame: pd.DataFrame) -> None:
     """Put the rows of an ablation into the file of the runs at the best rates."""
     (folder / "losses").mkdir(exist_ok=True)
     low = frame["parameters"].astype(str) + " " + frame["rounding"].fillna("")
     frame = frame.assign(
         judge=frame["workload"],
         group=frame["workload"] + ", LPMM-SGDM, N = " + frame["N"].astype(str),
-        quantizer=low.where(frame["parameters"] != 32, at_best.FULL),
+        quantizer=low.where(frame["parameters"] != 32, tuned_losses.FULL),
         optimizer="LPMM-SGDM",
         best=True,
     )
@@ -106,7 +106,7 @@ def at_best_rates(folder: Path, frame: pd.DataFrame) -> None:
 def test_table_1_holds_below_a_tenth_of_what_nearest_8_bits_lose(tmp_path: Path) -> None:
     (tmp_path / "lpmm").mkdir()
     context = Context(tmp_path, reports=tmp_path)
-    at_best_rates(tmp_path, ablation())
+    write_tuned_losses(tmp_path, ablation())
     with pytest.raises(NotYetError) as caught:
         table_1.build(context)
     assert str(caught.value) == (
@@ -119,7 +119,7 @@ def test_table_1_holds_below_a_tenth_of_what_nearest_8_bits_lose(tmp_path: Path)
         (0.21, 0.19, [text]),
         (0.19, 0.21, [f"{text}, at a rate that was not tuned"]),
     ):
-        at_best_rates(tmp_path, ablation({(12, "stochastic", 1): 1.0 + behind}))
+        write_tuned_losses(tmp_path, ablation({(12, "stochastic", 1): 1.0 + behind}))
         long = ablation({(12, "stochastic", 1): 1.0 + long_behind}).assign(workload="long")
         long[long["N"] == 1].to_csv(tmp_path / "lpmm/headline.csv", index=False)
         finding = table_1.find(table_1.build(context))
@@ -166,7 +166,7 @@ def test_table_2_has_the_papers_numbers_beside_our_losses() -> None:
     finding = of_ablation(table_2.find)
     assert finding.numbers is not None
     row = finding.numbers.set_index("what").loc["8 bits, micro-batches"]
-    assert row[["quantity", "stand_in"]].tolist() == [
+    assert row[["quantity", "proxy"]].tolist() == [
         "top-1 accuracy", "validation loss behind full precision, w"
     ]  # fmt: skip
     assert row["paper"] == 69.4
@@ -360,11 +360,11 @@ def test_memory_is_that_of_prediction_and_equal_shapes_count_each() -> None:
 def test_the_largest_fits_and_the_next_does_not(family: table_6.Family) -> None:
     sizes = []
     for how in (family.full, family.low):
-        size = table_6.largest(family, how, 2 * GIB)
+        size = table_6.max_model(family, how, 2 * GIB)
         assert family.make(size).training(how) <= 2 * GIB < family.make(size + 1).training(how)
         sizes.append(size)
     assert sizes[0] < sizes[1]
-    assert table_6.largest(family, family.full, 1) == 0
+    assert table_6.max_model(family, family.full, 1) == 0
 
 
 def test_a_training_step_decodes_one_parameter_where_they_are_codes() -> None:

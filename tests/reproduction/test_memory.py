@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qmaps.optim import AdamW
-from reproduction.memory import FACTORED, architectures, largest, quantizers, state_bytes
+from reproduction.memory import FACTORED, architectures, max_model, quantizers, state_bytes
 
 # Counted by their authors: millions of parameters.
 PUBLISHED = {
@@ -46,7 +46,7 @@ def test_a_factored_state_is_a_row_and_a_column() -> None:
 
 def test_the_largest_model_grows_with_memory_and_with_fewer_bits() -> None:
     full, low = quantizers("32bit"), quantizers("paper-8bit")
-    assert largest("GPT-2", 1, full, 512) == "none"
-    assert largest("GPT-2", 16, full, 512) == "GPT-2 Large"
-    assert largest("GPT-2", 24, low, 512) == "GPT-2 XL"
-    assert largest("GPT-2", 1000, full, 512) == "GPT-2 XL"
+    assert max_model("GPT-2", 1, full, 512) == "none"
+    assert max_model("GPT-2", 16, full, 512) == "GPT-2 Large"
+    assert max_model("GPT-2", 24, low, 512) == "GPT-2 XL"
+    assert max_model("GPT-2", 1000, full, 512) == "GPT-2 XL"

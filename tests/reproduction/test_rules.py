@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from reproduction import committed, largest, memory, shares
+from reproduction import committed, max_model_size, memory, shares
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.eight_bit import appendix_c, table_2, table_3
@@ -71,14 +71,14 @@ def test_a_device_keeps_half_a_gib_and_a_model_at_the_limit_does_not_fit(
     full = quantizers("32bit")
     need = memory.architectures()["mT5-large"].training(full, 512) / memory.GIB
     assert 23.5 < need < 24
-    assert memory.largest("mT5", 24, full, 512) == "mT5-base"
-    assert memory.largest("mT5", need + 0.51, full, 512) == "mT5-large"
+    assert memory.max_model("mT5", 24, full, 512) == "mT5-base"
+    assert memory.max_model("mT5", need + 0.51, full, 512) == "mT5-large"
     monkeypatch.setattr(memory, "RESERVE", 0.0)
-    assert memory.largest("mT5", 24, full, 512) == "mT5-large"
+    assert memory.max_model("mT5", 24, full, 512) == "mT5-large"
 
 
 def test_the_page_names_the_models_near_a_limit(tmp_path: Path) -> None:
-    finding = largest.find(table_2.build(Context(tmp_path)))
+    finding = max_model_size.find(table_2.build(Context(tmp_path)))
     assert "mT5-large with 32 bits needs 23.54 of 24" in finding.why
     assert all(each.holds for each in finding.statements)
 
@@ -185,14 +185,14 @@ def test_table_6_has_the_rows_that_other_models_have() -> None:
     frames = table_6.build(Context(Path(), reports=REPORTS))
     numbers = table_6.find(frames).numbers
     assert numbers is not None
-    by_judge = numbers.groupby("stand_in", sort=False)["verdict"].agg(list)
+    by_judge = numbers.groupby("proxy", sort=False)["verdict"].agg(list)
     assert by_judge["validation loss, minilm"] == ["same ordering", "cannot tell", "same ordering"]
     assert by_judge["validation loss, digits"] == ["cannot tell"] * 2
     judges = frames["judges"]
     worse = judges.assign(difference=-judges["difference"], high=-judges["low"])
     crossed = table_6.find({**frames, "judges": worse}).numbers
     assert crossed is not None
-    of_encoder = crossed[crossed["stand_in"] == "validation loss, minilm"]["verdict"]
+    of_encoder = crossed[crossed["proxy"] == "validation loss, minilm"]["verdict"]
     assert of_encoder.tolist() == ["differs", "cannot tell", "differs"]
 
 

@@ -16,7 +16,7 @@ PUBLIC = "qmaps, Quantizer.error"
 
 
 def sums(spec: str) -> Callable[[torch.device, int], Setup]:
-    """What all metrics of `spec` are made from, without keeping codes."""
+    """Sums for all metrics of `spec`, without codes."""
 
     def make(device: torch.device, elements: int) -> Setup:
         x, q = normal((elements,), device=device), quantizer(spec)

@@ -9,12 +9,15 @@ Environment: ``QMAPS_ISA`` chooses among `isas` ("avx512", "avx2", "portable").
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 from qmaps.engines.rules import check_build
 from qmaps.errors import BackendError
 
-core: Any = None
+if TYPE_CHECKING:
+    from qmaps.engines.native import _core as core
+else:
+    core = None
 """The extension module, or None where it was not built."""
 reason = ""
 """Why there is no extension module."""

@@ -166,7 +166,7 @@ def stored(
 
 def rounding(
     map_: Map, key: RoundingKey | None, *, dithered: bool = False
-) -> tuple[list[tuple[int, ...]], list[tuple[float, bool]]]:
+) -> tuple[list[tuple[int, int, int, int, int, int]], list[tuple[float, bool]]]:
     """Describe a rounding to the engine.
 
     Args:

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 from qmaps.lab.report.claim import Verdict
-from reproduction import at_best
-from reproduction.at_best import FULL
+from reproduction import tuned_losses
 from reproduction.context import Context
 from reproduction.differences import explain
 from reproduction.eight_bit import figure_3
 from reproduction.eight_bit import table_1 as eight_bit_table_1
 from reproduction.four_bit import table_1, table_6
+from reproduction.tuned_losses import FULL
 
 CONTEXT = Context(Path(), reports=Path(__file__).parents[2] / "reports")
 LOW = "B2048/DE@8s + B2048/DE@8u"
@@ -34,31 +34,31 @@ def runs(of: Mapping[tuple[str, float], float], folder: Path) -> pd.DataFrame:
     ]  # fmt: skip
     (folder / "losses").mkdir()
     pd.DataFrame(rows).to_csv(folder / "losses/study.csv", index=False)
-    return at_best.runs(Context(folder, reports=folder), "study")
+    return tuned_losses.runs(Context(folder, reports=folder), "study")
 
 
 def test_rows_are_compared_seed_by_seed_and_the_sweep_is_left_out(tmp_path: Path) -> None:
     frame = runs({(FULL, 0.1): 1.0, (LOW, 0.1): 1.05}, tmp_path)
     assert len(frame) == 6
-    full, low = (at_best.by_seed(frame, "w, AdamW", each) for each in (FULL, LOW))
-    found = at_best.beside(low, full)
+    full, low = (tuned_losses.by_seed(frame, "w, AdamW", each) for each in (FULL, LOW))
+    found = tuned_losses.beside(low, full)
     assert found.base == pytest.approx(1.1)
     assert found.shown == pytest.approx((1.15, 0.0))
     assert found.behind == pytest.approx((0.05, 0.0))
-    wide = at_best.beside(low + pd.Series([0.0, 0.1, 0.2]), full)
+    wide = tuned_losses.beside(low + pd.Series([0.0, 0.1, 0.2]), full)
     # 97.5 % of t with two degrees of freedom, a standard deviation of 0.1 over three seeds
     assert wide.behind == pytest.approx((0.15, 4.302653 * 0.1 / 3**0.5))
     assert not found.alike("8 bits", "w").holds
-    assert at_best.beside(low - 0.04, full).alike("8 bits", "w").holds is True
+    assert tuned_losses.beside(low - 0.04, full).alike("8 bits", "w").holds is True
     with pytest.raises(LookupError, match="w, AdamW, Adam q: 0 runs"):
-        at_best.by_seed(frame, "w, AdamW", "q", "Adam")
+        tuned_losses.by_seed(frame, "w, AdamW", "q", "Adam")
 
 
 def test_a_run_that_diverged_ends_behind(tmp_path: Path) -> None:
     frame = runs({(FULL, 0.1): 1.0, (LOW, 0.1): 1.0}, tmp_path)
-    low = at_best.by_seed(frame, "w, AdamW", LOW)
+    low = tuned_losses.by_seed(frame, "w, AdamW", LOW)
     low.iloc[0] = math.inf
-    found = at_best.beside(low, at_best.by_seed(frame, "w, AdamW"))
+    found = tuned_losses.beside(low, tuned_losses.by_seed(frame, "w, AdamW"))
     assert found.apart.low == math.inf
     assert found.alike("8 bits", "w").holds is False
 
@@ -97,7 +97,7 @@ def test_each_task_has_the_eps_that_the_paper_trains_it_with() -> None:
     frames = eight_bit_table_1.build(CONTEXT)
     finding = eight_bit_table_1.find(frames)
     assert finding.numbers is not None
-    of = finding.numbers.set_index("quantity")["stand_in"]
+    of = finding.numbers.set_index("quantity")["proxy"]
     assert of["GLUE"].unique().tolist() == ["validation loss, docstring-lm, eps 1e-6"]
     for task, eps in (("MT", "1e-8"), ("LM, GPT3-Medium", "1e-7"),
                       ("Masked LM, RoBERTa-base", "1e-6")):  # fmt: skip
@@ -211,7 +211,7 @@ def test_pages_say_what_seeds_can_tell() -> None:
 def test_adafactor_has_a_row_where_the_paper_has() -> None:
     finding = eight_bit_table_1.find(eight_bit_table_1.build(CONTEXT))
     assert finding.numbers is not None
-    of = finding.numbers[finding.numbers["stand_in"].str.startswith("validation loss")]
+    of = finding.numbers[finding.numbers["proxy"].str.startswith("validation loss")]
     assert of[of["what"].str.contains("8-bit")]["ours"].notna().all()
     adafactor = of[of["what"] == "Adafactor"]
     assert adafactor["ours"].notna().all()

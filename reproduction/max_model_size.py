@@ -16,7 +16,7 @@ from reproduction.memory import (
     RESERVE,
     STATES,
     architectures,
-    largest,
+    max_model,
     quantizers,
     state_bytes,
 )
@@ -31,7 +31,7 @@ def build(paper: str, exhibit: str, preset: str, context: Context) -> Frames:
     full, low = quantizers("32bit"), quantizers(preset)
     for column, specs in (("ours_32bit", full), ("ours_low", low)):
         table[column] = [
-            largest(str(family), float(memory), specs, TOKENS)
+            max_model(str(family), float(memory), specs, TOKENS)
             for family, memory in zip(table["family"], table["memory_gb"], strict=True)
         ]
     families = tuple(set(table["family"]))

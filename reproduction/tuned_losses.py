@@ -12,7 +12,7 @@ from qmaps.lab.report.claim import Claim
 from reproduction import committed
 from reproduction.context import Context
 from reproduction.numbers import Interval, interval, percent
-from reproduction.stand_ins import StandIn
+from reproduction.proxy_metrics import ProxyMetric
 
 FULL = committed.FULL
 POINT = ["lr", "beta1", "beta2", "eps"]
@@ -20,7 +20,7 @@ POINT = ["lr", "beta1", "beta2", "eps"]
 
 
 def command(study: str) -> str:
-    """What makes the table of a study."""
+    """Command that makes the table of a study."""
     return f"python -m benchmarks.losses {study} --workers 1"
 
 
@@ -58,7 +58,7 @@ class Beside:
 
     @property
     def behind(self) -> tuple[float, float]:
-        """What it ends behind the baseline, and half of its 95 % interval."""
+        """Difference to the baseline, and half of its 95 % interval."""
         return self.apart.mean, self.half
 
     @property
@@ -92,14 +92,14 @@ def by_seed(
         quantizer: of it.
         optimizer: of it; that of the group if empty.
     """
-    found = frame[
+    rows = frame[
         (frame["group"] == group)
         & (frame["quantizer"] == quantizer)
         & (frame["optimizer"] == (optimizer or group.split(", ")[-1]))
     ]
-    if found.empty or found["seed"].duplicated().any():
-        raise LookupError(f"{group}, {optimizer} {quantizer}: {len(found)} runs")
-    return found.set_index("seed")["loss"]
+    if rows.empty or rows["seed"].duplicated().any():
+        raise LookupError(f"{group}, {optimizer} {quantizer}: {len(rows)} runs")
+    return rows.set_index("seed")["loss"]
 
 
 def beside(ours: pd.Series[float], base: pd.Series[float]) -> Beside:
@@ -109,9 +109,9 @@ def beside(ours: pd.Series[float], base: pd.Series[float]) -> Beside:
     return Beside(float(pairs["base"].mean()), interval(apart), len(pairs))
 
 
-def stand_in(task: str, judge: str, rows: Mapping[str, Beside]) -> StandIn:
+def proxy(task: str, judge: str, rows: Mapping[str, Beside]) -> ProxyMetric:
     """Validation losses in the place of a paper's metric."""
-    return StandIn(
+    return ProxyMetric(
         task, f"validation loss, {judge}", {name: row.shown for name, row in rows.items()}
     )
 
@@ -127,7 +127,7 @@ def table(rows: Mapping[str, Beside]) -> pd.DataFrame:
 
 
 def power(rows: Iterable[Beside], paper: pd.DataFrame, quantity: str) -> str:
-    """What seeds can tell beside the paper's effect, in a sentence.
+    """Detectable difference over seeds beside the paper's effect, in a sentence.
 
     Args:
         rows: those that were compared with a baseline.

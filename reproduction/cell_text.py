@@ -36,21 +36,21 @@ def numbers(frame: pd.DataFrame) -> pd.DataFrame:
             ],
             "ours": [
                 _decimals(printed, value) or measured(value, spread)
-                if pd.isna(spread) and not stand_in
+                if pd.isna(spread) and not proxy
                 else measured(value, spread)
-                for printed, value, spread, stand_in in zip(
+                for printed, value, spread, proxy in zip(
                     frame["printed"],
                     frame["ours"],
                     frame["ours_spread"],
-                    frame["stand_in"],
+                    frame["proxy"],
                     strict=True,
                 )
             ],
             "verdict": frame["verdict"],
         }
     )
-    if frame["stand_in"].any():
-        shown.insert(3, "in its place", [name or "-" for name in frame["stand_in"]])
+    if frame["proxy"].any():
+        shown.insert(3, "in its place", [name or "-" for name in frame["proxy"]])
     return shown
 
 

@@ -16,7 +16,7 @@ from reproduction.verdict import COLUMNS, Measured, beside
 
 
 class Better(StrEnum):
-    """Which way a metric improves."""
+    """Direction in which a metric improves."""
 
     MORE = "more"
     LESS = "less"
@@ -26,7 +26,7 @@ Scale = tuple["pd.Series[float]", "pd.Series[float]", Better]
 
 
 @dataclass(frozen=True)
-class StandIn:
+class ProxyMetric:
     """A quantity that is measured in place of a paper's metric.
 
     Attributes:
@@ -44,14 +44,14 @@ class StandIn:
 
 def in_place(
     paper: pd.DataFrame,
-    stand_ins: Sequence[StandIn],
+    proxies: Sequence[ProxyMetric],
     ours: Measured | None = None,
     *,
     tolerance: float = TOLERANCE,
 ) -> pd.DataFrame:
     """The paper's numbers, with what stands for them or ours, and a verdict on each.
 
-    Two metrics have no common scale, so that only orders can be compared: a number that a stand-in
+    Two metrics have no common scale, so that only orders can be compared: a number that a proxy
     replaces is never reproduced. Two rows are equal where their spreads touch, or where the
     paper may have rounded them apart. A row has the same ordering if no other row of its quantity
     is better than it in one metric and worse in the other, and at least one is better in both,
@@ -60,7 +60,7 @@ def in_place(
 
     Args:
         paper: of `qmaps.lab.report.published.published`.
-        stand_ins: several may stand for one quantity; its rows are then repeated.
+        proxies: several may stand for one quantity; its rows are then repeated.
         ours: measured as the paper does, for the other quantities.
         tolerance: tolerance of the other quantities.
 
@@ -71,10 +71,10 @@ def in_place(
     Raises:
         BadValueError: the data do not say which way the paper's metric improves.
     """
-    replaced = {each.quantity for each in stand_ins}
+    replaced = {proxy.quantity for proxy in proxies}
     parts = [
         beside(paper[~paper["quantity"].isin(replaced)], ours or {}, tolerance=tolerance),
-        *(_rows(paper[paper["quantity"] == each.quantity], each) for each in stand_ins),
+        *(_rows(paper[paper["quantity"] == proxy.quantity], proxy) for proxy in proxies),
     ]
     frame = pd.concat([part for part in parts if len(part)], ignore_index=True)
     quantities = {name: place for place, name in enumerate(paper["quantity"].unique())}
@@ -85,16 +85,16 @@ def in_place(
     return frame.iloc[order].reset_index(drop=True)
 
 
-def opposed(paper: pd.DataFrame, given: StandIn) -> list[tuple[str, str]]:
+def opposed(paper: pd.DataFrame, proxy: ProxyMetric) -> list[tuple[str, str]]:
     """Pairs of rows of which one is better in the paper and the other in ours.
 
     Args:
         paper: of `qmaps.lab.report.published.published`.
-        given: what stands for one of its quantities.
+        proxy: what stands for one of its quantities.
     """
-    rows = paper[paper["quantity"] == given.quantity]
-    known = beside(rows, _measured(given)).dropna(subset=["paper", "ours"])
-    scales = _scales(rows, known, given)
+    rows = paper[paper["quantity"] == proxy.quantity]
+    known = beside(rows, _measured(proxy)).dropna(subset=["paper", "ours"])
+    scales = _scales(rows, known, proxy)
     return [
         (str(known.at[one, "what"]), str(known.at[two, "what"]))
         for one, two in combinations(known.index, 2)
@@ -102,27 +102,27 @@ def opposed(paper: pd.DataFrame, given: StandIn) -> list[tuple[str, str]]:
     ]
 
 
-def _measured(given: StandIn) -> dict[tuple[str, str], float | tuple[float, float]]:
-    return {(what, given.quantity): value for what, value in given.ours.items()}
+def _measured(proxy: ProxyMetric) -> dict[tuple[str, str], float | tuple[float, float]]:
+    return {(what, proxy.quantity): value for what, value in proxy.ours.items()}
 
 
-def _scales(paper: pd.DataFrame, known: pd.DataFrame, given: StandIn) -> tuple[Scale, Scale]:
+def _scales(paper: pd.DataFrame, known: pd.DataFrame, proxy: ProxyMetric) -> tuple[Scale, Scale]:
     """Values, spreads and direction of the paper's metric, and of ours."""
-    theirs = _better(paper, given.quantity)
+    theirs = _better(paper, proxy.quantity)
     rounding = known["what"].map(dict(zip(paper["what"], paper["rounding"], strict=True)))
     spread = known["paper_spread"].fillna(0).clip(lower=rounding)
     return (
         (known["paper"], spread, theirs),
-        (known["ours"], known["ours_spread"].fillna(0), given.better),
+        (known["ours"], known["ours_spread"].fillna(0), proxy.better),
     )
 
 
-def _rows(paper: pd.DataFrame, given: StandIn) -> pd.DataFrame:
-    """The rows of one quantity with one stand-in."""
-    rows = beside(paper, _measured(given))
-    rows["stand_in"] = given.name
+def _rows(paper: pd.DataFrame, proxy: ProxyMetric) -> pd.DataFrame:
+    """The rows of one quantity with one proxy."""
+    rows = beside(paper, _measured(proxy))
+    rows["proxy"] = proxy.name
     known = rows.dropna(subset=["paper", "ours"])
-    scales = _scales(paper, known, given)
+    scales = _scales(paper, known, proxy)
     rows["verdict"] = Verdict.NOT_COMPARED.value
     for index in known.index if len(known) > 1 else ():
         pairs = [
@@ -144,19 +144,19 @@ def _rows(paper: pd.DataFrame, given: StandIn) -> pd.DataFrame:
 
 
 def _hidden(ours: Scale, index: int, relations: Sequence[int]) -> bool:
-    """Whether nothing but spreads makes a row of ours equal to all others."""
+    """True if only spreads make a row of ours equal to all others."""
     values = ours[0]
     return not any(relations) and bool((values != values[index]).any())
 
 
 def _better(paper: pd.DataFrame, quantity: str) -> Better:
-    found = set(paper["better"]) if "better" in paper else {""}
-    if len(found) != 1 or not found <= set(Better):
+    directions = set(paper["better"]) if "better" in paper else {""}
+    if len(directions) != 1 or not directions <= set(Better):
         raise BadValueError(
-            f"better={sorted(map(str, found))} of {quantity!r} must be one of "
+            f"better={sorted(map(str, directions))} of {quantity!r} must be one of "
             f"{', '.join(Better)} in all its rows"
         )
-    return Better(found.pop())
+    return Better(directions.pop())
 
 
 def _relation(

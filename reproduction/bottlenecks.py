@@ -1,4 +1,4 @@
-"""Why steps in few bits are slower than torch's fused one: what they wait for."""
+"""Bottlenecks of steps in few bits that are slower than torch's fused one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAME = {
 
 
 def cores(context: Context) -> pd.DataFrame:
-    """What steps in few bits wait for, measured with one thread.
+    """Bottlenecks of steps in few bits, measured with one thread.
 
     Returns:
         `machine`, `optimizer`, `step`; `cached`, the time of the step with everything in a core's
@@ -51,8 +51,8 @@ def cores(context: Context) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Waits:
-    """What a step of the benchmark waits for, as `COMMAND` measured it.
+class Bottleneck:
+    """Bottleneck of a step of the benchmark, as `COMMAND` measured it.
 
     Attributes:
         said: the measurement, in words.
@@ -63,8 +63,8 @@ class Waits:
     arithmetic: bool
 
 
-def measured(cores: pd.DataFrame, machine: str, case: str) -> Waits | None:
-    """What a case of the benchmark waits for; None where it was not measured.
+def measured(cores: pd.DataFrame, machine: str, case: str) -> Bottleneck | None:
+    """Bottleneck of a case of the benchmark; None if it was not measured.
 
     Args:
         cores: the frame that `cores` returns.
@@ -79,12 +79,12 @@ def measured(cores: pd.DataFrame, machine: str, case: str) -> Waits | None:
                 "everything in a core's cache, where no byte waits; 32 bits move "
                 f"{number(row['fewer'])} times as many bytes (reports/bench/cores.md)"
             )
-            return Waits(said, bool(row["bound"]))
+            return Bottleneck(said, bool(row["bound"]))
     return None
 
 
 def slower(steps: pd.DataFrame, cores: pd.DataFrame, cases: Mapping[str, str]) -> list[Difference]:
-    """Why steps in few bits are slower than torch's fused one where they are, by machine.
+    """Causes of steps in few bits that are slower than torch's fused one, by machine.
 
     The machine makes the difference if it takes no step longer that waits for memory, of which
     fewer bits need less. A step does not wait for memory if it is faster on another machine; if it
@@ -97,7 +97,7 @@ def slower(steps: pd.DataFrame, cores: pd.DataFrame, cases: Mapping[str, str]) -
         cases: what is explained by each case, see `Difference.of`; the machine's name is added.
     """
     faster = steps[steps["ratio"] < 1].set_index("case")
-    found = []
+    differences = []
     for machine, rows in steps.groupby("machine", sort=False):
         busy = float(rows["bandwidth_fused"].max())
         parts: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
@@ -113,21 +113,21 @@ def slower(steps: pd.DataFrame, cores: pd.DataFrame, cases: Mapping[str, str]) -
                 said += f" ({control.said})"
                 shown = shown or control.arithmetic
             parts[shown].append((said, cases[case]))
-        for shown, each in parts.items():
-            if each:
-                found.append(
+        for shown, texts in parts.items():
+            if texts:
+                differences.append(
                     Difference(
                         f"On {machine} torch's fused step moves its bytes at up to {percent(busy)} "
                         f"of the memory's bandwidth, and ours {_ours(shown)}: "
-                        f"{'; '.join(said for said, _ in each)}.",
+                        f"{'; '.join(said for said, _ in texts)}.",
                         shown,
                         "|".join(
                             f"(?:{of}).*{re.escape(str(machine))}"
-                            for of in dict.fromkeys(of for _, of in each)
+                            for of in dict.fromkeys(of for _, of in texts)
                         ),
                     )
                 )
-    return found
+    return differences
 
 
 def _ours(shown: bool) -> str:

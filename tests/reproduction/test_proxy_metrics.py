@@ -11,11 +11,11 @@ import pytest
 from qmaps.errors import BadValueError
 from qmaps.lab.report.claim import Claim, Verdict
 from qmaps.lab.report.published import published
-from reproduction import PAPERS, words
+from reproduction import PAPERS, cell_text
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Needs
+from reproduction.proxy_metrics import Better, ProxyMetric, in_place
 from reproduction.results import Result
-from reproduction.stand_ins import Better, StandIn, in_place
 from reproduction.verdict import beside
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -41,9 +41,9 @@ def paper(*values: float, better: str = "more", spread: float = math.nan) -> pd.
 
 def losses(
     *values: float | tuple[float, float] | None, better: Better = Better.LESS, name: str = "loss"
-) -> StandIn:
+) -> ProxyMetric:
     given = {f"row {n}": value for n, value in enumerate(values) if value is not None}
-    return StandIn("accuracy", name, given, better)
+    return ProxyMetric("accuracy", name, given, better)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def losses(
         (paper(80, 70), losses(math.inf, math.inf), [DIFFERS] * 2),
     ],
 )
-def test_orders_of_stand_ins(theirs: pd.DataFrame, ours: StandIn, expected: list[str]) -> None:
+def test_orders_of_proxies(theirs: pd.DataFrame, ours: ProxyMetric, expected: list[str]) -> None:
     assert in_place(theirs, [ours])["verdict"].tolist() == expected
 
 
@@ -91,7 +91,7 @@ def test_rows_hold_both_numbers_in_the_papers_order() -> None:
     )
     given = [losses(0.1, 0.2, 0.3, name="loss a"), losses((1, 0.5), 2, name="loss b")]
     frame = in_place(theirs, given, {("net", "size"): 5.1, ("mine", "size"): 4.0})
-    assert frame[["what", "stand_in", "verdict"]].to_numpy().tolist() == [
+    assert frame[["what", "proxy", "verdict"]].to_numpy().tolist() == [
         ["row 0", "loss a", ORDER],
         ["row 0", "loss b", ORDER],
         ["row 1", "loss a", ORDER],
@@ -100,11 +100,11 @@ def test_rows_hold_both_numbers_in_the_papers_order() -> None:
         ["net", "", "reproduced"],
         ["mine", "", NOT],
     ]
-    shown = words.numbers(frame)
+    shown = cell_text.numbers(frame)
     assert list(shown) == ["", "quantity", "paper", "in its place", "ours", "verdict"]
     assert shown.iloc[1].tolist() == ["row 0", "accuracy (%)", "80", "loss b", "1.00 ± 0.50", ORDER]
     assert shown.iloc[5].tolist() == ["net", "size (MB)", "5", "-", "5.1", "reproduced"]
-    assert "in its place" not in words.numbers(frame.iloc[5:])
+    assert "in its place" not in cell_text.numbers(frame.iloc[5:])
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_numbers_of_ours_have_the_decimals_that_the_paper_prints(
     printed: str, value: float, shown: str
 ) -> None:
     row = {"what": "x", "quantity": "q", "unit": "", "paper": 1.0, "paper_spread": math.nan,
-           "printed": printed, "stand_in": "", "ours": value, "ours_spread": math.nan,
+           "printed": printed, "proxy": "", "ours": value, "ours_spread": math.nan,
            "verdict": "reproduced"}  # fmt: skip
-    assert words.numbers(pd.DataFrame([row]))["ours"].tolist() == [shown]
+    assert cell_text.numbers(pd.DataFrame([row]))["ours"].tolist() == [shown]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_numbers_of_ours_have_the_decimals_that_the_paper_prints(
 def test_numbers_of_ours_are_as_long_as_their_spreads(
     value: float, spread: float, expected: str
 ) -> None:
-    assert words.measured(value, spread) == expected
+    assert cell_text.measured(value, spread) == expected
 
 
 @pytest.mark.parametrize(("better", "shown"), [("", "['']"), ("most", "['most']")])
@@ -210,7 +210,7 @@ def test_every_metric_of_the_tables_is_compared(name: str, exhibit: str, tmp_pat
     finding = found(name, exhibit, tmp_path)
     assert finding.numbers is not None
     printed = finding.numbers[finding.numbers["paper"].notna()]
-    stood = printed[printed["stand_in"] != ""]
+    stood = printed[printed["proxy"] != ""]
     metrics = {q for q in stood["quantity"].unique() if "time" not in q}
     assert metrics == STANDING[name, exhibit]
     compared = stood[stood["verdict"] != NOT]
@@ -234,7 +234,7 @@ def test_times_are_steps_beside_torchs_own(tmp_path: Path) -> None:
     for frame, low in ((eight, "8-bit"), (four, "4-bit AdamW, fused")):
         times = frame[frame["quantity"].str.contains("time")]
         known = times.dropna(subset=["ours"])
-        assert set(known["stand_in"]) == {
+        assert set(known["proxy"]) == {
             f"step, times torch's fused, {machine}" for machine in ("Intel Xeon", EPYC)
         }
         assert set(known["quantity"]) == set(times["quantity"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from reproduction import waiting
+from reproduction import bottlenecks
 from reproduction.context import Context
 
 CASE = "AdamW 8-bit DE, four matrices"
@@ -43,14 +43,14 @@ def cores(cached: float = 0.9, bound: bool = True) -> pd.DataFrame:
 def test_what_shows_that_a_step_waits_for_arithmetic(
     frame: pd.DataFrame, given: pd.DataFrame, shown: bool
 ) -> None:
-    (found,) = waiting.slower(frame, given, CASES)
+    (found,) = bottlenecks.slower(frame, given, CASES)
     assert found.elsewhere is shown
     assert ("may wait" in found.why) is not shown
 
 
 def test_each_case_explains_its_own_rows() -> None:
     frame = steps(("M", CASE, 1.2, 0.3, 0.5), ("M", OTHER, 1.4, 0.3, 0.5))
-    adam, momentum = waiting.slower(frame, cores(), CASES)
+    adam, momentum = bottlenecks.slower(frame, cores(), CASES)
     assert (adam.elsewhere, momentum.elsewhere) == (True, False)
     assert "AdamW, 8 bits: 90 % of its time with everything in a core's cache" in adam.why
     assert "32 bits move 1.75 times as many bytes" in adam.why
@@ -58,7 +58,7 @@ def test_each_case_explains_its_own_rows() -> None:
     assert not adam.explains("GLUE, time: 8-bit Adam: step, N")
     assert not adam.explains("ImageNet, time: 8-bit Momentum: step, M")
     assert momentum.explains("ImageNet, time: 8-bit Momentum: step, M")
-    assert waiting.slower(frame.assign(ratio=0.9), cores(), CASES) == []
+    assert bottlenecks.slower(frame.assign(ratio=0.9), cores(), CASES) == []
 
 
 @pytest.mark.parametrize(
@@ -81,20 +81,20 @@ def test_a_step_is_bound_by_what_takes_its_time(
     ]  # fmt: skip
     (tmp_path / "bench").mkdir()
     pd.DataFrame(rows).to_csv(tmp_path / "bench" / "cores.csv", index=False)
-    found = waiting.cores(Context(tmp_path, reports=tmp_path))
+    found = bottlenecks.cores(Context(tmp_path, reports=tmp_path))
     (row,) = found.to_dict("records")
     assert (row["optimizer"], row["bound"], row["fewer"]) == ("LAMB", bound, 2.5)
     assert row["cached"] == pytest.approx(arithmetic / measured)
-    control = waiting.measured(found, "M", "LAMB 8-bit, four matrices")
+    control = bottlenecks.measured(found, "M", "LAMB 8-bit, four matrices")
     assert control is not None
     assert control.arithmetic is bound
-    assert waiting.measured(found, "M", "LARS 8-bit, four matrices") is None
-    assert waiting.measured(found, "M", "a case without a control") is None
+    assert bottlenecks.measured(found, "M", "LARS 8-bit, four matrices") is None
+    assert bottlenecks.measured(found, "M", "a case without a control") is None
 
 
 def test_the_committed_measurement_of_cores() -> None:
     reports = Path(__file__).parents[2] / "reports"
-    found = waiting.cores(Context(Path(), reports=reports))
+    found = bottlenecks.cores(Context(Path(), reports=reports))
     assert found["machine"].unique().tolist() == ["AMD EPYC (family 25, model 17)"]
     text = (reports / "bench" / "cores.md").read_text(encoding="utf-8")
     for row in found.to_dict("records"):
@@ -107,4 +107,4 @@ def test_the_committed_measurement_of_cores() -> None:
         assert share == pytest.approx(row["cached"], abs=0.005)
     assert {
         one for pair in found[["optimizer", "step"]].to_numpy() for one in [tuple(pair)]
-    } >= set(waiting.SAME.values())
+    } >= set(bottlenecks.SAME.values())

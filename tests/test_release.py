@@ -1,0 +1,34 @@
+"""The files that state the version of the package agree."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_version_and_date_agree() -> None:
+    version = tomllib.loads(text("pyproject.toml"))["project"]["version"]
+    released = re.search(r"^## \[(.+)\] - (\d{4}-\d\d-\d\d)$", text("CHANGELOG.md"), re.MULTILINE)
+    assert released is not None
+    assert released[1] == version
+    citation = dict(re.findall(r"^(version|date-released): (.+)$", text("CITATION.cff"), re.M))
+    assert citation == {"version": version, "date-released": released[2]}
+    minor = version.rpartition(".")[0]
+    assert f"\n| {minor} | yes |\n" in text("SECURITY.md")
+
+
+def test_the_changelog_is_short_with_one_line_for_each_change() -> None:
+    changes = text("CHANGELOG.md")
+    assert len(changes.encode()) <= 12_000
+    listed = changes.partition("\n## ")[2].splitlines()
+    assert max(map(len, listed)) <= 120
+    assert [line for line in listed if not line.startswith(("- ", "## ", "### ", "["))] == [
+        ""
+    ] * listed.count("")
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
