@@ -15,6 +15,7 @@ from qmaps.cuda import updates as cuda
 from qmaps.engines import dispatch
 from qmaps.engines.backends import cuda_engine
 from qmaps.engines.native import metrics as native
+from qmaps.engines.support import CUDA, NATIVE
 from qmaps.errors import SpecError
 
 
@@ -94,10 +95,10 @@ def accumulate(
 def _add(sums: Tensor, exact: Exact, tm: QuantizedTensor, tv: QuantizedTensor) -> None:
     """Add one parameter's sums to those of `Grid`, of shape (4, first, second) in their order."""
     engine = cuda_engine(sums, exact.update, tm.packed, tv.packed)
-    if engine is not None and cuda.supports_tensor(tm) and cuda.supports_tensor(tv):
+    if engine is not None and CUDA.decodes(tm) and CUDA.decodes(tv):
         cuda.add_update_grid(engine, exact.update, tm, tv, exact.eps, list(sums))
         return
-    if dispatch.runs_native(sums) and native.supports_tensor(tm) and native.supports_tensor(tv):
+    if dispatch.runs_native(sums) and NATIVE.decodes(tm) and NATIVE.decodes(tv):
         native.add_update_grid(exact.update, tm, tv, exact.eps, list(sums))
         return
     w = adam_update(tm.dequantize(), tv.dequantize(), exact.eps)

@@ -19,6 +19,7 @@ from qmaps.cuda.engine import Engine
 from qmaps.engines import dispatch
 from qmaps.engines.backends import cuda_engine
 from qmaps.engines.native import metrics as native
+from qmaps.engines.support import CUDA, NATIVE
 
 LEVELS = {"median": 0.5, "p99": 0.99, "p999": 0.999}
 
@@ -183,14 +184,14 @@ class Native(OnePass):
     """`Collector` on the native engine."""
 
     def __init__(self) -> None:
-        super().__init__(native.UpdateErrors(), torch.device("cpu"), native.supports_tensor)
+        super().__init__(native.UpdateErrors(), torch.device("cpu"), NATIVE.decodes)
 
 
 class Cuda(OnePass):
     """`Collector` on the CUDA engine."""
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__(cuda.UpdateErrors(engine), engine.device, cuda.supports_tensor)
+        super().__init__(cuda.UpdateErrors(engine), engine.device, CUDA.decodes)
 
 
 def element_errors(

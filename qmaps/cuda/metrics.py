@@ -41,8 +41,8 @@ def measure(
     Args:
         engine: the engine of the device of `x`.
         x: float32, float16 or bfloat16, not empty.
-        normalizer: a normalizer supported by `tensors.measures`.
-        map_: a map supported by `tensors.measures`.
+        normalizer: a normalizer supported by `Support.measures`.
+        map_: a map supported by `Support.measures`.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         keep: whether to store the codes.
 
@@ -53,7 +53,6 @@ def measure(
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
     lies = layout_of(normalizer, shape)
-    assert lies is not None
     packed = None
     if keep:
         size = packed_bytes(numel, map_.bits)

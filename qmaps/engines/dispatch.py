@@ -59,20 +59,18 @@ def quantize(
         values. If it does, `out` is unchanged, and allocated codes and scales are
         meaningless. Without `check` the third value means nothing.
     """
+    from qmaps.engines.support import CUDA, NATIVE, of_key  # it imports what this module serves
+
     parts = () if out is None else (out[0], *out[1])
-    # Engines number elements one by one.
-    contiguous = all(part.is_contiguous() for part in parts) and (key is None or key.runs is None)
-    device = cuda_engine(x, *parts) if contiguous and x.numel() else None
-    if device is not None and cuda_tensors.supports(normalizer, map_, tuple(x.shape)):
+    fused = all(part.is_contiguous() for part in parts) and not of_key(key, dithered=dithered)
+    device = cuda_engine(x, *parts) if fused and x.numel() else None
+    if device is not None and CUDA.supports(normalizer, map_, tuple(x.shape)):
         packed, scales, flags = cuda_tensors.quantize(
-            device, x, normalizer, map_, key, out, dithered=dithered, check=check
+            device, x, normalizer, map_, key, out, check=check
         )
         return packed, scales, bool(flags)
-    fast = runs_native(x, *parts) and tensors.supports(normalizer, map_, tuple(x.shape))
-    if fast and contiguous:
-        packed, scales, flags = tensors.quantize(
-            x, normalizer, map_, key, out, dithered=dithered, check=check
-        )
+    if fused and runs_native(x, *parts) and NATIVE.supports(normalizer, map_, tuple(x.shape)):
+        packed, scales, flags = tensors.quantize(x, normalizer, map_, key, out, check=check)
         return packed, scales, bool(flags)
     suspect = check and holds_bad(x, map_)
     if suspect and out is not None:
@@ -112,20 +110,18 @@ def dequantize(
     Returns:
         The decoded values, of `shape`.
     """
+    from qmaps.engines.support import CUDA, NATIVE
+
     stored = (packed, *scales)
-    # Engines number elements one by one.
-    one_by_one = dithered_by is None or dithered_by.runs is None
-    supported = one_by_one and all(part.is_contiguous() for part in stored)
-    device = cuda_engine(*stored) if supported and _product(shape) else None
-    if device is not None and cuda_tensors.supports(normalizer, map_, shape):
+    fused = dithered_by is None and all(part.is_contiguous() for part in stored)
+    device = cuda_engine(*stored) if fused and _product(shape) else None
+    if device is not None and CUDA.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
-        cuda_tensors.dequantize(
-            device, packed, scales, normalizer, map_, target, dithered_by=dithered_by
-        )
+        cuda_tensors.dequantize(device, packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)
-    if supported and runs_native(*stored) and tensors.supports(normalizer, map_, shape):
+    if fused and runs_native(*stored) and NATIVE.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
-        tensors.dequantize(packed, scales, normalizer, map_, target, dithered_by=dithered_by)
+        tensors.dequantize(packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)
     codes = packing.unpack(packed, map_.bits, _product(shape)).view(shape)
     values = reference.dequantize(codes, scales, normalizer, map_, dithered_by)
@@ -153,11 +149,13 @@ def measure(
         Sums, packed codes (None without `keep`), scales, and whether `x` holds unsuitable
         values. If it does, the others are meaningless.
     """
+    from qmaps.engines.support import CUDA, NATIVE
+
     shape = tuple(x.shape)
     device = cuda_engine(x) if x.numel() else None
-    if device is not None and cuda_tensors.measures(normalizer, map_, shape):
+    if device is not None and CUDA.measures(normalizer, map_, shape):
         results = cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
-    elif x.numel() and runs_native(x) and tensors.measures(normalizer, map_, shape):
+    elif x.numel() and runs_native(x) and NATIVE.measures(normalizer, map_, shape):
         results = native_metrics.measure(x, normalizer, map_, key, keep=keep)
     else:
         return None

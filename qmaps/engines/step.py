@@ -136,7 +136,7 @@ class ParameterStep:
         key: rounds new values stochastically, for step 0; None rounds to the nearest.
         master: whether the rule updates a float32 copy (`qmaps.engines.masters`).
         remainder: the dtype of the remainder updated together with the bfloat16
-            parameter (`qmaps.engines.remainders`); None if there is none.
+            parameter (`qmaps.engines.bfloat16`); None if there is none.
         shard: this process's part of the parameter; None if it keeps the whole.
         observers: called with each update of `codes`.
         product: initial value of `PRODUCT` in `storage`; None if it is there, or not needed.
@@ -252,8 +252,12 @@ class StepEngine(ABC):
     """An engine for optimizer steps."""
 
     @abstractmethod
+    def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
+        """Reason why the engine does not step a parameter; empty if it does."""
+
     def supports(self, rule: Rule, parameter: ParameterStep) -> bool:
-        """Return True if it can step this parameter."""
+        """Return True if the engine steps a parameter."""
+        return not self.unsupported_reason(rule, parameter)
 
     @abstractmethod
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:

@@ -50,7 +50,7 @@ def _chosen(values: Tensor, found: QuantizedTensor) -> Tensor | None:
     geometry = q.normalizer.geometry(found.shape)
     if geometry is None or geometry.log or len(geometry.parts) != 1 or len(found.scales) != 1:
         return None
-    if not geometry.parts[0].plain or geometry.parts[0].rms:
+    if not geometry.parts[0].plain:
         return None
     ends = {float(end) for end in table(q.map)[[0, -1]].abs()} - {0.0, 1.0}
     if not ends or not values.numel():

@@ -28,7 +28,7 @@ KINDS = (
     ("rank1/linear@4u+sr", torch.bfloat16), ("B64&rank1/DE@3s", torch.float16),
     ("B32x8/DE@4s", torch.float32), ("rank1x8/linear@2s+sr", torch.float32),
     ("B32xf16sq/sqrt@8u", torch.float32), ("B16xe4m3/e2m1@4s+sr", torch.float32),
-    ("B64xe8m0&colxf16/DE@4s", torch.bfloat16), ("rms4B512/DE@8s", torch.float32),
+    ("B64xe8m0&colxf16/DE@4s", torch.bfloat16),
     ("logB100/log2@4u+sr", torch.float32), ("logB256q0.1/log2-0@4u", torch.float32),
     ("powB64r1000/e4m3@8s", torch.bfloat16), ("powB1024r16/linear@4u+sr", torch.float32),
     ("logB128/log2@8u", torch.float16), ("logB2048/log2@4u+sr", torch.float32),

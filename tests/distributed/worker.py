@@ -38,8 +38,8 @@ from qmaps.capture.conversion import convert_file
 from qmaps.distributed.rows import by_rows
 from qmaps.distributed.shards import local, shard_of
 from qmaps.engines.backends import use_backend
-from qmaps.engines.native.tensors import supports
 from qmaps.engines.step import NUMBERS
+from qmaps.engines.support import NATIVE
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import (
     LAMB,
@@ -233,7 +233,7 @@ def check_scales_that_span_shards_are_those_of_the_whole() -> None:
             assert_same(ours, theirs)
             # The engine takes all shards whose format of scales it supports.
             q, params = qmaps.quantizer(spec), theirs.param_groups[0]["params"]
-            takes = supports(q.normalizer, q.map, (64, 64))
+            takes = NATIVE.supports(q.normalizer, q.map, (64, 64))
             matrices = sum(p.dim() == 2 for p in params)
             expected = len(params) if engine == "reference" else 0 if takes else matrices
             assert theirs._stepper.left == expected, spec

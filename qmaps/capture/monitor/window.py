@@ -16,8 +16,8 @@ from qmaps.capture.monitor.exact import Exact, Values, is_element_wise
 from qmaps.capture.monitor.measures import MOMENTS, Measures, of_moments, of_states
 from qmaps.capture.monitor.sample import Places
 from qmaps.distributed.shards import local
+from qmaps.engines.bfloat16 import join
 from qmaps.engines.masters import MASTER, REMAINDER
-from qmaps.engines.remainders import join
 from qmaps.optim.base import QuantizedOptimizer
 
 Row = dict[str, Any]

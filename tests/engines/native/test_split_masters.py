@@ -10,7 +10,7 @@ import torch
 
 from qmaps import optim
 from qmaps.engines.backends import use_backend
-from qmaps.engines.remainders import SPLITS
+from qmaps.engines.bfloat16 import SPLITS
 from qmaps.optim import QuantizedOptimizer
 from tests.helpers import about
 from tests.training.runs import assert_same
