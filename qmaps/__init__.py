@@ -14,14 +14,15 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from qmaps import maps, metrics, normalize
-from qmaps.algebra import fitting, plugins, quantiles
-from qmaps.algebra.quantized import QuantizedTensor, load, save
-from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.algebra import plugins
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.algebra.rounding import Rounding
-from qmaps.engines.backends import backend, backends
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.saved import load, save
 from qmaps.errors import QmapsError
 from qmaps.maps.codebook import Codebook
+from qmaps.ops import quantiles
+from qmaps.ops.backends import backend, backends
 
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
@@ -59,8 +60,7 @@ _NAMES = {
 }
 """Where classes and functions are that are imported on first use."""
 
-fitting.install()
-plugins.install()
+plugins.load()
 
 
 def __getattr__(name: str) -> Any:

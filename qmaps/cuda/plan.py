@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.algebra.rounding import Rounding
 from qmaps.cuda import layout
 from qmaps.cuda.codebooks import BYTE, DeviceCodebook, codebook
@@ -37,11 +37,11 @@ from qmaps.cuda.tensors import (
     supports,
     tiles,
 )
-from qmaps.distributed.exchange import SharedScales
 from qmaps.engines.addresses import address, in_memory
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.plan import FusedPlan, fused_supports
 from qmaps.engines.rules import ordered
+from qmaps.engines.sharding.exchange import SharedScales
 from qmaps.engines.step import (
     NONE_SHARED,
     PRODUCT,

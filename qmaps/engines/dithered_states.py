@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
 
-from qmaps.algebra.quantized import encoded_by
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import encoded_by
 from qmaps.engines.step import ParameterStep, StateStep
 
 

@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.packing import packed_bytes
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.algebra.rounding import Rounding
 from qmaps.engines import huge_pages
 from qmaps.engines.addresses import Kept, address, in_memory, look
 from qmaps.engines.dithered_states import dithered_states
 from qmaps.engines.masters import MASTER, REMAINDER, updated
-from qmaps.engines.packing import packed_bytes
-from qmaps.engines.philox import RoundingKey
 from qmaps.engines.step import (
     COUNTER,
     PRODUCT,

@@ -12,8 +12,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import qmaps
-from qmaps.engines.backends import use_backend
 from qmaps.errors import BadTypeError
+from qmaps.ops.backends import use_backend
 
 X = torch.linspace(-2, 3, 300)
 

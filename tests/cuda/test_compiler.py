@@ -16,8 +16,8 @@ from qmaps.cuda.__main__ import main
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.kernels import FILES, kernel
 from qmaps.cuda.source import SOURCES
-from qmaps.engines.backends import use_backend
 from qmaps.errors import BackendError, BadValueError
+from qmaps.ops.backends import use_backend
 
 needs_nvrtc = pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())
 GRIDS = kernel("new_tensor_grids")

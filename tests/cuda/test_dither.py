@@ -8,8 +8,8 @@ import weakref
 import pytest
 import torch
 
-from qmaps.engines.backends import use_backend
 from qmaps.errors import BackendError
+from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW
 from tests.cuda.emulation import EmulatedEngine
 from tests.optim.dithered_states import (

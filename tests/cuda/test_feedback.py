@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from qmaps import optim
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, quantizer
 from qmaps.cuda import layout
 from qmaps.cuda.tensors import format_name, layout_of
-from qmaps.engines.backends import use_backend
+from qmaps.ops.backends import use_backend
 from qmaps.optim.base import QuantizedOptimizer
 from tests.cuda.emulation import EmulatedEngine
 from tests.cuda.test_optimizer import assert_same, set_gradients, trained

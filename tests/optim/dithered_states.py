@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from qmaps.algebra.quantized import encoded_by
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import encoded_by
 from qmaps.optim import AdamW
 
 SPECS = "B64/linear@4s+dither + rank1/linear@4u+dither"

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import qmaps
-from qmaps.engines.backends import use_backend
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.philox import RoundingKey
 from qmaps.errors import BadTypeError
+from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW
 
 SPECS = "B64/linear@4s+dither + rank1/linear@4u+dither"

@@ -64,7 +64,7 @@ struct Codebook {
     std::int32_t positive;        // whether the map is unsigned
 };
 
-// Names the random bits of one tensor; see qmaps.engines.philox.
+// Names the random bits of one tensor; see qmaps.algebra.philox.
 struct Noise {
     std::uint32_t key0, key1;
     std::uint32_t word1, word2, word3;

@@ -9,18 +9,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.algebra.rounding import Rounding
-from qmaps.distributed.exchange import Request, SharedScales, unformatted_shapes
-from qmaps.distributed.shards import Shard
 from qmaps.engines.addresses import address
 from qmaps.engines.dithered_states import Dithered
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.native import core, tensors
-from qmaps.engines.philox import RoundingKey
 from qmaps.engines.plan import FusedPlan, fused_supports, readable
 from qmaps.engines.rules import ordered, rules
+from qmaps.engines.sharding.exchange import Request, SharedScales, unformatted_shapes
+from qmaps.engines.sharding.shards import Shard
 from qmaps.engines.step import (
     NONE_SHARED,
     Inputs,

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from qmaps.engines import huge_pages, packing
+from qmaps.algebra import packing
+from qmaps.algebra.philox import RoundingKey
+from qmaps.engines import huge_pages
 from qmaps.engines.addresses import address
 from qmaps.engines.kernels.declarations import Dtype, ScaleKind
 from qmaps.engines.native import core
-from qmaps.engines.philox import RoundingKey
 from qmaps.engines.threads import one_thread
 from qmaps.maps.base import Map, cached, limits, spacing, table
 from qmaps.normalize.base import Normalizer, Scales

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import qmaps
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines import native
-from qmaps.engines.backends import use_backend
 from qmaps.engines.native import tensors
-from qmaps.engines.philox import RoundingKey
 from qmaps.maps import Codebook
+from qmaps.ops.backends import use_backend
 from qmaps.optim import Adafactor, AdamW
 from tests.helpers import about, examples
 from tests.optim.dithered_states import (

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import qmaps
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.algebra.rounding import Rounding
 from qmaps.engines import native
-from qmaps.engines.backends import use_backend
 from qmaps.engines.native import tensors
 from qmaps.engines.plan import memory_of
+from qmaps.ops.backends import use_backend
 from qmaps.optim import SGD, Adafactor, AdamW
 from tests.helpers import about, compositions, examples
 from tests.optim.families import same_bits

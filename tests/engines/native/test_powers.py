@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qmaps
+from qmaps.algebra.philox import RoundingKey
 from qmaps.engines import native
-from qmaps.engines.backends import use_backend
 from qmaps.engines.native import tensors
-from qmaps.engines.philox import RoundingKey
 from qmaps.normalize.range_expansion import RangeExpansion
+from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW
 from tests.engines.native.test_feedback import assert_same, run, states_of
 from tests.helpers import about, examples

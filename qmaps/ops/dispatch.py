@@ -11,17 +11,18 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from qmaps.algebra import packing
+from qmaps.algebra.philox import RoundingKey
 from qmaps.cuda import metrics as cuda_metrics
 from qmaps.cuda import tensors as cuda_tensors
-from qmaps.engines import huge_pages, packing, reference
+from qmaps.engines import huge_pages, reference
 from qmaps.engines.addresses import in_memory
-from qmaps.engines.backends import cuda_engine, native_runs
 from qmaps.engines.native import metrics as native_metrics
 from qmaps.engines.native import tensors
-from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import Map
 from qmaps.metrics import Sums
 from qmaps.normalize.base import Normalizer, Scales
+from qmaps.ops.backends import cuda_engine, native_runs
 
 T = TypeVar("T")
 R = TypeVar("R")
