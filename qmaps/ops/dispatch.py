@@ -30,8 +30,10 @@ R = TypeVar("R")
 
 def runs_native(*tensors_: Tensor) -> bool:
     """Return True if the native engine is in use and can read all of these."""
-    on_cpu = all(t.is_cpu for t in tensors_)
-    return on_cpu and native_runs() and all(map(in_memory, tensors_))
+    for x in tensors_:
+        if not x.is_cpu:
+            return False
+    return native_runs() and all(map(in_memory, tensors_))
 
 
 def quantize(
@@ -62,7 +64,8 @@ def quantize(
     """
     parts = () if out is None else (out[0], *out[1])
     # Engines number elements one by one.
-    contiguous = all(part.is_contiguous() for part in parts) and (key is None or key.runs is None)
+    contiguous = out is None or all(part.is_contiguous() for part in parts)
+    contiguous = contiguous and (key is None or key.runs is None)
     device = cuda_engine(x, *parts) if contiguous and x.numel() else None
     if device is not None and cuda_tensors.supports(normalizer, map_, tuple(x.shape)):
         packed, scales, flags = cuda_tensors.quantize(

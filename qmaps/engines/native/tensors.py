@@ -215,8 +215,9 @@ def quantize(
     x = x.contiguous()
     shape = tuple(x.shape)
     if out is None:
-        packed = huge_pages.empty((packing.packed_bytes(x.numel(), map_.bits),), dtype=torch.uint8)
-        scales = normalizer.zero_scales(shape)
+        needed, layout, _ = packing.stored(normalizer, map_.bits, shape)
+        packed = huge_pages.empty((needed,), dtype=torch.uint8)
+        scales = tuple([torch.zeros(size, dtype=dtype, device="cpu") for dtype, size in layout])
     else:
         packed, scales = out
     book, places, packed_at, scales_at = stored(packed, scales, normalizer, map_, shape)
