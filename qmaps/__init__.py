@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from qmaps import maps, metrics, normalize
@@ -23,6 +22,7 @@ from qmaps.errors import QmapsError
 from qmaps.maps.codebook import Codebook
 from qmaps.ops import quantiles
 from qmaps.ops.backends import backend, backends
+from qmaps.storage.version import __version__
 
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
@@ -31,11 +31,6 @@ if TYPE_CHECKING:
     from qmaps.capture import Monitor
     from qmaps.optim.choice_file import load_choice
     from qmaps.optim.doctor import doctor
-
-try:
-    __version__ = version("qmaps")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
 
 # Imported on first use, so that `import qmaps` needs neither pandas nor matplotlib.
 _LAZY = (
