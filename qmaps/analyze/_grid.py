@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.pair import Pair, adam_update
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.analyze._states import States, adam_pairs
 from qmaps.analyze._updates import Exact
 from qmaps.cuda import updates as cuda
-from qmaps.engines import dispatch
-from qmaps.engines.backends import cuda_engine
 from qmaps.engines.native import metrics as native
 from qmaps.engines.support import CUDA, NATIVE
 from qmaps.errors import SpecError
+from qmaps.ops import dispatch
+from qmaps.ops.backends import cuda_engine
 
 
 @dataclass

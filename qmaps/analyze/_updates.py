@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qmaps.algebra.pair import adam_update, zero_points
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.cuda import updates as cuda
 from qmaps.cuda.engine import Engine
-from qmaps.engines import dispatch
-from qmaps.engines.backends import cuda_engine
 from qmaps.engines.native import metrics as native
 from qmaps.engines.support import CUDA, NATIVE
+from qmaps.ops import dispatch
+from qmaps.ops.backends import cuda_engine
 
 LEVELS = {"median": 0.5, "p99": 0.99, "p999": 0.999}
 

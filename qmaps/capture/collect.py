@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qmaps.algebra.dense import unsupported_reason
 from qmaps.capture.snapshot import DTYPES, Lazy
-from qmaps.engines.dense import unsupported_reason
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.step import COUNTS
 
@@ -124,7 +124,7 @@ def _lazy(value: Any) -> Lazy | None:
         return value if value.dtype in DTYPES else None
     if _is_packed(value):
         # Imported here because reading plain captures needs no quantizer.
-        from qmaps.algebra.quantized import from_plain
+        from qmaps.algebra.saved import from_plain
 
         value = from_plain(value)
     if isinstance(value, Tensor):

@@ -57,7 +57,7 @@ def _of_rows(value: Mapping[str, Any]) -> Lazy:
 
 def _joined(value: Mapping[str, Any]) -> Any:
     """Return the quantized tensor in its plain form; decoded if shards had separate blocks."""
-    from qmaps.algebra.quantized import to_plain
+    from qmaps.algebra.saved import to_plain
     from qmaps.distributed import rows
 
     shards = rows.read(value, None)

@@ -100,8 +100,8 @@ def _write_table(
 
     import torch
 
-    from qmaps import __version__
     from qmaps.storage.files import write_text
+    from qmaps.storage.version import __version__
 
     header = ["optimizer", "seeds", "mean", "std", "minus the first", "its std", "state (MiB)"]
     lines = [

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.algebra.packing import packed_bytes
+from qmaps.algebra.philox import RoundingKey
 from qmaps.cuda import layout
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.kernels import kernel
@@ -18,8 +20,6 @@ from qmaps.cuda.tensors import (
     store_scales,
 )
 from qmaps.engines.addresses import address
-from qmaps.engines.packing import packed_bytes
-from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import Map, table
 from qmaps.metrics import Sums
 from qmaps.normalize.base import Normalizer, Scales

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.cuda import layout
 from qmaps.cuda.codebooks import DeviceCodebook, codebook
 from qmaps.cuda.engine import Engine, recording
@@ -33,11 +33,11 @@ from qmaps.cuda.tensors import (
     layout_of,
     tiles,
 )
-from qmaps.distributed.exchange import SharedScales
 from qmaps.engines.addresses import address, in_memory
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.plan import FusedPlan
 from qmaps.engines.rules import ordered
+from qmaps.engines.sharding.exchange import SharedScales
 from qmaps.engines.step import (
     NONE_SHARED,
     PRODUCT,

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.algebra.packing import packed_bytes
+from qmaps.algebra.philox import RoundingKey
 from qmaps.cuda import layout
 from qmaps.cuda.codebooks import codebook, searching
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.kernels import kernel
 from qmaps.engines.addresses import address
-from qmaps.engines.packing import packed_bytes
-from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import Map
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.normalize.geometry import Geometry

@@ -20,7 +20,7 @@ from qmaps.cuda.tensors import describe_stored, layout_of, tiles
 from qmaps.engines.addresses import address
 
 if TYPE_CHECKING:
-    from qmaps.algebra.quantized import QuantizedTensor
+    from qmaps.algebra.quantizer import QuantizedTensor
 
 SEGMENT = 1 << 24
 """Elements that `add_update_grid` processes at a time, a multiple of a tile; 50 bytes each."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.engines.dense import unsupported_reason
+from qmaps.algebra.dense import unsupported_reason
 from qmaps.engines.native import core
 from qmaps.errors import BadValueError
 

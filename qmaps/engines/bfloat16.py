@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qmaps.engines.philox import RoundingKey, draws
+from qmaps.algebra.philox import RoundingKey, draws
 
 SPLITS = {"bf16+8": torch.int8, "bf16+16": torch.int16}
 """The dtype of the remainder by the name of the format."""
@@ -32,7 +32,7 @@ _INFINITY, _NAN = 0x7F800000, 0x7FC00000
 def round_stochastically(x: Tensor, key: RoundingKey) -> Tensor:
     """Float32 `x` in bfloat16, rounded stochastically without bias.
 
-    A finite element's bits, plus its 16 random bits (`qmaps.engines.philox.draws`), lose their
+    A finite element's bits, plus its 16 random bits (`qmaps.algebra.philox.draws`), lose their
     lower 16 bits. So it becomes one of its two neighbours in bfloat16, itself if it is
     representable, and its sign stays. The probabilities are exact, because no more than 16 bits
     are lost. Above the largest finite bfloat16 (3.39e38) the upper neighbour is infinity, as in

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.packing import packed_bytes
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.engines import huge_pages
 from qmaps.engines.addresses import WatchedTensors, address, in_memory, tensor_info
 from qmaps.engines.masters import MASTER, REMAINDER, updated
-from qmaps.engines.packing import packed_bytes
 from qmaps.engines.step import (
     COUNTER,
     PRODUCT,

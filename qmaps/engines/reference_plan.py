@@ -8,11 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor, restored
-from qmaps.distributed.exchange import Request, SharedScales
-from qmaps.distributed.over_shards import whole_of
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.bfloat16 import round_stochastically, split
 from qmaps.engines.masters import REMAINDER, exact, updated
+from qmaps.engines.sharding.exchange import Request, SharedScales
+from qmaps.engines.sharding.over_shards import whole_of
 from qmaps.engines.step import (
     COUNTER,
     NONE_SHARED,

@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
-from qmaps.distributed.exchange import Request, SharedScales, shared_scales, spans_shards
-from qmaps.distributed.shards import Shard
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.engines.sharding.exchange import Request, SharedScales, shared_scales, spans_shards
+from qmaps.engines.sharding.shards import Shard
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize.base import Normalizer
 

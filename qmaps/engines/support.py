@@ -15,13 +15,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.cuda.layout import MAX_PARTS, TILE, UNIT
 from qmaps.cuda.tensors import block_of
 from qmaps.engines.addresses import in_memory
 from qmaps.engines.masters import REMAINDER
-from qmaps.engines.philox import RoundingKey
 from qmaps.engines.plan import readable
 from qmaps.engines.rules import rules
 from qmaps.engines.step import ParameterStep, Rule, StateStep, spanning_states
@@ -61,6 +60,8 @@ class Support(ABC):
 
     def supports(self, normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
         """Return True if the engine quantizes and decodes a tensor; see `of_tensor`."""
+        if map_.bits <= BYTE:  # as nearly all maps: one call less
+            return not _of_normalizer(self, normalizer, shape)
         return not self.of_tensor(normalizer, map_, shape)
 
     def of_tensor(self, normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> str:

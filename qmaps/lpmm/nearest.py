@@ -12,8 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.maps.base import table
 
 SAMPLE = 4096

@@ -1,4 +1,4 @@
-"""The position of each element's scale, as numbers for any engine.
+"""The position of each element's scale, as numbers for any engine, and its extent for shards.
 
 Element i, counted in row-major order, takes scale ``(i // divisor) % count`` of each part, and
 of these the smallest. So a block-wise normalizer has the block size as divisor, and a row or
@@ -78,3 +78,24 @@ class Geometry:
             )
             for part in self.parts
         )
+
+
+@dataclass(frozen=True)
+class Extent:
+    """One stored part of a normalizer's scales.
+
+    Attributes:
+        block: consecutive elements per scale. Shards have blocks of their own, from their first
+            element on. 0 for scales of slices.
+        axes: dimensions with one scale per index, for slices; a scale is the largest magnitude
+            over the other dimensions, of the whole tensor if it is sharded.
+        ends: whether it holds the ends of an 8-bit grid of scales, those of the whole tensor.
+    """
+
+    block: int = 0
+    axes: tuple[int, ...] = ()
+    ends: bool = False
+
+    def over(self, dims: int) -> tuple[int, ...]:
+        """Dimensions, of `dims`, over which a scale is the maximum; none for blocks."""
+        return () if self.block else tuple(dim for dim in range(dims) if dim not in self.axes)

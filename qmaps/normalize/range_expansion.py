@@ -14,8 +14,7 @@ from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.normalize._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.block import BlockWise, blocks, check_block_size, per_element
-from qmaps.normalize.extent import Extent
-from qmaps.normalize.geometry import Geometry, Part
+from qmaps.normalize.geometry import Extent, Geometry, Part
 from qmaps.normalize.scale_kind import ScaleKind
 
 STEPS = 16

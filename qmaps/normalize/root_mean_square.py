@@ -12,7 +12,7 @@ from torch import Tensor
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.block import BlockWise, blocks, check_block_size, per_element
-from qmaps.normalize.extent import Extent
+from qmaps.normalize.geometry import Extent
 
 _LARGEST = torch.finfo(torch.float32).max
 _SMALLEST = 2.0**-149

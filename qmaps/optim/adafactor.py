@@ -87,7 +87,7 @@ class Adafactor(QuantizedOptimizer):
         u = g * (apollo_scale * norm(y) / norm(L)) by channel of the larger side, or in all
 
     and then clips and limits the update as above; the limiter is on by default here. P has
-    independent normal entries of variance 1 / rank from `qmaps.engines.philox`; it depends on the
+    independent normal entries of variance 1 / rank from `qmaps.algebra.philox`; it depends on the
     seed, the parameter's number and the step alone, and is not kept. Only what goes through these
     matrix products is promised to a tolerance rather than bit for bit: 1e-5 of the largest element
     of the update.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor, restored
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.quantizer import QuantizedTensor
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer

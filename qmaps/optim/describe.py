@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from qmaps.distributed.shards import local, shard_of
 from qmaps.engines.masters import has_master, remainder_dtype
+from qmaps.engines.sharding.shards import local, shard_of
 from qmaps.engines.step import Observer, ParameterStep, StateStep, codes_of
 from qmaps.optim.entries import Entry, label_of
 from qmaps.optim.resets import every

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from qmaps.distributed.shards import any_distributed, local
+from qmaps.engines.sharding.shards import any_distributed, local
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer

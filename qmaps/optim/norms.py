@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qmaps.distributed import over_shards
+from qmaps.engines.sharding import over_shards
 
 CHUNK = 4096
 """Elements whose squares are added first; a power of two."""
@@ -23,7 +23,7 @@ def square_sum(x: Tensor) -> Tensor:
     chunk of 4096. Each chunk is added as a balanced tree, the first half to the second, element by
     element, until one number is left. The chunks' sums, filled up with zeros to a power of two,
     are added by the same tree. Of a shard the sum is that of the whole tensor
-    (`qmaps.distributed.over_shards`).
+    (`qmaps.engines.sharding.over_shards`).
     """
     flat = x.detach().reshape(-1)
     if flat.numel() == 0:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from qmaps.distributed.shards import Shard, shard_of
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.philox import RoundingKey
+from qmaps.engines.sharding.shards import Shard, shard_of
 from qmaps.engines.step import codes_of
 from qmaps.errors import BadValueError
 from qmaps.maps.fitted import FittedMap

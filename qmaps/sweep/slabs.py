@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qmaps.capture.snapshot import Lazy, Part
-from qmaps.normalize.base import Normalizer, Scales
-from qmaps.normalize.minimum import Minimum
+from qmaps.normalize.base import Minimum, Normalizer, Scales
 from qmaps.normalize.scale_format import ScaleFormat
 
 SLAB = 2**20

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 import qmaps
 from qmaps import sweep
-from qmaps.algebra.low_rank import LowRank, low_rank_of
-from qmaps.algebra.quantized import QuantizedTensor, from_plain, restored, to_plain
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.low_rank import low_rank_of
+from qmaps.algebra.quantizer import LowRank, QuantizedTensor
+from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.capture import Monitor
 from qmaps.capture.conversion import convert_state_dict
 from qmaps.distributed.comm.coder import Coder

@@ -14,10 +14,10 @@ from qmaps import analyze, sweep
 from qmaps.analyze import _grid
 from qmaps.analyze._updates import Cuda, Exact, Reference
 from qmaps.cuda import layout, updates
-from qmaps.engines import dispatch
-from qmaps.engines.backends import use_backend
 from qmaps.errors import NonFiniteError
 from qmaps.maps import Codebook
+from qmaps.ops import dispatch
+from qmaps.ops.backends import use_backend
 from tests.cuda.emulation import EmulatedEngine, emulated
 from tests.cuda.test_tensors import sample
 from tests.engines.native.test_metrics import RTOL, assert_sums, bits, close, moments, sums_of
@@ -214,7 +214,7 @@ def test_a_sweep_is_the_reference_s(
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("a tensor was decoded")
 
-    monkeypatch.setattr("qmaps.engines.dispatch.dequantize", refuse)
+    monkeypatch.setattr("qmaps.ops.dispatch.dequantize", refuse)
     found = sweep.run(given, specs), analyze.update_error(given, PAIRS[:2])
     for ours, theirs in zip(found, expected, strict=True):
         pd.testing.assert_frame_equal(ours, theirs, check_exact=False, rtol=RTOL, atol=0)

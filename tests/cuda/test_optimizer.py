@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from qmaps import optim
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, quantizer
 from qmaps.cuda.layout import STEP_SCALAR
 from qmaps.cuda.source import source_of
-from qmaps.engines.backends import use_backend
 from qmaps.engines.bfloat16 import SPLITS
 from qmaps.engines.rules import rules
 from qmaps.engines.step_scalars import (
@@ -41,6 +39,7 @@ from qmaps.engines.step_scalars import (
     power,
     values_at,
 )
+from qmaps.ops.backends import use_backend
 from qmaps.optim.base import QuantizedOptimizer
 from tests.cuda.emulation import EmulatedEngine, build
 from tests.helpers import Wrapped

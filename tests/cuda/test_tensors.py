@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 import qmaps
+from qmaps.algebra.philox import RoundingKey
 from qmaps.cuda import layout
 from qmaps.cuda.codebooks import guesses
-from qmaps.engines.backends import use_backend
-from qmaps.engines.philox import RoundingKey
 from qmaps.engines.support import CUDA
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps import Codebook
 from qmaps.maps.base import limits as thresholds_of
 from qmaps.maps.base import table
 from qmaps.normalize import PerTensor
+from qmaps.ops.backends import use_backend
 from tests.cuda.emulation import EmulatedEngine
 from tests.helpers import same_bits
 

@@ -32,15 +32,16 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import qmaps
 from qmaps import lpmm
-from qmaps.algebra.quantized import QuantizedTensor, restored
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
 from qmaps.distributed.rows import by_rows
-from qmaps.distributed.shards import local, shard_of
-from qmaps.engines.backends import use_backend
+from qmaps.engines.sharding.shards import local, shard_of
 from qmaps.engines.step import NUMBERS
 from qmaps.engines.support import NATIVE
 from qmaps.errors import BadTypeError, BadValueError
+from qmaps.ops.backends import use_backend
 from qmaps.optim import (
     LAMB,
     SGD,

@@ -14,11 +14,11 @@ import torch
 
 from qmaps import optim
 from qmaps.engines import native
-from qmaps.engines.backends import use_backend
 from qmaps.engines.kernels import declarations
 from qmaps.engines.kernels.declarations import ENUMERATIONS, FOLDER, Factoring
 from qmaps.engines.rules import KernelRule, check_build, ordered, rules, scalar_names
 from qmaps.errors import BackendError, BadValueError
+from qmaps.ops.backends import use_backend
 from tests.optim.families import FUSED_FAMILIES, same_bits
 
 needs_native = pytest.mark.skipif(native.core is None, reason=native.reason)

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import qmaps
-from qmaps.engines.backends import use_backend
+from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.native.plan import NativeEngine
-from qmaps.engines.philox import RoundingKey
 from qmaps.engines.step import Rule
 from qmaps.engines.support import CUDA, NATIVE, Support, of_key
+from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW
 from tests.engines.test_step import adamw, given, native
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import qmaps
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.philox import RoundingKey
 from qmaps.errors import BadTypeError
 from qmaps.optim import AdamW
 

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import qmaps
-from qmaps.algebra.quantized import QuantizedTensor, from_plain, restored
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.saved import from_plain
 from qmaps.capture.conversion import convert_state_dict
 from qmaps.optim import SGD, AdamW
 from qmaps.optim.memory import memory

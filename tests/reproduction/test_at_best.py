@@ -13,9 +13,9 @@ from qmaps.lab.report.claim import Verdict
 from reproduction import at_best
 from reproduction.at_best import FULL
 from reproduction.context import Context
-from reproduction.differences import explain
 from reproduction.eight_bit import figure_3
 from reproduction.eight_bit import table_1 as eight_bit_table_1
+from reproduction.exhibit import explain
 from reproduction.four_bit import table_1, table_6
 
 CONTEXT = Context(Path(), reports=Path(__file__).parents[2] / "reports")

@@ -8,11 +8,11 @@ from itertools import chain
 from typing import Any
 
 from qmaps.algebra.pair import Pair, spec_of
+from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze.replay.recursion import Recursion, exact_measures
 from qmaps.analyze.replay.source import Source
 from qmaps.analyze.replay.updates import Updates
-from qmaps.engines.philox import RoundingKey
 
 CHECKS = 5
 """Steps at which codes are looked at; the last is one of them."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qmaps.algebra.quantized import from_plain
+from qmaps.algebra.saved import from_plain
 from qmaps.distributed import rows
 from qmaps.errors import BadValueError, OutputError, shown
 from qmaps.storage.locks import new_folder

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor, restored
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.conversion.families import Family
 from qmaps.errors import CaptureError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.conversion.form import OptimizerState, Parameter, State, restored_of, values_of
 from qmaps.capture.conversion.zeros import Zeros
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.capture.conversion.families import family
 from qmaps.capture.conversion.form import OptimizerState, State, restored_of
 from qmaps.capture.conversion.formats import FORMATS, Format, fp8

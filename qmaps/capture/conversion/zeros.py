@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra import packing
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.conversion.form import State, values_of
-from qmaps.engines import packing
 from qmaps.maps.base import table
 
 POLICIES = ("raise", "leave")

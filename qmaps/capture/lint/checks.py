@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.pair import zero_points
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.conversion.form import State, values_of
 from qmaps.capture.lint.finding import ERROR, WARNING, Finding
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture import saved
 from qmaps.capture.collect import collect
 from qmaps.capture.conversion.form import State

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.monitor.csv_file import CsvFile
 from qmaps.capture.monitor.log import logs_of, scalars
 from qmaps.capture.monitor.measures import MEASURES

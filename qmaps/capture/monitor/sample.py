@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.distributed.shards import local
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.engines.sharding.shards import local
 from qmaps.engines.step import codes_of
 from qmaps.maps.base import cached
 from qmaps.normalize.base import Normalizer, Scales

@@ -60,7 +60,7 @@ struct Codebook {
     std::int64_t in_log;          // stochastic rounding is between positions in a log2 range
 };
 
-// Names the random bits of one tensor; see qmaps.engines.philox.
+// Names the random bits of one tensor; see qmaps.algebra.philox.
 struct Noise {
     std::uint32_t key0, key1;
     std::uint32_t word1, word2, word3;

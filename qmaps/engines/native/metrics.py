@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from qmaps.algebra.packing import packed_bytes
+from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.addresses import address
 from qmaps.engines.native import core, tensors
-from qmaps.engines.packing import packed_bytes
-from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import Map, table
 from qmaps.metrics import Sums
 from qmaps.normalize.base import Normalizer, Scales
 
 if TYPE_CHECKING:
-    from qmaps.algebra.quantized import QuantizedTensor
+    from qmaps.algebra.quantizer import QuantizedTensor
 
 
 def measure(

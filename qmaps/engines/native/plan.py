@@ -8,16 +8,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
-from qmaps.distributed.exchange import Request, SharedScales, unformatted_shapes
-from qmaps.distributed.shards import Shard
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.engines.addresses import address
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.native import core, tensors
-from qmaps.engines.philox import RoundingKey
 from qmaps.engines.plan import FusedPlan
 from qmaps.engines.rules import ordered
+from qmaps.engines.sharding.exchange import Request, SharedScales, unformatted_shapes
+from qmaps.engines.sharding.shards import Shard
 from qmaps.engines.step import (
     NONE_SHARED,
     Inputs,

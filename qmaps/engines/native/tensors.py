@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from qmaps.engines import huge_pages, packing
+from qmaps.algebra import packing
+from qmaps.algebra.philox import RoundingKey
+from qmaps.engines import huge_pages
 from qmaps.engines.addresses import address
 from qmaps.engines.kernels.declarations import Dtype
 from qmaps.engines.native import core
-from qmaps.engines.philox import RoundingKey
 from qmaps.engines.threads import one_thread
 from qmaps.maps.base import Map, cached, limits, table
 from qmaps.normalize.base import Normalizer, Scales
@@ -129,8 +130,9 @@ def quantize(
     x = x.contiguous()
     shape = tuple(x.shape)
     if out is None:
-        packed = huge_pages.empty((packing.packed_bytes(x.numel(), map_.bits),), dtype=torch.uint8)
-        scales = normalizer.zero_scales(shape)
+        needed, layout, _ = packing.stored(normalizer, map_.bits, shape)
+        packed = huge_pages.empty((needed,), dtype=torch.uint8)
+        scales = tuple([torch.zeros(size, dtype=dtype, device="cpu") for dtype, size in layout])
     else:
         packed, scales = out
     book, places, packed_at, scales_at = stored(packed, scales, normalizer, map_, shape)

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import qmaps
+from qmaps.algebra.philox import RoundingKey
 from qmaps.analyze.replay import theory
 from qmaps.analyze.replay.recursion import Recursion
-from qmaps.engines.philox import RoundingKey
 
 Round = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 import qmaps
 from qmaps import quantiles, quantizer
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines import addresses
 from qmaps.engines.addresses import WatchedTensors, address, in_memory, plain, tensor_info
-from qmaps.engines.backends import use_backend
 from qmaps.errors import BadValueError
+from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW8bit
 from tests.optim.changes import freed, negative, strided
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import qmaps
-from qmaps.engines.backends import use_backend
 from qmaps.engines.support import NATIVE
+from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW
 from tests.engines.native.test_tensors import assert_as_reference, wide
 from tests.helpers import LARGEST, SMALLEST, about, same_bits

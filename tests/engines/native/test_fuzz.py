@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qmaps import Quantizer
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.addresses import missing_bytes
-from qmaps.engines.backends import use_backend
 from qmaps.errors import QmapsError
+from qmaps.ops.backends import use_backend
 from qmaps.optim.base import QuantizedOptimizer
 from tests.helpers import compositions, examples
 from tests.optim import changes

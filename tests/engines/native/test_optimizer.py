@@ -8,10 +8,10 @@ import io
 import pytest
 import torch
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.engines.backends import use_backend
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.native.plan import NativePlan
 from qmaps.engines.plan import memory_of as parts
+from qmaps.ops.backends import use_backend
 from qmaps.optim import LAMB, LARS, AdamW, QuantizedOptimizer, RMSprop
 from tests.helpers import about
 from tests.optim.families import FUSED, Family, label

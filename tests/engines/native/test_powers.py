@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qmaps
+from qmaps.algebra.philox import RoundingKey
 from qmaps.engines import native
-from qmaps.engines.backends import use_backend
-from qmaps.engines.philox import RoundingKey
 from qmaps.engines.plan import memory_of
 from qmaps.engines.support import NATIVE
 from qmaps.normalize.range_expansion import RangeExpansion
+from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW
 from tests.helpers import about, examples, same_bits
 

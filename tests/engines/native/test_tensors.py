@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import qmaps
-from qmaps.engines.backends import use_backend
 from qmaps.engines.support import NATIVE
 from qmaps.maps import Codebook
 from qmaps.maps.base import limits as thresholds_of
 from qmaps.maps.base import table
+from qmaps.ops.backends import use_backend
 from tests import helpers
 from tests.helpers import about, same_bits
 

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.capture.conversion.families import Family, family_of
 from qmaps.capture.conversion.form import Group, OptimizerState, Parameter, State, checked
 from qmaps.engines.masters import REMAINDER

@@ -7,10 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra import packing
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.capture.conversion.formats.coded import same_codes
-from qmaps.engines import packing
 from qmaps.errors import BadValueError
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook

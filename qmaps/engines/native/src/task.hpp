@@ -63,7 +63,7 @@ struct Geometry {
     }
 };
 
-// Names the random bits of one tensor; see qmaps.engines.philox.
+// Names the random bits of one tensor; see qmaps.algebra.philox.
 struct NoiseKey {
     std::uint32_t key0 = 0, key1 = 0;
     std::uint32_t word1 = 0, word2 = 0, word3 = 0;

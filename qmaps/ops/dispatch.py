@@ -11,17 +11,19 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from qmaps.algebra import packing
+from qmaps.algebra.philox import RoundingKey
 from qmaps.cuda import metrics as cuda_metrics
 from qmaps.cuda import tensors as cuda_tensors
-from qmaps.engines import huge_pages, packing, reference
+from qmaps.engines import huge_pages, reference
 from qmaps.engines.addresses import in_memory
-from qmaps.engines.backends import cuda_engine, native_runs
 from qmaps.engines.native import metrics as native_metrics
 from qmaps.engines.native import tensors
-from qmaps.engines.philox import RoundingKey
+from qmaps.engines.support import CUDA, NATIVE, of_key
 from qmaps.maps.base import Map
 from qmaps.metrics import Sums
 from qmaps.normalize.base import Normalizer, Scales
+from qmaps.ops.backends import cuda_engine, native_runs
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -29,8 +31,10 @@ R = TypeVar("R")
 
 def runs_native(*tensors_: Tensor) -> bool:
     """Return True if the native engine is in use and can read all of these."""
-    on_cpu = all(t.is_cpu for t in tensors_)
-    return on_cpu and native_runs() and all(map(in_memory, tensors_))
+    for x in tensors_:
+        if not x.is_cpu:
+            return False
+    return native_runs() and all(map(in_memory, tensors_))
 
 
 def quantize(
@@ -59,10 +63,9 @@ def quantize(
         values. If it does, `out` is unchanged, and allocated codes and scales are
         meaningless. Without `check` the third value means nothing.
     """
-    from qmaps.engines.support import CUDA, NATIVE, of_key  # it imports what this module serves
-
     parts = () if out is None else (out[0], *out[1])
-    fused = all(part.is_contiguous() for part in parts) and not of_key(key, dithered=dithered)
+    fused = out is None or all(part.is_contiguous() for part in parts)
+    fused = fused and (key is None or not of_key(key, dithered=dithered))
     device = cuda_engine(x, *parts) if fused and x.numel() else None
     if device is not None and CUDA.supports(normalizer, map_, tuple(x.shape)):
         packed, scales, flags = cuda_tensors.quantize(
@@ -110,8 +113,6 @@ def dequantize(
     Returns:
         The decoded values, of `shape`.
     """
-    from qmaps.engines.support import CUDA, NATIVE
-
     stored = (packed, *scales)
     fused = dithered_by is None and all(part.is_contiguous() for part in stored)
     device = cuda_engine(*stored) if fused and _product(shape) else None
@@ -149,8 +150,6 @@ def measure(
         Sums, packed codes (None without `keep`), scales, and whether `x` holds unsuitable
         values. If it does, the others are meaningless.
     """
-    from qmaps.engines.support import CUDA, NATIVE
-
     shape = tuple(x.shape)
     device = cuda_engine(x) if x.numel() else None
     if device is not None and CUDA.measures(normalizer, map_, shape):
