@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from enum import Enum, IntEnum, IntFlag
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parent / "rules"
 INCLUDED_FROM = "qmaps/engines/kernels/rules"
@@ -43,7 +44,7 @@ class Dtype(IntEnum):
 
 
 SCALE_KINDS = Path(__file__).resolve().parents[2] / "normalize" / "scale_kind.py"
-ScaleKind: type[IntEnum] = runpy.run_path(str(SCALE_KINDS))["ScaleKind"]
+ScaleKind: Any = runpy.run_path(str(SCALE_KINDS))["ScaleKind"]
 """`qmaps.normalize.scale_kind.ScaleKind`, read without importing qmaps."""
 
 ENUMERATIONS: tuple[type[Enum], ...] = (Flags, Factoring, Dtype, ScaleKind)
