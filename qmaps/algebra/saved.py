@@ -76,7 +76,7 @@ def described(q: Quantizer) -> dict[str, Any]:
 def quantizer_in(plain: Mapping[str, Any]) -> Quantizer:
     """Read a quantizer written by `described`."""
     if "codebook" not in plain:
-        return quantizer(plain["spec"])
+        return quantizer(plain["spec"].strip())
     fields = dict(plain["map"])
     normalizer = parse_normalizer(fields.pop("normalizer"))
     rounding = Rounding.STOCHASTIC if fields.pop("stochastic") else Rounding.NEAREST
