@@ -136,6 +136,7 @@ class Support(ABC):
         if isinstance(q.map, FittedMap):
             if value is None or int(parameter.storage["step"]) % parameter.refit_every == 0:
                 yield f"{q.map.spec} of {state.name} is fitted in this step"
+                return
             q = value.quantizer
         if shard is not None and q.rounding.random and shard.runs is not None:
             yield f"{state.name} is rounded at random, and its shard is not one stretch"
