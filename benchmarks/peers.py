@@ -13,8 +13,8 @@ from torch import Tensor
 
 from benchmarks.case import UnavailableError
 from benchmarks.timing import Work
-from qmaps.engines.backends import use_backend
 from qmaps.errors import BadValueError
+from qmaps.ops.backends import use_backend
 
 BITSANDBYTES = "bitsandbytes"
 KERNEL = "bitsandbytes' kernel"

@@ -10,18 +10,19 @@
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from qmaps import maps, metrics, normalize
-from qmaps.algebra import fitting, plugins, quantiles
-from qmaps.algebra.quantized import QuantizedTensor, load, save
-from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.algebra import plugins
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.algebra.rounding import Rounding
-from qmaps.engines.backends import backend, backends
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.saved import load, save
 from qmaps.errors import QmapsError
 from qmaps.maps.codebook import Codebook
+from qmaps.ops import quantiles
+from qmaps.ops.backends import backend, backends
+from qmaps.storage.version import __version__
 
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
@@ -30,11 +31,6 @@ if TYPE_CHECKING:
     from qmaps.capture import Monitor
     from qmaps.optim.choice_file import load_choice
     from qmaps.optim.doctor import doctor
-
-try:
-    __version__ = version("qmaps")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
 
 # Imported on first use, so that `import qmaps` needs neither pandas nor matplotlib.
 _LAZY = (
@@ -59,8 +55,7 @@ _NAMES = {
 }
 """Where classes and functions are that are imported on first use."""
 
-fitting.install()
-plugins.install()
+plugins.load()
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -55,7 +55,7 @@ class Finding:
         why: explains differences, and how to read them, for any states.
         why_ours: explains differences that are specific to the workloads of this project; pages
             of a user's own states leave it out.
-        differences: what differs, and why; see `reproduction.differences.explain`.
+        differences: what differs, and why; see `explain`.
         tables: other tables worth a CSV file, by name.
     """
 
@@ -115,6 +115,42 @@ class Finding:
         if self.missing and not compared and not covered and good:
             return Verdict.NOT_COMPARED
         return combined
+
+
+def explain(finding: Finding) -> Finding:
+    """The finding with the verdicts that its differences give.
+
+    The first difference that fits decides. What none explains keeps the verdict "differs", and
+    differences that explain nothing are left out.
+    """
+    used: list[Difference] = []
+
+    def verdict(name: str) -> Verdict:
+        for each in finding.differences:
+            if each.explains(name):
+                if each not in used:
+                    used.append(each)
+                return each.verdict
+        return Verdict.DIFFERS
+
+    def statement(claim: Claim) -> Claim:
+        if claim.verdict is not Verdict.DIFFERS:
+            return claim
+        return replace(claim, difference=verdict(claim.text))
+
+    statements = [statement(each) for each in finding.statements]
+    numbers = None if finding.numbers is None else _explained(finding.numbers, verdict)
+    kept = [each for each in finding.differences if each in used]
+    return replace(finding, statements=statements, numbers=numbers, differences=kept)
+
+
+def _explained(numbers: pd.DataFrame, verdict: Callable[[str], Verdict]) -> pd.DataFrame:
+    names = numbers["quantity"] + ": " + numbers["what"] + ": " + numbers["stand_in"]
+    given = [
+        verdict(name).value if old == Verdict.DIFFERS else old
+        for name, old in zip(names, numbers["verdict"], strict=True)
+    ]
+    return numbers.assign(verdict=given)
 
 
 def _no_pictures(_: Frames) -> dict[str, Figure]:

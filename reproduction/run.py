@@ -28,8 +28,7 @@ from qmaps.storage.locks import FolderLock
 from reproduction import page, sources, summary
 from reproduction.catalogue import PAPERS
 from reproduction.context import FULL, QUICK, Context, NotYetError, Progress
-from reproduction.differences import explain
-from reproduction.exhibit import Exhibit, Frames, Needs, Paper
+from reproduction.exhibit import Exhibit, Frames, Needs, Paper, explain
 from reproduction.pictures import save
 from reproduction.results import Made, Result
 from reproduction.workloads.minilm import MiniLM

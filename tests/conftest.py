@@ -32,7 +32,7 @@ SLOW = (
     "optim/test_odd_options.py", "reproduction", "storage/test_checkpoint.py",
     "storage/test_locks.py", "training",
 )  # fmt: skip
-"""Files that `make test` leaves to `make test-all`: processes, pages, emulated kernels, long products."""
+"""Files left to `make test-all`: processes, pages, figures, emulated kernels, long products."""
 GRID = 12
 """Largest number of cases that `make test` runs of one test without choosing among them."""
 

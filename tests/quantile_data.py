@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qmaps import quantiles
-from qmaps.engines.backends import use_backend
+from qmaps.ops.backends import use_backend
 
 METHODS = (quantiles.exact, quantiles.approximate, quantiles.sram)
 

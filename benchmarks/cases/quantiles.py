@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.case import OURS, Case, Setup
 from benchmarks.data import vector
-from qmaps.algebra.quantiles import exact
+from qmaps.ops.quantiles import exact
 
 PARTITION, SORT = "numpy.partition", "torch.sort"
 NUM = 256

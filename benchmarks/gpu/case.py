@@ -13,7 +13,7 @@ import torch
 from benchmarks.case import OURS, Setup, forms, prepared, row, skip
 from benchmarks.gpu.place import Place
 from benchmarks.timing import Work, interleaved
-from qmaps.engines.backends import cuda_engine
+from qmaps.ops.backends import cuda_engine
 
 Row = dict[str, Any]
 

@@ -15,8 +15,8 @@ from benchmarks.cases.rounding import STOCHASTIC
 from benchmarks.data import generator, quantizer
 from benchmarks.gpu.place import Place
 from qmaps import quantiles
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.engines.backends import cuda_engine, use_backend
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.ops.backends import cuda_engine, use_backend
 from qmaps.optim import AdamW8bit
 
 Row = dict[str, Any]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.lpmm.bound import Descent, Noise, four_bit_bound, lpmm_bound
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.lpmm.convert import convert
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.lpmm.sgd import LPMMSGD

@@ -16,7 +16,7 @@ from docsite.page import Page, docstring_of, fenced, first_sentence, table
 TITLE = "Reference"
 ELSEWHERE = {f"qmaps.{name}" for name in ("maps", "normalize", "optim", "figures", "cli")}
 """Packages that have pages of their own."""
-ALONE = ("qmaps.algebra.quantiles", "qmaps.errors", "qmaps.storage.checkpoint")
+ALONE = ("qmaps.ops.quantiles", "qmaps.errors", "qmaps.storage.checkpoint")
 """Public modules that are no packages."""
 
 

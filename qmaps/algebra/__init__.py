@@ -1,1 +1,1 @@
-"""Quantizers: a normalizer composed with a map, their specs, and the tensors they make."""
+"""Quantizers and quantized tensors as data: fields, specs, packed codes, files."""

@@ -4,10 +4,10 @@ For a state x(t) computed by an update rule from the decoded state q(t-1), with 
 
 - ``y(t) = x(t) + e(t-1)`` is encoded, under an unsigned map max(y(t), 0);
 - q(t) is the decoded value, rounded to the nearest code; the rule sees q(t) alone;
-- the residual e(t) is ``y(t) - q(t)``, quantized under `RESIDUAL`. It is at most as large as
-  the largest decoded magnitude; y(t) exceeds it if a scale saturates or there is none. Under
-  an unsigned map it is at least minus half the distance of the two lowest codes. Values outside
-  the codebook's range do not add up.
+- the residual e(t) is ``y(t) - q(t)``, quantized under `qmaps.algebra.quantizer.RESIDUAL`. It is at
+  most as large as the largest decoded magnitude; y(t) exceeds it if a scale saturates or there is
+  none. Under an unsigned map it is at least minus half the distance of the two lowest codes. Values
+  outside the codebook's range do not add up.
 
 Were e(t) exact, the sum of q(1) to q(T) would be that of x(1) to x(T) less e(T): the error of one
 quantization, however large T is. So changes smaller than half a gap add up until they
@@ -28,35 +28,37 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qmaps.engines import reference
-from qmaps.maps.base import Map, table
-from qmaps.normalize.base import Normalizer, Scales
-
-RESIDUAL = "B128/linear0@{bits}s"
-"""Spec of the quantizer of residuals."""
+from qmaps.algebra.quantizer import QuantizedTensor
 
 
-def residual(
-    y: Tensor, decoded: Tensor, scales: Scales, normalizer: Normalizer, map_: Map
-) -> Tensor:
-    """The residual of an encoding, before it is quantized.
+def add_residual(x: Tensor, after: QuantizedTensor | None) -> Tensor:
+    """`x` with the residual of the last step's tensor added (error feedback).
 
     Args:
-        y: encoded values, float32.
-        decoded: decoded values, float32 of the same shape.
-        scales: its scales.
-        normalizer: the normalizer.
-        map_: the map.
+        x: the value of the next step, floating-point.
+        after: the tensor of the last step, of the same shape.
 
     Returns:
-        float32 of the same shape.
+        A new float32 tensor, finite where `x` is; `x` itself where there is no residual.
     """
-    first = torch.zeros(y.shape, dtype=torch.int32, device=y.device)
+    if after is None or not after.quantizer.error_feedback:
+        return x
+    largest = torch.finfo(torch.float32).max
+    y = x.float() + after.beside[-1].dequantize()
+    return torch.where(x.isfinite(), y.clamp(-largest, largest), y)
 
-    def value(code: int) -> Tensor:
-        return reference.dequantize(first + code, scales, normalizer, map_)
 
-    lowest, highest = value(0), value(len(table(map_)) - 1)
-    reach = torch.maximum(lowest.abs(), highest.abs())
-    lowest_error = -reach if map_.signed else (lowest - value(1)) / 2
-    return (y - decoded).clamp(lowest_error, reach)
+def restored(t: QuantizedTensor, x: Tensor | None = None) -> Tensor:
+    """Best known values of `t` before quantization: decoded, plus the residual.
+
+    Args:
+        t: the quantized tensor.
+        x: float32 values to add the residual to instead of those of `t`.
+
+    Returns:
+        float32 of its shape, at least 0 if the map is unsigned; ``t.dequantize()``, or `x`, where
+        there is no residual.
+    """
+    values = t.dequantize() if x is None else x
+    total = add_residual(values, t)
+    return total if total is values or t.quantizer.map.signed else total.clamp_(min=0)

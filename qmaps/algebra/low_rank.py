@@ -23,158 +23,90 @@ quantization via directional fidelity optimization", with all of it in 4 bits un
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from qmaps.algebra.spec import LONGEST
-from qmaps.engines.philox import RoundingKey, normal
-from qmaps.errors import BadTypeError, BadValueError, SpecError, shown
-from qmaps.maps.codebook import Codebook
-
-if TYPE_CHECKING:
-    from qmaps.algebra.quantized import QuantizedTensor
-    from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.philox import RoundingKey, normal
+from qmaps.algebra.quantizer import LowRank, QuantizedTensor
 
 FIRST = 4
 """Power iterations of a matrix that has nothing before it."""
 
 TINY = torch.finfo(torch.float32).tiny
 
-FORM = "lowrank<k>(SPEC)+SPEC"
-_BEGIN = re.compile(r"lowrank\d+\(", re.IGNORECASE | re.ASCII)
-_SPEC = re.compile(r"lowrank(\d+)\((.*)\)\+(.*)", re.IGNORECASE | re.ASCII | re.DOTALL)
 
+def split(
+    low_rank: LowRank,
+    x: Tensor,
+    after: QuantizedTensor | None,
+    out: tuple[QuantizedTensor, ...] | None = None,
+) -> tuple[Tensor, tuple[QuantizedTensor, ...]]:
+    """The rest of a matrix, and its quantized factors.
 
-def parts_of(spec: str) -> tuple[int, str, str] | None:
-    """Rank, spec of the factors and spec of the rest; None if the spec has no low-rank part."""
-    text = spec.strip()
-    if len(text) > LONGEST:
-        return None  # which `parse` refuses
-    if len(_BEGIN.findall(text)) > 1:
-        raise SpecError(f"spec={shown(spec)} has more than one low-rank part; the form is {FORM}")
-    match = _SPEC.fullmatch(text)
-    if match is None or not all(part.strip() for part in match.groups()):
-        if text.lower().startswith("lowrank"):
-            raise SpecError(
-                f"spec={shown(spec)} does not have the form {FORM}, such as "
-                "lowrank4(B128/DE@8s)+B128/DE@4s"
-            )
-        return None
-    return int(match[1]), match[2], match[3]
+    Args:
+        low_rank: rank of the factors, and their quantizer.
+        x: float32 of shape (m, n), with `LowRank.shapes`.
+        after: the tensor encoded before, with a low-rank part of this rank or without.
+        out: the factors to write into; new ones if None.
 
-
-@dataclass(frozen=True)
-class LowRank:
-    """The low-rank part of a quantizer.
-
-    Attributes:
-        rank: number of columns of P and R, from 1 to 4096.
-        factors: the quantizer of P and R: signed, to nearest, its map given by a formula.
+    Returns:
+        The rest, float32 of the shape of `x`, and P and R. Where an element of `x` is not
+        finite, all of them are NaN.
     """
-
-    rank: int
-    factors: Quantizer
-
-    def __post_init__(self) -> None:
-        if isinstance(self.rank, bool) or not isinstance(self.rank, int):
-            raise BadTypeError(f"rank={shown(self.rank)} of a low-rank part must be an int")
-        if not 1 <= self.rank <= 4096:
-            raise BadValueError(f"rank={shown(self.rank)} of a low-rank part must be 1 to 4096")
-        q = self.factors
-        if why := unsupported_reason(q):
-            raise SpecError(f"the quantizer of factors {q.spec} {why}")
-        if q.rounding.value or q.low_rank is not None:
-            raise SpecError(f"the quantizer of factors {q.spec} must round to nearest, alone")
-
-    @property
-    def prefix(self) -> str:
-        """Part of the spec before the rest's."""
-        return f"lowrank{self.rank}({self.factors.spec})+"
-
-    def shapes(self, shape: Sequence[int]) -> tuple[tuple[int, int], ...]:
-        """The shapes of P and R for a tensor of this shape; empty if it has none."""
-        if len(shape) != 2 or min(shape) <= self.rank:
-            return ()
-        rows, columns = shape
-        return (rows, self.rank), (columns, self.rank)
-
-    def split(
-        self,
-        x: Tensor,
-        after: QuantizedTensor | None,
-        out: tuple[QuantizedTensor, ...] | None = None,
-    ) -> tuple[Tensor, tuple[QuantizedTensor, ...]]:
-        """The rest of a matrix, and its quantized factors.
-
-        Args:
-            x: float32 of shape (m, n), with `shapes`.
-            after: the tensor encoded before, with a low-rank part of this rank or without.
-            out: the factors to write into; new ones if None.
-
-        Returns:
-            The rest, float32 of the shape of `x`, and P and R. Where an element of `x` is not
-            finite, all of them are NaN.
-        """
-        p, r = (x.new_full(shape, torch.nan) for shape in self.shapes(x.shape))
-        finite = bool(x.isfinite().all())
-        if finite:
-            p, r = self._iterated(x, after)
-        targets = (None, None) if out is None else out
-        factors = self._quantized((p, r), targets)
-        residual = x - product(factors)
-        if finite and not bool(residual.isfinite().all()):
-            # Sums over rows of the largest numbers overflow: then the codes hold all of x.
-            factors = self._quantized((p.zero_(), r.zero_()), targets)
-            residual = x
-        return residual, factors
-
-    def _iterated(self, x: Tensor, after: QuantizedTensor | None) -> tuple[Tensor, Tensor]:
-        """P and R by power iterations on finite x, without over- or underflow of products."""
-        size = x.abs().max()
-        size = torch.where(size > 0, size, 1)
-        unit = x / size
-        before = self._before(x, after)
-        r = self._random(x) if before is None else before
-        with torch.autocast(x.device.type, enabled=False):
-            for _ in range(FIRST if before is None else 1):
-                p = torch.linalg.qr(unit @ (r / r.abs().max().clamp(min=TINY))).Q
-                r = unit.T @ p
-        return p, r * size
-
-    def _quantized(
-        self, factors: tuple[Tensor, Tensor], out: Sequence[QuantizedTensor | None]
-    ) -> tuple[QuantizedTensor, ...]:
-        return tuple(
-            self.factors.quantize_unchecked(factor, out=target)
-            for factor, target in zip(factors, out, strict=True)
-        )
-
-    def _before(self, x: Tensor, after: QuantizedTensor | None) -> Tensor | None:
-        """The R before this one; None if there is none, or nothing in it."""
-        if after is None or len(factors := low_rank_of(after)) != 2:
-            return None
-        before = factors[1].dequantize()
-        fits = tuple(before.shape) == self.shapes(x.shape)[1]
-        return before if fits and bool(before.isfinite().all() and before.any()) else None
-
-    def _random(self, x: Tensor) -> Tensor:
-        columns = x.shape[1]
-        numbers = normal(columns * self.rank, RoundingKey(), x.device)
-        return numbers.view(columns, self.rank)
+    p, r = (x.new_full(shape, torch.nan) for shape in low_rank.shapes(x.shape))
+    finite = bool(x.isfinite().all())
+    if finite:
+        p, r = _power_iterations(low_rank, x, after)
+    targets = (None, None) if out is None else out
+    factors = _quantized(low_rank, (p, r), targets)
+    residual = x - product(factors)
+    if finite and not bool(residual.isfinite().all()):
+        # Sums over rows of the largest numbers overflow: then the codes hold all of x.
+        factors = _quantized(low_rank, (p.zero_(), r.zero_()), targets)
+        residual = x
+    return residual, factors
 
 
-def unsupported_reason(q: Quantizer) -> str:
-    """Reason why a quantizer cannot encode factors or a rest; empty if it can."""
-    if not q.map.signed:
-        return "must be signed"
-    if q.map.fitted or isinstance(q.map, Codebook):
-        return "must have a map that is given by a formula"
-    return ""
+def _power_iterations(
+    low_rank: LowRank, x: Tensor, after: QuantizedTensor | None
+) -> tuple[Tensor, Tensor]:
+    """P and R by power iterations on finite x, without over- or underflow of products."""
+    size = x.abs().max()
+    size = torch.where(size > 0, size, 1)
+    unit = x / size
+    before = _previous(low_rank, x, after)
+    r = _random(low_rank, x) if before is None else before
+    with torch.autocast(x.device.type, enabled=False):
+        for _ in range(FIRST if before is None else 1):
+            p = torch.linalg.qr(unit @ (r / r.abs().max().clamp(min=TINY))).Q
+            r = unit.T @ p
+    return p, r * size
+
+
+def _quantized(
+    low_rank: LowRank, factors: tuple[Tensor, Tensor], out: Sequence[QuantizedTensor | None]
+) -> tuple[QuantizedTensor, ...]:
+    return tuple(
+        low_rank.factors.quantize_unchecked(factor, out=target)
+        for factor, target in zip(factors, out, strict=True)
+    )
+
+
+def _previous(low_rank: LowRank, x: Tensor, after: QuantizedTensor | None) -> Tensor | None:
+    """The R before this one; None if there is none, or nothing in it."""
+    if after is None or len(factors := low_rank_of(after)) != 2:
+        return None
+    before = factors[1].dequantize()
+    fits = tuple(before.shape) == low_rank.shapes(x.shape)[1]
+    return before if fits and bool(before.isfinite().all() and before.any()) else None
+
+
+def _random(low_rank: LowRank, x: Tensor) -> Tensor:
+    columns = x.shape[1]
+    numbers = normal(columns * low_rank.rank, RoundingKey(), x.device)
+    return numbers.view(columns, low_rank.rank)
 
 
 def low_rank_of(t: QuantizedTensor) -> tuple[QuantizedTensor, ...]:

@@ -38,7 +38,7 @@ from qmaps.errors import BadValueError
 from qmaps.maps._registry import ignored, load_entry_points
 
 
-def install() -> None:
+def load() -> None:
     """Load the maps, normalizers and metrics of other packages."""
     points = entry_points()  # reads the metadata of every package, so once
     for name, part in load_entry_points(points.select(group="qmaps.maps")):

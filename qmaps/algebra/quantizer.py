@@ -1,33 +1,35 @@
-"""A normalizer composed with a map, and the tensors it makes."""
+"""Quantizers and quantized tensors, as data.
+
+Their methods for tensors, such as `Quantizer.quantize`, call functions of `qmaps.ops`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from qmaps.algebra import feedback
-from qmaps.algebra.low_rank import LowRank, low_rank_of, parts_of
-from qmaps.algebra.low_rank import unsupported_reason as reason_of_low_rank
-from qmaps.algebra.quantized import FLOATS, QuantizedTensor, add_residual, encoded_by, nbytes_of
+from qmaps.algebra import packing
+from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.rounding import Rounding
-from qmaps.algebra.spec import parse
-from qmaps.distributed.shards import is_distributed
-from qmaps.engines import dispatch, dither, packing, reference
-from qmaps.engines.addresses import plain
-from qmaps.engines.dense import unsupported_reason
-from qmaps.engines.philox import RoundingKey
-from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError, shown
+from qmaps.algebra.spec import parse, split_low_rank
+from qmaps.errors import BadTypeError, BadValueError, SpecError, shown
 from qmaps.maps import _html
-from qmaps.maps.base import Map, table
+from qmaps.maps.base import Map, spacing, table
 from qmaps.maps.codebook import Codebook
 from qmaps.maps.fitted import FittedMap
-from qmaps.normalize.base import Made, Normalizer, Scales
+from qmaps.normalize.base import Normalizer, Scales
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+"""Dtypes of tensors that can be quantized, and of decoded values."""
+RESIDUAL = "B128/linear0@{bits}s"
+"""Spec of the quantizer of residuals (`qmaps.algebra.feedback`)."""
 
 
 def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quantizer:
@@ -56,11 +58,47 @@ def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quan
     if not isinstance(spec, str):
         raise BadTypeError(f"spec={shown(spec)} must be a str such as 'B128/DE@4s', or a Quantizer")
     books, low_rank = tuple(codebooks), None
-    if (parts := parts_of(spec)) is not None:
+    if (parts := split_low_rank(spec)) is not None:
         rank, factors, spec = parts
         low_rank = LowRank(rank, quantizer(factors, books))
     normalizer, map_, rounding = parse(spec, books)
     return Quantizer(normalizer, map_, rounding=rounding, low_rank=low_rank)
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """The low-rank part of a quantizer.
+
+    Attributes:
+        rank: number of columns of P and R, from 1 to 4096.
+        factors: the quantizer of P and R: signed, to nearest, its map given by a formula.
+    """
+
+    rank: int
+    factors: Quantizer
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rank, bool) or not isinstance(self.rank, int):
+            raise BadTypeError(f"rank={shown(self.rank)} of a low-rank part must be an int")
+        if not 1 <= self.rank <= 4096:
+            raise BadValueError(f"rank={shown(self.rank)} of a low-rank part must be 1 to 4096")
+        q = self.factors
+        if why := _low_rank_refusal(q):
+            raise SpecError(f"the quantizer of factors {q.spec} {why}")
+        if q.rounding.value or q.low_rank is not None:
+            raise SpecError(f"the quantizer of factors {q.spec} must round to nearest, alone")
+
+    @property
+    def prefix(self) -> str:
+        """Part of the spec before the rest's."""
+        return f"lowrank{self.rank}({self.factors.spec})+"
+
+    def shapes(self, shape: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """The shapes of P and R for a tensor of this shape; empty if it has none."""
+        if len(shape) != 2 or min(shape) <= self.rank:
+            return ()
+        rows, columns = shape
+        return (rows, self.rank), (columns, self.rank)
 
 
 @dataclass(frozen=True, init=False)
@@ -123,9 +161,9 @@ class Quantizer:
         scales = {"powers_of_two": self.normalizer.powers_of_two, "ones": self.normalizer.ones}
         if any(scales.values()):
             object.__setattr__(self, "map", self.map.for_scales(**scales))
-        if self.dithered and (why := dither.lacks(self.normalizer, self.map)):
+        if self.dithered and (why := _dither_refusal(self.normalizer, self.map)):
             raise SpecError(f"{self.spec}: {why}")
-        if self.low_rank is not None and (why := reason_of_low_rank(self)):
+        if self.low_rank is not None and (why := _low_rank_refusal(self)):
             raise SpecError(f"{self.spec}: the quantizer of the rest {why}")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -190,7 +228,7 @@ class Quantizer:
         if self.low_rank is not None:
             parts = tuple((self.low_rank.factors, size) for size in self.low_rank.shapes(shape))
         bits = self.rounding.residual_bits
-        return parts if bits is None else (*parts, (_of_residuals(bits), tuple(shape)))
+        return parts if bits is None else (*parts, (_residual_quantizer(bits), tuple(shape)))
 
     @property
     def spec(self) -> str:
@@ -242,9 +280,9 @@ class Quantizer:
         Raises:
             NonFiniteError, BadValueError, BadTypeError: as `quantize`.
         """
-        x = _floats(x)
-        self._refuse_bad(x)
-        return self._frozen(x)
+        from qmaps.ops.quantize import fit
+
+        return fit(self, x)
 
     def quantize(
         self,
@@ -280,10 +318,9 @@ class Quantizer:
         >>> t.dequantize()[1], q.quantize(x, after=t).dequantize()[1]
         (tensor(0.), tensor(0.1429))
         """
-        x = _floats(x)
-        if isinstance(self.map, FittedMap) and out is None:
-            self._refuse_bad(x)
-        return self._quantized(x, out, key, after, check=True)
+        from qmaps.ops.quantize import quantize
+
+        return quantize(self, x, out=out, key=key, after=after)
 
     def quantize_unchecked(
         self,
@@ -312,7 +349,9 @@ class Quantizer:
             BadValueError, BadTypeError: `out` or `after` does not match, or `key` is no
                 `RoundingKey`.
         """
-        return self._quantized(x, out, key, after, check=False)
+        from qmaps.ops.quantize import quantize
+
+        return quantize(self, x, out=out, key=key, after=after, check=False)
 
     def quantize_scaled(
         self,
@@ -333,94 +372,9 @@ class Quantizer:
         Raises:
             BadValueError: the quantizer keeps a low-rank part of matrices such as `x`.
         """
-        if self.low_rank is not None and self.low_rank.shapes(x.shape):
-            raise BadValueError(
-                f"quantizer={self.spec} keeps factors of a whole matrix; with scales from "
-                "elsewhere use one without a low-rank part"
-            )
-        noise = (key or RoundingKey()) if self.rounding.random else None
-        y = add_residual(x, after)
-        codes, _ = reference.quantize(
-            self._encodable(x, y), self.normalizer, self.map, noise, scales, dithered=self.dithered
-        )
-        packed = packing.pack(codes, self.map.bits)
-        return self._with_others(y, packed, scales, noise, ())
+        from qmaps.ops.quantize import quantize_scaled
 
-    def _quantized(
-        self,
-        x: Tensor,
-        out: QuantizedTensor | None,
-        key: RoundingKey | None,
-        after: QuantizedTensor | None,
-        *,
-        check: bool,
-    ) -> QuantizedTensor:
-        """Quantize `x`; with `check`, raise if it holds bad values."""
-        if out is not None:
-            _check_out(out, self, x)
-        if key is not None and not isinstance(key, RoundingKey):
-            raise BadTypeError(f"key must be a RoundingKey, got {type(key).__name__}")
-        if after is not None:
-            _check_after(after, x)
-        y = add_residual(x, after)
-        if check and y is not x:
-            self._refuse_bad(x)
-        original, x = x, self._encodable(x, y)
-        factors: tuple[QuantizedTensor, ...] = ()
-        if self.low_rank is not None and self.low_rank.shapes(x.shape):
-            if check:
-                self._refuse_bad(original)
-            y, factors = self.low_rank.split(
-                x.float().contiguous(), after, None if out is None else low_rank_of(out)
-            )
-            x = y
-        frozen = self._frozen(x) if out is None else out.quantizer
-        noise = (key or RoundingKey()) if self.rounding.random else None
-        storage = None if out is None else (out.packed, out.scales)
-        packed, scales, suspect = dispatch.quantize(
-            x, frozen.normalizer, frozen.map, noise, storage, dithered=self.dithered, check=check
-        )
-        if check and suspect:
-            self._refuse_bad(original)
-        return frozen._with_others(y, packed, scales, noise, factors, out)
-
-    def _encodable(self, x: Tensor, y: Tensor) -> Tensor:
-        """Values to encode: `y`, the sum of `x` and the residual, as engines take it."""
-        return y if y is x or self.map.signed else y.clamp(min=0)
-
-    def _with_others(
-        self,
-        y: Tensor,
-        packed: Tensor,
-        scales: Scales,
-        noise: RoundingKey | None,
-        factors: tuple[QuantizedTensor, ...],
-        out: QuantizedTensor | None = None,
-    ) -> QuantizedTensor:
-        """Quantized tensor of these codes of `y`, with scales, residual and factors.
-
-        Args:
-            y: encoded values: the rest if there is a low-rank part.
-            packed: its codes.
-            scales: its scales.
-            noise: the key of its random numbers.
-            factors: its low-rank part; the codes are then those of the rest.
-            out: the tensor whose codes and scales these are; the others are written into it.
-        """
-        key = noise if self.dithered else None
-        shape = tuple(y.shape)
-        beside = [*factors]
-        for place, (q, _) in list(enumerate(self.beside(shape)))[len(factors) :]:
-            decoded = dispatch.dequantize(
-                packed, scales, self.normalizer, self.map, shape, torch.float32
-            )
-            residual = feedback.residual(y.float(), decoded, scales, self.normalizer, self.map)
-            target = None if out is None else out.beside[place]
-            beside.append(q.quantize_unchecked(residual, out=target))
-        if out is None:
-            return QuantizedTensor(self, shape, packed, scales, key, tuple(beside))
-        encoded_by(out, key)
-        return out
+        return quantize_scaled(self, x, scales, key=key, after=after)
 
     def dequantize(
         self,
@@ -470,122 +424,256 @@ class Quantizer:
         The native and the CUDA engine quantize and measure in one pass, without storing decoded
         values or unneeded codes, as long as every metric has a form for sums.
         """
-        from qmaps import metrics
+        from qmaps.ops.quantize import measured
 
-        x = _floats(x)
-        q = self.fit(x) if isinstance(self.map, FittedMap) else self
-        results = None
-        if metrics.SUMMED.keys() == metrics.METRICS.keys() and not self.spec_extensions:
-            noise = RoundingKey() if self.rounding.random else None
-            results = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
-        if results is None:
-            t = q.quantize(x)
-            decoded = t.dequantize()
-            values = metrics.measure(x.float(), decoded, t.codes(), table(q.map).numel())
-            return {"bits_per_element": t.bits_per_element, **values}, decoded if keep else None
-        sums, packed, scales, suspect = results
-        if suspect:
-            self._refuse_bad(x)
-        nbytes = nbytes_of(q.map, packing.packed_bytes(x.numel(), q.map.bits), scales)
-        values = metrics.measure_sums(sums)
-        encoded = None if packed is None else QuantizedTensor(q, tuple(x.shape), packed, scales)
-        return {"bits_per_element": 8 * nbytes / x.numel(), **values}, encoded
+        return measured(self, x, keep=keep)
 
-    def _frozen(self, x: Tensor) -> Quantizer:
-        return fit_each([self], x)[0] if isinstance(self.map, FittedMap) else self
 
-    def _refuse_bad(self, x: Tensor) -> None:
-        """Raise if `x` holds NaN or infinity."""
-        _refuse(~x.isfinite(), "NaN or infinite", "only finite values can be quantized", True)
-        if not self.map.signed:
-            _refuse(x < 0, "negative", f"{self.map.spec} is unsigned; use a signed map", False)
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """Packed codes and scales of one tensor.
+
+    It is not a torch tensor: call `dequantize` to compute with its values. Codes
+    beyond the codebook's size stand for its last value.
+
+    Attributes:
+        quantizer: its quantizer; a fitted map is frozen in it.
+        shape: shape of the tensor.
+        packed: 1-D uint8; see `qmaps.algebra.packing` for the order of bits.
+        scales: the normalizer's parts; see its `layout`.
+        key: names the random numbers subtracted in decoding, if the quantizer is dithered;
+            else None. It is the last encoding's key, and not counted in `nbytes`.
+        beside: the quantized tensors of `Quantizer.beside`: a low-rank part, and under
+            error feedback the residual of the last encoding.
+
+    Raises:
+        BadValueError: `packed`, `scales` or `beside` does not fit the quantizer and the shape.
+        BadTypeError: `key` is None and the quantizer dithered, or the other way round.
+    """
+
+    quantizer: Quantizer
+    shape: tuple[int, ...]
+    packed: Tensor
+    scales: Scales
+    key: RoundingKey | None = None
+    beside: tuple[QuantizedTensor, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.quantizer.rounding.random or self.key is not None:
+            check_key(self.quantizer, self.key)
+        self.check_sizes()
+
+    def check(self) -> None:
+        """Raise unless `packed` and `scales` have the required sizes, dtypes and memory.
+
+        The constructor checks it, too, but tensors can be resized or freed afterwards.
+        """
+        from qmaps.ops.quantize import check
+
+        check(self)
+
+    def check_sizes(self) -> None:
+        """Raise unless `packed`, `scales` and `beside` have the required sizes and dtypes."""
+        q = self.quantizer
+        if self.shape and min(self.shape) < 0:
+            raise BadValueError(f"shape={self.shape} of a quantized tensor has a negative size")
+        needed, layout, _ = packing.stored(q.normalizer, q.map.bits, self.shape)
+        sizes = []  # loops, since a comprehension is a call of its own
+        for part in (self.packed, *self.scales):
+            if part.layout is not torch.strided:
+                raise BadValueError("packed and scales of a quantized tensor must be dense tensors")
+            sizes.append((part.dtype, part.shape))
+        if sizes[0] != (torch.uint8, (needed,)):
+            raise BadValueError(
+                f"packed has {self.packed.numel()} elements of {self.packed.dtype}; {q.spec} of "
+                f"shape {self.shape} needs {needed} elements of torch.uint8"
+            )
+        if tuple(sizes[1:]) != layout:
+            actual = tuple((dtype, tuple(part)) for dtype, part in sizes[1:])
+            raise BadValueError(
+                f"scales are {actual}; {q.normalizer.spec} of shape {self.shape} needs {layout}"
+            )
+        if not self.beside and q.low_rank is None and q.rounding.residual_bits is None:
+            return
+        expected, parts = q.beside(self.shape), [(t.quantizer, t.shape) for t in self.beside]
+        if parts != list(expected):
+            actual_parts, needs = _listed(parts), _listed(expected)
+            raise BadValueError(
+                f"beside holds {actual_parts}; {q.spec} of shape {self.shape} needs {needs}"
+            )
+
+    def codes(self) -> Tensor:
+        """The codes unpacked: int32 of `shape`."""
+        self.check()
+        count = math.prod(self.shape)
+        return packing.unpack(self.packed, self.quantizer.map.bits, count).view(self.shape)
+
+    def dequantize(
+        self, *, out: Tensor | None = None, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """The values: one float32 product each, then rounded to `dtype`.
+
+        Where there is a low-rank part, it is added before.
+
+        Args:
+            out: a tensor of the same shape, written into and returned; its dtype wins.
+            dtype: float32, float16 or bfloat16.
+        """
+        from qmaps.ops.quantize import dequantize
+
+        return dequantize(self, out=out, dtype=dtype)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the codes."""
+        return self.packed.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the codes, the scales, `beside`, and a codebook of this tensor alone."""
+        total = nbytes_of(self.quantizer.map, self.packed.nbytes, self.scales)
+        return total + sum(part.nbytes for part in self.beside)
+
+    @property
+    def bits_per_element(self) -> float:
+        """``8 * nbytes`` divided by the number of elements; NaN for an empty tensor."""
+        count = math.prod(self.shape)
+        return 8 * self.nbytes / count if count else math.nan
+
+    def to(self, device: torch.device | str) -> QuantizedTensor:
+        """The same on another device."""
+        scales = tuple(scale.to(device) for scale in self.scales)
+        beside = tuple(part.to(device) for part in self.beside)
+        return replace(self, packed=self.packed.to(device), scales=scales, beside=beside)
+
+    def clone(self) -> QuantizedTensor:
+        """A copy with storage of its own."""
+        scales = tuple(scale.clone() for scale in self.scales)
+        beside = tuple(part.clone() for part in self.beside)
+        return replace(self, packed=self.packed.clone(), scales=scales, beside=beside)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as a safetensors file; see `qmaps.save` for several."""
+        from qmaps.algebra.saved import save
+
+        save({"tensor": self}, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> QuantizedTensor:
+        """Read a tensor written by `save`."""
+        from qmaps.algebra.saved import load
+
+        tensors = load(path)
+        if list(tensors) != ["tensor"]:
+            raise BadValueError(
+                f"{str(path)!r} holds {len(tensors)} tensors, expected one; read it with qmaps.load"
+            )
+        return tensors["tensor"]
+
+    def __repr__(self) -> str:
+        return f"QuantizedTensor({self.quantizer.spec!r}, shape={self.shape}, {self.nbytes} bytes)"
+
+    def _repr_html_(self) -> str:
+        """HTML table for notebooks."""
+        return _html.table(
+            "QuantizedTensor",
+            [
+                ("quantizer", lambda: self.quantizer.spec),
+                ("shape", lambda: " x ".join(map(str, self.shape)) or "scalar"),
+                ("bytes", lambda: f"{self.nbytes:,}"),
+                ("bits per element", lambda: f"{self.bits_per_element:.4g}"),
+                ("device", lambda: self.device),
+            ],
+        )
+
+    if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if not name.startswith("_") and hasattr(Tensor, name):
+                raise AttributeError(
+                    f"QuantizedTensor has no attribute {name!r}; decode it first: "
+                    f"t.dequantize().{name}"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> NoReturn:
+            name = getattr(func, "__name__", str(func))
+            raise BadTypeError(f"{name} does not accept a QuantizedTensor; pass t.dequantize()")
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    """Return an operator that raises: codes do not support it."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise BadTypeError(
+            f"QuantizedTensor does not support {name}; decode it first with t.dequantize()"
+        )
+
+    return refuse
+
+
+_WITH_ANOTHER = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+for _name in (
+    *_WITH_ANOTHER,
+    *(f"r{name}" for name in _WITH_ANOTHER),
+    *("neg", "abs", "lt", "le", "gt", "ge", "getitem", "setitem"),
+):
+    setattr(QuantizedTensor, f"__{_name}__", _refusing(f"__{_name}__"))
+
+
+def encoded_by(t: QuantizedTensor, key: RoundingKey | None) -> None:
+    """Set the key of the last encoding into `t`, in place like its codes."""
+    object.__setattr__(t, "key", key)
+
+
+def check_key(q: Quantizer, key: object) -> None:
+    """Raise unless `key` fits the quantizer: a key if it is dithered, else None."""
+    if not (isinstance(key, RoundingKey) if q.dithered else key is None):
+        needed = "a RoundingKey" if q.dithered else "None"
+        raise BadTypeError(f"key={shown(key)} of a quantized tensor must be {needed} for {q.spec}")
+
+
+def nbytes_of(map_: Map, packed: int, scales: Scales) -> int:
+    """Bytes of the codes, the scales, and the codebook where it is stored with the tensor.
+
+    Args:
+        map_: the map; its codebook counts if `Map.counted`.
+        packed: bytes of the packed codes.
+        scales: the stored parts of the scales, of any dtypes.
+
+    Returns:
+        All of it in bytes.
+    """
+    codebook = table(map_).nbytes if map_.counted else 0
+    return packed + sum(scale.nbytes for scale in scales) + codebook
+
+
+def _dither_refusal(normalizer: Normalizer, map_: Map) -> str:
+    """Reason why a normalizer and a map cannot be dithered; empty if they can."""
+    if not normalizer.linear:
+        return f"+dither needs a normalizer that divides by a scale; {normalizer.spec} does not"
+    if map_.fitted or spacing(map_) is None:
+        return "+dither needs a map of evenly spaced values, such as linear or linear0"
+    return ""
+
+
+def _low_rank_refusal(q: Quantizer) -> str:
+    """Reason why a quantizer cannot encode factors or a rest; empty if it can."""
+    if not q.map.signed:
+        return "must be signed"
+    if q.map.fitted or isinstance(q.map, Codebook):
+        return "must have a map that is given by a formula"
+    return ""
 
 
 @lru_cache(maxsize=8)
-def _of_residuals(bits: int) -> Quantizer:
-    return quantizer(feedback.RESIDUAL.format(bits=bits))
+def _residual_quantizer(bits: int) -> Quantizer:
+    return quantizer(RESIDUAL.format(bits=bits))
 
 
-def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
-    """Freeze several quantizers of one normalizer, all with fitted maps, to the same tensor.
-
-    Args:
-        quantizers: at least one.
-        x: float32, float16 or bfloat16 of any shape. The fit ignores non-finite elements
-            and those sharing a scale with them, which decode to NaN with any codebook.
-    """
-    normalizer = quantizers[0].normalizer
-    x = x.float()
-    scales = normalizer.scales(x)
-    scale = normalizer.expand(scales, tuple(x.shape)).expand(x.shape)
-    return fit_normalized(quantizers, normalizer.normalize(x, scales), scale)
-
-
-def fit_normalized(quantizers: Sequence[Quantizer], n: Tensor, scale: Tensor) -> list[Quantizer]:
-    """As `fit_each`, where the normalized values are known.
-
-    Args:
-        quantizers: at least one, all of one normalizer and with fitted maps.
-        n: normalized values, float32 of any shape.
-        scale: the scale of each, float32 of the same shape.
-    """
-    normalizer = quantizers[0].normalizer
-    if normalizer.clips:
-        n = n.clamp(-1, 1)  # a codebook that ends beyond would decode to more than the scale
-    # If the sum is finite, all terms are.
-    if not math.isfinite(n.double().sum() + scale.double().sum()):
-        finite = n.isfinite() & scale.isfinite()
-        n, scale = n[finite], scale[finite]
-    frozen: dict[Map, Map] = {}
-    maps = [q.map for q in quantizers if isinstance(q.map, FittedMap)]
-    for cls in {type(map_) for map_ in maps}:
-        same = [map_ for map_ in maps if type(map_) is cls]
-        weights = scale.double().square() if cls.weighted else None
-        frozen |= dict(zip(same, cls.fit_each(same, n, weights), strict=True))
-    return [replace(q, map=frozen[q.map]) for q in quantizers if isinstance(q.map, FittedMap)]
-
-
-def _floats(x: Tensor) -> Tensor:
-    """`x` without its graph, if it is a tensor of an allowed dtype."""
-    if not isinstance(x, Tensor):
-        raise BadTypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
-    if x.dtype not in FLOATS:
-        raise BadTypeError(f"x must be float32, float16 or bfloat16, got {x.dtype}")
-    if is_distributed(x):
-        raise BadTypeError("x is a DTensor; quantize x.to_local() or x.full_tensor()")
-    if why := unsupported_reason(x):
-        raise BadTypeError(f"x {why}; expected a dense tensor with values")
-    return plain(x.detach(), "x")
-
-
-def _refuse(bad: Tensor, kind: str, allowed: str, non_finite: bool) -> None:
-    count = int(bad.sum())
-    if not count:
-        return
-    first = int(bad.reshape(-1).int().argmax())
-    error = NonFiniteError if non_finite else BadValueError
-    raise error(f"x holds {count} {kind} elements, the first at flat index {first}; {allowed}")
-
-
-def _check_after(after: QuantizedTensor, x: Tensor) -> None:
-    if not isinstance(after, QuantizedTensor):
-        raise BadTypeError(f"after must be a QuantizedTensor, got {type(after).__name__}")
-    if after.shape != tuple(x.shape):
-        raise BadValueError(f"after must have shape {tuple(x.shape)}, got {after.shape}")
-
-
-def _check_out(out: QuantizedTensor, quantizer: Quantizer, x: Tensor) -> None:
-    if not isinstance(out, QuantizedTensor):
-        raise BadTypeError(f"out must be a QuantizedTensor, got {type(out).__name__}")
-    if out.shape != tuple(x.shape):
-        raise BadValueError(f"out must have shape {tuple(x.shape)}, got {out.shape}")
-    if out.quantizer.spec != quantizer.spec:
-        raise BadValueError(
-            f"out must have the quantizer {quantizer.spec}, got {out.quantizer.spec}"
-        )
-    if out.device != x.device:
-        raise BadValueError(f"out must be on {x.device}, got {out.device}")
-    out.check()
-
-
-Made.quantizer = Quantizer
+def _listed(tensors: Sequence[tuple[Quantizer, tuple[int, ...]]]) -> str:
+    """Quantizers and shapes, as error messages name them."""
+    return " and ".join(f"{q.spec} of shape {shape}" for q, shape in tensors) or "nothing"

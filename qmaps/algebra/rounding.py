@@ -16,10 +16,17 @@ class Rounding(Enum):
         FEEDBACK_4: error feedback: to the nearest, with the error stored in 4 bits and added
             before the next encoding (`qmaps.algebra.feedback`).
         FEEDBACK_8: the same in 8 bits.
+        random: True if it takes random numbers, named by a `RoundingKey`.
+        residual_bits: bits per rounding error stored by error feedback; None without it.
+        memoryless: True if codes and scales suffice for decoding and the next encoding.
 
     >>> Rounding("+sr")
     <Rounding.STOCHASTIC: '+sr'>
     """
+
+    random: bool
+    residual_bits: int | None
+    memoryless: bool
 
     NEAREST = ""
     STOCHASTIC = "+sr"
@@ -27,20 +34,10 @@ class Rounding(Enum):
     FEEDBACK_4 = "+ef4"
     FEEDBACK_8 = "+ef8"
 
-    @property
-    def random(self) -> bool:
-        """True if it takes random numbers, named by a `RoundingKey`."""
-        return self in (Rounding.STOCHASTIC, Rounding.DITHERED)
-
-    @property
-    def residual_bits(self) -> int | None:
-        """Bits per rounding error stored by error feedback; None without it."""
-        return {Rounding.FEEDBACK_4: 4, Rounding.FEEDBACK_8: 8}.get(self)
-
-    @property
-    def memoryless(self) -> bool:
-        """True if codes and scales suffice for decoding and the next encoding."""
-        return self in (Rounding.NEAREST, Rounding.STOCHASTIC)
+    def __init__(self, suffix: str) -> None:
+        self.random = suffix in ("+sr", "+dither")
+        self.residual_bits = {"+ef4": 4, "+ef8": 8}.get(suffix)
+        self.memoryless = suffix in ("", "+sr")
 
     @property
     def words(self) -> str:

@@ -21,7 +21,7 @@ from qmaps.errors import BadValueError, SpecError, nearest, shown
 from qmaps.maps._transforms import named, written
 from qmaps.maps.codebook import Codebook
 from qmaps.maps.transformed import Transformed
-from qmaps.normalize.minimum import Minimum
+from qmaps.normalize.base import Minimum
 from qmaps.normalize.scale_format import SUFFIXES
 
 SHORT = {"bf16": "unscaled/bf16@16s", "fp16": "unscaled/fp16@16s"}
@@ -30,11 +30,16 @@ SHORT = {"bf16": "unscaled/bf16@16s", "fp16": "unscaled/fp16@16s"}
 LONGEST = 500
 """Characters of a spec, at most."""
 
+LOW_RANK = "lowrank<k>(SPEC)+SPEC"
+"""Form of a spec with a low-rank part (`qmaps.algebra.low_rank`)."""
+
 _ENDS = "|".join(f'"{suffix}"' for suffix in ROUNDINGS)
 GRAMMAR = f'NORM[SUFFIX]["&"NORM[SUFFIX]]/[TRANSFORM:]MAP@BITS["s"|"u"][{_ENDS}]'
 
 _MAP = r"(?P<map>[^@/()]+)(?:\((?P<fields>[^()]*)\))?@(?P<bits>\d+)(?P<sign>[su]?)"
 _FLAGS = re.IGNORECASE | re.ASCII
+_LOW_RANK_BEGIN = re.compile(r"lowrank\d+\(", _FLAGS)
+_LOW_RANK = re.compile(r"lowrank(\d+)\((.*)\)\+(.*)", _FLAGS | re.DOTALL)
 _ONE_MAP = re.compile(_MAP, _FLAGS)
 _ROUNDING = "|".join(map(re.escape, ROUNDINGS))
 _SPEC = re.compile(rf"(?P<norm>[^/]+)/{_MAP}(?P<rounding>{_ROUNDING})?", _FLAGS)
@@ -63,6 +68,26 @@ def parse(
     except BadValueError as error:
         raise SpecError(f"spec={shown(spec)}: {error}") from None
     return normalizer, map_, Rounding((match["rounding"] or "").lower())
+
+
+def split_low_rank(spec: str) -> tuple[int, str, str] | None:
+    """Rank, spec of the factors and spec of the rest; None if the spec has no low-rank part."""
+    text = spec.strip()
+    if len(text) > LONGEST:
+        return None  # which `parse` refuses
+    if len(_LOW_RANK_BEGIN.findall(text)) > 1:
+        raise SpecError(
+            f"spec={shown(spec)} has more than one low-rank part; the form is {LOW_RANK}"
+        )
+    match = _LOW_RANK.fullmatch(text)
+    if match is None or not all(part.strip() for part in match.groups()):
+        if text.lower().startswith("lowrank"):
+            raise SpecError(
+                f"spec={shown(spec)} does not have the form {LOW_RANK}, such as "
+                "lowrank4(B128/DE@8s)+B128/DE@4s"
+            )
+        return None
+    return int(match[1]), match[2], match[3]
 
 
 def parse_map(text: str, codebooks: Iterable[Codebook] = ()) -> maps.Map:

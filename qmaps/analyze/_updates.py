@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qmaps.algebra.pair import Pair, adam_update, zero_points
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.analyze._states import States, adam_pairs
 from qmaps.cuda import updates as cuda
 from qmaps.cuda.engine import Engine
-from qmaps.engines import dispatch
-from qmaps.engines.backends import cuda_engine
 from qmaps.engines.native import metrics as native
+from qmaps.engines.support import CUDA, NATIVE
 from qmaps.errors import SpecError
+from qmaps.ops import dispatch
+from qmaps.ops.backends import cuda_engine
 
 LEVELS = {"median": 0.5, "p99": 0.99, "p999": 0.999}
 
@@ -180,14 +180,14 @@ class Native(OnePass):
     """Errors of updates on the native engine."""
 
     def __init__(self) -> None:
-        super().__init__(native.UpdateErrors(), torch.device("cpu"), native.supports_tensor)
+        super().__init__(native.UpdateErrors(), torch.device("cpu"), NATIVE.decodes)
 
 
 class Cuda(OnePass):
     """Errors of updates on the CUDA engine."""
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__(cuda.UpdateErrors(engine), engine.device, cuda.supports_tensor)
+        super().__init__(cuda.UpdateErrors(engine), engine.device, CUDA.decodes)
 
 
 def element_errors(
@@ -295,10 +295,10 @@ def accumulate(
 def _add(sums: Tensor, exact: Exact, tm: QuantizedTensor, tv: QuantizedTensor) -> None:
     """Add one parameter's sums to those of `Grid`, of shape (4, first, second) in their order."""
     engine = cuda_engine(sums, exact.update, tm.packed, tv.packed)
-    if engine is not None and cuda.supports_tensor(tm) and cuda.supports_tensor(tv):
+    if engine is not None and CUDA.decodes(tm) and CUDA.decodes(tv):
         cuda.add_update_grid(engine, exact.update, tm, tv, exact.eps, list(sums))
         return
-    if dispatch.runs_native(sums) and native.supports_tensor(tm) and native.supports_tensor(tv):
+    if dispatch.runs_native(sums) and NATIVE.decodes(tm) and NATIVE.decodes(tv):
         native.add_update_grid(exact.update, tm, tv, exact.eps, list(sums))
         return
     w = adam_update(tm.dequantize(), tv.dequantize(), exact.eps)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qmaps.algebra.dense import unsupported_reason
 from qmaps.capture.snapshot import DTYPES, Lazy
-from qmaps.engines.dense import unsupported_reason
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.step import COUNTS
 
@@ -62,7 +62,7 @@ def _of_rows(value: Mapping[str, Any]) -> Lazy:
 
 def _joined(value: Mapping[str, Any]) -> Any:
     """Return the quantized tensor in its plain form; decoded if shards had separate blocks."""
-    from qmaps.algebra.quantized import to_plain
+    from qmaps.algebra.saved import to_plain
     from qmaps.distributed import rows
 
     shards = rows.read(value, None)
@@ -225,7 +225,7 @@ def _lazy(value: Any) -> Lazy | None:
         return value if value.dtype in DTYPES else None
     if is_packed(value):
         # Imported here because reading plain captures needs no quantizer.
-        from qmaps.algebra.quantized import from_plain
+        from qmaps.algebra.saved import from_plain
 
         value = from_plain(value)
     if isinstance(value, Tensor):

@@ -20,9 +20,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from qmaps.algebra.dense import unsupported_reason
 from qmaps.capture import snapshot
 from qmaps.capture.snapshot import DTYPES, Entry, Lazy
-from qmaps.engines.dense import unsupported_reason
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.storage import checksums
 

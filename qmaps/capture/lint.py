@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.pair import zero_points
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture import saved
 from qmaps.capture.collect import collect, decoded
 from qmaps.capture.conversion.convert import recognized

@@ -15,7 +15,6 @@ except ImportError as error:  # pragma: no cover - installed without the extra
         f'the qmaps command needs {error.name}; install it with pip install "qmaps[lab]"'
     ) from None
 
-from qmaps import __version__
 from qmaps.cli.capture import capture
 from qmaps.cli.compare import compare
 from qmaps.cli.convert import convert
@@ -33,6 +32,7 @@ from qmaps.cli.report import report
 from qmaps.cli.sweep import sweep
 from qmaps.cli.train import train
 from qmaps.errors import QmapsError
+from qmaps.storage.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -27,16 +27,9 @@ FORMATS = {
     "B32xf16/softsign@8s": "Format<8, 32, false, false, true, 1, kFormatted>",
     "B32xf16sq/sqrt@8u": "Format<8, 32, false, false, false, 1, kFormatted>",
     "B16xe4m3/e2m1@4s": "Format<4, 0, false, false, true, 1>",
-    "rms4B2048/linear@8s+sr": "Format<8, 2048, false, true, true, 1, kRootMean>",
     "bf16+sr": "Format<16, 0, false, true, false, 0>",
     "fp16": "Format<16, 0, false, false, false, 0>",
     "B256/linear@12u": "Format<12, 256, false, false, false, 5>",
-    "B128/linear@4s+dither": "Format<4, 128, false, false, true, 1, kMaxima, true>",
-    "B128/linear@4u+dither": "Format<4, 128, false, false, false, 1, kMaxima, true>",
-    "rank1/linear@4u+dither": "Format<4, 0, false, false, false, 1, kMaxima, true>",
-    "B128/DE@4s+ef4": "Format<4, 128, false, false, true, 1, kMaxima, false, 4>",
-    "B128/linear@4u+ef8": "Format<4, 128, false, false, false, 1, kMaxima, false, 8>",
-    "rank1/linear@4u+ef8": "Format<4, 0, false, false, false, 1, kMaxima, false, 8>",
     "any codebook": "Format<8, 256, false, false, true, 4>",
 }
 """Template arguments of kernels, by a quantizer that needs them; ``B128/DE-0@4u`` needs the same as
@@ -45,10 +38,7 @@ FORMATS = {
 WIDE = ("bf16+sr", "fp16", "B256/linear@12u")
 """Names in `FORMATS` whose codes have more than 8 bits; `measure` does not count those."""
 
-MEASURED_NOT = ("+dither", "+ef4", "+ef8")
-"""Ends of the others that `measure` does not count."""
-
-MULTI_BLOCK = ("rank1/linear@4u", "rank1/linear@4u+dither", "rank1/linear@4u+ef8", "fp16")
+MULTI_BLOCK = ("rank1/linear@4u", "fp16")
 """Names in `FORMATS` of scales that span more than a block."""
 
 PAIRS = (
@@ -58,16 +48,11 @@ PAIRS = (
     ("B128/DE@4s", "rank1/linear@4u"),
     ("B128/DE@4s+sr", "B128/linear@4u"),
     ("B32xf16/softsign@8s", "B32xf16sq/sqrt@8u"),
-    ("rms4B2048/linear@8s+sr", "rms4B2048/linear@8s+sr"),
     ("B128/DE@4s", "logB128q0.1/log2-0@4u"),
     ("bf16+sr", "fp16"),
     ("B256/linear@12u", "B256/linear@12u"),
     ("powB128r100352/e4m3@8s", "powB128r100352/e4m3@8u"),
     ("powB128r16/linear@4s+sr", None),
-    ("B128/linear@4s+dither", "B128/linear@4u+dither"),
-    ("B128/linear@4s+dither", "rank1/linear@4u+dither"),
-    ("B128/DE@4s+ef4", "B128/linear@4u+ef8"),
-    ("B128/DE@4s+ef4", "rank1/linear@4u+ef8"),
     ("any codebook", None),
 )
 """Names in `FORMATS` of first and second moments; None means float32."""
@@ -79,7 +64,7 @@ def entries(*, quick: bool = False) -> list[Entry]:
         return [*_tensors(["float"], ["B256/DE@8s", "rank1/linear@4u"]), *_steps(PAIRS[3:5])]
     types = ["float", "Bf16", "F16"]
     return [
-        *_tensors(types, [name for name in FORMATS if "+ef" not in name]),
+        *_tensors(types, list(FORMATS)),
         *_scales(),
         *_errors(),
         *_steps(PAIRS),
@@ -106,8 +91,7 @@ def _scales() -> list[Entry]:
 
 
 def _errors() -> list[Entry]:
-    counted = [name for name in FORMATS if name not in WIDE and not name.endswith(MEASURED_NOT)]
-    made = [kernel("measure", "float", FORMATS[name]) for name in counted]
+    made = [kernel("measure", "float", FORMATS[name]) for name in FORMATS if name not in WIDE]
     made += [kernel("add_parts", count) for count in (2, 4)]
     plain = ("update_errors", "find_cells", "sum_cells", "add_cells")
     return made + [kernel(name) for name in plain]
@@ -115,7 +99,7 @@ def _errors() -> list[Entry]:
 
 def _steps(pairs: tuple[tuple[str, str | None], ...]) -> list[Entry]:
     made = [kernel(name) for name in ("begin_step", "write_words")]
-    made.append(kernel("look_at_gradients", "Bf16"))
+    made.append(kernel("check_gradients", "Bf16"))
     for first, second in pairs:
         formats = [FORMATS[name] if name else "Plain" for name in (first, second)]
         kind = f"Kind<AdamW, float, float, false, {', '.join(formats)}>"

@@ -11,7 +11,7 @@ from torch import Tensor
 from qmaps.cuda import layout
 from qmaps.engines.addresses import address
 from qmaps.engines.kernels.declarations import Dtype
-from qmaps.maps.base import Map, cached, limits, spacing, table
+from qmaps.maps.base import Map, cached, limits, table
 
 MANTISSA_BITS = 23
 MAX_STEPS = 8
@@ -106,7 +106,7 @@ def _below(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Half:
-    """Codebook of all finite numbers of a 16-bit format; see ``kernels/halves.hpp``.
+    """Codebook of all finite numbers of a 16-bit format; see ``kernels/half_codes.hpp``.
 
     Attributes:
         dtype: float16 or bfloat16.
@@ -219,7 +219,6 @@ class DeviceCodebook:
         self.described["size"] = values.numel()
         self.described["ties"] = bool((values[1:] == values[:-1]).any())
         self.described["in_log"] = map_.position_rounding
-        self.described["gap"], self.described["positive"] = spacing(map_) or 0, not map_.signed
         self._pieces: list[bytes] = []
         self._places: list[tuple[np.ndarray, str, int]] = []
         (self._describe_wide if map_.bits > BYTE else self._describe)(map_)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from qmaps.cuda import compiler
 from qmaps.cuda.compiler import Entry
@@ -138,12 +137,6 @@ def _engine(device: torch.device) -> Engine | None:
     major, minor = torch.cuda.get_device_capability(device)
     supported = f"sm_{major}{minor}" in compiler.architectures()
     return CudaEngine(device) if supported else None
-
-
-def engine_of(*tensors: Tensor) -> Engine | None:
-    """The engine of the common device of the tensors, or None."""
-    device = tensors[0].device
-    return engine_on(device) if all(tensor.device == device for tensor in tensors) else None
 
 
 def stand_in() -> Engine | None:

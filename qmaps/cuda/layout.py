@@ -10,7 +10,6 @@ import numpy as np
 
 MAX_PARTS = 8
 MAX_STATES = 4
-MAX_BOOKS = 6
 MAX_SCALARS = 24
 MAX_CODES = 256
 MAX_GUESSES = 4096
@@ -22,7 +21,6 @@ TILE = THREADS * UNIT
 NORM_CHUNK = 2 * TILE
 ROW_CHUNK, COLUMN_CHUNK = 512, 64
 SCALES_CHUNK = 4096
-RESIDUAL_BLOCK = 128
 SUMS_CHUNK = 4 * TILE
 ERROR_SUMS = 4
 UPDATE_SUMS = 2
@@ -41,7 +39,7 @@ _u64, _double = "<u8", "<f8"
 PART = np.dtype(
     [("divisor", _i64), ("count", _i64)]
     + [(name, _address) for name in ("values", "codes", "ends", "stored", "grid", "fresh", "made")]
-    + [("rms", _double), ("kind", _i64)]
+    + [("kind", _i64)]
 )
 SCALES = np.dtype(
     [
@@ -59,8 +57,7 @@ SEARCH = np.dtype(
 )
 CODEBOOK = np.dtype(
     [("values", _address), ("nearest", SEARCH), ("lower", SEARCH), ("size", _i64), ("ties", _i64),
-     ("half", _i64), ("zero", _i32), ("most", _i32), ("in_log", _i64), ("gap", "<f4"),
-     ("positive", _i32)]
+     ("half", _i64), ("zero", _i32), ("most", _i32), ("in_log", _i64)]
 )  # fmt: skip
 NOISE = np.dtype(
     [(name, _u32) for name in ("key0", "key1", "word1", "word2", "word3", "unused")]
@@ -70,10 +67,7 @@ TENSOR = np.dtype(
     [("x", _address), ("packed", _address), ("numel", _i64), ("flags", _address),
      ("refuse_negative", _i64), ("scales", SCALES), ("codebook", CODEBOOK), ("noise", NOISE)]
 )  # fmt: skip
-STATE = np.dtype(
-    [("packed", _address), ("data", _address), ("scales", SCALES), ("noise", NOISE),
-     ("last", _address), ("residual", _address), ("residual_scales", _address)]
-)  # fmt: skip
+STATE = np.dtype([("packed", _address), ("data", _address), ("scales", SCALES), ("noise", NOISE)])
 FACTORED_STATES = np.dtype(
     [("slices", SCALES), ("rows", _i64), ("columns", _i64)]
     + [(name, _address) for name in ("row_factor", "column_factor", "row_sums", "column_sums")]
@@ -96,15 +90,14 @@ BATCH = np.dtype(
         ("skip", _address),
         ("grad_scale", _address),
         ("codebook", CODEBOOK, MAX_STATES),
-        ("residual", CODEBOOK, MAX_STATES),
     ]
 )
-BEGIN = np.dtype(
+PROLOGUE = np.dtype(
     [("parameters", _address), ("count", _i64)]
     + [(name, _address)
        for name in ("step_scalars", "resets", "found_inf", "bad", "skip", "skipped")]
 )  # fmt: skip
-LOOK = np.dtype(
+GRADIENT_CHECK = np.dtype(
     [(name, _address) for name in ("parameters", "addresses", "items")]
     + [("count", _i64), ("bad", _address)]
 )
@@ -166,8 +159,8 @@ STRUCTURES = {
     "Part": PART, "Scales": SCALES, "Search": SEARCH, "Codebook": CODEBOOK, "Noise": NOISE,
     "Tensor": TENSOR, "State": STATE, "FactoredStates": FACTORED_STATES, "Parameter": PARAMETER,
     "Address": ADDRESS, "Item": ITEM,
-    "StepScalar": STEP_SCALAR, "Batch": BATCH, "Begin": BEGIN, "Look": LOOK,
-    "MultiBlockItem": MULTI_BLOCK_ITEM,
+    "StepScalar": STEP_SCALAR, "Batch": BATCH, "Prologue": PROLOGUE,
+    "GradientCheck": GRADIENT_CHECK, "MultiBlockItem": MULTI_BLOCK_ITEM,
     "MultiBlock": MULTI_BLOCK, "Write": WRITE, "PartialSums": PARTIAL_SUMS, "Measured": MEASURED,
     "Measure": MEASURE, "Moment": MOMENT, "Updates": UPDATES, "UpdateTotals": UPDATE_TOTALS,
     "UpdateErrors": UPDATE_ERRORS, "CellErrors": CELL_ERRORS, "Cells": CELLS,

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.algebra.packing import packed_bytes
+from qmaps.algebra.philox import RoundingKey
 from qmaps.cuda import layout
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.kernels import kernel
@@ -18,8 +20,6 @@ from qmaps.cuda.tensors import (
     store_scales,
 )
 from qmaps.engines.addresses import address
-from qmaps.engines.packing import packed_bytes
-from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import Map, table
 from qmaps.metrics import Sums
 from qmaps.normalize.base import Normalizer, Scales
@@ -41,8 +41,8 @@ def measure(
     Args:
         engine: the engine of the device of `x`.
         x: float32, float16 or bfloat16, not empty.
-        normalizer: a normalizer supported by `tensors.measures`.
-        map_: a map supported by `tensors.measures`.
+        normalizer: a normalizer supported by `Support.measures`.
+        map_: a map supported by `Support.measures`.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         keep: whether to store the codes.
 
@@ -53,7 +53,6 @@ def measure(
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
     lies = layout_of(normalizer, shape)
-    assert lies is not None
     packed = None
     if keep:
         size = packed_bytes(numel, map_.bits)

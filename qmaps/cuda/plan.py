@@ -1,10 +1,9 @@
 """Whole optimizer steps on the CUDA engine: a few launches for all parameters.
 
 The host waits for nothing. Step counts and step scalars are computed on the device
-(``src/begin.cuh``). Addresses of gradients and hyper-parameters are passed as arguments of launches
-where they have changed. A step can therefore be recorded in a CUDA graph, after one step outside
-it. Dithered states are an exception, because the host records the RNG key of each encoding,
-and so is `reset_every`, because `qmaps.optim.resets` reads the step counters.
+(``src/prologue.cuh``). Changed addresses of gradients and changed hyper-parameters are arguments of
+launches. A step can therefore be recorded in a CUDA graph, after one step outside it. `reset_every`
+is an exception, because `qmaps.optim.resets` reads the step counters.
 """
 
 from __future__ import annotations
@@ -17,14 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.rounding import Rounding
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.cuda import layout
-from qmaps.cuda.codebooks import BYTE, DeviceCodebook, codebook
+from qmaps.cuda.codebooks import DeviceCodebook, codebook
 from qmaps.cuda.engine import Engine, recording
 from qmaps.cuda.factored import Statistics, slices, work_of
-from qmaps.cuda.kernels import kernel
-from qmaps.cuda.rules import PRODUCTS, RULES, rule
+from qmaps.cuda.kernels import PRODUCTS, kernel, rule
 from qmaps.cuda.tensors import (
     DTYPES,
     Places,
@@ -34,14 +31,13 @@ from qmaps.cuda.tensors import (
     describe_scales,
     format_name,
     layout_of,
-    supports,
     tiles,
 )
-from qmaps.distributed.exchange import SharedScales
 from qmaps.engines.addresses import address, in_memory
 from qmaps.engines.masters import REMAINDER
-from qmaps.engines.plan import FusedPlan, fused_supports
+from qmaps.engines.plan import FusedPlan
 from qmaps.engines.rules import ordered
+from qmaps.engines.sharding.exchange import SharedScales
 from qmaps.engines.step import (
     NONE_SHARED,
     PRODUCT,
@@ -55,6 +51,7 @@ from qmaps.engines.step import (
     StepPlan,
 )
 from qmaps.engines.step_scalars import StepScalar
+from qmaps.engines.support import CUDA
 from qmaps.errors import BackendError
 
 SPLIT_TYPES = {torch.int8: "Split<std::int8_t>", torch.int16: "Split<std::int16_t>"}
@@ -73,20 +70,9 @@ class CudaSteps(StepEngine):
         """The number of steps skipped for gradients that are not finite; waits for the device."""
         return int(self._skipped)
 
-    def supports(self, rule: Rule, parameter: ParameterStep) -> bool:
-        """Return True if it can step this parameter."""
-        gradient = parameter.gradient
-        if (rule.name, parameter.kernel_states) not in RULES or not isinstance(gradient, Tensor):
-            return False
-        if gradient.device != self._engine.device or _books(parameter) > layout.MAX_BOOKS:
-            return False
-        # The reference steps quantized factored statistics, and shards with error feedback.
-        wide = any(
-            state.quantizer is not None
-            and (state.factored or (state.shard is not None and state.quantizer.error_feedback))
-            for state in parameter.states
-        )
-        return not wide and fused_supports(rule, parameter, supports, roundings=tuple(Rounding))
+    def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
+        """Reason why the engine does not step a parameter; empty if it does."""
+        return CUDA.of_parameter(rule, parameter, self._engine.device)
 
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
         """A plan for supported parameters; missing states are created."""
@@ -106,7 +92,6 @@ class Batch:
         rule: the C++ type of the update rule.
         kind: the ``Kind`` of ``src/step.cuh``.
         codebooks: the codebook of each state; None for a state in float32.
-        residuals: the codebook of its residual; None without error feedback.
         gradients: the C++ type of the gradients.
         multi_block: whether some states have scales over more than one block.
         members: the parameters, as rows of the table of parameters.
@@ -115,7 +100,6 @@ class Batch:
     rule: str
     kind: str
     codebooks: tuple[DeviceCodebook | None, ...]
-    residuals: tuple[DeviceCodebook | None, ...]
     gradients: str
     multi_block: bool
     members: list[int] = field(default_factory=list)
@@ -150,10 +134,6 @@ class Spans:
             target["data"] = address(value)
             return
         target["packed"] = address(value.packed)
-        if value.quantizer.error_feedback:
-            residual = value.beside[-1]
-            target["residual"] = address(residual.packed)
-            target["residual_scales"] = address(residual.scales[0])
         scale_layout = _layout(value)
         if scale_layout.block:
             nowhere = [Places()] * layout.MAX_PARTS
@@ -217,7 +197,6 @@ class CudaPlan(FusedPlan):
         # The values that the device received last.
         self._pairs: list[list[int]] = []
         self._words = b""
-        self._keys = b""
         self._resets: list[int] = []
         super().__init__(rule, parameters)
 
@@ -229,17 +208,11 @@ class CudaPlan(FusedPlan):
         """Take one step."""
         if not self._parameters:
             return
-        if self._dithered and recording():
-            raise BackendError(
-                "step() with dithered states cannot be recorded in a CUDA graph: the host notes "
-                "the key of each encoding; use +sr in place of +dither"
-            )
         scale, found_inf = _on(self._engine, inputs.grad_scale), _on(self._engine, inputs.found_inf)
         gradients_at, copies = self._gradients_at()
         self._write_addresses([self._targets_at(), gradients_at])
         self._write_scalars(inputs.scalars)
         self._write_resets()
-        self._write_keys()
         self._begin(found_inf)
         self._take_factored(scale)
         if self._takes_norms:
@@ -253,28 +226,27 @@ class CudaPlan(FusedPlan):
         self._over_scales("commit_step_scales")
         del copies  # the kernels read them until here
         self._round_masters()
-        self._note_keys()
 
     def _begin(self, found_inf: Tensor | None) -> None:
         if self._policed:
             self._bad.zero_()
-            look = np.zeros((), dtype=layout.LOOK)
-            look["parameters"] = address(self._table)
-            look["addresses"] = address(self._address_table)
-            look["bad"] = address(self._bad)
+            task = np.zeros((), dtype=layout.GRADIENT_CHECK)
+            task["parameters"] = address(self._table)
+            task["addresses"] = address(self._address_table)
+            task["bad"] = address(self._bad)
             for batch, (items, count) in zip(self._batches, self._items, strict=True):
-                look["items"], look["count"] = address(items), count
-                look_at = kernel("look_at_gradients", batch.gradients)
-                self._engine.launch_over(look_at, count, look)
-        begin = np.zeros((), dtype=layout.BEGIN)
-        begin["parameters"], begin["count"] = address(self._table), len(self._parameters)
-        begin["step_scalars"] = address(self._step_scalars)
-        begin["resets"] = address(self._reset_table)
-        begin["found_inf"] = 0 if found_inf is None else address(found_inf)
-        begin["bad"] = address(self._bad) if self._policed else 0
-        begin["skip"], begin["skipped"] = address(self._skip), address(self._skipped)
+                task["items"], task["count"] = address(items), count
+                entry = kernel("check_gradients", batch.gradients)
+                self._engine.launch_over(entry, count, task)
+        prologue = np.zeros((), dtype=layout.PROLOGUE)
+        prologue["parameters"], prologue["count"] = address(self._table), len(self._parameters)
+        prologue["step_scalars"] = address(self._step_scalars)
+        prologue["resets"] = address(self._reset_table)
+        prologue["found_inf"] = 0 if found_inf is None else address(found_inf)
+        prologue["bad"] = address(self._bad) if self._policed else 0
+        prologue["skip"], prologue["skipped"] = address(self._skip), address(self._skipped)
         blocks = -(-len(self._parameters) // layout.THREADS)
-        self._engine.launch(kernel("begin_step"), blocks, begin)
+        self._engine.launch(kernel("begin_step"), blocks, prologue)
 
     def _take_factored(self, scale: Tensor | None) -> None:
         """Update statistics of rows and columns before all other kernels."""
@@ -330,9 +302,6 @@ class CudaPlan(FusedPlan):
         for place, book in enumerate(batch.codebooks):
             if book is not None:
                 argument["codebook"][place] = book.described
-        for place, book in enumerate(batch.residuals):
-            if book is not None:
-                argument["residual"][place] = book.described
         return argument
 
     def _write_addresses(self, pairs: list[list[int]]) -> None:
@@ -355,23 +324,6 @@ class CudaPlan(FusedPlan):
         if resets != self._resets:
             self._write(self._reset_table, np.array(resets, dtype=np.int64).view(np.uint64))
             self._resets = resets
-
-    def _write_keys(self) -> None:
-        """Tell the device the last keys of dithered states."""
-        keys = np.zeros(len(self._dithered), dtype=layout.NOISE)
-        for number, dithered in enumerate(self._dithered):
-            describe_noise(keys[number], dithered.key)
-        if (words := keys.tobytes()) != self._keys:
-            self._write(self._key_table, np.frombuffer(words, dtype=np.uint64))
-            self._keys = words
-
-    def _note_keys(self) -> None:
-        """Give dithered states the keys of this step, unless it was left out; the host waits."""
-        if not self._dithered or int(self._skip):
-            return
-        steps = self._counters.tolist()
-        for dithered in self._dithered:
-            dithered.advance(int(steps[dithered.parameter]))
 
     def _write(self, to: Tensor, words: np.ndarray) -> None:
         words = np.ascontiguousarray(words).reshape(-1)
@@ -414,10 +366,6 @@ class CudaPlan(FusedPlan):
                 statistics.add(row["factored"], tuple(parameter.param.shape), factored)
             elif factored:
                 spans.add_slices(index, tuple(parameter.param.shape), factored)
-        self._key_table = self._on_device(np.zeros(len(self._dithered), dtype=layout.NOISE))
-        for number, dithered in enumerate(self._dithered):
-            last = address(self._key_table) + number * layout.NOISE.itemsize
-            table[dithered.parameter]["state"][dithered.number]["last"] = last
         statistics.place(self._engine.device)
         self._statistics = statistics  # keeps the workspace
         self._sums = self._place_sums(table)
@@ -452,23 +400,15 @@ class CudaPlan(FusedPlan):
         """The batch of a parameter stepped in `dtype`, with these states."""
         formats: list[str] = []
         codebooks: list[DeviceCodebook | None] = []
-        residuals: list[DeviceCodebook | None] = []
         multi_block = False
         for value in values:
             if isinstance(value, Tensor):
                 formats.append("Plain")
                 codebooks.append(None)
-                residuals.append(None)
                 continue
             q = value.quantizer
             scale_layout = _layout(value)
-            bits = q.rounding.residual_bits or 0
-            name = format_name(
-                q.map, scale_layout, stochastic=q.stochastic, dithered=q.dithered, residual=bits
-            )
-            formats.append(name)
-            map_ = value.beside[-1].quantizer.map if bits else None
-            residuals.append(None if map_ is None else codebook(map_, parameter.param.device))
+            formats.append(format_name(q.map, scale_layout, stochastic=q.stochastic))
             codebooks.append(codebook(q.map, parameter.param.device))
             multi_block = multi_block or not scale_layout.block
         assert isinstance(parameter.gradient, Tensor)
@@ -477,8 +417,7 @@ class CudaPlan(FusedPlan):
         rounds = str(parameter.key is not None).lower()
         stored = DTYPES[dtype] if parameter.remainder is None else SPLIT_TYPES[parameter.remainder]
         kind = ", ".join([kernel_rule, stored, gradients, rounds, *formats])
-        books = tuple(codebooks), tuple(residuals)
-        return Batch(kernel_rule, f"Kind<{kind}>", *books, gradients, multi_block)
+        return Batch(kernel_rule, f"Kind<{kind}>", tuple(codebooks), gradients, multi_block)
 
     def _items_of(self, batch: Batch) -> tuple[Tensor, int]:
         """The tiles of a batch, on the device, and their number."""
@@ -503,17 +442,8 @@ class CudaPlan(FusedPlan):
         return data.to(self._engine.device)
 
 
-def _books(parameter: ParameterStep) -> int:
-    """Number of codebooks copied to shared memory to step a parameter."""
-    quantizers = [state.quantizer for state in parameter.states if state.quantizer is not None]
-    narrow = sum(q.map.bits <= BYTE for q in quantizers)
-    return narrow + sum(q.error_feedback for q in quantizers)
-
-
 def _layout(value: QuantizedTensor) -> ScaleLayout:
-    scale_layout = layout_of(value.quantizer.normalizer, value.shape)
-    assert scale_layout is not None  # else `supports` would have refused the parameter
-    return scale_layout
+    return layout_of(value.quantizer.normalizer, value.shape)
 
 
 def _describe_step_scalar(target: np.ndarray, value: float | StepScalar, engine: Engine) -> None:

@@ -13,16 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from qmaps.cuda import layout
-from qmaps.engines.kernels.declarations import (
-    Dtype,
-    Factoring,
-    Flags,
-    ScaleKind,
-    enumeration,
-    headers,
-    in_cpp,
-    includes,
-)
+from qmaps.engines.kernels.declarations import enumerations, headers, in_cpp, includes
 from qmaps.engines.step_scalars import KINDS
 
 SOURCES = Path(__file__).parent / "src"
@@ -37,8 +28,7 @@ def source_of(file: str) -> str:
     Args:
         file: the name of the file, such as "step.cuh".
     """
-    kinds = "".join(map(enumeration, (Flags, Factoring, Dtype, ScaleKind)))
-    shared = kinds + _step_scalar_kinds()
+    shared = enumerations() + _step_scalar_kinds()
     return (
         f"namespace qmaps {{\n{shared}}}\n"
         '#include "language.cuh"\n'

@@ -11,32 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.algebra.packing import packed_bytes
+from qmaps.algebra.philox import RoundingKey
 from qmaps.cuda import layout
-from qmaps.cuda.codebooks import BYTE, codebook, searching
+from qmaps.cuda.codebooks import codebook, searching
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.kernels import kernel
 from qmaps.engines.addresses import address
-from qmaps.engines.kernels.declarations import ScaleKind
-from qmaps.engines.packing import packed_bytes
-from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import Map
 from qmaps.normalize.base import Normalizer, Scales
-from qmaps.normalize.geometry import Geometry, Stored
+from qmaps.normalize.geometry import Geometry
+from qmaps.normalize.scale_kind import ScaleKind
 
 DTYPES = {torch.float32: "float", torch.bfloat16: "Bf16", torch.float16: "F16"}
-KINDS = {
-    Stored.FLOAT32: ScaleKind.SCALE_FLOAT32,
-    Stored.FLOAT16: ScaleKind.SCALE_FLOAT16,
-    Stored.BFLOAT16: ScaleKind.SCALE_BFLOAT16,
-    Stored.FLOAT16_SQUARED: ScaleKind.SCALE_FLOAT16_SQUARED,
-    Stored.POWER_OF_TWO: ScaleKind.SCALE_POWER_OF_TWO,
-    Stored.E4M3: ScaleKind.SCALE_E4M3,
-    Stored.ONE: ScaleKind.SCALE_ONE,
-    Stored.SIXTEENTHS: ScaleKind.SCALE_SIXTEENTHS,
-}
-IN_FLOAT32 = (Stored.FLOAT32, Stored.ONE)
-"""The formats whose scales are stored as float32 numbers."""
-MAX_BITS = 16
 
 
 @dataclass(frozen=True)
@@ -76,78 +63,42 @@ class ScaleLayout:
             return "kQuantile"
         if self.geometry.ratio:
             return "kPowers"
-        if not self.block or (part.plain and not part.rms):
-            return "kMaxima"
-        return "kRootMean" if part.rms else "kFormatted"
+        return "kMaxima" if not self.block or part.plain else "kFormatted"
 
 
 @functools.lru_cache(maxsize=4096)
-def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout | None:
-    """The layout of a normalizer's scales, or None where kernels do not support it."""
+def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout:
+    """The layout of the scales of a tensor, under a normalizer supported by the engine."""
     geometry = normalizer.geometry(shape)
-    if geometry is None or not geometry.parts or len(geometry.parts) > layout.MAX_PARTS:
-        return None
-    first, numel = geometry.parts[0], torch.Size(shape).numel()
-    single = len(geometry.parts) == 1 and first.ends is None and first.stored is not Stored.ONE
+    assert geometry is not None  # `qmaps.engines.support.CUDA` was asked
+    return ScaleLayout(geometry, block_of(geometry, torch.Size(shape).numel()))
+
+
+def block_of(geometry: Geometry, numel: int) -> int:
+    """`ScaleLayout.block` of a tensor with `numel` elements."""
+    first = geometry.parts[0]
+    single = len(geometry.parts) == 1 and first.ends is None and first.stored is not ScaleKind.ONE
     local = geometry.log or single
     again = first.divisor * first.count < numel
     # A single block may as well be larger than the tensor.
     size = max(layout.UNIT, 1 << (numel - 1).bit_length()) if first.count == 1 else first.divisor
     power = size & (size - 1) == 0 and layout.UNIT <= size <= layout.TILE
-    block = size if local and power and not again else 0
-    needs_block = any((geometry.quantile, geometry.ratio, *(part.rms for part in geometry.parts)))
-    return None if needs_block and not block else ScaleLayout(geometry, block)
+    return size if local and power and not again else 0
 
 
-def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
-    """Return True if this engine can quantize and decode a tensor of `shape`.
-
-    Args:
-        normalizer: computes the scales; see `layout_of`.
-        map_: holds the codebook: at most 16 bits, or 8 with log2 ranges.
-        shape: the shape of the tensor.
-    """
-    wide = map_.bits > BYTE and normalizer.log_domain
-    return map_.bits <= MAX_BITS and not wide and layout_of(normalizer, shape) is not None
-
-
-def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
-    """Return True if this engine can also read single codes, as error metrics need them.
-
-    Args:
-        normalizer: as in `supports`.
-        map_: as in `supports`, of at most 8 bits: codes are unpacked to one byte each.
-        shape: the shape of the tensor.
-    """
-    return map_.bits <= BYTE and supports(normalizer, map_, shape)
-
-
-def format_name(
-    map_: Map,
-    scale_layout: ScaleLayout,
-    *,
-    stochastic: bool = False,
-    dithered: bool = False,
-    residual: int = 0,
-) -> str:
+def format_name(map_: Map, scale_layout: ScaleLayout, *, stochastic: bool = False) -> str:
     """The ``Format`` of ``src/codebook.cuh`` as C++ text, a template argument of kernels.
 
     Args:
         map_: a map with a codebook, of at most 16 bits.
         scale_layout: the layout of the scales.
         stochastic: whether codes are rounded stochastically.
-        dithered: whether they are dithered.
-        residual: bits per residual of error feedback; 0 without it.
     """
     search = searching(map_, stochastic=stochastic)
     flags = [str(flag).lower() for flag in (scale_layout.log, stochastic, search.signed)]
     arguments = [map_.bits, scale_layout.block, *flags, search.steps]
-    # The last arguments have defaults.
-    last = [scale_layout.scaling, str(dithered).lower(), residual]
-    defaults = ["kMaxima", "false", 0]
-    while last and last[-1] == defaults[len(last) - 1]:
-        last.pop()
-    arguments += last
+    if scale_layout.scaling != "kMaxima":  # the default
+        arguments.append(scale_layout.scaling)
     return f"Format<{', '.join(map(str, arguments))}>"
 
 
@@ -225,11 +176,11 @@ def describe_scales(
     target["quantile"], target["ratio"] = geometry.quantile, geometry.ratio
     for row, part, place in zip(target["part"], geometry.parts, places, strict=False):
         row["divisor"], row["count"] = part.divisor, part.count
-        row["kind"], row["rms"] = KINDS[part.stored].value, part.rms
+        row["kind"] = part.stored
         stored = address(scales[part.array], part.count, "a tensor of scales")
         if part.ends is None:
             row["stored"] = stored
-            row["values"] = stored if part.stored in IN_FLOAT32 else 0
+            row["values"] = stored if part.stored.nbytes == 4 else 0
         else:
             row["codes"], row["ends"] = stored, address(scales[part.ends])
         row["fresh"] = stored if place.fresh < 0 else address(memory) + 4 * place.fresh
@@ -262,7 +213,6 @@ def quantize(
     key: RoundingKey | None,
     out: tuple[Tensor, Scales] | None,
     *,
-    dithered: bool = False,
     check: bool,
 ) -> tuple[Tensor, Scales, int]:
     """Quantize `x` to packed codes and scales.
@@ -272,11 +222,10 @@ def quantize(
     Args:
         engine: the engine of the device of all tensors.
         x: float32, float16 or bfloat16.
-        normalizer: a normalizer accepted by `supports`.
-        map_: a map accepted by `supports`.
+        normalizer: a normalizer supported by the engine.
+        map_: a map supported by the engine.
         key: names the random numbers of rounding, without `runs`; None rounds to nearest.
         out: packed codes and scales to write into, contiguous; None allocates them.
-        dithered: round with subtractive dither instead of stochastically.
         check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
 
     Returns:
@@ -287,7 +236,6 @@ def quantize(
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
     scale_layout = layout_of(normalizer, shape)
-    assert scale_layout is not None
     if out is None:
         packed = torch.empty(packed_bytes(numel, map_.bits), dtype=torch.uint8, device=x.device)
         scales = normalizer.zero_scales(shape, x.device)
@@ -307,8 +255,8 @@ def quantize(
             if part.plain and not scale_layout.geometry.log:
                 scales[part.array].zero_()  # the initial value of maxima
     memory = prepare(engine, task, x.dtype, scale_layout, scales, key)
-    random = {"dithered" if dithered else "stochastic": key is not None}
-    encode = kernel("encode", DTYPES[x.dtype], format_name(map_, scale_layout, **random))
+    form = format_name(map_, scale_layout, stochastic=key is not None)
+    encode = kernel("encode", DTYPES[x.dtype], form)
     engine.launch_over(encode, tiles(numel), task)
     store_scales(engine, task, scale_layout)
     del memory  # the kernels read it until here
@@ -380,8 +328,6 @@ def dequantize(
     normalizer: Normalizer,
     map_: Map,
     out: Tensor,
-    *,
-    dithered_by: RoundingKey | None = None,
 ) -> None:
     """Decode packed codes into `out`.
 
@@ -389,22 +335,17 @@ def dequantize(
         engine: the engine of the device of all tensors.
         packed: 1-D uint8 packed codes, contiguous.
         scales: scales in the parts of ``normalizer.layout(out.shape)``, contiguous.
-        normalizer: a normalizer accepted by `supports`.
-        map_: a map accepted by `supports`.
+        normalizer: a normalizer supported by the engine.
+        map_: a map supported by the engine.
         out: contiguous float32, float16 or bfloat16, of the tensor's shape.
-        dithered_by: the key they were dithered with, without `runs`; None if they were not.
 
     Raises:
         BadValueError: a tensor is not contiguous, or has a wrong number of elements.
     """
     scale_layout = layout_of(normalizer, tuple(out.shape))
-    assert scale_layout is not None
     task = described(out, packed, map_, scale_layout)
     memory = describe_stored(engine, task, scale_layout, scales)
-    if dithered_by is not None:
-        describe_noise(task["noise"], dithered_by)
-    form = format_name(map_, scale_layout, dithered=dithered_by is not None)
-    decode = kernel("decode", DTYPES[out.dtype], form)
+    decode = kernel("decode", DTYPES[out.dtype], format_name(map_, scale_layout))
     engine.launch_over(decode, tiles(out.numel()), task)
     del memory  # the kernels read it until here
 

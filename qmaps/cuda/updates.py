@@ -16,11 +16,11 @@ from qmaps.cuda.engine import Engine
 from qmaps.cuda.kernels import kernel
 from qmaps.cuda.metrics import add_parts, partial_sums
 from qmaps.cuda.quantiles import Quantiles
-from qmaps.cuda.tensors import describe_stored, layout_of, measures, tiles
+from qmaps.cuda.tensors import describe_stored, layout_of, tiles
 from qmaps.engines.addresses import address
 
 if TYPE_CHECKING:
-    from qmaps.algebra.quantized import QuantizedTensor
+    from qmaps.algebra.quantizer import QuantizedTensor
 
 SEGMENT = 1 << 24
 """Elements that `add_update_grid` processes at a time, a multiple of a tile; 50 bytes each."""
@@ -60,7 +60,7 @@ class UpdateErrors:
             exact: its exact update, float32 and contiguous on the engine's device, like all
                 tensors below.
             v: its exact second moment.
-            first: the first moment, decoded, or quantized as `supports_tensor` accepts it.
+            first: the first moment, decoded, or quantized as `Support.decodes` accepts it.
             second: the second moment, like `first`.
             eps: Adam's `eps`.
         """
@@ -136,7 +136,7 @@ def add_update_grid(
     Args:
         engine: the engine of the device of all tensors.
         exact: the exact update, float32 and contiguous.
-        first: the first moment, a quantized tensor accepted by `supports_tensor`.
+        first: the first moment, a quantized tensor accepted by `Support.decodes`.
         second: the second moment, like `first`.
         eps: Adam's `eps`.
         sums: count, absolute and relative error, and elements with u != 0: contiguous float64
@@ -173,16 +173,6 @@ def add_update_grid(
     del memory  # the kernels read it until here
 
 
-def supports_tensor(t: QuantizedTensor) -> bool:
-    """Return True if this engine can decode `t` in place, if it is on a device of the engine."""
-    q = t.quantizer
-    stored = (t.packed, *t.scales)
-    ok = t.key is None and q.low_rank is None and measures(q.normalizer, q.map, t.shape)
-    geometry = q.normalizer.geometry(t.shape)
-    ok = ok and geometry is not None and not geometry.ratio  # powers are left to the reference
-    return ok and all(part.is_contiguous() for part in stored)
-
-
 def _describe(
     engine: Engine,
     target: np.ndarray,
@@ -200,7 +190,6 @@ def _describe(
             continue
         q = moment.quantizer
         scale_layout = layout_of(q.normalizer, moment.shape)
-        assert scale_layout is not None
         row["packed"], row["bits"] = address(moment.packed), q.map.bits
         row["values"] = codebook(q.map, engine.device).described["values"]
         row["log"] = scale_layout.geometry.log

@@ -1,4 +1,4 @@
-"""Several processes: shards of states, low-precision gradient exchange."""
+"""Several processes: low-precision gradient exchange, rows of sharded states."""
 
 from __future__ import annotations
 

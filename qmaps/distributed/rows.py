@@ -22,26 +22,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import (
-    QuantizedTensor,
-    check_key,
-    described,
-    key_from_dict,
-    keyed,
-    quantizer_in,
-)
-from qmaps.algebra.quantizer import Quantizer
-from qmaps.distributed.shards import Shard, is_distributed, local
-from qmaps.engines import packing, reference
-from qmaps.engines.dense import unsupported_reason
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra import packing
+from qmaps.algebra.dense import unsupported_reason
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, check_key
+from qmaps.algebra.saved import described, key_from_dict, keyed, quantizer_in
+from qmaps.engines import reference
+from qmaps.engines.sharding.shards import Shard, is_distributed, local
 from qmaps.errors import DAMAGE, BadValueError, shown
 from qmaps.maps.base import Map, table
-from qmaps.normalize.base import Normalizer, Shape
+from qmaps.normalize.base import Minimum, Normalizer, Shape
 from qmaps.normalize.block import BlockWise
-from qmaps.normalize.extent import Extent
+from qmaps.normalize.geometry import Extent
 from qmaps.normalize.logblock import LogBlock
-from qmaps.normalize.minimum import Minimum
 from qmaps.normalize.range_expansion import RangeExpansion
 from qmaps.normalize.scale_format import ScaleFormat
 

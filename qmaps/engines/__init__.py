@@ -1,1 +1,1 @@
-"""Engines for quantizers and optimizer steps: PyTorch, C++ and CUDA, with the same bits."""
+"""Engines for quantizers and optimizer steps: PyTorch and C++, with the same bits; shards."""

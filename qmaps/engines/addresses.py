@@ -2,7 +2,7 @@
 
 An engine reads memory, not tensors. Every tensor that passes the checks of this module is therefore
 plain: its elements lie at its address, no negation of them is pending, and its storage holds all of
-them. Tensors described to an engine once and used again (`Kept`) are checked before each
+them. Tensors described to an engine once and used again (`WatchedTensors`) are checked before each
 use, because torch allows the storage, the shape and the strides of a tensor to change.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.engines.dense import unsupported_reason
+from qmaps.algebra.dense import unsupported_reason
 from qmaps.engines.native import core
 from qmaps.errors import BadValueError
 
@@ -142,25 +142,25 @@ def overlapping(tensors: Sequence[Tensor]) -> set[int]:
     return indices
 
 
-def look(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
+def tensor_info(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
     """Addresses of tensors, and a value that changes with any other property of theirs.
 
     Args:
         tensors: tensors of classes with torch's operations.
 
     Returns:
-        One address for each tensor, 0 for those without memory; and their appearance. Two
-        appearances are equal if layouts, dtypes, devices, shapes and strides are equal, and if the
+        One address for each tensor, 0 for those without memory; and their attributes. These
+        are equal if layouts, dtypes, devices, shapes and strides are equal, and if the
         same tensors have all of their memory and a pending negation.
     """
     if _TORCH:
-        compiled: tuple[list[int], bytes] = core.look(list(map(_IMPLEMENTATION, tensors)))
+        compiled: tuple[list[int], bytes] = core.tensor_info(list(map(_IMPLEMENTATION, tensors)))
         return compiled
-    looks = list(map(_look, tensors))
-    return [row[0] for row in looks], tuple(row[1:] for row in looks)
+    rows = list(map(_info, tensors))
+    return [row[0] for row in rows], tuple(row[1:] for row in rows)
 
 
-class Kept:
+class WatchedTensors:
     """Tensors with addresses known to an engine.
 
     Args:
@@ -171,20 +171,20 @@ class Kept:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = list(tensors)
         if _TORCH:
-            self._kept = core.Kept([x._cdata for x in self._tensors])
+            self._watched = core.WatchedTensors([x._cdata for x in self._tensors])
         else:
-            self._first = look(self._tensors)
+            self._first = tensor_info(self._tensors)
 
     def unchanged(self) -> bool:
         """Return True if addresses and appearance are unchanged since this object was made."""
         if _TORCH:
-            same: bool = self._kept.unchanged()
+            same: bool = self._watched.unchanged()
             return same
-        return look(self._tensors) == self._first
+        return tensor_info(self._tensors) == self._first
 
 
-def _look(x: Tensor) -> tuple[Any, ...]:
-    """`look` at one tensor, in Python."""
+def _info(x: Tensor) -> tuple[Any, ...]:
+    """`tensor_info` of one tensor, in Python."""
     if x.layout != torch.strided:
         return 0, x.layout
     complete = not missing_bytes(x)

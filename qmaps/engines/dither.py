@@ -2,7 +2,7 @@
 
 For normalized values n and a codebook whose neighbours are d apart, both in float32,
 
-- the offset of an element is ``o = (r - 1/2) * d``, with r from `qmaps.engines.philox.uniform`;
+- the offset of an element is ``o = (r - 1/2) * d``, with r from `qmaps.algebra.philox.uniform`;
 - encoding takes the code nearest to ``n + o``;
 - decoding returns ``codebook[code] - o``, and under an unsigned map 0 instead of a negative value.
 
@@ -23,24 +23,10 @@ element has its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
-from qmaps.engines.philox import RoundingKey, uniform
+from qmaps.algebra.philox import RoundingKey, uniform
 from qmaps.maps.base import Map, spacing
-
-if TYPE_CHECKING:
-    from qmaps.normalize.base import Normalizer
-
-
-def lacks(normalizer: Normalizer, map_: Map) -> str:
-    """Reason why a normalizer and a map cannot be dithered; empty if they can."""
-    if not normalizer.linear:
-        return f"+dither needs a normalizer that divides by a scale; {normalizer.spec} does not"
-    if map_.fitted or spacing(map_) is None:
-        return "+dither needs a map of evenly spaced values, such as linear or linear0"
-    return ""
 
 
 def offsets(like: Tensor, map_: Map, key: RoundingKey) -> Tensor:
@@ -56,7 +42,7 @@ def offsets(like: Tensor, map_: Map, key: RoundingKey) -> Tensor:
         float32.
     """
     gap = spacing(map_)
-    assert gap is not None  # `lacks` was asked
+    assert gap is not None  # `Quantizer` refuses other maps
     return (uniform(like.numel(), key, like.device).view(like.shape) - 0.5) * gap
 
 

@@ -7,7 +7,7 @@ stored:
 - ``True``: a float32 copy of the parameter, 4 bytes an element. From the first step on the copy
   holds the value: a change of the parameter between steps is overwritten by the next step.
 - ``"bf16+8"`` and ``"bf16+16"``: a remainder of 1 or 2 bytes an element beside a bfloat16
-  parameter (`qmaps.engines.remainders`). With 16 bits, values are those of the float32 copy; with 8
+  parameter (`qmaps.engines.bfloat16`). With 16 bits, values are those of the float32 copy; with 8
   bits they have 16 significant bits. A parameter changed between steps keeps the change.
 
 Both begin with the value of the parameter at its first step, and are row-major in memory whatever
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.engines.remainders import SPLITS, join, split
+from qmaps.engines.bfloat16 import SPLITS, join, split
 from qmaps.engines.step import ParameterStep, codes_of
 
 MASTER = "master_param"

@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
-from qmaps.algebra.rounding import Rounding
+from qmaps.algebra.packing import packed_bytes
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.engines import huge_pages
-from qmaps.engines.addresses import Kept, address, in_memory, look
-from qmaps.engines.dithered_states import dithered_states
+from qmaps.engines.addresses import WatchedTensors, address, in_memory, tensor_info
 from qmaps.engines.masters import MASTER, REMAINDER, updated
-from qmaps.engines.packing import packed_bytes
-from qmaps.engines.philox import RoundingKey
 from qmaps.engines.step import (
     COUNTER,
     PRODUCT,
     ParameterStep,
     Rule,
-    StateStep,
     StepPlan,
     codes_of,
-    spanning_states,
     start_product,
 )
 from qmaps.engines.threads import safe_after_fork
-from qmaps.maps.base import Map
-from qmaps.maps.fitted import FittedMap
-from qmaps.normalize.base import Normalizer
-
-FLOATS = (torch.float32, torch.bfloat16)
-GRADIENTS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class FusedPlan(StepPlan):
@@ -69,14 +57,12 @@ class FusedPlan(StepPlan):
         ]
         self._copies: list[Tensor] = []
         self._numel = sum(param.numel() for param in self._params)
-        self._addresses, self._appearance = look([*self._only_dense(self._params), *self._grads])
+        dense = [*self._only_dense(self._params), *self._grads]
+        self._addresses, self._attributes = tensor_info(dense)
         self._strided = [i for i, grad in enumerate(self._grads) if not grad.is_contiguous()]
         self._counters = self._together("step", COUNTER)
         self._products = self._together(PRODUCT, torch.float32)
-        self._dithered = [
-            state for index, p in enumerate(parameters) for state in dithered_states(index, p)
-        ]
-        self._kept = Kept(self._memory())
+        self._watched = WatchedTensors(self._memory())
         self._masters_at = {index: address(copy) for index, copy in self._masters.items()}
         self._describe()
         # The gradients of one step are not to outlive it.
@@ -105,9 +91,6 @@ class FusedPlan(StepPlan):
 
         Every step but the first takes those that were given here. They are kept until it ends.
         """
-        # A key may be another one now; engines number elements one by one.
-        if any(dithered.key.runs is not None for dithered in self._dithered):
-            return False
         if self._coded:
             if not all(self._still_coded(i, params[i], gradients[i]) for i in self._coded):
                 return False
@@ -115,13 +98,13 @@ class FusedPlan(StepPlan):
         if not _of_torch(gradients):
             return False
         try:
-            addresses, appearance = look([*params, *gradients])
+            addresses, attributes = tensor_info([*params, *gradients])
         except RuntimeError:  # inside a transform of torch.func tensors have no storage
             return False
         count = len(params)
-        if appearance != self._appearance or addresses[:count] != self._addresses[:count]:
+        if attributes != self._attributes or addresses[:count] != self._addresses[:count]:
             return False
-        if not self._kept.unchanged():
+        if not self._watched.unchanged():
             return False
         self._grads, self._addresses = list(gradients), addresses
         return True
@@ -181,84 +164,6 @@ class FusedPlan(StepPlan):
         return spread
 
 
-def fused_supports(
-    rule: Rule,
-    parameter: ParameterStep,
-    supports: Callable[[Normalizer, Map, tuple[int, ...]], bool],
-    *,
-    spanning: bool = False,
-    roundings: Collection[Rounding] = (Rounding.NEAREST, Rounding.STOCHASTIC),
-) -> bool:
-    """Return True if a parameter meets the conditions of all fused engines.
-
-    Args:
-        rule: the update rule.
-        parameter: the parameter.
-        supports: returns True for a supported normalizer and map for a tensor of a shape.
-        spanning: whether the engine supports scales over other processes' shards.
-        roundings: roundings of states supported by the engine.
-
-    Returns:
-        False if the parameter, its gradient, its states or its shard need the reference.
-    """
-    if parameter.codes is None and not _dense_supported(parameter):
-        return False
-    shard = parameter.shard
-    if shard is not None and shard.groups() and rule.takes_norms:
-        return False  # norms of a sharded parameter, which only the reference combines
-    if shard is not None and shard.runs is not None and parameter.key is not None:
-        return False
-    factored = any(state.factored for state in parameter.states)
-    if factored and (shard is not None or not parameter.param.numel()):
-        return False  # its statistics need all shards, or there are no elements
-    if not spanning and any(spanning_states(parameter)):
-        return False
-    return all(_state_supported(parameter, s, supports, roundings) for s in parameter.states)
-
-
-def _dense_supported(parameter: ParameterStep) -> bool:
-    param, gradient = parameter.param, parameter.gradient
-    assert isinstance(gradient, Tensor)
-    if not (in_memory(param) and in_memory(gradient) and gradient.dtype in GRADIENTS):
-        return False
-    remainder = parameter.storage.get(REMAINDER) if parameter.remainder is not None else None
-    if remainder is not None and not readable(remainder):
-        return False
-    # For a parameter with a master copy, the copy is stepped.
-    return parameter.master or (param.dtype in FLOATS and param.is_contiguous())
-
-
-def _state_supported(
-    parameter: ParameterStep,
-    state: StateStep,
-    supports: Callable[[Normalizer, Map, tuple[int, ...]], bool],
-    roundings: Collection[Rounding],
-) -> bool:
-    q, shard, value = state.quantizer, parameter.shard, parameter.storage.get(state.name)
-    if value is None and state.initial != 0:
-        return False
-    if q is None:
-        return value is None or (
-            isinstance(value, Tensor) and value.dtype == torch.float32 and readable(value)
-        )
-    if value is not None and not isinstance(value, QuantizedTensor):
-        return False
-    if isinstance(q.map, FittedMap):
-        # Fits are the reference's work; between them the codebook stays.
-        if value is None or int(parameter.storage["step"]) % parameter.refit_every == 0:
-            return False
-        q = value.quantizer
-    if shard is not None and q.rounding.random and shard.runs is not None:
-        return False
-    if q.low_rank is not None or q.rounding not in roundings:
-        return False
-    if not supports(q.normalizer, q.map, state.shape):
-        return False
-    if value is not None and value.key is not None and value.key.runs is not None:
-        return False  # engines number elements one by one
-    return value is None or (value.quantizer.spec == q.spec and readable(value))
-
-
 @safe_after_fork()
 def start(parameter: ParameterStep) -> None:
     """Create missing entries of a parameter: numbers, master copy, and states of zeros."""
@@ -273,31 +178,25 @@ def start(parameter: ParameterStep) -> None:
             storage[state.name] = (
                 huge_pages.zeros(state.shape, dtype=torch.float32, device=device)
                 if q is None
-                else zero(q, state.shape, device, state.key if q.dithered else None)
+                else zero(q, state.shape, device)
             )
 
 
 @safe_after_fork()
-def zero(
-    q: Quantizer, shape: tuple[int, ...], device: torch.device, key: RoundingKey | None = None
-) -> QuantizedTensor:
+def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> QuantizedTensor:
     """A quantized tensor with codes and scales of 0, as a state begins.
 
     Args:
-        q: the quantizer; its map has a codebook. It has no low-rank part.
+        q: the quantizer; its map has a codebook, and codes and scales are all that it stores.
         shape: the shape of the tensor.
         device: where codes and scales are allocated.
-        key: any key for a dithered tensor; None for others.
 
     Returns:
-        A tensor of `shape`, with packed codes of dtype uint8 and the normalizer's zero scales, and
-        the same of the residual under error feedback.
+        A tensor of `shape`, with packed codes of dtype uint8 and the normalizer's zero scales.
     """
     numel = torch.Size(shape).numel()
     packed = huge_pages.zeros((packed_bytes(numel, q.map.bits),), dtype=torch.uint8, device=device)
-    beside = tuple(zero(quantizer, size, device) for quantizer, size in q.beside(shape))
-    scales = q.normalizer.zero_scales(shape, device)
-    return QuantizedTensor(q, shape, packed, scales, key, beside)
+    return QuantizedTensor(q, shape, packed, q.normalizer.zero_scales(shape, device))
 
 
 def memory_of(value: Any) -> list[Tensor]:

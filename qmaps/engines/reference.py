@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from qmaps.algebra.philox import RoundingKey, uniform
 from qmaps.engines import dither
-from qmaps.engines.philox import RoundingKey, uniform
 from qmaps.maps.base import Map, cached, limits, table
 
 if TYPE_CHECKING:

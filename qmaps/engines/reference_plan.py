@@ -8,12 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor, restored
-from qmaps.distributed.exchange import Request, SharedScales
-from qmaps.distributed.over_shards import whole_of
-from qmaps.engines.bfloat16 import round_stochastically
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.engines.bfloat16 import round_stochastically, split
 from qmaps.engines.masters import REMAINDER, exact, updated
-from qmaps.engines.remainders import split
+from qmaps.engines.sharding.exchange import Request, SharedScales
+from qmaps.engines.sharding.over_shards import whole_of
 from qmaps.engines.step import (
     COUNTER,
     NONE_SHARED,
@@ -37,9 +37,9 @@ from qmaps.maps.fitted import FittedMap
 class ReferenceEngine(StepEngine):
     """Decodes states, applies the rule, and encodes the new states, one parameter at a time."""
 
-    def supports(self, rule: Rule, parameter: ParameterStep) -> bool:  # noqa: ARG002
-        """Return True if it can step this parameter: always."""
-        return True
+    def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:  # noqa: ARG002
+        """An empty string: the reference steps every parameter."""
+        return ""
 
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
         """A plan for these parameters, for one step."""

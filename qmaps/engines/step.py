@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
-from qmaps.distributed.exchange import Request, SharedScales, shared_scales, spans_shards
-from qmaps.distributed.shards import Shard
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.engines.sharding.exchange import Request, SharedScales, shared_scales, spans_shards
+from qmaps.engines.sharding.shards import Shard
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize.base import Normalizer
 
@@ -136,7 +135,7 @@ class ParameterStep:
         key: rounds new values stochastically, for step 0; None rounds to the nearest.
         master: whether the rule updates a float32 copy (`qmaps.engines.masters`).
         remainder: the dtype of the remainder updated together with the bfloat16
-            parameter (`qmaps.engines.remainders`); None if there is none.
+            parameter (`qmaps.engines.bfloat16`); None if there is none.
         shard: this process's part of the parameter; None if it keeps the whole.
         observers: called with each update of `codes`.
         product: initial value of `PRODUCT` in `storage`; None if it is there, or not needed.
@@ -254,8 +253,12 @@ class StepEngine(ABC):
     """An engine for optimizer steps."""
 
     @abstractmethod
+    def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
+        """Reason why the engine does not step a parameter; empty if it does."""
+
     def supports(self, rule: Rule, parameter: ParameterStep) -> bool:
-        """Return True if it can step this parameter."""
+        """Return True if the engine steps a parameter."""
+        return not self.unsupported_reason(rule, parameter)
 
     @abstractmethod
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:

@@ -8,13 +8,14 @@ import sys
 
 import torch
 
-import qmaps
+from qmaps.ops.backends import backend
+from qmaps.storage.version import __version__
 
 
 def versions() -> dict[str, str]:
     """The versions of qmaps, torch and Python, by name."""
     return {
-        "qmaps": qmaps.__version__,
+        "qmaps": __version__,
         "torch": torch.__version__,
         "python": sys.version.split()[0],
     }
@@ -25,5 +26,5 @@ def machine() -> str:
     threads = torch.get_num_threads()
     return (
         f"{platform.machine()}, {os.cpu_count()} cores, {threads} thread{'s' * (threads > 1)}, "
-        f"{qmaps.backend()} back end"
+        f"{backend()} back end"
     )

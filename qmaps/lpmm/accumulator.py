@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.engines.plan import zero
 from qmaps.errors import BadTypeError
 
@@ -15,7 +14,7 @@ class Accumulator:
     """The gradient of one parameter: g = Q(g + new), from g = 0 on.
 
     Its memory is there from the beginning: nothing is saved by letting go of it between steps.
-    Stochastic rounding takes random numbers of purpose 3 (`qmaps.engines.philox`), with the number
+    Stochastic rounding takes random numbers of purpose 3 (`qmaps.algebra.philox`), with the number
     of steps taken and the number of additions since the last.
 
     Args:

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from qmaps.algebra.quantized import FLOATS, from_plain, to_plain
-from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.distributed.shards import is_distributed
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import FLOATS, Quantizer, quantizer
+from qmaps.algebra.saved import from_plain, to_plain
+from qmaps.engines.sharding.shards import is_distributed
 from qmaps.errors import BadTypeError, BadValueError, QmapsError
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.nearest import nearest

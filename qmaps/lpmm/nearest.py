@@ -12,8 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.maps.base import table
 
 SAMPLE = 4096
@@ -50,7 +49,7 @@ def _chosen(values: Tensor, encoded: QuantizedTensor) -> Tensor | None:
     geometry = q.normalizer.geometry(encoded.shape)
     if geometry is None or geometry.log or len(geometry.parts) != 1 or len(encoded.scales) != 1:
         return None
-    if not geometry.parts[0].plain or geometry.parts[0].rms:
+    if not geometry.parts[0].plain:
         return None
     ends = {float(end) for end in table(q.map)[[0, -1]].abs()} - {0.0, 1.0}
     if not ends or not values.numel():

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.errors import BadValueError
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.parameter import LowPrecisionParameter
@@ -43,7 +44,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     A step decodes a parameter, its gradient and its states, applies the rule in float32, and
     encodes the parameter and the states with new scales. Stochastic
     rounding takes random numbers of purpose 2 for parameters and 0 for states
-    (`qmaps.engines.philox`).
+    (`qmaps.algebra.philox`).
     Other parameters are stepped as usual.
 
     Gradients of `accumulation_steps` micro-batches are summed, each rounded into the accumulator,

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.engines.plan import memory_of
 from qmaps.errors import BadValueError
 from qmaps.lpmm.accumulator import Accumulator
@@ -191,8 +190,8 @@ def _rebuilt(
     number: int,
     step: int | None,
 ) -> LowPrecisionParameter:
-    from qmaps.algebra.quantized import from_plain
     from qmaps.algebra.quantizer import quantizer
+    from qmaps.algebra.saved import from_plain
 
     codes = from_plain(plain)
     param = cls(codes, dtype, requires_grad)

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.errors import BadTypeError, BadValueError
 
 METADATA = frozenset(
@@ -73,7 +74,7 @@ class LowPrecisionTensor(Tensor):
 
     def encode(self, values: Tensor) -> None:
         """Quantize `values`, to the nearest code, into these codes."""
-        from qmaps.engines import dispatch
+        from qmaps.ops import dispatch
 
         q = self.codes.quantizer
         storage = (self.codes.packed, self.codes.scales)

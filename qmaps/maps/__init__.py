@@ -1,4 +1,4 @@
-"""Maps: which value each code stands for.
+"""Maps: the value of each code.
 
 One file per map, named by its spec name. Every map class found in a file of this package is
 exported here under its class name; see `names` for the spec names.

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from qmaps.maps._transforms import Transform
-from qmaps.maps.base import Map, table
+from qmaps.maps.base import Map, table, thresholds
 from qmaps.maps.linear0 import Linear0
-from qmaps.maps.nearest import thresholds
 
 
 @dataclass(frozen=True)

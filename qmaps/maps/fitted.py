@@ -139,14 +139,8 @@ class Engine(Protocol):
         """1-D float32 `values`, ready for least-squares fits."""
 
 
-_engines: list[Engine] = []
-
-
-def fit_on(engine: Engine) -> None:
-    """Let fits run on this engine; `qmaps` itself calls it when it is imported."""
-    _engines[:] = [engine]
-
-
 def engine() -> Engine:
     """Engine of fits."""
-    return _engines[0]
+    from qmaps.ops.fit import FitEngine
+
+    return FitEngine()

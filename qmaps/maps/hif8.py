@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from qmaps.maps._float import FloatMap
-from qmaps.maps.base import table
-from qmaps.maps.nearest import thresholds
+from qmaps.maps.base import table, thresholds
 
 
 @dataclass(frozen=True)

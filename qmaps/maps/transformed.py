@@ -9,10 +9,9 @@ from torch import Tensor
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.maps._companded import CompandedMap, thresholds_within
 from qmaps.maps._transforms import SquareRootOf, Transform, named, written
-from qmaps.maps.base import Map, table
+from qmaps.maps.base import Map, table, thresholds
 from qmaps.maps.codebook import Codebook
 from qmaps.maps.linear0 import Linear0
-from qmaps.maps.nearest import thresholds
 
 _SQUARE_ROOT, _LINEAR = SquareRootOf(), Linear0(8)
 

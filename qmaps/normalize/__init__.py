@@ -1,4 +1,4 @@
-"""Normalizers: which scale divides each element.
+"""Normalizers: the scale that divides each element.
 
 One file per normalizer. Every normalizer class found in a file of this package is exported
 here under its class name; see `names` for the spec names.

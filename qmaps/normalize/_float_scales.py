@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from qmaps.normalize.base import Scales, Shape
-from qmaps.normalize.geometry import Geometry, Stored
+from qmaps.normalize.geometry import Geometry
 from qmaps.normalize.scale_format import ScaleFormat
+from qmaps.normalize.scale_kind import ScaleKind
 
 
 @dataclass(frozen=True)
 class FloatScales(ScaleFormat):
     """A format with independent scales."""
 
-    kind: ClassVar[Stored | None] = None
+    kind: ClassVar[ScaleKind | None] = None
     """How engines are told; None leaves it to the reference."""
 
     def geometry(self, shape: Shape) -> Geometry | None:

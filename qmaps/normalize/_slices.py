@@ -10,8 +10,7 @@ from torch import Tensor
 
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
 from qmaps.normalize.block import BlockWise
-from qmaps.normalize.extent import Extent
-from qmaps.normalize.geometry import Geometry, slice_part
+from qmaps.normalize.geometry import Extent, Geometry, slice_part
 
 FLAT = BlockWise(128)
 """Stands in where a tensor has no second dimension to take maxima over."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qmaps.normalize._float_scales import FloatScales, nearest_float
-from qmaps.normalize.geometry import Stored
+from qmaps.normalize.scale_kind import ScaleKind
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class BFloat16(FloatScales, suffix="xbf16"):
     """
 
     dtype: ClassVar[torch.dtype] = torch.bfloat16
-    kind: ClassVar[Stored | None] = Stored.BFLOAT16
+    kind: ClassVar[ScaleKind | None] = ScaleKind.BFLOAT16
 
     def rounded(self, scale: Tensor) -> Tensor:
         return nearest_float(scale, self.dtype)

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
-from qmaps.normalize.extent import Extent
-from qmaps.normalize.geometry import Geometry, Part
+from qmaps.normalize.geometry import Extent, Geometry, Part
 
 MOST = 2**53
 """What counts elements or steps is at most this: every int up to it is a float64."""

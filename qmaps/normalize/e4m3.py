@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from qmaps.normalize.base import Scales, Shape
-from qmaps.normalize.geometry import Geometry, Stored
+from qmaps.normalize.geometry import Geometry
 from qmaps.normalize.scale_format import ScaleFormat
+from qmaps.normalize.scale_kind import ScaleKind
 
 LARGEST = 448.0
 """The largest number of e4m3."""
@@ -40,7 +41,7 @@ class TwoLevel(ScaleFormat, suffix="xe4m3"):
     def geometry(self, shape: Shape) -> Geometry | None:
         if (inner := self.inner.geometry(shape)) is None:
             return None
-        parts = tuple(replace(p, ends=inner.arrays, stored=Stored.E4M3) for p in inner.parts)
+        parts = tuple(replace(p, ends=inner.arrays, stored=ScaleKind.E4M3) for p in inner.parts)
         return replace(inner, parts=parts, arrays=inner.arrays + 1)
 
     @property

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qmaps.normalize._float_scales import FloatScales
-from qmaps.normalize.geometry import Stored
+from qmaps.normalize.scale_kind import ScaleKind
 
 _EXPONENT = 23
 """The bit at which the exponent of a float32 begins."""
@@ -34,7 +34,7 @@ class PowerOfTwo(FloatScales, suffix="xe8m0"):
     """
 
     dtype: ClassVar[torch.dtype] = torch.uint8
-    kind: ClassVar[Stored | None] = Stored.POWER_OF_TWO
+    kind: ClassVar[ScaleKind | None] = ScaleKind.POWER_OF_TWO
 
     @property
     def powers_of_two(self) -> bool:

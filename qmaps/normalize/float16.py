@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qmaps.normalize._float_scales import FloatScales, nearest_float
-from qmaps.normalize.geometry import Stored
+from qmaps.normalize.scale_kind import ScaleKind
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Float16(FloatScales, suffix="xf16"):
     """
 
     dtype: ClassVar[torch.dtype] = torch.float16
-    kind: ClassVar[Stored | None] = Stored.FLOAT16
+    kind: ClassVar[ScaleKind | None] = ScaleKind.FLOAT16
 
     def rounded(self, scale: Tensor) -> Tensor:
         return nearest_float(scale, self.dtype)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qmaps.normalize._float32 import sqrt
 from qmaps.normalize._float_scales import FloatScales, nearest_float
-from qmaps.normalize.geometry import Stored
+from qmaps.normalize.scale_kind import ScaleKind
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Float16Squared(FloatScales, suffix="xf16sq"):
     """
 
     dtype: ClassVar[torch.dtype] = torch.float16
-    kind: ClassVar[Stored | None] = Stored.FLOAT16_SQUARED
+    kind: ClassVar[ScaleKind | None] = ScaleKind.FLOAT16_SQUARED
 
     def rounded(self, scale: Tensor) -> Tensor:
         return nearest_float(sqrt(scale), self.dtype)

@@ -1,4 +1,4 @@
-"""The position of each element's scale, as numbers for any engine.
+"""The position of each element's scale, as numbers for any engine, and its extent for shards.
 
 Element i, counted in row-major order, takes scale ``(i // divisor) % count`` of each part, and
 of these the smallest. So a block-wise normalizer has the block size as divisor, and a row or
@@ -9,25 +9,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 
-
-class Stored(Enum):
-    """Formats of scales other than codes of a log2 grid; see `qmaps.normalize.scale_format`.
-
-    Scales in E4M3 are multiples of a float32 number, which `Part.ends` has. `ONE` is float32, and
-    no format: the scale is 1, or 0 for a tensor of zeros, and NaN where one element is not finite.
-    `SIXTEENTHS` are exponents in 8 bits, 16 times as large.
-    """
-
-    FLOAT32 = auto()
-    FLOAT16 = auto()
-    BFLOAT16 = auto()
-    FLOAT16_SQUARED = auto()
-    POWER_OF_TWO = auto()
-    E4M3 = auto()
-    ONE = auto()
-    SIXTEENTHS = auto()
+from qmaps.normalize.scale_kind import ScaleKind
 
 
 @dataclass(frozen=True)
@@ -41,21 +24,18 @@ class Part:
         ends: which holds what all its scales share: the two ends of their log2 grid, or the
             number that those in E4M3 are multiples of; None where they share nothing.
         stored: the format of scales, if not codes of a log2 grid.
-        rms: where it is not 0, scales are this multiple of the root mean square of their elements
-            instead of the largest magnitude.
     """
 
     divisor: int
     count: int
     array: int = 0
     ends: int | None = None
-    stored: Stored = Stored.FLOAT32
-    rms: float = 0.0
+    stored: ScaleKind = ScaleKind.FLOAT32
 
     @property
     def plain(self) -> bool:
         """True if the scales are stored in float32."""
-        return self.ends is None and self.stored is Stored.FLOAT32
+        return self.ends is None and self.stored is ScaleKind.FLOAT32
 
 
 def slice_part(shape: tuple[int, ...], dimension: int, array: int = 0) -> Part:
@@ -98,3 +78,24 @@ class Geometry:
             )
             for part in self.parts
         )
+
+
+@dataclass(frozen=True)
+class Extent:
+    """One stored part of a normalizer's scales.
+
+    Attributes:
+        block: consecutive elements per scale. Shards have blocks of their own, from their first
+            element on. 0 for scales of slices.
+        axes: dimensions with one scale per index, for slices; a scale is the largest magnitude
+            over the other dimensions, of the whole tensor if it is sharded.
+        ends: whether it holds the ends of an 8-bit grid of scales, those of the whole tensor.
+    """
+
+    block: int = 0
+    axes: tuple[int, ...] = ()
+    ends: bool = False
+
+    def over(self, dims: int) -> tuple[int, ...]:
+        """Dimensions, of `dims`, over which a scale is the maximum; none for blocks."""
+        return () if self.block else tuple(dim for dim in range(dims) if dim not in self.axes)

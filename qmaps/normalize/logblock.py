@@ -14,8 +14,7 @@ from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.normalize._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.block import blocks, check_block_size, per_element
-from qmaps.normalize.extent import Extent
-from qmaps.normalize.geometry import Geometry, Part
+from qmaps.normalize.geometry import Extent, Geometry, Part
 
 ZERO = -250.0
 """Both ends of a block of zeros: its power of 2 is 0 in float32."""

@@ -14,8 +14,8 @@ from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.normalize._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.block import BlockWise, blocks, check_block_size, per_element
-from qmaps.normalize.extent import Extent
-from qmaps.normalize.geometry import Geometry, Part, Stored
+from qmaps.normalize.geometry import Extent, Geometry, Part
+from qmaps.normalize.scale_kind import ScaleKind
 
 STEPS = 16
 """Exponents are multiples of 1/16."""
@@ -77,7 +77,7 @@ class RangeExpansion(Normalizer, name="powB<n>r<n>"):
         numel = math.prod(shape)
         size = min(self.size, max(1, numel))
         count = -(-numel // size)
-        parts = (Part(size, count, 0), Part(size, count, 1, stored=Stored.SIXTEENTHS))
+        parts = (Part(size, count, 0), Part(size, count, 1, stored=ScaleKind.SIXTEENTHS))
         return Geometry(parts, arrays=2, log=True, ratio=float(self.ratio))
 
     def extents(self, dims: int) -> tuple[Extent, ...]:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from qmaps.normalize._slices import FLAT
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
-from qmaps.normalize.extent import Extent
-from qmaps.normalize.geometry import Geometry, slice_part
+from qmaps.normalize.geometry import Extent, Geometry, slice_part
 
 
 @dataclass(frozen=True)

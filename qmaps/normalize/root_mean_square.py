@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,8 +12,7 @@ from torch import Tensor
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.block import BlockWise, blocks, check_block_size, per_element
-from qmaps.normalize.extent import Extent
-from qmaps.normalize.geometry import Geometry
+from qmaps.normalize.geometry import Extent
 
 _LARGEST = torch.finfo(torch.float32).max
 _SMALLEST = 2.0**-149
@@ -66,10 +65,6 @@ class RootMeanSquare(Normalizer, name="rms<k>B<n>"):
 
     def layout(self, shape: Shape) -> Layout:
         return BlockWise(self.size).layout(shape)
-
-    def geometry(self, shape: Shape) -> Geometry:
-        blocks = BlockWise(self.size).geometry(shape)
-        return replace(blocks, parts=tuple(replace(p, rms=self.factor) for p in blocks.parts))
 
     def extents(self, dims: int) -> tuple[Extent, ...]:
         return (Extent(block=self.size),)

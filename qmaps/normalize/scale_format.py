@@ -12,9 +12,8 @@ from torch import Tensor
 
 from qmaps.errors import SpecError
 from qmaps.maps._registry import refuse_built_in
-from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, refuse_combined
-from qmaps.normalize.extent import Extent
-from qmaps.normalize.minimum import Minimum
+from qmaps.normalize.base import Layout, Minimum, Normalizer, Scales, Shape, refuse_combined
+from qmaps.normalize.geometry import Extent
 
 SUFFIXES: dict[str, type[ScaleFormat]] = {}
 """Every scale format by its suffix, such as ``x8``."""

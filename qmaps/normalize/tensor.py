@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
-from qmaps.normalize.extent import Extent
-from qmaps.normalize.geometry import Geometry, Part
+from qmaps.normalize.geometry import Extent, Geometry, Part
 
 
 @dataclass(frozen=True)

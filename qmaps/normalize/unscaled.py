@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
-from qmaps.normalize.extent import Extent
-from qmaps.normalize.geometry import Geometry, Part, Stored
+from qmaps.normalize.geometry import Extent, Geometry, Part
+from qmaps.normalize.scale_kind import ScaleKind
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Unscaled(Normalizer, name="unscaled"):
         return ((torch.float32, ()),)
 
     def geometry(self, shape: Shape) -> Geometry:
-        return Geometry((Part(max(1, math.prod(shape)), 1, stored=Stored.ONE),))
+        return Geometry((Part(max(1, math.prod(shape)), 1, stored=ScaleKind.ONE),))
 
     def extents(self, dims: int) -> tuple[Extent, ...]:
         return (Extent(),)

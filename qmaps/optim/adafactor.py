@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor, restored
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import (
     Corrected,
@@ -91,7 +92,7 @@ class Adafactor(QuantizedOptimizer):
         u = g * (apollo_scale * norm(y) / norm(L)) by channel of the larger side, or in all
 
     and then clips and limits the update as above; the limiter is on by default here. P has
-    independent normal entries of variance 1 / rank from `qmaps.engines.philox`; it depends on the
+    independent normal entries of variance 1 / rank from `qmaps.algebra.philox`; it depends on the
     seed, the parameter's number and the step alone, and is not stored. Only the results of these
     matrix products are promised to a tolerance rather than bit for bit: 1e-5 of the largest element
     of the update.

@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor, from_plain, restored
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.saved import from_plain
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim import factored
 from qmaps.optim.adamw import AdamW

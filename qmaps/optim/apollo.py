@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps.engines.philox import RoundingKey, normal
+from qmaps.algebra.philox import RoundingKey, normal
 from qmaps.optim.factored import Shape
 from qmaps.optim.reductions import norm
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor
 
+from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.engines.masters import FORMS, MASTER, REMAINDER
-from qmaps.engines.philox import RoundingKey
 from qmaps.engines.step_scalars import values_at
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim import saved_states

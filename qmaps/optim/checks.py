@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.distributed.shards import is_distributed, local
+from qmaps.algebra.dense import overlaps_itself, unsupported_reason
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.addresses import check_memory
-from qmaps.engines.dense import overlaps_itself, unsupported_reason
+from qmaps.engines.bfloat16 import SPLITS
 from qmaps.engines.masters import MASTER, REMAINDER
-from qmaps.engines.remainders import SPLITS
+from qmaps.engines.sharding.shards import is_distributed, local
 from qmaps.engines.step import ParameterStep, codes_of
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.maps.fitted import FittedMap

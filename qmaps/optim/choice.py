@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from qmaps.algebra.quantized import from_plain
 from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.algebra.saved import from_plain
 from qmaps.errors import BadTypeError, BadValueError, nearest, shown
 from qmaps.optim.presets import preset
 

@@ -24,6 +24,7 @@ from qmaps.optim import choice_code
 from qmaps.optim.choice import StateQuantizers
 from qmaps.optim.presets import preset
 from qmaps.storage.files import json_text, write_text
+from qmaps.storage.version import __version__
 
 FORMAT = 1
 KEYS = (
@@ -338,8 +339,6 @@ def _short(value: float) -> float:
 
 def _plain(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """A provenance as JSON has it, with versions."""
-    from qmaps import __version__  # which the package has last
-
     versions = {"qmaps": __version__, "torch": str(torch.__version__)}
     try:
         plain: dict[str, Any] = json.loads(json_text({"versions": versions, **provenance}))

@@ -19,9 +19,9 @@ import torch
 
 from qmaps.algebra.quantizer import quantizer
 from qmaps.engines import native
-from qmaps.engines.backends import Backend, backend, backends
 from qmaps.engines.native import build
 from qmaps.errors import BackendWarning, BadTypeError, BadValueError, shown
+from qmaps.ops.backends import Backend, backend, backends
 from qmaps.optim.adamw import AdamW
 from qmaps.optim.presets import PRESETS
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.distributed.shards import local
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
+from qmaps.engines.sharding.shards import local
 from qmaps.maps import _html
 from qmaps.optim.records import ParameterRecord, StateRecord, records
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.distributed.shards import shard_of
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.engines.sharding.shards import shard_of
 from qmaps.engines.step import codes_of
 from qmaps.engines.threads import safe_after_fork
 from qmaps.errors import BadValueError, NonFiniteError, shown

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.distributed import over_shards
+from qmaps.engines.sharding import over_shards
 from qmaps.errors import BadValueError, shown
 from qmaps.optim.terms import number
 
@@ -27,7 +27,7 @@ def square_sum(x: Tensor) -> Tensor:
     chunk of 4096. Each chunk is added as a balanced tree, the first half to the second, element by
     element, until one number is left. The chunks' sums, filled up with zeros to a power of two,
     are added by the same tree. Of a shard the sum is that of the whole tensor
-    (`qmaps.distributed.over_shards`).
+    (`qmaps.engines.sharding.over_shards`).
     """
     flat = x.detach().reshape(-1)
     if flat.numel() == 0:

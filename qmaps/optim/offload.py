@@ -9,7 +9,7 @@ from typing import Any, NoReturn, overload
 import torch
 from torch import Tensor
 
-from qmaps.distributed.shards import is_distributed
+from qmaps.engines.sharding.shards import is_distributed
 from qmaps.errors import BadTypeError, shown
 from qmaps.optim.adamw import AdamW8bit
 from qmaps.optim.choice import MARK, keep_in_32_bits

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.distributed.shards import Shard, any_distributed, local, shard_of
+from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.masters import has_master, remainder_dtype
-from qmaps.engines.philox import RoundingKey
+from qmaps.engines.sharding.shards import Shard, any_distributed, local, shard_of
 from qmaps.engines.step import (
     PRODUCT,
     RESET,

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from qmaps.distributed import over_shards
+from qmaps.engines.sharding import over_shards
 from qmaps.optim.norms import power_of_two, square_sum, tree
 
 LANES = 32
@@ -37,7 +37,7 @@ def row_means(x: Tensor, dim: int = -1) -> Tensor:
     """Means of float32 `x` over its last dimension, kept with size 1.
 
     Args:
-        x: as the parameter, or a part of it (`qmaps.distributed.over_shards`).
+        x: as the parameter, or a part of it (`qmaps.engines.sharding.over_shards`).
         dim: the parameter's dimension of the last one of `x`.
 
     >>> row_means(torch.tensor([[1.0, 2.0, 6.0]]))
@@ -95,7 +95,7 @@ def rms(x: Tensor) -> Tensor:
 def whole_norm(x: Tensor) -> Tensor:
     """Euclidean norm of all elements of float32 `x`, 0-d, in the order of `norm`.
 
-    Of a part (`qmaps.distributed.over_shards`) it is that of the whole.
+    Of a part (`qmaps.engines.sharding.over_shards`) it is that of the whole.
     """
     return over_shards.total(_square_sum(x.reshape(-1), (0,))).sqrt().float().reshape(())
 

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor, from_plain, restored, to_plain
-from qmaps.distributed.exchange import Request, shared_scales, spans_shards
-from qmaps.distributed.over_shards import largest_bits, whole_of
+from qmaps.algebra.dense import unsupported_reason
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.distributed.rows import Rows, wanted
 from qmaps.distributed.rows import read as read_rows
 from qmaps.distributed.rows import write as write_rows
-from qmaps.distributed.shards import Shard, is_distributed, local, shard_of
-from qmaps.engines.dense import unsupported_reason
 from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
+from qmaps.engines.sharding.exchange import Request, shared_scales, spans_shards
+from qmaps.engines.sharding.over_shards import largest_bits, whole_of
+from qmaps.engines.sharding.shards import Shard, is_distributed, local, shard_of
 from qmaps.engines.step import COUNTER, NUMBERS, PRODUCT, RESET, codes_of
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, StateWarning, shown
 from qmaps.normalize.block import MOST
@@ -41,7 +43,7 @@ FORMAT = 1
 """Format of state_dicts. One without a number is older, or torch's, and is read as this format."""
 
 STREAM = 2
-"""Number of the stream of random numbers that stochastic rounding takes (`qmaps.engines.philox`).
+"""Number of the stream of random numbers that stochastic rounding takes (`qmaps.algebra.philox`).
 
 Stream 1, of versions up to 0.2, took 32 bits per element. Those versions did not store a number.
 """

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from qmaps.distributed import over_shards
+from qmaps.engines.sharding import over_shards
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadValueError
 from qmaps.normalize._float32 import sqrt

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.cuda.plan import CudaSteps
-from qmaps.distributed.shards import any_distributed, local
 from qmaps.engines.addresses import overlapping, plain
-from qmaps.engines.backends import cuda_engine_on, native_runs, requested
 from qmaps.engines.native.at_exit import forget_at_exit
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.reference_plan import ReferenceEngine
+from qmaps.engines.sharding.shards import any_distributed, local
 from qmaps.engines.step import (
     Inputs,
     ParameterStep,
@@ -27,6 +26,7 @@ from qmaps.engines.step import (
     StepPlan,
     run_together,
 )
+from qmaps.ops.backends import cuda_engine_on, native_runs, requested
 from qmaps.optim.checks import check_gradient, check_shard, check_states
 from qmaps.optim.choice import choice_settings
 from qmaps.optim.nonfinite import leaves_out

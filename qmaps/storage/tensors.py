@@ -20,7 +20,7 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
     """Write quantized tensors to one safetensors file, atomically.
 
     Args:
-        tensors: quantized tensors as plain dicts (`qmaps.algebra.quantized.to_plain`), by name.
+        tensors: quantized tensors as plain dicts (`qmaps.algebra.saved.to_plain`), by name.
         path: the file; an existing one is replaced.
 
     Raises:

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.pair import Pair, spec_of
-from qmaps.algebra.quantizer import Quantizer, fit_each, fit_normalized
+from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze._updates import Exact, Moment, UpdateErrors
 from qmaps.capture import CapturedStates
-from qmaps.engines import dispatch
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
+from qmaps.ops import dispatch
+from qmaps.ops.fit import fit_each, fit_normalized
 
 MOMENTS = {"exp_avg", "exp_avg_sq"}
 

@@ -14,15 +14,16 @@ from torch import Tensor
 
 from qmaps import metrics
 from qmaps.algebra.pair import Pair, adam_update, spec_of, zero_points
-from qmaps.algebra.quantizer import Quantizer, fit_normalized
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze._updates import LEVELS, bits_of
 from qmaps.capture import CapturedStates
 from qmaps.engines import reference
-from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadValueError
 from qmaps.maps.base import table
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer, Scales
+from qmaps.ops.fit import fit_normalized
 from qmaps.sweep.measure import FIT, MOMENTS, Specs, about, places, quantizers_of, wanted_of
 from qmaps.sweep.units import Scaler, Slabs, Units, choose_units, count_of, per_unit, unit_of
 

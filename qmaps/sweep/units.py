@@ -28,8 +28,7 @@ from torch import Tensor
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import BadValueError
-from qmaps.normalize.base import Normalizer, Scales
-from qmaps.normalize.minimum import Minimum
+from qmaps.normalize.base import Minimum, Normalizer, Scales
 from qmaps.normalize.scale_format import ScaleFormat
 
 LEAST = 128

@@ -11,8 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from qmaps.maps.base import Map, limits, table
-from qmaps.maps.nearest import thresholds
+from qmaps.maps.base import Map, limits, table, thresholds
 
 LARGEST = torch.finfo(torch.float32).max
 SMALLEST = 2.0**-149

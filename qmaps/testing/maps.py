@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.algebra.philox import RoundingKey, uniform
 from qmaps.engines import reference
-from qmaps.engines.philox import RoundingKey, uniform
 from qmaps.maps.base import Map
 from qmaps.testing._data import codes_of, inside, outside, rounds_to_nearest, upper_is_nearer
 

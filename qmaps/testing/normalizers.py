@@ -15,12 +15,11 @@ import numpy as np
 import torch
 
 from qmaps import metrics
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.algebra.quantizer import quantizer as named
 from qmaps.algebra.rounding import Rounding
 from qmaps.engines.addresses import address
-from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook

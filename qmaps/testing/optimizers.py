@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.engines.backends import backends, use_backend
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.errors import BadTypeError, NonFiniteError
+from qmaps.ops.backends import backends, use_backend
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.testing._data import about, refused
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import qmaps
-from qmaps.algebra.quantized import QuantizedTensor, from_plain, restored, to_plain
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.errors import BadTypeError, BadValueError
 from tests.helpers import examples, sample
 

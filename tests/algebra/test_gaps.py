@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 import qmaps
-from qmaps.algebra import gaps
 from qmaps.algebra.pair import zero_points
+from qmaps.ops import gaps
 
 
 def test_the_gap_is_the_distance_to_the_next_code_on_the_side_of_the_movement() -> None:

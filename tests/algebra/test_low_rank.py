@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 import qmaps
 from qmaps import sweep
-from qmaps.algebra.low_rank import LowRank, low_rank_of
-from qmaps.algebra.quantized import QuantizedTensor, from_plain, restored, to_plain
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.low_rank import low_rank_of
+from qmaps.algebra.quantizer import LowRank, QuantizedTensor
+from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.capture import Monitor
 from qmaps.capture.conversion import convert_state_dict
 from qmaps.distributed.comm.coder import Coder
 from qmaps.distributed.rows import by_rows
-from qmaps.engines.native import metrics as native
+from qmaps.engines.support import NATIVE
 from qmaps.errors import BadTypeError, BadValueError, SpecError
 from qmaps.optim import AdamW, Muon
 from qmaps.sweep import units
@@ -262,8 +264,8 @@ def test_errors_of_updates_have_the_product_in_them() -> None:
     t, s = qmaps.quantizer(SPEC).quantize(m), qmaps.quantizer("B128/DE-0@8u").quantize(v)
     error = (m / (v.sqrt() + 1e-8) - t.dequantize() / (s.dequantize().sqrt() + 1e-8)).abs()
     assert row["mean_abs_error"].item() == pytest.approx(float(error.mean()), rel=1e-4)
-    assert not native.supports_tensor(t)
-    assert native.supports_tensor(replace(t, quantizer=replace(t.quantizer, low_rank=None),
+    assert not NATIVE.decodes(t)
+    assert NATIVE.decodes(replace(t, quantizer=replace(t.quantizer, low_rank=None),
                                           beside=()))  # fmt: skip
     frame = qmaps.analyze.update_error(states, [pair])
     assert frame["mean_abs_error"].item() == pytest.approx(float(error.mean()), rel=1e-4)

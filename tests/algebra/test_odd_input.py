@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import qmaps
 from qmaps import errors, maps, normalize, quantiles
-from qmaps.algebra import quantized as store
-from qmaps.engines.backends import backends, use_backend
+from qmaps.algebra import saved as store
 from qmaps.errors import BadTypeError, BadValueError, SpecError, one_line, shown
+from qmaps.ops.backends import backends, use_backend
 from tests.helpers import examples
 from tests.odd import CONTAINERS, NUMBERS, TEXTS, objects, refused, tensors
 

@@ -3,17 +3,20 @@ from __future__ import annotations
 import contextlib
 import copy
 import pickle
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
+from types import FrameType
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import qmaps
-from qmaps.engines.backends import use_backend
 from qmaps.errors import BadTypeError
+from qmaps.ops.backends import use_backend
 
 X = torch.linspace(-2, 3, 300)
 
@@ -293,3 +296,27 @@ def test_what_is_kept_of_a_map_is_real(mode: AbstractContextManager[object], eng
             with mode, contextlib.suppress(Exception):  # whether it works there or not
                 look()
         assert q.error(X)["sqnr_db"] > 10
+
+
+MOST_FILES, MOST_CALLS = 9, 30
+
+
+@pytest.mark.skipif(qmaps.backend() != "native", reason="needs the native engine")
+@pytest.mark.parametrize("spec", ["B128/DE@4s", "B256/DE-0@8u"])
+def test_a_repeated_call_goes_through_few_functions(spec: str) -> None:
+    q, x = qmaps.quantizer(spec), torch.rand(64, 64)
+    q.quantize(x)
+    package = str(Path(qmaps.__file__).parent)
+    files: list[str] = []
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            files.append(frame.f_code.co_filename)
+
+    sys.setprofile(count)
+    try:
+        q.quantize(x)
+    finally:
+        sys.setprofile(None)
+    assert len(set(files)) <= MOST_FILES
+    assert len(files) <= MOST_CALLS

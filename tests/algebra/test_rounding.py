@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import qmaps
-from qmaps.algebra.quantized import from_plain, to_plain
 from qmaps.algebra.rounding import Rounding
+from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.errors import BadTypeError
 from qmaps.maps import Codebook, Linear
 from qmaps.normalize import BlockWise

@@ -11,7 +11,7 @@ import torch
 from benchmarks import muon
 from benchmarks.muon import ADAMW, ADAMW_8BIT, MUON, WIDTHS, MuonAndAdamW, MuonTrial, best
 from benchmarks.trials import FULL, Trial, run_all
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 
 WORK = StdlibLMTiny(steps=3, warmup_steps=1, validation_batches=1)

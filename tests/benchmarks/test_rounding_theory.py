@@ -11,8 +11,8 @@ import torch
 
 import qmaps
 from benchmarks import rounding_theory as theory
+from qmaps.algebra.philox import RoundingKey
 from qmaps.analyze.replay.recursion import Recursion
-from qmaps.engines.philox import RoundingKey
 
 Round = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 

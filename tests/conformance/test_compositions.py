@@ -1,7 +1,7 @@
 """What holds for every normalizer with every map: `qmaps.testing.normalizers`.
 
-Every check meets every normalizer and every map, and a quarter of their products; ``make fuzz`` runs
-all.
+Every check meets every normalizer and every map, and a quarter of their products; ``make fuzz``
+runs all.
 """
 
 from __future__ import annotations

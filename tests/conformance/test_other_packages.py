@@ -138,7 +138,7 @@ assert convert_state_dict(saved, "qmaps")[1].source == "marked"
 from qmaps import maps, optim
 from qmaps.capture import CapturedStates
 from qmaps.cli import main
-from qmaps.engines.native import tensors
+from qmaps.engines.support import NATIVE
 from qmaps.lab.frames import analyze_states
 from qmaps.lab.pictures import draw
 from qmaps.testing import check_map, check_normalizer, check_optimizer
@@ -147,7 +147,7 @@ check_map(maps.REGISTRY["cubic"])
 q = qmaps.quantizer("whole/cubic@4s")
 check_normalizer(q.normalizer)
 if any(each.name == "native" and each.available for each in qmaps.backends()):
-    assert tensors.supports(q.normalizer, q.map, (40, 50))
+    assert NATIVE.supports(q.normalizer, q.map, (40, 50))
 assert abs(q.error(torch.randn(40, 50))["bias"]) < 1
 check_optimizer(optim.SignedSGD, lr=0.1, momentum=0.9)
 

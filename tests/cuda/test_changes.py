@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 from qmaps.cuda.plan import CudaPlan
-from qmaps.engines.backends import use_backend
+from qmaps.ops.backends import use_backend
 from qmaps.optim import QuantizedOptimizer
 from tests.cuda.emulation import EmulatedEngine
 from tests.optim.changes import OF_GRADIENTS, OF_PARAMETERS, OF_STATES, same, tensors_of, trained

@@ -16,8 +16,8 @@ from qmaps.cuda.__main__ import main
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.kernels import FILES, kernel
 from qmaps.cuda.source import SOURCES
-from qmaps.engines.backends import use_backend
 from qmaps.errors import BackendError, BadValueError
+from qmaps.ops.backends import cuda_engine, use_backend
 
 needs_nvrtc = pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())
 GRIDS = kernel("new_tensor_grids")
@@ -145,4 +145,4 @@ def test_devices_must_be_one() -> None:
     assert str(caught.value) == "scales are on cpu and codes on meta; move both to one device"
     with pytest.raises(BadValueError, match="out must be on cpu, got meta"):
         q.quantize(torch.randn(100), out=mixed)
-    assert engine.engine_of(made.packed, mixed.packed) is None
+    assert cuda_engine(made.packed, mixed.packed) is None

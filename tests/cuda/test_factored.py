@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qmaps.cuda.plan import CudaPlan
-from qmaps.engines.backends import use_backend
+from qmaps.ops.backends import use_backend
 from qmaps.optim import SM3, Adafactor, Adafactor8bit, AdamW4bitFactor
 from qmaps.optim.base import QuantizedOptimizer
 from tests.cuda.emulation import EmulatedEngine

@@ -16,8 +16,8 @@ from qmaps.cuda import quantiles as cuda
 from qmaps.cuda.kernels import kernel
 from qmaps.cuda.quantiles import Quantiles, passes
 from qmaps.cuda.source import source_of
-from qmaps.engines.backends import use_backend
 from qmaps.errors import NonFiniteError
+from qmaps.ops.backends import use_backend
 from tests.cuda.emulation import EmulatedEngine, build
 from tests.quantile_data import (
     METHODS,

@@ -57,7 +57,7 @@ def test_every_number_and_structure_is_compared() -> None:
 def test_a_number_that_differs_does_not_compile(anew: pytest.MonkeyPatch, folder: Path) -> None:
     anew.setitem(NUMBERS, "kMaxScalars", 23)
     with pytest.raises(AssertionError, match="kMaxScalars differs from"):
-        compiled("begin.cuh", folder)
+        compiled("prologue.cuh", folder)
 
 
 def test_a_field_in_another_place_does_not_compile(anew: pytest.MonkeyPatch, folder: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_field_in_another_place_does_not_compile(anew: pytest.MonkeyPatch, fol
     moved = np.dtype([(name, layout.NOISE[name]) for name in names])
     anew.setitem(layout.STRUCTURES, "Noise", moved)
     with pytest.raises(AssertionError, match="Noise differs from"):
-        compiled("begin.cuh", folder)
+        compiled("prologue.cuh", folder)
 
 
 def test_a_kind_of_constant_without_a_case_does_not_compile(
@@ -74,14 +74,14 @@ def test_a_kind_of_constant_without_a_case_does_not_compile(
 ) -> None:
     kinds = list(step_scalars.KINDS)
     anew.setattr(source, "KINDS", kinds)
-    compiled("begin.cuh", folder)
+    compiled("prologue.cuh", folder)
     kinds.append(type("Halved", (), {}))
     with pytest.raises(AssertionError, match="kHalved"):
-        compiled("begin.cuh", folder)
+        compiled("prologue.cuh", folder)
 
 
 def test_enumerations_are_made_from_python() -> None:
-    text = source_of("begin.cuh")
+    text = source_of("prologue.cuh")
     assert f"kNonFinite = {Flags.NON_FINITE.value}, kNegative = {Flags.NEGATIVE.value}" in text
     assert [kind.kind for kind in step_scalars.KINDS] == list(range(len(step_scalars.KINDS)))
     for kind in step_scalars.KINDS:

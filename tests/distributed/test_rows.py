@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import qmaps
-from qmaps.algebra.quantized import restored
+from qmaps.algebra.feedback import restored
 from qmaps.distributed.rows import Rows, read, write
-from qmaps.distributed.shards import Shard
+from qmaps.engines.sharding.shards import Shard
 from qmaps.errors import BadValueError
 from tests.helpers import sample
 

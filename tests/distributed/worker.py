@@ -32,15 +32,16 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import qmaps
 from qmaps import lpmm
-from qmaps.algebra.quantized import QuantizedTensor, restored
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
 from qmaps.distributed.rows import by_rows
-from qmaps.distributed.shards import local, shard_of
-from qmaps.engines.backends import use_backend
-from qmaps.engines.native.tensors import supports
+from qmaps.engines.sharding.shards import local, shard_of
 from qmaps.engines.step import NUMBERS
+from qmaps.engines.support import NATIVE
 from qmaps.errors import BadTypeError, BadValueError
+from qmaps.ops.backends import use_backend
 from qmaps.optim import (
     LAMB,
     SGD,
@@ -233,7 +234,7 @@ def check_scales_that_span_shards_are_those_of_the_whole() -> None:
             assert_same(ours, theirs)
             # The engine takes all shards whose format of scales it supports.
             q, params = qmaps.quantizer(spec), theirs.param_groups[0]["params"]
-            takes = supports(q.normalizer, q.map, (64, 64))
+            takes = NATIVE.supports(q.normalizer, q.map, (64, 64))
             matrices = sum(p.dim() == 2 for p in params)
             expected = len(params) if engine == "reference" else 0 if takes else matrices
             assert theirs._stepper.reference_count == expected, spec

@@ -86,7 +86,7 @@ def test_what_is_public_stands_in_the_reference() -> None:
     pages = {page.title: page.text for page in reference.pages()}
     assert "::: qmaps.Quantizer\n" in pages["qmaps"]
     assert "::: qmaps.capture.StateRecorder\n" in pages["qmaps.capture"]
-    assert "::: qmaps.algebra.quantiles.sram\n" in pages["qmaps.algebra.quantiles"]
+    assert "::: qmaps.ops.quantiles.sram\n" in pages["qmaps.ops.quantiles"]
     assert "## `qmaps sweep`" in pages["Command line"]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qmaps
-from qmaps.engines.philox import RoundingKey, draws
+from qmaps.algebra.philox import RoundingKey, draws
 from qmaps.errors import SpecError
 from qmaps.maps import Codebook
 from qmaps.maps.base import spacing

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qmaps.engines.packing import pack, packed_bytes, unpack
+from qmaps.algebra.packing import pack, packed_bytes, unpack
 
 
 @pytest.mark.parametrize("bits", range(1, 17))

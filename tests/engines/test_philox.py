@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qmaps
-from qmaps.engines.philox import RoundingKey, draws, philox4x32, uniform
+from qmaps.algebra.philox import RoundingKey, draws, philox4x32, uniform
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -14,11 +15,13 @@ import torch
 
 from qmaps import optim
 from qmaps.engines import native
-from qmaps.engines.backends import use_backend
 from qmaps.engines.kernels import declarations
 from qmaps.engines.kernels.declarations import ENUMERATIONS, FOLDER, Factoring
 from qmaps.engines.rules import KernelRule, check_build, ordered, rules, scalar_names
 from qmaps.errors import BackendError, BadValueError
+from qmaps.normalize.scale_format import SUFFIXES
+from qmaps.normalize.scale_kind import ScaleKind
+from qmaps.ops.backends import use_backend
 from tests.optim.families import FUSED_FAMILIES, same_bits
 
 needs_native = pytest.mark.skipif(native.core is None, reason=native.reason)
@@ -248,3 +251,14 @@ def test_the_build_runs_it_without_torch(tmp_path: Path) -> None:
         command = [sys.executable, "-I", "-S", declarations.__file__, what, str(path)]
         subprocess.run(command, check=True)
         assert path.read_text().endswith(text)
+
+
+def test_formats_of_scales_are_declared_once() -> None:
+    """C++ has the numbers and the bytes of `ScaleKind`, which are those of the stored tensors."""
+    text = declarations.enumerations()
+    for kind in ScaleKind:
+        assert re.search(rf"\b{declarations.in_cpp('SCALE_' + kind.name)} = {kind.value}\b", text)
+    assert f"bytes[] = {{{', '.join(str(kind.nbytes) for kind in ScaleKind)}}};" in text
+    for cls in SUFFIXES.values():
+        if (kind := getattr(cls, "kind", None)) is not None:
+            assert kind.nbytes == cls.dtype.itemsize

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 import qmaps
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.engines.backends import use_backend
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.native.plan import NativeEngine
-from qmaps.engines.philox import RoundingKey
 from qmaps.engines.reference_plan import ReferenceEngine
 from qmaps.engines.step import Inputs, ParameterStep, Rule, StateStep, StepEngine
 from qmaps.engines.step_scalars import Corrected, RootCorrection
+from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW, AdamW4bit, AdamW8bit
 
 native = pytest.mark.skipif(qmaps.backend() != "native", reason="the native engine is not built")

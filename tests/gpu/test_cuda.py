@@ -14,9 +14,9 @@ from torch import Tensor
 
 import qmaps
 from qmaps import optim, quantiles
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.engines.backends import cuda_engine, use_backend
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.errors import BadValueError, NonFiniteError
+from qmaps.ops.backends import cuda_engine, use_backend
 from qmaps.optim import AdamW, QuantizedOptimizer
 from tests.optim.families import FUSED_FAMILIES, Family, label, same_bits
 

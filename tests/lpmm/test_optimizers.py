@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import qmaps
 from qmaps import RoundingKey, lpmm, optim
-from qmaps.engines.backends import use_backend
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
+from qmaps.ops.backends import use_backend
 
 PARAMS, GRADS, MOMENTUM = "B32/linear0@12s+sr", "B32/linear0@8s+sr", "B32/DE@8s+sr"
 

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 import qmaps
+from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.spec import parse_map
-from qmaps.engines.backends import use_backend
-from qmaps.engines.philox import RoundingKey
 from qmaps.maps import Linear, Log2, MuLaw, Softsign, SquareRoot, Transformed
+from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW
 from qmaps.testing import check_map
 from tests.helpers import same_bits, sample

@@ -11,7 +11,7 @@ import torch
 
 import qmaps
 from qmaps import normalize
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.philox import RoundingKey
 from qmaps.normalize.base import Normalizer
 from tests.helpers import LARGEST, SMALLEST, sample, squares_in_doubt
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import qmaps
 from qmaps.engines import reference
-from qmaps.engines.backends import use_backend
+from qmaps.ops.backends import use_backend
 from tests.make_solow import BLOCK, CASES, draws, moment
 from tests.solow import SOLOW
 

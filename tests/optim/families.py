@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from qmaps import optim
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.optim import QuantizedOptimizer
 
 Options = dict[str, Any]

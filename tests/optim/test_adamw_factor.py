@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import qmaps
-from qmaps.algebra.quantized import restored
+from qmaps.algebra.feedback import restored
 from qmaps.optim import AdamW, AdamW4bitFactor, AdamW8bitFactor, AdamWFactor
 from tests.optim.families import model, run, train
 from tests.optim.one_step import Array, assert_bits, given, step

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from qmaps.engines.philox import RoundingKey, normal, philox4x32
+from qmaps.algebra.philox import RoundingKey, normal, philox4x32
 from qmaps.optim import Adafactor, Adafactor8bit
 from qmaps.optim.apollo import Projection
 from tests.optim.adafactor_reference import adafactor, assert_close

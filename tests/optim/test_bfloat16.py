@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.bfloat16 import round_stochastically
-from qmaps.engines.philox import RoundingKey
 from qmaps.optim import SGD, AdamW
 from tests.optim.families import FAMILIES, Family, label, run
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import qmaps
-from qmaps.engines.backends import use_backend
 from qmaps.errors import BadTypeError, BadValueError, StateWarning
+from qmaps.ops.backends import use_backend
 from qmaps.optim import (
     SGD,
     Adafactor,

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import qmaps
-from qmaps.engines.backends import use_backend
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.nn import StableEmbedding
+from qmaps.ops.backends import use_backend
 from qmaps.optim import SGD, AdamW, AdamW4bit, AdamW8bit, keep_in_32_bits
 from qmaps.optim.choice import GLOBAL_NUMEL, global_numel
 

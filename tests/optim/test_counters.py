@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from qmaps import lpmm
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.engines.backends import use_backend
-from qmaps.engines.philox import RoundingKey, uniform
+from qmaps.algebra.philox import RoundingKey, uniform
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.lpmm import LPMMSGD
+from qmaps.ops.backends import use_backend
 from qmaps.optim import SGD, Adafactor, AdamW, QuantizedOptimizer
 from tests.optim.families import same_bits
 

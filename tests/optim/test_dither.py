@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import qmaps
-from qmaps.engines.backends import use_backend
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.philox import RoundingKey
 from qmaps.errors import BadTypeError
 from qmaps.optim import AdamW
 
@@ -42,15 +41,13 @@ def train(optimizer: AdamW, grads: list[Tensor]) -> None:
         optimizer.step()
 
 
-@pytest.mark.parametrize("engine", ["native", "reference"])
-def test_each_step_takes_the_offsets_of_the_step_before_away(engine: str) -> None:
+def test_each_step_takes_the_offsets_of_the_step_before_away() -> None:
     """The moments by hand: decode with the old key, average, encode with the key of this step."""
     param, grads = weight(), gradients(5)
     first, second = (qmaps.quantizer(spec) for spec in SPECS.split(" + "))
     m, v = torch.zeros(48, 32), torch.zeros(48, 32)
-    with use_backend(engine):
-        optimizer = made(param, seed=9)
-        train(optimizer, grads)
+    optimizer = made(param, seed=9)
+    train(optimizer, grads)
     for step, g in enumerate(grads, start=1):
         m, v = m * 0.9 + g * (1 - 0.9), v * 0.99 + g * g * (1 - 0.99)
         tm = first.quantize(m, key=RoundingKey(seed=9, step=step, state=0))
@@ -61,17 +58,6 @@ def test_each_step_takes_the_offsets_of_the_step_before_away(engine: str) -> Non
     assert state["exp_avg_sq"].key == tv.key
     torch.testing.assert_close(state["exp_avg"].dequantize(), m, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(state["exp_avg_sq"].dequantize(), v, rtol=1e-5, atol=1e-7)
-
-
-def test_the_native_engine_steps_such_states() -> None:
-    params = []
-    for engine, left in (("native", 0), ("reference", 1)):
-        params.append(weight())
-        with use_backend(engine):
-            optimizer = made(params[-1])
-            train(optimizer, gradients(3))
-        assert optimizer._stepper.reference_count == left
-    assert torch.equal(*params)
 
 
 def test_a_run_goes_on_from_a_checkpoint_bit_for_bit() -> None:

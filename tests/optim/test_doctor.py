@@ -14,9 +14,9 @@ import torch
 
 import qmaps
 from qmaps.engines import native
-from qmaps.engines.backends import Backend, backends
 from qmaps.engines.native import build
 from qmaps.errors import BadTypeError, BadValueError
+from qmaps.ops.backends import Backend, backends
 from qmaps.optim import doctor as doctor_
 from qmaps.optim.doctor import NOTE, PROBLEM, WIDTHS, Finding, Report, findings
 

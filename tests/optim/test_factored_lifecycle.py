@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import qmaps
-from qmaps.engines.backends import use_backend
+from qmaps.ops.backends import use_backend
 from qmaps.optim import (
     SM3,
     Adafactor,

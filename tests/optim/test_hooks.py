@@ -16,7 +16,7 @@ from torch.optim.optimizer import (
 )
 
 from qmaps import lpmm
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture import StateRecorder
 from qmaps.optim import AdamW, AdamW4bit, AdamW8bit, CPUOffloadOptimizer
 

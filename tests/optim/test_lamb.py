@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from qmaps.engines.backends import use_backend
+from qmaps.ops.backends import use_backend
 from qmaps.optim import LAMB, LARS, LAMB4bit, LAMB8bit, QuantizedOptimizer
 from qmaps.optim.norms import norm
 from tests.optim.one_step import Array, assert_bits, given, step

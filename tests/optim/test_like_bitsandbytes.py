@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import qmaps
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.engines.backends import use_backend
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW
 
 bitsandbytes = pytest.importorskip("bitsandbytes")

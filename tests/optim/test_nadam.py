@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from qmaps.engines.backends import use_backend
 from qmaps.engines.step_scalars import nesterov_momentum, nesterov_product
 from qmaps.errors import BadTypeError, BadValueError
+from qmaps.ops.backends import use_backend
 from qmaps.optim import NAdam, NAdam4bit, NAdam8bit
 from tests.optim.one_step import assert_bits, given, step
 

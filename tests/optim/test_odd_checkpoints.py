@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import qmaps
 from qmaps import lpmm, optim
 from qmaps.capture.conversion import convert_file, convert_state_dict
-from qmaps.engines.backends import backends, use_backend
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
+from qmaps.ops.backends import backends, use_backend
 from tests.helpers import examples
 from tests.odd import objects, refused, tensors
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.errors import BadTypeError, NonFiniteError
 from qmaps.nn import StableEmbedding
 from qmaps.optim import AdamW4bit, AdamW8bit, CPUOffloadOptimizer, Lion8bit, SGD8bit

@@ -14,7 +14,7 @@ from torch import nn
 
 import qmaps
 from qmaps import lpmm
-from qmaps.engines.backends import use_backend
+from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW8bit, SGD8bit
 from qmaps.optim.stepper import Stepper
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.philox import RoundingKey
 from qmaps.optim import Adagrad
 from qmaps.optim.records import records
 

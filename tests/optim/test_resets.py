@@ -12,10 +12,10 @@ from torch import nn
 
 import qmaps
 from qmaps import lpmm
+from qmaps.algebra.philox import RoundingKey
 from qmaps.capture import Monitor
-from qmaps.engines.backends import use_backend
-from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BackendError, BadValueError
+from qmaps.ops.backends import use_backend
 from qmaps.optim import (
     SGD,
     SM3,

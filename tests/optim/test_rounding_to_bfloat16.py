@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qmaps.algebra.philox import RoundingKey, draws
 from qmaps.engines.bfloat16 import round_stochastically
-from qmaps.engines.philox import RoundingKey, draws
 
 
 def floats(bits: list[int] | np.ndarray) -> torch.Tensor:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from qmaps import lpmm
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.engines.backends import use_backend
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.errors import BadValueError, shown
 from qmaps.lpmm import LPMMSGD, LPMMAdam
+from qmaps.ops.backends import use_backend
 from qmaps.optim import (
     SM3,
     Adafactor,

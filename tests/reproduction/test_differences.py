@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from qmaps.lab.report.claim import Claim, Verdict, weakest
-from reproduction.differences import Difference, explain, lines
-from reproduction.exhibit import Finding
+from reproduction.differences import Difference, lines
+from reproduction.exhibit import Finding, explain
 from reproduction.verdict import beside
 
 ROOT = Path(__file__).parents[2]

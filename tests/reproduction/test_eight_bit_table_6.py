@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from qmaps.capture import CapturedStates
-from reproduction.differences import explain
 from reproduction.eight_bit import table_6
 from reproduction.eight_bit.table_6 import (
     ABSOLUTE,
@@ -19,6 +18,7 @@ from reproduction.eight_bit.table_6 import (
     TYPICAL,
     WITH_ZERO,
 )  # fmt: skip
+from reproduction.exhibit import explain
 
 
 def errors(quantile: list[float], absolute: list[float]) -> pd.DataFrame:

@@ -12,9 +12,9 @@ import pytest
 from qmaps.lab.report.claim import Verdict
 from reproduction import tuned_losses
 from reproduction.context import Context
-from reproduction.differences import explain
 from reproduction.eight_bit import figure_3
 from reproduction.eight_bit import table_1 as eight_bit_table_1
+from reproduction.exhibit import explain
 from reproduction.four_bit import table_1, table_6
 from reproduction.tuned_losses import FULL
 

@@ -16,7 +16,7 @@ from torch import nn
 
 import qmaps
 from qmaps import capture, sweep
-from qmaps.algebra import quantized as store
+from qmaps.algebra import saved as store
 from qmaps.capture import StateRecorder
 from qmaps.errors import BadValueError, OutputError, QmapsError
 from qmaps.lab.workloads.run_folder import RunFolder, TrainingRun

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 import qmaps
 from qmaps import QuantizedTensor
-from qmaps.algebra import quantized as store
+from qmaps.algebra import saved as store
 from qmaps.storage import tensors
 
 X = torch.linspace(-2, 3, 300)

@@ -14,12 +14,12 @@ import torch
 
 import qmaps
 from qmaps import sweep
-from qmaps.algebra.quantizer import fit_normalized
 from qmaps.capture import CapturedStates, load
 from qmaps.capture.saved import write
 from qmaps.errors import BadValueError, CaptureError, SpecError
 from qmaps.normalize.base import REGISTRY, Normalizer, Shape
 from qmaps.normalize.scale_format import SUFFIXES
+from qmaps.ops.fit import fit_normalized
 from qmaps.sweep import divide, measure, sample, units
 from qmaps.sweep.sample import quantiles
 from qmaps.sweep.units import (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from qmaps.engines import native
-from qmaps.engines.backends import use_backend
+from qmaps.ops.backends import use_backend
 
 
 @pytest.fixture(params=["reference", "native"])

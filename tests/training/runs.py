@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from qmaps import optim
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.optim import QuantizedOptimizer
 
 Make = Callable[..., QuantizedOptimizer]

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from qmaps import capture
+from qmaps.engines.bfloat16 import SPLITS
 from qmaps.engines.masters import MASTER
 from qmaps.engines.native import core
 from qmaps.engines.native.plan import NativePlan
-from qmaps.engines.remainders import SPLITS
 from qmaps.optim import AdamW, AdamW8bit, QuantizedOptimizer
 from tests.training.runs import EVERY, assert_same, gradients, loss_of, make, net, parts
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_
 
+from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.bfloat16 import round_stochastically
-from qmaps.engines.philox import RoundingKey
 from tests.training.runs import EVERY, assert_same, gradients, loss_of, make, net
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import qmaps
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.optim import AdamW8bit
 from tests.helpers import Wrapped
 from tests.training.runs import EVERY, assert_same, gradients, make, net

@@ -10,7 +10,7 @@ from benchmarks.case import OURS, Setup, UnavailableError
 from benchmarks.data import normal, quantizer
 from benchmarks.gpu.case import GpuCase
 from benchmarks.timing import Work
-from qmaps.engines import dispatch
+from qmaps.ops import dispatch
 
 PUBLIC = "qmaps, Quantizer.error"
 
@@ -39,7 +39,7 @@ def sums(spec: str) -> Callable[[torch.device, int], Setup]:
 
 
 NOTE = (
-    "`qmaps.engines.dispatch.measure`; the bound is that of reading the tensor once. "
+    "`qmaps.ops.dispatch.measure`; the bound is that of reading the tensor once. "
     "`Quantizer.error` is what users call: the same, and metrics from it, or the reference where "
     "there is no kernel"
 )

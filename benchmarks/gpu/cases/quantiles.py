@@ -11,7 +11,7 @@ from benchmarks.case import OURS, Setup
 from benchmarks.data import normal
 from benchmarks.gpu.case import GpuCase
 from benchmarks.timing import Work
-from qmaps.algebra.quantiles import approximate, exact, sram
+from qmaps.ops.quantiles import approximate, exact, sram
 
 NUM = 256
 FULL, SMALLER = 1 << 28, 1 << 24

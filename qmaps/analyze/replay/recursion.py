@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from qmaps.algebra import gaps
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
-from qmaps.engines import dispatch
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.ops import dispatch, gaps
 
 GROUP = 2**18
 """Elements that one operation works on, so that they stay in the processor's cache."""

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from qmaps.algebra.pair import Pair, listed, spec_of
+from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
@@ -20,7 +21,6 @@ from qmaps.analyze.replay.recursion import Recursion, Updates, exact_measures
 from qmaps.analyze.replay.source import Source, source
 from qmaps.capture import CapturedStates
 from qmaps.capture.parameters import predicate
-from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import pair_of

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.pair import Pair
+from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.capture import CapturedStates
-from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import table
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qmaps.algebra.quantized import QuantizedTensor, from_plain
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.algebra.saved import from_plain
 from qmaps.capture.collect import in_memory
 from qmaps.capture.conversion import template
 from qmaps.capture.conversion.formats import FORMATS, Format

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from qmaps import optim
-from qmaps.algebra.quantized import QuantizedTensor, restored
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.errors import BadValueError, CaptureError, nearest
 from qmaps.optim import QuantizedOptimizer
 from qmaps.optim.rule import every

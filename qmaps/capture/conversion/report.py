@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra import packing
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.conversion.optimizer_state import (
     OptimizerState,
     Parameter,
@@ -16,7 +17,6 @@ from qmaps.capture.conversion.optimizer_state import (
     restored_of,
     values_of,
 )
-from qmaps.engines import packing
 from qmaps.maps.base import table
 
 POLICIES = ("raise", "leave")

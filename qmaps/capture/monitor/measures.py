@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra import gaps
 from qmaps.algebra.pair import adam_update, zero_points
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.errors import BadTypeError, BadValueError, StateWarning, shown
 from qmaps.metrics import Sums, mean_rel_error, sqnr_db
+from qmaps.ops import gaps
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.monitor.measures import MEASURES, Thresholds, Warner
 from qmaps.capture.monitor.outputs import CsvFile, logs_of, scalars
 from qmaps.capture.monitor.window import Row, Window

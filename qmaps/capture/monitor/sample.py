@@ -10,16 +10,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.distributed.shards import local
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.engines.sharding.shards import local
 from qmaps.engines.step import codes_of
 from qmaps.maps.base import cached
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.normalize.block import BlockWise
 from qmaps.normalize.eight_bit import EightBit
-from qmaps.normalize.geometry import Stored
 from qmaps.normalize.logblock import LogBlock
 from qmaps.normalize.range_expansion import RangeExpansion
+from qmaps.normalize.scale_kind import ScaleKind
 
 RUN = 256
 """Consecutive elements that a sample takes together."""
@@ -152,7 +152,7 @@ def _scales(t: QuantizedTensor, at: Places) -> Scales:
         return tuple(part[at.index // size] for part in t.scales)
     geometry = normalizer.geometry(t.shape)
     # A normalizer of another package, or a format of scales that is not a log2 grid.
-    if geometry is None or any(part.stored is not Stored.FLOAT32 for part in geometry.parts):
+    if geometry is None or any(part.stored is not ScaleKind.FLOAT32 for part in geometry.parts):
         expanded = normalizer.expand(t.scales, t.shape).expand(t.shape)
         return (torch.take(expanded, at.index),)
     parts = [

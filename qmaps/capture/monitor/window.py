@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.monitor import sample
 from qmaps.capture.monitor.measures import MOMENTS, Measures, of_moments, of_states
 from qmaps.capture.monitor.sample import Places
-from qmaps.distributed.shards import local
+from qmaps.engines.bfloat16 import join
 from qmaps.engines.masters import MASTER, REMAINDER
-from qmaps.engines.remainders import join
+from qmaps.engines.sharding.shards import local
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.rule import UpdateRule
 

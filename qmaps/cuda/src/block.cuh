@@ -107,33 +107,6 @@ QMAPS_INLINE void finish_ends(const LogEnds& ends, float& low, float& high) {
     high = log_end(least < 0.0f ? least : most);
 }
 
-// The sum of the numbers of each group of kLanes neighbouring threads, a power of two up to the whole
-// block: the first half of all is added to the second, until one is left; a thread has kUnit
-// neighbours. `shared` has a place for each thread where a group is more than a warp.
-template <int kLanes>
-QMAPS_INLINE double tree_sum(double* x, double* shared) {
-    constexpr int kGroup = kLanes > kWarp ? kLanes / kWarp : 1;
-    if constexpr (kGroup > 1) {
-        const int lane = static_cast<int>(threadIdx.x) % kWarp;
-        const int first = static_cast<int>(threadIdx.x) / (kGroup * kWarp) * kGroup;
-        for (int j = 0; j < kUnit; ++j) {
-            shared[threadIdx.x] = x[j];
-            __syncthreads();
-            double part[kGroup];
-            for (int w = 0; w < kGroup; ++w) part[w] = shared[(first + w) * kWarp + lane];
-            for (int half = kGroup / 2; half > 0; half /= 2)
-                for (int w = 0; w < half; ++w) part[w] += part[w + half];
-            x[j] = part[0];
-            __syncthreads();
-        }
-    }
-    for (int lane = (kLanes < kWarp ? kLanes : kWarp) / 2; lane > 0; lane /= 2)
-        for (int j = 0; j < kUnit; ++j) x[j] += __shfl_xor_sync(kAll, x[j], lane);
-    for (int half = kUnit / 2; half > 0; half /= 2)
-        for (int j = 0; j < half; ++j) x[j] += x[j + half];
-    return x[0];
-}
-
 // The sum over the block, always in the same order. `shared` has a place for each warp. Only
 // thread 0's answer counts.
 template <class T>

@@ -14,18 +14,14 @@ namespace qmaps {
 //   kSigned       some limits between codes are negative
 //   kSteps        halvings that are left after the first guess of a search
 //   kScaling      how the scale of a kBlock comes about
-//   kDithered     the offset of each element is added before its code is chosen, and taken away when
-//                 it is decoded; not with kStochastic
-//   kResidual     bits in which a state keeps what encoding loses, in blocks of kResidualBlock; or 0
 enum Scaling : int {
     kMaxima,     // the largest magnitude, in float32
     kFormatted,  // the largest magnitude, in the part's format
-    kRootMean,   // the part's multiple of the root mean square, in its format
     kQuantile,   // of a log2 range: its lower end is a quantile
     kPowers,     // the largest magnitude, and an exponent under which the block's range grows
 };
 template <int kBits_, int kBlock_, bool kLog_, bool kStochastic_, bool kSigned_, int kSteps_,
-          Scaling kScaling_ = kMaxima, bool kDithered_ = false, int kResidual_ = 0>
+          Scaling kScaling_ = kMaxima>
 struct Format {
     static constexpr bool kQuantized = true;
     static constexpr int kBits = kBits_;
@@ -37,29 +33,15 @@ struct Format {
     static constexpr bool kSigned = kSigned_;
     static constexpr int kSteps = kSteps_;
     static constexpr Scaling kScaling = kScaling_;
-    static constexpr bool kDithered = kDithered_;
-    static constexpr int kResidual = kResidual_;
-    static_assert(!(kStochastic && kDithered) && !(kLog && kDithered));
-    static constexpr bool kInFormat = kScaling == kFormatted || kScaling == kRootMean;
-    // Words of shared memory for what threads find out together about scales.
-    static constexpr int kShared =
-        kScaling == kRootMean && kBlock > kWarp * kUnit ? 2 * kThreads : kWarps;
+    static constexpr bool kInFormat = kScaling == kFormatted;
 };
-
-// Of residuals; see qmaps.algebra.feedback.
-constexpr int kResidualBlock = 128;
-template <int kBits>
-using ResidualFormat = Format<kBits, kResidualBlock, false, false, true, 1>;
 
 // A state that stays in float32.
 struct Plain {
     static constexpr bool kQuantized = false;
-    static constexpr bool kDithered = false;
-    static constexpr int kResidual = 0;
     static constexpr bool kWide = false;
     static constexpr bool kInShared = false;
     static constexpr int kBlock = 1;
-    static constexpr int kShared = 1;
 };
 
 struct alignas(16) SharedBook {
@@ -68,8 +50,6 @@ struct alignas(16) SharedBook {
     std::uint8_t guess[kMaxGuesses];
     float least, most;  // magnitudes within the first bucket and within the last
     std::int32_t shift, first, negative, last, ties, in_log;
-    float gap;
-    std::int32_t positive;
 };
 
 // Every thread of the block; others may read it after a __syncthreads().
@@ -77,10 +57,6 @@ QMAPS_INLINE void load_book(const Codebook& codebook, bool lower, SharedBook& to
     const Search& search = lower ? codebook.lower : codebook.nearest;
     const int thread = static_cast<int>(threadIdx.x);
     for (int i = thread; i < kMaxCodes; i += kThreads) to.value[i] = codebook.values[i];
-    if (thread == 0) {
-        to.gap = codebook.gap;
-        to.positive = codebook.positive;
-    }
     if (search.limit == nullptr) return;
     for (int i = thread; i < 2 * kMaxCodes; i += kThreads) to.limit[i] = search.limit[i];
     for (int i = thread; i < search.buckets + search.negative; i += kThreads) to.guess[i] = search.guess[i];

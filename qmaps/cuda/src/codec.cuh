@@ -47,10 +47,7 @@ QMAPS_INLINE void in_part(const Part& part, std::int64_t at, int count, const Ru
 QMAPS_INLINE float stored_scale(const Part& part, std::int64_t index) {
     if (part.values) return part.values[index];
     if (part.codes) return part.grid[part.codes[index]];
-    const int kind = static_cast<int>(part.kind);
-    return scale_of_bits(kind, kind == kScalePowerOfTwo
-                                   ? static_cast<const std::uint8_t*>(part.stored)[index]
-                                   : static_cast<const std::uint16_t*>(part.stored)[index]);
+    return stored_scale(static_cast<int>(part.kind), part.stored, index);
 }
 
 // The scales of eight elements, as stored or as about to be.
@@ -113,18 +110,12 @@ QMAPS_INLINE float exponent_of(std::int32_t sixteenths) {
     return static_cast<float>(sixteenths < 1 ? 1 : sixteenths) * 0.0625f;
 }
 
-// The value of each code. `last` names the random bits that they were dithered with.
+// The value of each code.
 template <class F, class Book>
-QMAPS_INLINE void decode_unit(const Book& codebook, const Scales& scales, const Noise* last,
+QMAPS_INLINE void decode_unit(const Book& codebook, const Scales& scales,
                               const Codes<F::kBits>& codes, std::int64_t at, int count, float* x) {
     float value[kUnit];
     for (int j = 0; j < kUnit; ++j) value[j] = value_of(codebook, code_at(codes, j));
-    if constexpr (F::kDithered) {
-        std::uint32_t draws[kUnit / 2];
-        unit_draws(*last, static_cast<std::uint64_t>(last->offset + at), draws);
-        for (int j = 0; j < kUnit; ++j)
-            value[j] = undithered(value[j], draw_of(draws, j), codebook.gap, codebook.positive != 0);
-    }
     if constexpr (F::kBlock > 0) {
         const std::int64_t block = count > 0 ? at / F::kBlock : 0;
         float first = 0.0f;
@@ -185,11 +176,10 @@ QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise
                                         const UnitScales& under) {
     Codes<F::kBits> codes = {};
     std::uint32_t draws[kUnit / 2] = {};
-    if constexpr (F::kStochastic || F::kDithered)
+    if constexpr (F::kStochastic)
         unit_draws(noise, static_cast<std::uint64_t>(noise.offset + at), draws);
     for (int j = 0; j < kUnit; ++j) {
-        const float offset = F::kDithered ? offset_of(draw_of(draws, j), codebook.gap) : 0.0f;
-        int code = search_code<F>(codebook, F::kDithered ? n[j] + offset : n[j]);
+        int code = search_code<F>(codebook, n[j]);
         if constexpr (F::kStochastic) {
             const int last = last_code(codebook), above = code < last ? code + 1 : last;
             float low = value_of(codebook, code), high = value_of(codebook, above);
@@ -273,22 +263,6 @@ QMAPS_INLINE std::int32_t block_sixteenths(const Scales& scales, const float* x,
     return sixteenths_of(none ? 1.0f : float_of(~least), none ? 1.0f : largest, wanted);
 }
 
-// A multiple of the root mean square of the block that a thread's eight elements belong to, `count`
-// of them in the tensor; see qmaps.normalize.root_mean_square.
-template <class F>
-QMAPS_INLINE float root_mean_scale(const float* x, int count, double factor,
-                                   std::uint32_t* shared) {
-    constexpr int kLanes = F::kBlock / kUnit;
-    auto* places = reinterpret_cast<double*>(shared);
-    double squares[kUnit], there[kUnit];
-    for (int j = 0; j < kUnit; ++j) {
-        squares[j] = static_cast<double>(x[j]) * static_cast<double>(x[j]);
-        there[j] = j < count ? 1.0 : 0.0;
-    }
-    const double sum = tree_sum<kLanes>(squares, places);
-    return rms_of(sum, tree_sum<kLanes>(there, places), factor);
-}
-
 // The scales that eight elements are about to be encoded under. Those of blocks are found here, and
 // stored; every thread of the block of threads calls it where the format has a kBlock.
 template <class F>
@@ -301,8 +275,6 @@ QMAPS_INLINE void make_unit_scales(const Scales& scales, std::int64_t at, int co
         if constexpr (F::kInFormat) {
             const Part& part = scales.part[0];
             const int kind = static_cast<int>(part.kind);
-            if (F::kScaling == kRootMean)
-                under.first = root_mean_scale<F>(x, count, part.rms, shared);
             if (writes) keep_scale(kind, under.first, part.stored, at / F::kBlock);
             under.first = in_format(kind, under.first);
         } else if (writes) {

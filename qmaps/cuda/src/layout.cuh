@@ -8,7 +8,6 @@ namespace qmaps {
 
 constexpr int kMaxParts = 8;
 constexpr int kMaxStates = 4;
-constexpr int kMaxBooks = 6;  // codebooks that the 48 KiB of shared memory of a block hold
 constexpr int kMaxScalars = 24;
 constexpr int kMaxCodes = 256;
 constexpr int kMaxGuesses = 4096;
@@ -25,7 +24,6 @@ struct Part {
     float* grid;           // 256 scales by their code, a place for them
     float* fresh;          // the maxima from which new scales come; a place for them
     std::uint16_t* made;   // what is to be stored of new scales; a place for them
-    double rms;            // scales are this multiple of the root mean square; 0: maxima
     std::int64_t kind;     // a ScaleKind
 };
 
@@ -58,13 +56,11 @@ struct Codebook {
     std::int64_t size;
     std::int64_t ties;            // whether some values are equal
     std::int64_t half;            // the Dtype of 16 bits whose numbers the values are; else kFloat32
-    std::int32_t zero, most;      // of that; see qmaps/engines/kernels/halves.hpp
+    std::int32_t zero, most;      // of that; see qmaps/engines/kernels/half_codes.hpp
     std::int64_t in_log;          // stochastic rounding is between positions in a log2 range
-    float gap;                    // between neighbours, where values are evenly spaced
-    std::int32_t positive;        // whether the map is unsigned
 };
 
-// Names the random bits of one tensor; see qmaps.engines.philox.
+// Names the random bits of one tensor; see qmaps.algebra.philox.
 struct Noise {
     std::uint32_t key0, key1;
     std::uint32_t word1, word2, word3;
@@ -90,9 +86,6 @@ struct State {
     float* data;
     Scales scales;
     Noise noise;
-    const Noise* last;  // that of the stored codes, where they are dithered
-    std::uint8_t* residual;  // codes of what the last encoding lost, where that is kept,
-    float* residual_scales;  // and their scales
 };
 
 // States with fewer elements than their parameter; see qmaps/engines/kernels/rules/factored.hpp.
@@ -149,7 +142,6 @@ struct Batch {
     const int* skip;              // not 0: the step is left out
     const float* grad_scale;      // what gradients are divided by; null for 1
     Codebook codebook[kMaxStates];
-    Codebook residual[kMaxStates];  // of the states' residuals
 };
 
 }  // namespace qmaps

@@ -57,7 +57,7 @@ QMAPS_INLINE void decode_under(const SharedBook& codebook, const UnitScales& und
 template <class T, class F>
 __global__ void __launch_bounds__(kThreads, 3) measure(const Measure given) {
     __shared__ SharedBook codebook;
-    alignas(8) __shared__ std::uint32_t largest[F::kShared];
+    __shared__ std::uint32_t largest[kWarps];
     __shared__ double shared[kErrorSums * kWarps];
     // A table of its own for each warp: neighbours often share a code, and would wait for those of
     // other warps as well. Within a warp, the device adds up equal ones at once.

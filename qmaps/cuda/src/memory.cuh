@@ -162,7 +162,7 @@ QMAPS_INLINE void keep_first(WideCodes& codes, int count) {
     for (int j = 0; j < kUnit; ++j) codes.code[j] = j < count ? codes.code[j] : 0;
 }
 
-// Codes of 9 to 16 bits without gaps, as in qmaps.engines.packing.
+// Codes of 9 to 16 bits without gaps, as in qmaps.algebra.packing.
 template <int kBits>
 QMAPS_INLINE WideCodes parted_words(const Words<4>& words) {
     WideCodes codes;

@@ -60,7 +60,7 @@ __global__ void find_maxima(const Tensor t) {
 template <class T, class F>
 __global__ void encode(const Tensor t) {
     __shared__ SharedBook shared;
-    alignas(8) __shared__ std::uint32_t largest[F::kShared];
+    __shared__ std::uint32_t largest[kWarps];
     const auto& codebook = book_of<F>(t.codebook, shared);
     if constexpr (F::kInShared) load_book(t.codebook, F::kStochastic, shared);
     __syncthreads();
@@ -88,7 +88,7 @@ __global__ void decode(const Tensor t) {
         if (place.count == 0) continue;
         const Codes<F::kBits> codes = load_codes<F::kBits>(t.packed, place.at, place.count);
         float x[kUnit];
-        decode_unit<F>(codebook, t.scales, &t.noise, codes, place.at, place.count, x);
+        decode_unit<F>(codebook, t.scales, codes, place.at, place.count, x);
         store_unit(x, static_cast<T*>(t.x) + place.at, place.count);
     }
 }

@@ -7,7 +7,6 @@ namespace qmaps {
 
 constexpr int larger(int one, int other) { return other > one ? other : one; }
 
-
 // Parameters of bfloat16 with remainders of type R.
 template <class R>
 struct Split {};
@@ -31,15 +30,10 @@ struct Kind {
     static constexpr bool kRounds = kRounds_;
     static constexpr int kCodebooks = (S0::kInShared ? 1 : 0) + (S1::kInShared ? 1 : 0) +
                                   (S2::kInShared ? 1 : 0) + (S3::kInShared ? 1 : 0);
-    static constexpr int kResiduals = (S0::kResidual ? 1 : 0) + (S1::kResidual ? 1 : 0) +
-                                      (S2::kResidual ? 1 : 0) + (S3::kResidual ? 1 : 0);
-    static constexpr int kBooks = larger(kCodebooks + kResiduals, 1);
-    static_assert(kBooks <= kMaxBooks);
+    static constexpr int kBooks = larger(kCodebooks, 1);
     // Blocks of threads that a multiprocessor is to hold at once. Said two, the compiler takes the
     // registers that it needs, mostly 64 to 80; left alone it takes at most 80, and spills some.
     static constexpr int kBlocks = R::kStates > 2 ? 1 : 2;
-    static constexpr int kShared = larger(larger(S0::kShared, S1::kShared),
-                                          larger(S2::kShared, S3::kShared));
 };
 
 // The codebook of state k in shared memory, where they lie side by side.
@@ -49,15 +43,6 @@ QMAPS_INLINE SharedBook& shared_of(SharedBook* codebooks) {
                             (k > 1 && K::State1::kInShared ? 1 : 0) +
                             (k > 2 && K::State2::kInShared ? 1 : 0);
     return codebooks[kBefore];
-}
-
-// That of its residual, behind those of the states.
-template <class K, int k>
-QMAPS_INLINE SharedBook& residual_of_state(SharedBook* codebooks) {
-    constexpr int kBefore = (k > 0 && K::State0::kResidual ? 1 : 0) +
-                            (k > 1 && K::State1::kResidual ? 1 : 0) +
-                            (k > 2 && K::State2::kResidual ? 1 : 0);
-    return codebooks[K::kCodebooks + kBefore];
 }
 
 // The codebook that state k, of type S, reads.
@@ -80,84 +65,23 @@ QMAPS_INLINE void load_books(const Batch& batch, SharedBook* codebooks) {
     __syncthreads();
 }
 
-// Those of residuals; before load_books, which waits for both.
-template <class K>
-QMAPS_INLINE void load_residual_books(const Batch& batch, SharedBook* codebooks) {
-    if constexpr (K::State0::kResidual > 0)
-        load_book(batch.residual[0], false, residual_of_state<K, 0>(codebooks));
-    if constexpr (K::State1::kResidual > 0)
-        load_book(batch.residual[1], false, residual_of_state<K, 1>(codebooks));
-    if constexpr (K::State2::kResidual > 0)
-        load_book(batch.residual[2], false, residual_of_state<K, 2>(codebooks));
-    if constexpr (K::State3::kResidual > 0)
-        load_book(batch.residual[3], false, residual_of_state<K, 3>(codebooks));
-}
-
 template <class S, class Book>
 QMAPS_INLINE void read_state(const State& state, const Book& codebook, const Place& place,
                              float* x) {
     if constexpr (S::kQuantized) {
         Codes<S::kBits> codes = {};
         if (place.count > 0) codes = load_codes<S::kBits>(state.packed, place.at, place.count);
-        decode_unit<S>(codebook, state.scales, state.last, codes, place.at, place.count, x);
+        decode_unit<S>(codebook, state.scales, codes, place.at, place.count, x);
     } else {
         load_unit(state.data + place.at, place.count, x);
     }
 }
 
-// The scales of a state's residual.
-QMAPS_INLINE Scales residual_scales(const State& state) {
-    Scales scales = {};
-    scales.part[0].values = state.residual_scales;
-    return scales;
-}
-
-// Add what the last encoding lost to new values.
-template <class S>
-QMAPS_INLINE void add_residual(const State& state, const SharedBook& codebook, const Place& place,
-                               float* x) {
-    using R = ResidualFormat<S::kResidual>;
-    Codes<R::kBits> codes = {};
-    if (place.count > 0) codes = load_codes<R::kBits>(state.residual, place.at, place.count);
-    float lost[kUnit];
-    decode_unit<R>(codebook, residual_scales(state), nullptr, codes, place.at, place.count, lost);
-    for (int j = 0; j < kUnit; ++j) x[j] = j < place.count ? carried(x[j], lost[j]) : 0.0f;
-}
-
-// What is encoded of a value: under an unsigned map at least 0.
-template <class Book>
-QMAPS_INLINE float encodable(const Book& codebook, float x) {
-    return codebook.positive && x < 0.0f ? 0.0f : x;
-}
-
-template <class K, class S, int k, class Book>
-QMAPS_INLINE void write_state(const State& state, const Book& codebook, SharedBook* codebooks,
-                              const Place& place, float* x, std::uint32_t* shared) {
+template <class S, class Book>
+QMAPS_INLINE void write_state(const State& state, const Book& codebook, const Place& place,
+                              const float* x, std::uint32_t* shared) {
     if constexpr (!S::kQuantized) {
         store_unit(x, state.data + place.at, place.count);
-    } else if constexpr (S::kResidual > 0) {
-        using R = ResidualFormat<S::kResidual>;
-        const SharedBook& residuals = residual_of_state<K, k>(codebooks);
-        add_residual<S>(state, residuals, place, x);
-        float given[kUnit];
-        for (int j = 0; j < kUnit; ++j) given[j] = encodable(codebook, x[j]);
-        UnitScales under;
-        make_unit_scales<S>(state.scales, place.at, place.count, given, shared, under);
-        const Codes<S::kBits> codes =
-            encode_under<S>(codebook, under, state.noise, place.at, place.count, given);
-        if (place.count > 0) store_codes<S::kBits>(codes, state.packed, place.at, place.count);
-        const float lowest = value_of(codebook, 0), second = value_of(codebook, 1);
-        const float highest = value_of(codebook, last_code(codebook));
-        for (int j = 0; j < kUnit; ++j) {
-            const float decoded = value_under<S>(value_of(codebook, code_at(codes, j)), under, j);
-            const float lost = residual_of(
-                x[j], decoded, value_under<S>(lowest, under, j), value_under<S>(second, under, j),
-                value_under<S>(highest, under, j), !codebook.positive);
-            x[j] = j < place.count ? lost : 0.0f;
-        }
-        const Codes<R::kBits> kept = encode_unit<R>(residuals, residual_scales(state), state.noise,
-                                                    place.at, place.count, x, shared);
-        if (place.count > 0) store_codes<R::kBits>(kept, state.residual, place.at, place.count);
     } else {
         const Codes<S::kBits> codes = encode_unit<S>(codebook, state.scales, state.noise, place.at,
                                                      place.count, x, shared);
@@ -166,17 +90,9 @@ QMAPS_INLINE void write_state(const State& state, const Book& codebook, SharedBo
 }
 
 // Fold a new state into the maxima of its scales, where they span more than a block.
-template <class K, class S, int k>
-QMAPS_INLINE void fold_state(const Batch& batch, const State& state, SharedBook* codebooks,
-                             const Place& place, float* x) {
-    if constexpr (S::kBlock == 0) {
-        if constexpr (S::kResidual > 0) {
-            add_residual<S>(state, residual_of_state<K, k>(codebooks), place, x);
-            for (int j = 0; j < kUnit; ++j)
-                x[j] = encodable(state_book<K, S, k>(batch, codebooks), x[j]);
-        }
-        fold_unit(state.scales, place.at, place.count, x);
-    }
+template <class S>
+QMAPS_INLINE void fold_state(const State& state, const Place& place, const float* x) {
+    if constexpr (S::kBlock == 0) fold_unit(state.scales, place.at, place.count, x);
 }
 
 // What factored statistics come to for each element.
@@ -313,9 +229,8 @@ template <class K>
 __global__ void __launch_bounds__(kThreads, K::kBlocks) step(const Batch batch) {
     using R = typename K::Rule;
     __shared__ SharedBook codebooks[K::kBooks];
-    alignas(8) __shared__ std::uint32_t largest[K::kShared];
+    __shared__ std::uint32_t largest[kWarps];
     if (*batch.skip) return;
-    load_residual_books<K>(batch, codebooks);
     load_books<K>(batch, codebooks);
     for (std::int64_t i = blockIdx.x; i < batch.count; i += gridDim.x) {
         const Item item = batch.items[i];
@@ -326,20 +241,20 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) step(const Batch batch) 
         read_and_advance<K>(batch, parameter, address, place, codebooks, unit);
         store_parameter<K>(parameter, address, place, unit.p);
         if constexpr (R::kStates > 0)
-            write_state<K, typename K::State0, 0>(parameter.state[0],
-                state_book<K, typename K::State0, 0>(batch, codebooks), codebooks, place,
+            write_state<typename K::State0>(parameter.state[0],
+                state_book<K, typename K::State0, 0>(batch, codebooks), place,
                 unit.state[0], largest);
         if constexpr (R::kStates > 1)
-            write_state<K, typename K::State1, 1>(parameter.state[1],
-                state_book<K, typename K::State1, 1>(batch, codebooks), codebooks, place,
+            write_state<typename K::State1>(parameter.state[1],
+                state_book<K, typename K::State1, 1>(batch, codebooks), place,
                 unit.state[1], largest);
         if constexpr (R::kStates > 2)
-            write_state<K, typename K::State2, 2>(parameter.state[2],
-                state_book<K, typename K::State2, 2>(batch, codebooks), codebooks, place,
+            write_state<typename K::State2>(parameter.state[2],
+                state_book<K, typename K::State2, 2>(batch, codebooks), place,
                 unit.state[2], largest);
         if constexpr (R::kStates > 3)
-            write_state<K, typename K::State3, 3>(parameter.state[3],
-                state_book<K, typename K::State3, 3>(batch, codebooks), codebooks, place,
+            write_state<typename K::State3>(parameter.state[3],
+                state_book<K, typename K::State3, 3>(batch, codebooks), place,
                 unit.state[3], largest);
         if constexpr (factoring_of<R> == kSmallest)
             fold_unit(parameter.factored.slices, place.at, place.count, unit.state[R::kStates]);
@@ -352,7 +267,6 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) step_maxima(const Batch 
     using R = typename K::Rule;
     __shared__ SharedBook codebooks[K::kBooks];
     if (*batch.skip) return;
-    load_residual_books<K>(batch, codebooks);
     load_books<K>(batch, codebooks);
     for (std::int64_t i = blockIdx.x; i < batch.count; i += gridDim.x) {
         const Item item = batch.items[i];
@@ -361,17 +275,13 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) step_maxima(const Batch 
         Unit unit;
         read_and_advance<K>(batch, parameter, batch.addresses[item.parameter], place, codebooks, unit);
         if constexpr (R::kStates > 0)
-            fold_state<K, typename K::State0, 0>(batch, parameter.state[0], codebooks, place,
-                                                 unit.state[0]);
+            fold_state<typename K::State0>(parameter.state[0], place, unit.state[0]);
         if constexpr (R::kStates > 1)
-            fold_state<K, typename K::State1, 1>(batch, parameter.state[1], codebooks, place,
-                                                 unit.state[1]);
+            fold_state<typename K::State1>(parameter.state[1], place, unit.state[1]);
         if constexpr (R::kStates > 2)
-            fold_state<K, typename K::State2, 2>(batch, parameter.state[2], codebooks, place,
-                                                 unit.state[2]);
+            fold_state<typename K::State2>(parameter.state[2], place, unit.state[2]);
         if constexpr (R::kStates > 3)
-            fold_state<K, typename K::State3, 3>(batch, parameter.state[3], codebooks, place,
-                                                 unit.state[3]);
+            fold_state<typename K::State3>(parameter.state[3], place, unit.state[3]);
     }
 }
 
@@ -424,7 +334,7 @@ constexpr std::int64_t kNormChunk = 2 * kTile;
 // order of sums is that of qmaps.optim.norms.
 template <class K>
 __global__ void __launch_bounds__(kThreads, K::kBlocks) step_norms(const Batch batch) {
-    __shared__ SharedBook codebooks[K::kCodebooks > 0 ? K::kCodebooks : 1];
+    __shared__ SharedBook codebooks[K::kBooks];
     __shared__ double shared[kThreads / 2][kUnit];
     if (*batch.skip) return;
     load_books<K>(batch, codebooks);
@@ -471,7 +381,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) finish_norms(const Batch
 }
 
 // Whether gradients are finite where that stops the step; `bad` becomes 1 where not.
-struct Look {
+struct GradientCheck {
     const Parameter* parameters;
     const Address* addresses;
     const Item* items;
@@ -480,19 +390,19 @@ struct Look {
 };
 
 template <class G>
-__global__ void look_at_gradients(const Look look) {
+__global__ void check_gradients(const GradientCheck task) {
     int found = 0;
-    for (std::int64_t i = blockIdx.x; i < look.count; i += gridDim.x) {
-        const Item item = look.items[i];
-        const Parameter& parameter = look.parameters[item.parameter];
+    for (std::int64_t i = blockIdx.x; i < task.count; i += gridDim.x) {
+        const Item item = task.items[i];
+        const Parameter& parameter = task.parameters[item.parameter];
         if (!parameter.skips) continue;
         const Place place = place_of(item.tile, parameter.numel);
         float g[kUnit];
-        load_unit(static_cast<const G*>(look.addresses[item.parameter].g) + place.at, place.count,
+        load_unit(static_cast<const G*>(task.addresses[item.parameter].g) + place.at, place.count,
                   g);
         found |= flags_of(g, place.count, false);
     }
-    raise_flags(look.bad, found);
+    raise_flags(task.bad, found);
 }
 
 }  // namespace qmaps

@@ -9,10 +9,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.engines import packing
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra import packing
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.errors import BadValueError
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook

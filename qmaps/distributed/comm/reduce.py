@@ -8,12 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from qmaps.algebra.quantized import FLOATS
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import FLOATS, Quantizer
 from qmaps.distributed.comm.coder import Coder
 from qmaps.distributed.comm.exchange import NONFINITE, Exchange, header
 from qmaps.distributed.comm.traffic import Traffic
-from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError
 
 SCATTER, GATHER = 16, 17

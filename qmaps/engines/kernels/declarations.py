@@ -8,10 +8,12 @@ of qmaps, since an isolated build has no torch. ``declare.hpp`` describes the de
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 from dataclasses import dataclass
 from enum import Enum, IntEnum, IntFlag
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parent / "rules"
 INCLUDED_FROM = "qmaps/engines/kernels/rules"
@@ -41,18 +43,9 @@ class Dtype(IntEnum):
     BFLOAT16 = 2
 
 
-class ScaleKind(IntEnum):
-    """Formats of scales other than codes of a log2 grid; see `qmaps.normalize.geometry`."""
-
-    SCALE_FLOAT32 = 0
-    SCALE_FLOAT16 = 1
-    SCALE_BFLOAT16 = 2
-    SCALE_FLOAT16_SQUARED = 3
-    SCALE_POWER_OF_TWO = 4
-    SCALE_E4M3 = 5
-    SCALE_ONE = 6
-    SCALE_SIXTEENTHS = 7
-
+SCALE_KINDS = Path(__file__).resolve().parents[2] / "normalize" / "scale_kind.py"
+ScaleKind: Any = runpy.run_path(str(SCALE_KINDS))["ScaleKind"]
+"""`qmaps.normalize.scale_kind.ScaleKind`, read without importing qmaps."""
 
 ENUMERATIONS: tuple[type[Enum], ...] = (Flags, Factoring, Dtype, ScaleKind)
 
@@ -142,20 +135,34 @@ def enumeration(kind: type[Enum], name: str | None = None) -> str:
         kind: the enumeration.
         name: its name in C++; the same as in Python if left out.
     """
-    members = ", ".join(f"{in_cpp(member.name)} = {member.value}" for member in kind)
+    members = ", ".join(f"{_enumerator(member)} = {member.value}" for member in kind)
     return f"enum {name or kind.__name__} : int {{ {members} }};\n"
+
+
+def enumerations() -> str:
+    """The C++ of all `ENUMERATIONS`, and the number of bytes of a scale by its kind."""
+    sizes = ", ".join(str(kind.nbytes) for kind in ScaleKind)
+    return "".join(map(enumeration, ENUMERATIONS)) + (
+        "constexpr int scale_bytes(int kind) {\n"
+        f"    constexpr int bytes[] = {{{sizes}}};\n    return bytes[kind];\n}}\n"
+    )
+
+
+def _enumerator(member: Enum) -> str:
+    """The name of a member in C++: ``kFloat32`` of `Dtype`, ``kScaleFloat32`` of `ScaleKind`."""
+    return in_cpp(f"SCALE_{member.name}" if isinstance(member, ScaleKind) else member.name)
 
 
 def enumerations_text() -> str:
     """All `ENUMERATIONS`, and ``kEnumerators``, a list of them for the Python module."""
     rows = "".join(
-        f'    {{"{kind.__name__}", "{member.name}", {in_cpp(member.name)}}},\n'
+        f'    {{"{kind.__name__}", "{member.name}", {_enumerator(member)}}},\n'
         for kind in ENUMERATIONS
         for member in kind
     )
     return (
         "#pragma once\n\nnamespace qmaps {\n\n"
-        + "".join(map(enumeration, ENUMERATIONS))
+        + enumerations()
         + "\nstruct Enumerator {\n    const char* enumeration;\n    const char* name;\n"
         + "    int value;\n};\n"
         + f"inline constexpr Enumerator kEnumerators[] = {{\n{rows}}};\n\n}}  // namespace qmaps\n"

@@ -1,4 +1,4 @@
-// Eight codes of a byte each, to and from codes without gaps; see qmaps.engines.packing. The first code and
+// Eight codes of a byte each, to and from codes without gaps; see qmaps.algebra.packing. The first code and
 // the first byte lie lowest.
 
 QMAPS_INLINE std::uint64_t joined_bits(std::uint64_t codes, int bits) {

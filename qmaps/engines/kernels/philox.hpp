@@ -1,4 +1,4 @@
-// Philox4x32-7; see qmaps.engines.philox for the meaning of its words.
+// Philox4x32-7; see qmaps.algebra.philox for the meaning of its words.
 
 constexpr int kPhiloxRounds = 7;
 constexpr std::uint32_t kWeyl0 = 0x9E3779B9u, kWeyl1 = 0xBB67AE85u;

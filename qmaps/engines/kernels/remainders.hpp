@@ -1,5 +1,5 @@
 // Float32 numbers as bfloat16 numbers and signed remainders of 8 or 16 bits; see
-// qmaps.engines.remainders, which defines both functions.
+// qmaps.engines.bfloat16, which defines both functions.
 
 // How many of the 16 lower bits of a float32 number remainders of this type do not hold.
 template <class R>

@@ -71,8 +71,20 @@ QMAPS_INLINE float scale_of_bits(int kind, std::uint16_t bits) {
     return float_of(static_cast<std::uint32_t>(bits) << 23);
 }
 
+// The bits of a scale that is one of its format already; rounding once more would raise powers of two.
+QMAPS_INLINE std::uint16_t exact_scale_bits(int kind, float scale) {
+    return kind == kScalePowerOfTwo ? static_cast<std::uint16_t>(bits_of(scale) >> 23)
+                                    : scale_bits(kind, scale);
+}
+
+QMAPS_INLINE float stored_scale(int kind, const void* stored, std::int64_t index) {
+    return scale_of_bits(kind, scale_bytes(kind) == 1
+                                   ? static_cast<const std::uint8_t*>(stored)[index]
+                                   : static_cast<const std::uint16_t*>(stored)[index]);
+}
+
 QMAPS_INLINE void put_scale_bits(int kind, std::uint16_t bits, void* stored, std::int64_t index) {
-    if (kind == kScalePowerOfTwo) {
+    if (scale_bytes(kind) == 1) {
         static_cast<std::uint8_t*>(stored)[index] = static_cast<std::uint8_t>(bits);
     } else {
         static_cast<std::uint16_t*>(stored)[index] = bits;
@@ -98,13 +110,4 @@ QMAPS_INLINE float keep_scale(int kind, float scale, void* stored, std::int64_t 
 // The scale of what has this largest magnitude; see qmaps.normalize.unscaled.
 QMAPS_INLINE float one_of(float largest) {
     return largest == 0.0f ? 0.0f : largest <= kLargest ? 1.0f : float_of(0x7FC00000u);
-}
-
-// See qmaps.normalize.root_mean_square: the scale of elements, `count` of them, by the sum of their
-// squares.
-QMAPS_INLINE float rms_of(double sum, double count, double factor) {
-    const double root = double_root_of(sum / count) * factor;
-    const bool finite = root - root == 0.0;
-    const auto scale = static_cast<float>(finite && root > kLargest ? kLargest : root);
-    return sum > 0.0 && scale == 0.0f ? float_of(1) : scale;
 }

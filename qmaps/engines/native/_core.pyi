@@ -26,7 +26,7 @@ class Codebook:
 class Geometry:
     def __init__(
         self,
-        parts: Sequence[tuple[int, int, int, int, int, float]],
+        parts: Sequence[tuple[int, int, int, int, int]],
         log: bool,
         arrays: int,
         quantile: float = 0.0,
@@ -41,7 +41,7 @@ def quantize(
     arg4: int,
     arg5: int,
     arg6: Sequence[int],
-    arg7: tuple[Sequence[tuple[int, int, int, int, int, int]], Sequence[tuple[float, bool]]],
+    arg7: Sequence[tuple[int, int, int, int, int, int]],
     arg8: bool,
     arg9: bool,
     arg10: bool,
@@ -57,11 +57,10 @@ def dequantize(
     arg1: Geometry,
     arg2: int,
     arg3: Sequence[int],
-    arg4: tuple[Sequence[tuple[int, int, int, int, int, int]], Sequence[tuple[float, bool]]],
+    arg4: int,
     arg5: int,
     arg6: int,
     arg7: int,
-    arg8: int,
     /,
 ) -> None:
     """Decode a tensor."""
@@ -69,17 +68,17 @@ def dequantize(
 torch_functions: list = ...
 
 def use_torch(arg: Sequence[int], /) -> None:
-    """The addresses of `torch_functions`, before any look."""
+    """Set the addresses of `torch_functions`; call it first."""
 
-def look(arg: Sequence[int], /) -> tuple:
-    """Addresses and appearance of tensors, given their `_cdata`."""
+def tensor_info(arg: Sequence[int], /) -> tuple:
+    """Addresses and attributes of tensors with these `_cdata`."""
 
 def plain_address(arg: int, /) -> int:
     """
-    Where a tensor begins, given its `_cdata`; 0 unless it is plain and contiguous.
+    Address of a tensor with this `_cdata`; 0 unless it is plain and contiguous.
     """
 
-class Kept:
+class WatchedTensors:
     def __init__(self, arg: Sequence[int], /) -> None: ...
     def unchanged(self) -> bool: ...
 
@@ -156,7 +155,7 @@ class Step:
         arg1: Geometry,
         arg2: int,
         arg3: Sequence[int],
-        arg4: tuple[Sequence[tuple[int, int, int, int, int, int]], Sequence[tuple[float, bool]]],
+        arg4: Sequence[tuple[int, int, int, int, int, int]],
         /,
     ) -> None: ...
     def add_gradient_codes(
@@ -169,11 +168,8 @@ class Step:
         arg1: Geometry,
         arg2: int,
         arg3: Sequence[int],
-        arg4: tuple[Sequence[tuple[int, int, int, int, int, int]], Sequence[tuple[float, bool]]],
+        arg4: Sequence[tuple[int, int, int, int, int, int]],
         /,
-    ) -> None: ...
-    def add_residual(
-        self, arg0: Codebook, arg1: Geometry, arg2: int, arg3: Sequence[int], arg4: bool, /
     ) -> None: ...
     def add_shared_scales(self, arg: Sequence[int], /) -> None: ...
     def arrange_factored(self, shape: Sequence[int]) -> None: ...
@@ -185,7 +181,7 @@ class Step:
         arg2: Geometry,
         arg3: int,
         arg4: Sequence[int],
-        arg5: tuple[Sequence[tuple[int, int, int, int, int, int]], Sequence[tuple[float, bool]]],
+        arg5: Sequence[tuple[int, int, int, int, int, int]],
         /,
     ) -> None: ...
     def begin(
@@ -195,7 +191,6 @@ class Step:
         scalars: Sequence[Sequence[float]],
         group: Sequence[int],
         steps: Sequence[int],
-        dithered: Sequence[tuple[int, bool, int, tuple[int, int, int, int, int, int]]],
         threads: int,
     ) -> None: ...
     def finish(self, threads: int) -> None: ...

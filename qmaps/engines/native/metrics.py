@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from qmaps.algebra.packing import packed_bytes
+from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.addresses import address
 from qmaps.engines.native import core, tensors
-from qmaps.engines.packing import packed_bytes
-from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import Map, table
 from qmaps.metrics import Sums
 from qmaps.normalize.base import Normalizer, Scales
 
 if TYPE_CHECKING:
-    from qmaps.algebra.quantized import QuantizedTensor
+    from qmaps.algebra.quantizer import QuantizedTensor
 
 
 def measure(
@@ -35,8 +35,8 @@ def measure(
 
     Args:
         x: float32, float16 or bfloat16 on the CPU.
-        normalizer: a normalizer supported by `tensors.measures`.
-        map_: a map supported by `tensors.measures`.
+        normalizer: a normalizer supported by `Support.measures`.
+        map_: a map supported by `Support.measures`.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         keep: whether to store the codes.
 
@@ -137,7 +137,7 @@ def add_update_grid(
 
     Args:
         exact: the exact update, float32 and contiguous on the CPU.
-        first: the first moment, a quantized tensor supported by `supports_tensor`.
+        first: the first moment, a quantized tensor accepted by `Support.decodes`.
         second: the second moment, like `first`.
         eps: Adam's `eps`.
         sums: count, absolute and relative error, and elements with u != 0: contiguous float64
@@ -153,18 +153,6 @@ def add_update_grid(
         numel,
         [address(target) for target in sums],
         tensors.threads(numel),
-    )
-
-
-def supports_tensor(t: QuantizedTensor) -> bool:
-    """Return True if this engine can decode `t` in place."""
-    q = t.quantizer
-    return (
-        t.device.type == "cpu"
-        and t.key is None
-        and t.quantizer.low_rank is None
-        and tensors.measures(q.normalizer, q.map, t.shape)
-        and all(part.is_contiguous() for part in (t.packed, *t.scales))
     )
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
-from qmaps.algebra.rounding import Rounding
-from qmaps.distributed.exchange import Request, SharedScales, unformatted_shapes
-from qmaps.distributed.shards import Shard
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.engines.addresses import address
-from qmaps.engines.dithered_states import Dithered
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.native import core, tensors
-from qmaps.engines.philox import RoundingKey
-from qmaps.engines.plan import FusedPlan, fused_supports, readable
-from qmaps.engines.rules import ordered, rules
+from qmaps.engines.plan import FusedPlan
+from qmaps.engines.rules import ordered
+from qmaps.engines.sharding.exchange import Request, SharedScales, unformatted_shapes
+from qmaps.engines.sharding.shards import Shard
 from qmaps.engines.step import (
     NONE_SHARED,
     RESET,
@@ -33,28 +29,18 @@ from qmaps.engines.step import (
     spanning_states,
 )
 from qmaps.engines.step_scalars import product_after, values_at
+from qmaps.engines.support import NATIVE
 from qmaps.normalize.base import Normalizer
+
+CPU = torch.device("cpu")
 
 
 class NativeEngine(StepEngine):
     """Steps on the CPU, in C++."""
 
-    def supports(self, rule: Rule, parameter: ParameterStep) -> bool:
-        """Return True if it can step this parameter."""
-        if (str(rule.name), parameter.kernel_states) not in rules():
-            return False
-        quantizers = [state.quantizer for state in parameter.states if not state.factored]
-        blocks = {q.normalizer for q in quantizers if q is not None and _whole_blocks(q, parameter)}
-        # Blocks of different log2 ranges may have different boundaries.
-        if len(blocks) > (1 if parameter.codes is None else 0):
-            return False
-        if parameter.codes is not None and not _codes_supported(parameter):
-            return False
-        if not _residuals_supported(parameter, blocks):
-            return False
-        return fused_supports(
-            rule, parameter, tensors.supports, spanning=True, roundings=tuple(Rounding)
-        )
+    def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
+        """Reason why the engine does not step a parameter; empty if it does."""
+        return NATIVE.of_parameter(rule, parameter, CPU)
 
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
         """A plan for supported parameters; missing states are created."""
@@ -87,8 +73,6 @@ class NativePlan(FusedPlan):
             scales.store(shared[scales.scaled])
         self._counters += 1
         self._products.copy_(torch.tensor(self._new_products, dtype=torch.float32))
-        for dithered in self._dithered:
-            dithered.advance(int(self._counters[dithered.parameter]))
         self._round_masters()
 
     def _begin(self, inputs: Inputs) -> None:
@@ -115,7 +99,6 @@ class NativePlan(FusedPlan):
             scalars,
             list(map(row.__getitem__, kinds)),
             steps,
-            [_last_key(dithered) for dithered in self._dithered],
             tensors.threads(self._numel),
         )
 
@@ -171,9 +154,6 @@ class NativePlan(FusedPlan):
                 step.add_factored_quantized(torch.Size(value.shape).numel(), *stored)
             else:
                 step.add_quantized(*stored)
-            if value.quantizer.error_feedback:
-                positive = not value.quantizer.map.signed
-                step.add_residual(*_described(value.beside[-1]), positive)
             if state.name in spanning:
                 scaled = (parameter.number, state.name)
                 self._shared.append(_Shared.of(scaled, value, *spanning[state.name]))
@@ -211,73 +191,9 @@ class _Shared(NamedTuple):
             stored.copy_(new)
 
 
-def _last_key(dithered: Dithered) -> tuple[int, bool, int, tuple[int, ...]]:
-    """The key of the stored codes, as the engine takes it."""
-    factored = dithered.state.factored
-    return dithered.parameter, factored, dithered.number, dithered.key.words()
-
-
 def _rounded_here(param: Tensor) -> bool:
     """Return True if the engine itself rounds the master copy into this parameter."""
     return param.dtype == torch.bfloat16 and param.is_contiguous()
-
-
-def _codes_supported(parameter: ParameterStep) -> bool:
-    """Return True if the engine supports a parameter and a gradient stored as codes."""
-    codes, gradient, param = parameter.codes, parameter.gradient, parameter.param
-    assert codes is not None
-    plain = param.device.type == "cpu" and param.dtype == torch.float32 and param.numel() > 0
-    return (
-        plain
-        and not parameter.observers
-        and isinstance(gradient, QuantizedTensor)
-        and _local(codes)
-        and _supported(gradient)
-    )
-
-
-def _supported(t: QuantizedTensor) -> bool:
-    return readable(t) and tensors.supports(t.quantizer.normalizer, t.quantizer.map, t.shape)
-
-
-def _whole_blocks(q: Quantizer, parameter: ParameterStep) -> bool:
-    """Return True if scales are computed from all elements of a block at once, unlike maxima."""
-    geometry = q.normalizer.geometry(tuple(parameter.param.shape))
-    return geometry is not None and (geometry.log or any(part.rms for part in geometry.parts))
-
-
-def _residuals_supported(parameter: ParameterStep, blocks: Collection[Normalizer]) -> bool:
-    """Return True if the engine supports the error feedback of these states, if some have it.
-
-    Args:
-        parameter: the parameter.
-        blocks: normalizers of its states with scales over all elements of a block.
-    """
-    for state in parameter.states:
-        q = state.quantizer
-        if q is None or not q.error_feedback:
-            continue
-        if parameter.codes is not None or state.factored or state.shard is not None:
-            return False
-        # Blocks of the residual and of these scales begin together within what there is room for.
-        (residuals, shape), sizes = q.beside(state.shape)[-1], [8]
-        for normalizer in (residuals.normalizer, *blocks):
-            geometry = normalizer.geometry(shape)
-            sizes += [] if geometry is None else [part.divisor for part in geometry.parts]
-        if blocks and math.lcm(*sizes) > tensors.LONGEST_BLOCK:
-            return False
-    return True
-
-
-def _local(t: QuantizedTensor) -> bool:
-    """Return True if each scale belongs to one block, short enough to be encoded by itself."""
-    geometry = t.quantizer.normalizer.geometry(t.shape)
-    if not _supported(t) or geometry is None or geometry.log or len(geometry.parts) != 1:
-        return False
-    part = geometry.parts[0]
-    comes_again = part.divisor * part.count < math.prod(t.shape)
-    block = part.divisor * (8 if part.divisor % 8 else 1)
-    return part.plain and not part.rms and not comes_again and block <= tensors.LONGEST_BLOCK
 
 
 def _described(t: QuantizedTensor) -> tuple[Any, ...]:
@@ -286,6 +202,6 @@ def _described(t: QuantizedTensor) -> tuple[Any, ...]:
     return tensors.stored(t.packed, t.scales, q.normalizer, q.map, t.shape)
 
 
-def _rounding(q: Quantizer, key: RoundingKey | None) -> Any:
+def _rounding(q: Quantizer, key: RoundingKey | None) -> list[tuple[int, ...]]:
     """The rounding of a quantizer under this key, as the engine has it."""
-    return tensors.rounding(q.map, key if q.rounding.random else None, dithered=q.dithered)
+    return tensors.rounding(key if q.stochastic else None)

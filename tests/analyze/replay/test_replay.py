@@ -14,10 +14,10 @@ from torch import Tensor
 
 import qmaps
 from qmaps.algebra.pair import Pair
+from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze.replay.recursion import largest_possible
 from qmaps.capture import CapturedStates, Gradients, StateRecorder
-from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, SpecError
 from qmaps.optim import AdamW
 
@@ -96,7 +96,7 @@ class Slow:
         sides = []
         for side in (-1, 1):
             near = (codes + side).clamp(0, last)
-            packed = qmaps.engines.packing.pack(near, q.map.bits)
+            packed = qmaps.algebra.packing.pack(near, q.map.bits)
             sides.append((replace(t, packed=packed).dequantize() - self.q[-1]).abs())
         self.gaps.append((sides[0], sides[1]))
 

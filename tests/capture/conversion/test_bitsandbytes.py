@@ -151,7 +151,7 @@ def test_zeros_of_its_map_are_raised_and_left() -> None:
     assert convert_state_dict(left, "qmaps", zeros="leave")[1].lossless
     converted, report = convert_state_dict(left, "qmaps")
     assert report.updates[0].zeros.inherited == report.updates[0].zeros.raised == 10
-    q = qmaps.algebra.quantized.from_plain(converted["state"][0]["exp_avg_sq"])
+    q = qmaps.algebra.saved.from_plain(converted["state"][0]["exp_avg_sq"])
     assert q.codes().flatten()[:10].tolist() == [1] * 10
     assert [row.how for row in report.states][:2] == ["same values", "quantized"]
 

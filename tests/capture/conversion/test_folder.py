@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from qmaps.algebra.quantized import from_plain
+from qmaps.algebra.saved import from_plain
 from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
 from qmaps.errors import BadValueError, OutputError, QmapsError

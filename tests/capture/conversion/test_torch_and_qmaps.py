@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import qmaps
-from qmaps.algebra.quantized import from_plain, restored
+from qmaps.algebra.feedback import restored
+from qmaps.algebra.saved import from_plain
 from qmaps.capture.conversion import convert_state_dict
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 from qmaps.optim import (
@@ -153,7 +154,7 @@ def test_parameters_that_differ_from_their_group_become_overrides() -> None:
     saved = adam.state_dict()
     for option in ("state_quantizers", "overrides", "min_quantized_size"):
         del saved["param_groups"][0][option]
-    saved["state"][2]["exp_avg"] = qmaps.algebra.quantized.to_plain(
+    saved["state"][2]["exp_avg"] = qmaps.algebra.saved.to_plain(
         qmaps.quantizer("B64/nf4@4s").quantize(saved["state"][2]["exp_avg"])
     )
     group = convert_state_dict(saved, "qmaps")[0]["param_groups"][0]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from qmaps import capture, optim
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.masters import MASTER
 from tests.training.runs import assert_same, net
 

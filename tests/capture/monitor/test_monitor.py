@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import qmaps
 from qmaps import lpmm, optim
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture import Monitor, Thresholds
 from qmaps.capture.monitor import window
 from qmaps.capture.monitor.measures import of_states

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import qmaps
+from qmaps.algebra.philox import RoundingKey
 from qmaps.distributed import comm
 from qmaps.distributed.comm.exchange import GATHER
-from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadValueError, NonFiniteError
 
 SPECS = ("B64/tree@8s", "tensor/linear0@3s", "B128x8/nf4@4s", "B64/DE@2s+sr", "row/linear@6s",

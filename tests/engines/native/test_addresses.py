@@ -12,11 +12,11 @@ from torch import Tensor
 
 import qmaps
 from qmaps import quantiles, quantizer
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines import addresses
-from qmaps.engines.addresses import Kept, address, in_memory, look, plain
-from qmaps.engines.backends import use_backend
+from qmaps.engines.addresses import WatchedTensors, address, in_memory, plain, tensor_info
 from qmaps.errors import BadValueError
+from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW8bit
 from tests.optim.changes import freed, negative, strided
 
@@ -177,21 +177,21 @@ def looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.usefixtures("looks")
 def test_looks() -> None:
     x = torch.randn(4, 4)
-    first = look([x])
+    first = tensor_info([x])
     assert first[0] == [x.data_ptr()]
-    assert look([x]) == first
-    assert look([x.clone()])[1] == first[1]
+    assert tensor_info([x]) == first
+    assert tensor_info([x.clone()])[1] == first[1]
     others = (x.t(), x[:2], x.view(16), x.bfloat16(), x.to_sparse(), freed_copy(x), zero(x))
     for other in others:
-        assert look([other])[1] != first[1]
-    assert look([torch.empty(0)])[0] == [0]
+        assert tensor_info([other])[1] != first[1]
+    assert tensor_info([torch.empty(0)])[0] == [0]
 
 
 @pytest.mark.usefixtures("looks")
 def test_kept() -> None:
     def changed(change: Callable[[Tensor], object]) -> bool:
         x = torch.randn(4, 4)
-        kept = Kept([torch.ones(3), x])
+        kept = WatchedTensors([torch.ones(3), x])
         assert kept.unchanged()
         x.zero_()
         assert kept.unchanged()
@@ -211,7 +211,7 @@ def test_kept() -> None:
 
 def test_tensors_that_are_kept_live_on() -> None:
     x = torch.randn(1000)
-    kept = Kept([x])
+    kept = WatchedTensors([x])
     del x
     assert kept.unchanged()
 

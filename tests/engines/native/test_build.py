@@ -15,9 +15,9 @@ import torch
 
 import qmaps
 from qmaps.engines import native
-from qmaps.engines.backends import use_backend
 from qmaps.engines.native import build
 from qmaps.errors import BackendWarning
+from qmaps.ops.backends import use_backend
 
 
 def tree(folder: Path) -> Path:

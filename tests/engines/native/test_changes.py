@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from qmaps import lpmm
-from qmaps.engines.backends import use_backend
 from qmaps.engines.native.plan import NativePlan
+from qmaps.ops.backends import use_backend
 from qmaps.optim import SGD, AdamW8bit, QuantizedOptimizer
 from tests.optim.changes import (
     OF_GRADIENTS,

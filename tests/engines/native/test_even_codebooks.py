@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import qmaps
-from qmaps.engines.backends import use_backend
 from qmaps.maps import Codebook, Linear, Linear0, Map
 from qmaps.normalize import PerTensor
+from qmaps.ops.backends import use_backend
 
 EVEN = [
     kind(bits=bits, signed=signed)

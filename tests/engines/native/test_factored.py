@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qmaps.engines.backends import use_backend
+from qmaps.ops.backends import use_backend
 from qmaps.optim import SM3, Adafactor, Adafactor8bit, AdamW4bitFactor, AdamWFactor
 from qmaps.optim.base import QuantizedOptimizer
 from tests.engines.native.test_optimizer import assert_same, taken  # noqa: F401

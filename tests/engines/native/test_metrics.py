@@ -15,12 +15,14 @@ from torch import Tensor
 import qmaps
 from qmaps import analyze, metrics, sweep
 from qmaps.analyze._updates import Exact, Native, Reference
-from qmaps.engines import dispatch, native
-from qmaps.engines.backends import use_backend
+from qmaps.engines import native
 from qmaps.engines.native import tensors
+from qmaps.engines.support import NATIVE
 from qmaps.errors import NonFiniteError
 from qmaps.maps import Codebook
 from qmaps.metrics import Sums
+from qmaps.ops import dispatch
+from qmaps.ops.backends import use_backend
 from tests import helpers
 from tests.engines.native.test_tensors import wide
 from tests.helpers import about
@@ -94,7 +96,7 @@ def test_every_normalizer_and_map(normalizer: qmaps.normalize.base.Normalizer, e
             for shape in ((9,), (37, 66)):
                 x = helpers.sample(shape, q.map.signed)
                 frozen = q.fit(x)
-                if tensors.measures(frozen.normalizer, frozen.map, shape):
+                if NATIVE.measures(frozen.normalizer, frozen.map, shape):
                     assert_sums(frozen, x, each_isa)
 
 
@@ -338,7 +340,7 @@ def test_a_native_sweep_decodes_nothing(isa: str, monkeypatch: pytest.MonkeyPatc
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("a tensor was decoded")
 
-    monkeypatch.setattr("qmaps.engines.dispatch.dequantize", refuse)
+    monkeypatch.setattr("qmaps.ops.dispatch.dequantize", refuse)
     sweep.run(captured(), ["B128/DE@4s", *PAIRS[:2]])
     analyze.code_pairs(captured(), PAIRS[:2])
     with pytest.raises(AssertionError, match="a tensor was decoded"):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qmaps import maps, quantiles
-from qmaps.engines.backends import use_backend
 from qmaps.engines.native import core
 from qmaps.errors import NonFiniteError
+from qmaps.ops.backends import use_backend
 from tests.quantile_data import (
     METHODS,
     any_bits,

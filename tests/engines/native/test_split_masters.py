@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from qmaps import optim
-from qmaps.engines.backends import use_backend
-from qmaps.engines.remainders import SPLITS
+from qmaps.engines.bfloat16 import SPLITS
+from qmaps.ops.backends import use_backend
 from qmaps.optim import QuantizedOptimizer
 from tests.helpers import about
 from tests.training.runs import assert_same

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import qmaps
-from qmaps.engines.backends import use_backend
-from qmaps.engines.philox import RoundingKey
+from qmaps.algebra.philox import RoundingKey
 from qmaps.maps import Codebook
+from qmaps.ops.backends import use_backend
 
 SPECS = ("B64/DE@8s", "B256/DE-0@8u", "B100/DE@4s", "logB64/log2@4u", "rank1/linear@4u",
          "B64/linear@10s", "B32/quantile@3s")  # fmt: skip

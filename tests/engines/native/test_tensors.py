@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import qmaps
-from qmaps.engines.backends import use_backend
-from qmaps.engines.native import tensors
+from qmaps.engines.support import NATIVE
 from qmaps.maps import Codebook
 from qmaps.maps.base import limits as thresholds_of
 from qmaps.maps.base import table
+from qmaps.ops.backends import use_backend
 from tests import helpers
 from tests.helpers import about, same_bits
 
@@ -87,7 +87,7 @@ def test_every_scale_and_shape(normalizer: str, rounding: str, each_isa, threads
         x = wide(shape, number)
         for map_ in ("DE@8s", "DE@5s", "linear@4s", "nf4@4s", "linear0@3s", "power2@6s"):
             q = qmaps.quantizer(f"{normalizer}/{map_}{rounding}")
-            assert tensors.supports(q.normalizer, q.map, shape)
+            assert NATIVE.supports(q.normalizer, q.map, shape)
             assert_as_reference(q, x, each_isa=each_isa)
 
 
@@ -113,8 +113,8 @@ def test_codes_of_two_bytes(rounding: str, each_isa) -> None:
             continue
         q = qmaps.Quantizer(qmaps.normalize.BlockWise(250), map_, bool(rounding))
         values = x if map_.signed else x.abs()
-        assert tensors.supports(q.normalizer, map_, tuple(x.shape))
-        assert not tensors.measures(q.normalizer, map_, tuple(x.shape))
+        assert NATIVE.supports(q.normalizer, map_, tuple(x.shape))
+        assert not NATIVE.measures(q.normalizer, map_, tuple(x.shape))
         assert_as_reference(q, values, each_isa=each_isa)
         if map_.bits in (11, 12):
             for count in range(1, 18):
@@ -307,7 +307,6 @@ def test_signs_under_unsigned_maps(spec: str, at: int, each_isa) -> None:
         "B256x8/DE-0@8u",
         "B256/linear@10s",
         "logB64/log2@4u",
-        "B128/linear@4s+dither",
     ],
 )
 def test_tensors_larger_than_caches(spec: str, each_isa) -> None:
@@ -437,7 +436,7 @@ def test_formats_of_scales(suffix: str, rounding: str, each_isa, threads: int) -
         for map_ in ("DE@8s", "linear@4s", "e2m1@4s", "softsign@5s", "linear0@12s"):
             q = qmaps.quantizer(f"{normalizer}{suffix}/{map_}{rounding}")
             for number, shape in enumerate(((), (9,), (65, 130), (3, 40, 50), (0,))):
-                assert tensors.supports(q.normalizer, q.map, shape)
+                assert NATIVE.supports(q.normalizer, q.map, shape)
                 assert_as_reference(q, wide(shape, number), each_isa=each_isa)
     for spec in (f"B64{suffix}&rank1/DE@4s", f"B32{suffix}&B16x8/DE@8s", f"col&row{suffix}/DE@8s"):
         q = qmaps.quantizer(spec + rounding)
@@ -508,7 +507,7 @@ def test_no_scales(map_: str, rounding: str, each_isa, threads: int) -> None:
     for sign in "su":
         q = qmaps.quantizer(f"unscaled/{map_}{sign}{rounding}")
         for number, shape in enumerate(((), (9,), (65, 130), (3, 40, 50), (0,))):
-            assert tensors.supports(q.normalizer, q.map, shape)
+            assert NATIVE.supports(q.normalizer, q.map, shape)
             x = wide(shape, number)
             assert_as_reference(q, x if sign == "s" else x.abs(), each_isa=each_isa)
         for dtype in (torch.bfloat16, torch.float16):

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from qmaps import maps
-from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.algebra.quantizer import Quantizer
-from qmaps.engines import packing
+from qmaps.algebra import packing
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.errors import BadValueError
 from qmaps.maps.base import Map, table
 from qmaps.maps.codebook import Codebook

@@ -8,8 +8,8 @@ from dataclasses import replace
 from glob import escape
 from typing import Any, ClassVar
 
-from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
-from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
+from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.capture.collect import is_packed
 from qmaps.capture.conversion.formats.base import (
     Format,

@@ -12,7 +12,7 @@ namespace {
 #include "qmaps/engines/kernels/language.hpp"
 
 #include "qmaps/engines/kernels/floats.hpp"
-#include "qmaps/engines/kernels/halves.hpp"
+#include "qmaps/engines/kernels/half_codes.hpp"
 
 void fill_planes(const float* values, std::uint8_t (*plane)[kMaxCodes]) {
     for (int c = 0; c < kMaxCodes; ++c)

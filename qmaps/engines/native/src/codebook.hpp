@@ -98,7 +98,7 @@ struct WideCodebook {
     WideSearch stochastic;
     std::unique_ptr<std::uint16_t[]> lowest;  // as in Codebook
     // The 16-bit format whose finite numbers the values are, with its rounding, so that codes can be
-    // computed (see kernels/halves.hpp); float32 for others.
+    // computed (see kernels/half_codes.hpp); float32 for others.
     Dtype format = Dtype::kFloat32;
     std::uint16_t zero = 0, most = 0;
 };

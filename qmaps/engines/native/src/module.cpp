@@ -9,7 +9,7 @@ NB_MODULE(_core, module) {
     module.doc() = "The native engine of qmaps; use it through qmaps.";
     register_codebooks(module);
     register_quantize(module);
-    register_looks(module);
+    register_tensor_info(module);
     register_metrics(module);
     register_least_squares(module);
     register_step(module);

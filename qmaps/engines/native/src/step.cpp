@@ -33,9 +33,6 @@ void choose_stretch(ParamTask& task) {
             throw std::invalid_argument("a parameter's scales span more than a block");
         least = std::lcm(least, codec.block);
     }
-    for (const StateTask& state : task.state)
-        if (state.residual.codebook)
-            least = std::lcm(least, state.residual.geometry->local_block(task.numel));
     // What needs whole blocks knows no second way, so it chooses first.
     for (int k = 0; k < 2 * task.rule->states; ++k) {
         const StateTask& state = task.state[k % task.rule->states];
@@ -57,16 +54,6 @@ void choose_stretch(ParamTask& task) {
     task.stretch = std::max<std::int64_t>(1, kTile / least) * least;
 }
 
-// Quantize a tensor of one value.
-void encode_constant(const Codec& codec, float value, std::int64_t numel) {
-    const std::vector<float> all(static_cast<std::size_t>(numel), value);
-    QuantizeTask task;
-    task.codec = codec;
-    task.x = all.data();
-    task.numel = numel;
-    quantize(task, 1);
-}
-
 // Store the scale of codes that were made under 1.
 void finish_under_one(StateTask& state, std::int64_t numel, const Kernels& set) {
     Codec& codec = state.codec;
@@ -81,10 +68,6 @@ void finish_under_one(StateTask& state, std::int64_t numel, const Kernels& set) 
         task.numel = numel;
         set.quantize_fresh(task, 0, numel, scratch());
     }
-    // What was lost was computed under 1, too; under 0 nothing is lost.
-    const float scale = *codec.fresh[0];
-    if (state.residual.codebook && scale != 1.0f)
-        encode_constant(state.residual, scale, numel);
     commit_scales(codec, none);
     codec.fresh_memory = {};
 }
@@ -134,12 +117,6 @@ void Step::add_gradient_codes(Codec codec) { tasks_.back().g_codec = std::move(c
 void Step::add_floats(float* data) { next_state().data = data; }
 
 void Step::add_quantized(Codec codec) { next_state().codec = std::move(codec); }
-
-void Step::add_residual(Codec codec, bool positive) {
-    StateTask& state = tasks_.back().state[states_added_.back() - 1];
-    state.residual = std::move(codec);
-    state.positive = positive;
-}
 
 void Step::add_shared_scales(std::vector<float*> scales) {
     StateTask& state = tasks_.back().state[states_added_.back() - 1];
@@ -233,7 +210,6 @@ void Step::begin(int threads) {
             StateTask& state = task.state[k];
             Codec& codec = state.codec;
             if (!codec.codebook) continue;
-            if (state.residual.codebook) prepare(state.residual, set_, task.numel, true);
             const std::int64_t block = codec.block;
             prepare(codec, set_, task.numel, true);
             codec.block = block;

@@ -35,8 +35,6 @@ class Step {
     void add_gradient_codes(Codec codec);
     void add_floats(float* data);
     void add_quantized(Codec codec);
-    // The state added last has error feedback; `positive`: its map is unsigned.
-    void add_residual(Codec codec, bool positive);
     // The state added last leaves its new scales, a list for each part, to the caller.
     void add_shared_scales(std::vector<float*> scales);
     // States of fewer elements than the parameter, which is of this shape: all of them, in their

@@ -32,7 +32,6 @@ struct Part {
     int array;  // which of the tensor's scale arrays holds it
     int ends;   // which holds the ends of its grid, or its level (kScaleE4m3); -1 for neither
     int kind = kScaleFloat32;  // the format of scales that are no codes of a log2 grid
-    double rms = 0.0;  // scales are this multiple of the root mean square; 0: largest magnitudes
 };
 
 // An element's scale is the minimum over the parts. With `log` there are two parts instead, the
@@ -46,7 +45,7 @@ struct Geometry {
     double quantile = 0.0;  // of its block's values that a lower end is; 0 is the smallest
 
     // Whether a block's scales can only be computed from all of its elements at once.
-    bool whole_blocks() const { return log || (!parts.empty() && parts[0].rms != 0.0); }
+    bool whole_blocks() const { return log; }
 
     // Whether the only scale is 1, but for tensors of zeros and those that are not finite.
     bool ones() const { return !parts.empty() && parts[0].kind == kScaleOne; }
@@ -64,7 +63,7 @@ struct Geometry {
     }
 };
 
-// Names the random bits of one tensor; see qmaps.engines.philox.
+// Names the random bits of one tensor; see qmaps.algebra.philox.
 struct NoiseKey {
     std::uint32_t key0 = 0, key1 = 0;
     std::uint32_t word1 = 0, word2 = 0, word3 = 0;
@@ -94,22 +93,12 @@ struct ScaleView {
     bool power = false;  // with `log`: scales and exponents
 };
 
-// Subtractive dither of one tensor; see qmaps.engines.dither.
-struct Dither {
-    float gap = 0.0f;       // between neighbours of the codebook; 0: there is no dither
-    bool positive = false;  // values decode to at least 0
-    NoiseKey last;          // of the codes that are stored; that of new ones is the codec's
-
-    explicit operator bool() const { return gap != 0.0f; }
-};
-
 // One quantized tensor: its stored codes and scales.
 struct Codec {
     const Codebook* codebook = nullptr;
     const Geometry* geometry = nullptr;
     bool stochastic = false;
     NoiseKey noise;
-    Dither dither;
     std::uint8_t* packed = nullptr;
     void* arrays[kMaxParts] = {};
     std::int64_t block = 0;           // geometry->local_block()
@@ -173,8 +162,6 @@ struct alignas(64) Scratch {
 struct StateTask {
     Codec codec;
     float* data = nullptr;
-    Codec residual;         // what the last encoding lost, under error feedback
-    bool positive = false;  // with it, what is encoded is at least 0
     // Where some scales depend on other processes: memory outside for the new scales of each part.
     // The caller changes them between both halves of a step, and stores them.
     std::vector<float*> shared;

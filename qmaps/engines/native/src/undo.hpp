@@ -51,11 +51,6 @@ class Undo {
         return (elements * codec_.codebook->bits + 7) / 8;
     }
 
-    static std::int64_t scale_bytes(int kind) {
-        if (kind == kScaleFloat32) return 4;
-        return kind == kScalePowerOfTwo || kind == kScaleSixteenths ? 1 : 2;
-    }
-
     static constexpr std::align_val_t kLine{64};
     struct Delete {
         void operator()(std::uint8_t* memory) const { ::operator delete(memory, kLine); }

@@ -27,12 +27,9 @@ Codec codec(const Codebook& codebook, const Geometry& geometry, Address packed,
 
 Codec rounding_codec(const Codebook& codebook, const Geometry& geometry, Address packed,
                      const std::vector<Address>& arrays, const Rounding& rounding) {
-    const auto& [key, gap] = rounding;
     Codec made = codec(codebook, geometry, packed, arrays);
-    made.stochastic = !key.empty() && gap.empty();
-    if (!key.empty()) made.noise = noise_key(key.front());
-    if (!gap.empty()) std::tie(made.dither.gap, made.dither.positive) = gap.front();
-    made.dither.last = made.noise;
+    made.stochastic = !rounding.empty();
+    if (made.stochastic) made.noise = noise_key(rounding.front());
     return made;
 }
 

@@ -13,7 +13,7 @@
 
 #include "../engine.hpp"
 #include "../floating_point.hpp"
-#include "../looks.hpp"
+#include "../tensor_info.hpp"
 #include "../quantiles.hpp"
 
 namespace nb = nanobind;
@@ -23,9 +23,8 @@ namespace qmaps {
 using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
                        std::uint64_t>;
 
-// How codes are rounded, in lists that may be empty: the key of random numbers; and the gap of
-// subtractive dither, with whether values decode to at least 0.
-using Rounding = std::tuple<std::vector<Key>, std::vector<std::tuple<float, bool>>>;
+// The key of stochastic rounding; empty: codes are rounded to the nearest.
+using Rounding = std::vector<Key>;
 
 // While C++ computes, by IEEE arithmetic, other Python threads run.
 struct Unlocked {

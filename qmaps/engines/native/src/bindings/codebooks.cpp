@@ -25,13 +25,13 @@ void register_codebooks(nb::module_& module) {
     nb::class_<Geometry>(module, "Geometry")
         .def(
             "__init__",
-            [](Geometry* self, const std::vector<std::tuple<std::int64_t, std::int64_t, int, int, int, double>>& parts,
+            [](Geometry* self, const std::vector<std::tuple<std::int64_t, std::int64_t, int, int, int>>& parts,
                bool log, int arrays, double quantile, float ratio) {
                 if (parts.empty() || parts.size() > kMaxParts || arrays > kMaxParts)
                     throw std::invalid_argument("a geometry has 1 to 8 parts and arrays");
                 new (self) Geometry();
-                for (const auto& [divisor, count, array, ends, kind, rms] : parts)
-                    self->parts.push_back({divisor, count, array, ends, kind, rms});
+                for (const auto& [divisor, count, array, ends, kind] : parts)
+                    self->parts.push_back({divisor, count, array, ends, kind});
                 self->log = log;
                 self->arrays = arrays;
                 self->quantile = quantile;

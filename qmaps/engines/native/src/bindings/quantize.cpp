@@ -25,10 +25,10 @@ void register_quantize(nb::module_& module) {
     module.def(
         "dequantize",
         [](const Codebook& codebook, const Geometry& geometry, Address packed,
-           const std::vector<Address>& arrays, const Rounding& rounding, Address y, int dtype,
-           std::int64_t numel, int threads) {
+           const std::vector<Address>& arrays, Address y, int dtype, std::int64_t numel,
+           int threads) {
             DequantizeTask task;
-            task.codec = rounding_codec(codebook, geometry, packed, arrays, rounding);
+            task.codec = codec(codebook, geometry, packed, arrays);
             task.y = reinterpret_cast<void*>(y);
             task.dtype = static_cast<Dtype>(dtype);
             task.numel = numel;

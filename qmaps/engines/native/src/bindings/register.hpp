@@ -7,7 +7,7 @@ namespace qmaps {
 
 void register_codebooks(nanobind::module_& module);
 void register_quantize(nanobind::module_& module);
-void register_looks(nanobind::module_& module);
+void register_tensor_info(nanobind::module_& module);
 void register_metrics(nanobind::module_& module);
 void register_least_squares(nanobind::module_& module);
 void register_step(nanobind::module_& module);

@@ -6,15 +6,10 @@ namespace qmaps {
 
 namespace {
 
-// The key of the stored codes of a dithered state: of parameter number `parameter`, its state
-// number `state` among the factored ones or among the others.
-using Stored = std::tuple<std::size_t, bool, std::size_t, Key>;
-
 // The first half of a step, with what changes from step to step.
 void begin(Step& self, const std::vector<Address>& p, const std::vector<Address>& g,
            const std::vector<std::vector<float>>& scalars, const std::vector<int>& group,
-           const std::vector<std::uint64_t>& steps, const std::vector<Stored>& dithered,
-           int threads) {
+           const std::vector<std::uint64_t>& steps, int threads) {
     if (p.size() != self.size() || g.size() != self.size() || group.size() != self.size() ||
         steps.size() != self.size())
         throw std::invalid_argument("p, g, group and steps have one entry a parameter");
@@ -31,12 +26,6 @@ void begin(Step& self, const std::vector<Address>& p, const std::vector<Address>
         task.p_codec.noise.take(steps[i]);
         for (StateTask& state : task.state) state.codec.noise.take(steps[i]);
         for (FactoredState& state : task.factored.state) state.codec.noise.take(steps[i]);
-    }
-    for (const auto& [parameter, factored, state, key] : dithered) {
-        ParamTask& task = self.at(parameter);
-        Codec& codec =
-            factored ? task.factored.state.at(state).codec : task.state[state].codec;
-        codec.dither.last = noise_key(key);
     }
     Unlocked unlocked;
     self.begin(threads);
@@ -81,13 +70,6 @@ void register_step(nb::module_& module) {
             },
             // The step keeps pointers to both.
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
-        .def(
-            "add_residual",
-            [](Step& self, const Codebook& codebook, const Geometry& geometry, Address packed,
-               const std::vector<Address>& arrays, bool positive) {
-                self.add_residual(codec(codebook, geometry, packed, arrays), positive);
-            },
-            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def("add_shared_scales",
              [](Step& self, const std::vector<Address>& scales) {
                  std::vector<float*> memory;
@@ -108,7 +90,7 @@ void register_step(nb::module_& module) {
             },
             nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
         .def("begin", &begin, nb::arg("p"), nb::arg("g"), nb::arg("scalars"), nb::arg("group"),
-             nb::arg("steps"), nb::arg("dithered"), nb::arg("threads"))
+             nb::arg("steps"), nb::arg("threads"))
         .def("finish", &Step::finish, nb::arg("threads"), nb::call_guard<Unlocked>());
 }
 

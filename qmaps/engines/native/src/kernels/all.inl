@@ -18,7 +18,6 @@ namespace {
 #include "scales.hpp"
 #include QMAPS_SEARCH
 #include "powers.hpp"
-#include "dither.hpp"
 #include "wide.hpp"
 #include "codec.hpp"
 #include "quantize.hpp"
@@ -28,7 +27,6 @@ namespace {
 #include "rules.hpp"
 #include "factored.hpp"
 #include "ranges.hpp"
-#include "feedback.hpp"
 #include "step.hpp"
 #include "selection.hpp"
 #include "limits.hpp"

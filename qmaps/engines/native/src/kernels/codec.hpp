@@ -40,14 +40,6 @@ inline void decode_codes(const Codec& codec, const ScaleView& view, const std::u
         });
         return;
     }
-    if (codec.dither) {
-        made(out, count, streams, scratch, [&](float* to) ALWAYS_INLINE {
-            look_up(lookup, codes, halves, to, count);
-            take_offsets(codec.dither, at, count, to, scratch);
-            multiply(view, at, count, to);
-        });
-        return;
-    }
     const PartView& part = view.part[0];
     const bool blocks = view.parts == 1 && part.count * part.divisor >= at + count;
     if (blocks && look_up_blocks(lookup, codes, halves, part, at, out, count, streams)) return;
@@ -235,23 +227,6 @@ inline void clamp_to_ends(const Codebook& codebook, float* n, std::int64_t count
         n[i] = n[i] < low ? low : n[i] > high && n[i] <= kLargest ? high : n[i];
 }
 
-// Add the offsets of dither, if there is some. `beyond`: values may lie outside the codebook.
-inline void make_findable(const Codec& codec, bool beyond, std::int64_t at, std::int64_t count,
-                          float* n, Scratch& scratch) {
-    if (codec.dither) add_offsets(codec, at, count, n, scratch);
-    if (codec.dither || beyond) clamp_to_ends(*codec.codebook, n, count);
-}
-
-// Codes of x / divisor, block by block, where that can be done in one go. The first value begins
-// a block.
-inline bool encode_in_one(const Codec& codec, const float* x, const float* divisor,
-                          std::int64_t block, std::int64_t first, std::uint8_t* codes,
-                          std::int64_t count, Scratch& scratch) {
-    if (codec.dither)
-        return encode_dithered(codec, x, divisor, block, first, codes, count, scratch);
-    return encode_divided(codec, x, divisor, block, first, codes, count, scratch);
-}
-
 // The k-th smallest, counted from 0, of values without NaN, of which no smaller one stands after it.
 inline float selected(float* value, std::int64_t count, std::int64_t k) {
     std::int64_t first = 0, last = count - 1;
@@ -295,20 +270,6 @@ inline float quantile_of(const float* x, std::int64_t count, double quantile) {
     return a + fraction * (b - a);
 }
 
-// See qmaps.normalize.root_mean_square: of a block of this size, of which `count` elements are in
-// the tensor.
-static float rms_scale(const float* x, std::int64_t count, std::int64_t block, double factor) {
-    double squares[kMaxLocal];
-    std::int64_t size = 1;
-    while (size < block) size *= 2;
-    for (std::int64_t i = 0; i < count; ++i)
-        squares[i] = static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    for (std::int64_t i = count; i < size; ++i) squares[i] = 0.0;
-    for (std::int64_t half = size / 2; half > 0; half /= 2)
-        for (std::int64_t i = 0; i < half; ++i) squares[i] += squares[i + half];
-    return rms_of(squares[0], static_cast<double>(count), factor);
-}
-
 // Set the two ends of a log2 range.
 inline void log_ends(const float* x, std::int64_t count, double quantile, float* low_end,
                      float* high_end) {
@@ -334,7 +295,6 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
     const std::int64_t block = codec.block;
     void* kept = codec.arrays[codec.geometry->parts[0].array];
     const int kind = codec.geometry->parts[0].kind;
-    const double rms = codec.geometry->parts[0].rms;
     const ScaleView view = stored(codec);
     const bool positive = !has_negative(*codec.codebook);
     std::uint32_t most = 0, signs = 0;
@@ -361,15 +321,13 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
                 largest = largest_bits(x + i, some);
             }
             most = largest > most ? largest : most;
-            const float exact =
-                rms == 0.0 ? float_of(largest) : rms_scale(x + i, some, block, rms);
-            const float scale = keep_scale(kind, exact, kept, b);
+            const float scale = keep_scale(kind, float_of(largest), kept, b);
             scratch.scale[b - at / block] = largest == 0 ? 1.0f : scale;
-            if (kind != kScaleFloat32 || rms != 0.0) far |= float_of(largest) > 1.5f * scale;
+            if (kind != kScaleFloat32) far |= float_of(largest) > 1.5f * scale;
         }
         if (!codec.codebook->wide && most < kInfinityBits && !far) {
             std::uint8_t* codes = codes_of(codec, at, scratch);
-            if (encode_in_one(codec, x, scratch.scale, block, at, codes, count, scratch)) {
+            if (encode_divided(codec, x, scratch.scale, block, at, codes, count, scratch)) {
                 store_codes_of(codec, at, codes, count, scratch);
                 return most | signs;
             }
@@ -377,7 +335,7 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
         for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b)
             divide(x + i, scratch.scale[b - at / block], count - i < block ? count - i : block,
                    scratch.n + i);
-        make_findable(codec, far, at, count, scratch.n, scratch);
+        if (far) clamp_to_ends(*codec.codebook, scratch.n, count);
     }
     encode_normalized(codec, view, x, scratch.n, at, count, scratch);
     return most | signs;
@@ -395,7 +353,7 @@ inline void encode_under_one(const Codec& codec, const float* x, std::int64_t at
     }
     __builtin_memcpy(scratch.n, x, count * sizeof(float));
     make_searchable(scratch.n, count);
-    make_findable(codec, true, at, count, scratch.n, scratch);
+    clamp_to_ends(*codec.codebook, scratch.n, count);
     encode_normalized(codec, fresh(codec), x, scratch.n, at, count, scratch);
 }
 
@@ -410,7 +368,7 @@ inline bool encode_fresh_blocks(const Codec& codec, const PartView& part, const 
         scratch.scale[b] = scale[b] == 0.0f ? 1.0f : scale[b];
     }
     std::uint8_t* codes = codes_of(codec, at, scratch);
-    if (!encode_in_one(codec, x, scratch.scale, block, at, codes, count, scratch)) return false;
+    if (!encode_divided(codec, x, scratch.scale, block, at, codes, count, scratch)) return false;
     store_codes_of(codec, at, codes, count, scratch);
     return true;
 }
@@ -424,6 +382,6 @@ inline void encode_fresh(const Codec& codec, const ScaleView& view, const float*
         encode_fresh_blocks(codec, view.part[0], x, at, count, scratch))
         return;
     normalize_tile(view, x, at, count, scratch.n, scratch);
-    make_findable(codec, formats, at, count, scratch.n, scratch);
+    if (formats) clamp_to_ends(*codec.codebook, scratch.n, count);
     encode_normalized(codec, view, x, scratch.n, at, count, scratch);
 }

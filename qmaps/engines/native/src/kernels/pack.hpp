@@ -1,4 +1,4 @@
-// Codes of any width to and from the packed stream; see qmaps.engines.packing.
+// Codes of any width to and from the packed stream; see qmaps.algebra.packing.
 // `at` is a multiple of 8, so that it falls on a whole byte.
 
 inline std::uint64_t gather_bits(std::uint64_t eight_codes, int bits);

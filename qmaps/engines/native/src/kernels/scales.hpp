@@ -237,10 +237,7 @@ static void widen_scales(int kind, const void* stored, std::int64_t count, float
         __builtin_memcpy(scales, stored, count * sizeof(float));
         return;
     }
-    const auto* bytes = static_cast<const std::uint8_t*>(stored);
-    const auto* halves = static_cast<const std::uint16_t*>(stored);
-    for (std::int64_t i = 0; i < count; ++i)
-        scales[i] = scale_of_bits(kind, kind == kScalePowerOfTwo ? bytes[i] : halves[i]);
+    for (std::int64_t i = 0; i < count; ++i) scales[i] = stored_scale(kind, stored, i);
 }
 
 static void round_scales(int kind, float* scales, std::int64_t count) {
@@ -255,10 +252,6 @@ static void store_scales(int kind, const float* scales, std::int64_t count, void
         __builtin_memcpy(stored, scales, count * sizeof(float));
         return;
     }
-    for (std::int64_t i = 0; i < count; ++i) {
-        const bool power = kind == kScalePowerOfTwo;
-        const auto bits = power ? static_cast<std::uint16_t>(bits_of(scales[i]) >> 23)
-                                : scale_bits(kind, scales[i]);
-        put_scale_bits(kind, bits, stored, i);
-    }
+    for (std::int64_t i = 0; i < count; ++i)
+        put_scale_bits(kind, exact_scale_bits(kind, scales[i]), stored, i);
 }

@@ -113,11 +113,7 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         if (task.rounded) store(p, task.rounded, Dtype::kBfloat16, at, count);
         for (int k = 0; k < task.rule->states; ++k) {
             const StateTask& state = task.state[k];
-            if (state.residual.codebook) {
-                encode_with_feedback(state, states[k], at, count, memory.g, memory.scratch);
-            } else if (state.codec.codebook) {
-                encode_range(state, states[k], at, count, memory.scratch);
-            }
+            if (state.codec.codebook) encode_range(state, states[k], at, count, memory.scratch);
         }
         if (slices)
             fold_parts(task.factored.slices, states[task.rule->states], at, count, slices);
@@ -159,12 +155,7 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
         task.rule->advance(p, g, states, count, task.scalars, wanted, memory.scratch.ahead);
         for (int k = 0; k < task.rule->states; ++k) {
             if (!(wanted >> k & 1u)) continue;
-            const StateTask& state = task.state[k];
-            if (state.residual.codebook) {
-                add_residual(state, at, count, states[k], memory.g, memory.scratch);
-                keep_positive(state, states[k], count, states[k]);
-            }
-            fold_parts(*state.codec.geometry, states[k], at, count, slots[k]);
+            fold_parts(*task.state[k].codec.geometry, states[k], at, count, slots[k]);
         }
     }
 }

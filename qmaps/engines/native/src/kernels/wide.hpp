@@ -186,7 +186,6 @@ inline void decode_wide(const Codec& codec, const ScaleView& view, std::int64_t 
     const WideCodebook& codebook = *codec.codebook->wide;
     unpack_wide(codec.packed, codec.codebook->bits, at, count, scratch.wide);
     look_up_wide(codebook, scratch.wide, count, out);
-    if (codec.dither) take_offsets(codec.dither, at, count, out, scratch);
     const bool one = view.parts == 1 && view.part[0].count == 1 && view.part[0].values &&
                      *view.part[0].values == 1.0f;
     if (!one) multiply(view, at, count, out);

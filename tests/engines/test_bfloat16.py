@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qmaps.engines.remainders import SPLITS, join, split
+from qmaps.engines.bfloat16 import SPLITS, join, split
 from tests.make_remainders import values as packaged
 from tests.remainders import FLASHOPTIM, HEAVYBALL
 

@@ -75,9 +75,14 @@ def native_runs() -> bool:
     Work on CPU tensors asks this. It warns once if the engine is missing and
     the reference was not requested.
     """
-    if native.core is None and _wanted() != "reference":
+    if _wanted() == "reference":
+        return False
+    if native.core is None:
         build.warn_once()
-    return backend() == "native"
+        return False
+    if native.refused:
+        raise BackendError(native.refused)
+    return True
 
 
 def cuda_engine(*tensors: Tensor) -> Engine | None:
@@ -89,10 +94,11 @@ def cuda_engine(*tensors: Tensor) -> Engine | None:
     Args:
         tensors: at least one tensor.
     """
-    engine = cuda.engine_of(*tensors)
+    device = tensors[0].device
+    engine = cuda.engine_on(device)
     if engine is None or _wanted() == "reference":
         return None
-    return engine if all(map(in_memory, tensors)) else None
+    return engine if all(x.device == device and in_memory(x) for x in tensors) else None
 
 
 def cuda_engine_on(device: torch.device) -> Engine | None:

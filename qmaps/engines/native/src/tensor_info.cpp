@@ -1,4 +1,4 @@
-#include "looks.hpp"
+#include "tensor_info.hpp"
 
 #include <stdexcept>
 
@@ -34,7 +34,7 @@ Torch torch;
 constexpr std::int32_t kStrided = 0;
 
 void check(Error error) {
-    if (error) throw std::runtime_error("torch does not tell what a tensor looks like");
+    if (error) throw std::runtime_error("torch does not tell the attributes of a tensor");
 }
 
 // The bytes of a storage that a dense tensor whose last element is `last` elements from its first
@@ -47,10 +47,10 @@ bool is_whole(Handle tensor, std::int32_t dtype, std::int64_t last) {
     return (offset + last + 1) * element <= bytes;
 }
 
-void add(Look& to, Handle tensor) {
+void add(TensorInfo& to, Handle tensor) {
     std::int32_t layout, dtype, device, index;
     check(torch.get_layout(tensor, &layout));
-    to.appearance.push_back(layout);
+    to.attributes.push_back(layout);
     to.address.push_back(0);
     if (layout != kStrided) return;  // not dense: it has no sizes and strides in memory
     check(torch.get_dtype(tensor, &dtype));
@@ -61,9 +61,9 @@ void add(Look& to, Handle tensor) {
     check(torch.get_dim(tensor, &dims));
     check(torch.get_sizes(tensor, &sizes));
     check(torch.get_strides(tensor, &strides));
-    to.appearance.insert(to.appearance.end(), {dtype, device, index, dims});
-    to.appearance.insert(to.appearance.end(), sizes, sizes + dims);
-    to.appearance.insert(to.appearance.end(), strides, strides + dims);
+    to.attributes.insert(to.attributes.end(), {dtype, device, index, dims});
+    to.attributes.insert(to.attributes.end(), sizes, sizes + dims);
+    to.attributes.insert(to.attributes.end(), strides, strides + dims);
     std::int64_t last = 0;
     bool empty = false;
     for (std::int64_t d = 0; d < dims; ++d) {
@@ -72,16 +72,16 @@ void add(Look& to, Handle tensor) {
     }
     void* data = nullptr;
     if (!empty && is_whole(tensor, dtype, last)) check(torch.get_data_ptr(tensor, &data));
-    to.appearance.push_back((empty || data != nullptr) + 2 * torch.is_neg(tensor));
+    to.attributes.push_back((empty || data != nullptr) + 2 * torch.is_neg(tensor));
     to.address.back() = reinterpret_cast<Address>(data);
 }
 
-void look_into(Look& found, const std::vector<Address>& impls) {
-    found.address.clear();
-    found.appearance.clear();
+void collect(TensorInfo& info, const std::vector<Address>& impls) {
+    info.address.clear();
+    info.attributes.clear();
     for (Address impl : impls) {
         void* pointer = reinterpret_cast<void*>(impl);
-        add(found, &pointer);
+        add(info, &pointer);
     }
 }
 
@@ -142,31 +142,31 @@ Address plain_address(Address impl) {
     return reinterpret_cast<Address>(data);
 }
 
-Look look(const std::vector<Address>& impls) {
-    Look found;
-    found.address.reserve(impls.size());
-    found.appearance.reserve(12 * impls.size());
-    look_into(found, impls);
-    return found;
+TensorInfo tensor_info(const std::vector<Address>& impls) {
+    TensorInfo info;
+    info.address.reserve(impls.size());
+    info.attributes.reserve(12 * impls.size());
+    collect(info, impls);
+    return info;
 }
 
-Kept::Kept(const std::vector<Address>& impls) : impls_(impls), first_(look(impls)) {
+WatchedTensors::WatchedTensors(const std::vector<Address>& impls) : impls_(impls), first_(tensor_info(impls)) {
     for (Address impl : impls) {
         void* pointer = reinterpret_cast<void*>(impl);
-        Handle own;
-        check(torch.new_tensor_handle(&pointer, &own));
-        handles_.push_back(own);
+        Handle handle;
+        check(torch.new_tensor_handle(&pointer, &handle));
+        handles_.push_back(handle);
     }
 }
 
-Kept::~Kept() {
+WatchedTensors::~WatchedTensors() {
     for (Handle handle : handles_) torch.delete_tensor_object(handle);
 }
 
-bool Kept::unchanged() const {
-    static thread_local Look now;  // keeps its memory from one step to the next
-    look_into(now, impls_);
-    return now.address == first_.address && now.appearance == first_.appearance;
+bool WatchedTensors::unchanged() const {
+    static thread_local TensorInfo now;  // keeps its memory from one step to the next
+    collect(now, impls_);
+    return now.address == first_.address && now.attributes == first_.attributes;
 }
 
 }  // namespace qmaps

@@ -1,12 +1,12 @@
-// What comes before a step: counting it, and its scalars; see qmaps.engines.step_scalars.
+// Step prologue: counts the step and computes its scalars; see qmaps.engines.step_scalars.
 #pragma once
 
 #include "layout.cuh"
 
 namespace qmaps {
 
-// What `begin_step` is given.
-struct Begin {
+// Argument of `begin_step`.
+struct Prologue {
     Parameter* parameters;
     std::int64_t count;
     const StepScalar* step_scalars;    // kMaxScalars for each group
@@ -126,23 +126,23 @@ QMAPS_INLINE void take_step(Noise& noise, std::uint64_t step) {
 }
 
 // Count the step, unless it is left out, and work out every parameter's scalars.
-__global__ void begin_step(const Begin given) {
-    const bool skips = (given.found_inf && *given.found_inf != 0.0f) || (given.bad && *given.bad);
+__global__ void begin_step(const Prologue task) {
+    const bool skips = (task.found_inf && *task.found_inf != 0.0f) || (task.bad && *task.bad);
     const std::int64_t number =
         static_cast<std::int64_t>(blockIdx.x) * kThreads + static_cast<std::int64_t>(threadIdx.x);
     if (number == 0) {
-        *given.skip = skips;
-        if (skips) ++*given.skipped;
+        *task.skip = skips;
+        if (skips) ++*task.skipped;
     }
-    if (number >= given.count || skips) return;
-    Parameter& parameter = given.parameters[number];
+    if (number >= task.count || skips) return;
+    Parameter& parameter = task.parameters[number];
     const double counted = *parameter.counter + 1.0;
     *parameter.counter = counted;
     parameter.step = static_cast<std::uint64_t>(counted);
     take_step(parameter.noise, parameter.step);
     for (int k = 0; k < kMaxStates; ++k) take_step(parameter.state[k].noise, parameter.step);
-    const StepScalar* step_scalars = given.step_scalars + parameter.group * kMaxScalars;
-    const std::uint64_t since = parameter.step - static_cast<std::uint64_t>(given.resets[number]);
+    const StepScalar* step_scalars = task.step_scalars + parameter.group * kMaxScalars;
+    const std::uint64_t since = parameter.step - static_cast<std::uint64_t>(task.resets[number]);
     const float before = parameter.product ? *parameter.product : 1.0f;
     for (int i = 0; i < kMaxScalars; ++i) {
         const StepScalar& scalar = step_scalars[i];

@@ -16,10 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qmaps.distributed.over_shards import largest_bits
-from qmaps.distributed.shards import Groups, Shard
-from qmaps.normalize.base import Normalizer, Scales, Shape
-from qmaps.normalize.minimum import Minimum
+from qmaps.engines.sharding.over_shards import largest_bits
+from qmaps.engines.sharding.shards import Groups, Shard
+from qmaps.normalize.base import Minimum, Normalizer, Scales, Shape
 from qmaps.normalize.scale_format import ScaleFormat
 
 _TOP = 0x7FFFFFFF

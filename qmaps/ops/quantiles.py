@@ -18,12 +18,12 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from qmaps.algebra.dense import unsupported_reason
 from qmaps.cuda import quantiles as cuda
 from qmaps.engines.addresses import in_memory, plain
-from qmaps.engines.backends import cuda_engine, native_runs
-from qmaps.engines.dense import unsupported_reason
 from qmaps.engines.native import quantiles as native
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
+from qmaps.ops.backends import cuda_engine, native_runs
 
 TOP_BITS = 18
 """Leading bits of a float32 that `approximate` tells apart: sign, exponent, 9 of the mantissa."""

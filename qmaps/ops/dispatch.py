@@ -11,17 +11,19 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from qmaps.algebra import packing
+from qmaps.algebra.philox import RoundingKey
 from qmaps.cuda import metrics as cuda_metrics
 from qmaps.cuda import tensors as cuda_tensors
-from qmaps.engines import huge_pages, packing, reference
+from qmaps.engines import huge_pages, reference
 from qmaps.engines.addresses import in_memory
-from qmaps.engines.backends import cuda_engine, native_runs
 from qmaps.engines.native import metrics as native_metrics
 from qmaps.engines.native import tensors
-from qmaps.engines.philox import RoundingKey
+from qmaps.engines.support import CUDA, NATIVE, of_key
 from qmaps.maps.base import Map
 from qmaps.metrics import Sums
 from qmaps.normalize.base import Normalizer, Scales
+from qmaps.ops.backends import cuda_engine, native_runs
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -29,8 +31,10 @@ R = TypeVar("R")
 
 def runs_native(*tensors_: Tensor) -> bool:
     """Return True if the native engine is in use and can read all of these."""
-    on_cpu = all(t.is_cpu for t in tensors_)
-    return on_cpu and native_runs() and all(map(in_memory, tensors_))
+    for x in tensors_:
+        if not x.is_cpu:
+            return False
+    return native_runs() and all(map(in_memory, tensors_))
 
 
 def quantize(
@@ -60,19 +64,16 @@ def quantize(
         meaningless. Without `check` the third value means nothing.
     """
     parts = () if out is None else (out[0], *out[1])
-    # Engines number elements one by one.
-    contiguous = all(part.is_contiguous() for part in parts) and (key is None or key.runs is None)
-    device = cuda_engine(x, *parts) if contiguous and x.numel() else None
-    if device is not None and cuda_tensors.supports(normalizer, map_, tuple(x.shape)):
+    fused = out is None or all(part.is_contiguous() for part in parts)
+    fused = fused and (key is None or not of_key(key, dithered=dithered))
+    device = cuda_engine(x, *parts) if fused and x.numel() else None
+    if device is not None and CUDA.supports(normalizer, map_, tuple(x.shape)):
         packed, scales, flags = cuda_tensors.quantize(
-            device, x, normalizer, map_, key, out, dithered=dithered, check=check
+            device, x, normalizer, map_, key, out, check=check
         )
         return packed, scales, bool(flags)
-    fast = runs_native(x, *parts) and tensors.supports(normalizer, map_, tuple(x.shape))
-    if fast and contiguous:
-        packed, scales, flags = tensors.quantize(
-            x, normalizer, map_, key, out, dithered=dithered, check=check
-        )
+    if fused and runs_native(x, *parts) and NATIVE.supports(normalizer, map_, tuple(x.shape)):
+        packed, scales, flags = tensors.quantize(x, normalizer, map_, key, out, check=check)
         return packed, scales, bool(flags)
     suspect = check and holds_bad(x, map_)
     if suspect and out is not None:
@@ -113,19 +114,15 @@ def dequantize(
         The decoded values, of `shape`.
     """
     stored = (packed, *scales)
-    # Engines number elements one by one.
-    one_by_one = dithered_by is None or dithered_by.runs is None
-    supported = one_by_one and all(part.is_contiguous() for part in stored)
-    device = cuda_engine(*stored) if supported and _product(shape) else None
-    if device is not None and cuda_tensors.supports(normalizer, map_, shape):
+    fused = dithered_by is None and all(part.is_contiguous() for part in stored)
+    device = cuda_engine(*stored) if fused and _product(shape) else None
+    if device is not None and CUDA.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
-        cuda_tensors.dequantize(
-            device, packed, scales, normalizer, map_, target, dithered_by=dithered_by
-        )
+        cuda_tensors.dequantize(device, packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)
-    if supported and runs_native(*stored) and tensors.supports(normalizer, map_, shape):
+    if fused and runs_native(*stored) and NATIVE.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
-        tensors.dequantize(packed, scales, normalizer, map_, target, dithered_by=dithered_by)
+        tensors.dequantize(packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)
     codes = packing.unpack(packed, map_.bits, _product(shape)).view(shape)
     values = reference.dequantize(codes, scales, normalizer, map_, dithered_by)
@@ -155,9 +152,9 @@ def measure(
     """
     shape = tuple(x.shape)
     device = cuda_engine(x) if x.numel() else None
-    if device is not None and cuda_tensors.measures(normalizer, map_, shape):
+    if device is not None and CUDA.measures(normalizer, map_, shape):
         results = cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
-    elif x.numel() and runs_native(x) and tensors.measures(normalizer, map_, shape):
+    elif x.numel() and runs_native(x) and NATIVE.measures(normalizer, map_, shape):
         results = native_metrics.measure(x, normalizer, map_, key, keep=keep)
     else:
         return None

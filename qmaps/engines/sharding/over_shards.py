@@ -15,7 +15,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from qmaps.distributed.shards import Groups, Shard
+from qmaps.engines.sharding.shards import Groups, Shard
 
 _current: ContextVar[Shard | None] = ContextVar("part", default=None)
 

@@ -1,0 +1,176 @@
+"""Quantized tensors and quantizers as plain dicts, and in files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from qmaps.algebra.dense import unsupported_reason
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
+from qmaps.algebra.rounding import Rounding
+from qmaps.algebra.spec import parse_normalizer
+from qmaps.errors import DAMAGE, BadTypeError, BadValueError, shown
+from qmaps.maps.base import table
+from qmaps.maps.codebook import Codebook
+from qmaps.storage import tensors as files
+
+FORMAT = 1
+"""Version of the form of saved tensors."""
+
+
+def to_plain(t: QuantizedTensor) -> dict[str, Any]:
+    """`t` as a dict of tensors, strings and numbers, safe for ``torch.load``."""
+    return {
+        **described(t.quantizer),
+        "format": FORMAT,
+        "shape": list(t.shape),
+        "packed": t.packed,
+        "scales": list(t.scales),
+        **keyed(t.key),
+        **({"beside": [_parts(part) for part in t.beside]} if t.beside else {}),
+    }
+
+
+def _parts(t: QuantizedTensor) -> dict[str, Any]:
+    """Metadata of a tensor saved beside another, without its quantizer and shape."""
+    return {"packed": t.packed, "scales": list(t.scales)}
+
+
+def keyed(key: RoundingKey | None) -> dict[str, Any]:
+    """Entry ``key`` of a saved tensor, a dict of ints; none without a key."""
+    if key is None:
+        return {}
+    fields = {name: value for name, value in asdict(key).items() if name != "runs"}
+    return {"key": fields if key.runs is None else {**fields, "runs": list(key.runs)}}
+
+
+def key_from_dict(plain: Mapping[str, Any]) -> RoundingKey | None:
+    """Read a key written by `keyed`."""
+    if "key" not in plain:
+        return None
+    fields = dict(plain["key"])
+    runs = fields.pop("runs", None)
+    return RoundingKey(**fields, runs=None if runs is None else tuple(runs))
+
+
+def described(q: Quantizer) -> dict[str, Any]:
+    """A quantizer as its spec, with its codebook if the spec names no map."""
+    if not isinstance(q.map, Codebook):
+        return {"spec": q.spec}
+    fields = {
+        "bits": q.map.bits,
+        "signed": q.map.signed,
+        "label": q.map.label,
+        "per_tensor": q.map.per_tensor,
+        "normalizer": q.normalizer.spec,
+        "stochastic": q.stochastic,
+    }
+    if not q.rounding.memoryless:  # which versions before 0.2 refuse
+        fields["rounding"] = q.rounding.value
+    return {"spec": q.spec, "codebook": table(q.map).clone(), "map": fields}
+
+
+def quantizer_in(plain: Mapping[str, Any]) -> Quantizer:
+    """Read a quantizer written by `described`."""
+    if "codebook" not in plain:
+        return quantizer(plain["spec"].strip())
+    fields = dict(plain["map"])
+    normalizer = parse_normalizer(fields.pop("normalizer"))
+    rounding = Rounding.STOCHASTIC if fields.pop("stochastic") else Rounding.NEAREST
+    rounding = Rounding(fields.pop("rounding", rounding.value))
+    return Quantizer(normalizer, Codebook(plain["codebook"], **fields), rounding=rounding)
+
+
+def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
+    """Inverse of `to_plain`.
+
+    Raises:
+        BadValueError, BadTypeError: the parts do not fit together.
+    """
+    if not isinstance(plain, Mapping):
+        raise BadTypeError(f"a saved quantized tensor must be a dict, got {type(plain).__name__}")
+    missing = [key for key in ("format", "spec", "shape", "packed", "scales") if key not in plain]
+    if missing:
+        raise BadValueError(f"a saved quantized tensor lacks {', '.join(missing)}")
+    if plain["format"] != FORMAT:
+        raise BadValueError(
+            f"format={shown(plain['format'])} of a saved quantized tensor is not supported; the "
+            f"supported format is {FORMAT}"
+        )
+    try:
+        t = _assembled(plain)
+        check_codes(t)
+    except BadValueError:
+        raise
+    except DAMAGE as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise BadValueError(
+            f"the parts of a saved quantized tensor are damaged ({reason})"
+        ) from None
+    return t
+
+
+def _assembled(plain: Mapping[str, Any]) -> QuantizedTensor:
+    """The tensor of these parts, whether or not they fit together."""
+    q = quantizer_in(plain)
+    shape = tuple(plain["shape"])
+    if not all(isinstance(size, int) for size in shape):
+        raise BadValueError(
+            f"shape={shown(plain['shape'])} of a saved quantized tensor must consist of ints"
+        )
+    needed, saved = q.beside(shape), plain.get("beside", ())
+    if len(saved) != len(needed):
+        raise BadValueError(
+            f"beside of a saved quantized tensor holds {len(saved)} tensors; {q.spec} "
+            f"needs {len(needed)}"
+        )
+    beside = tuple(
+        QuantizedTensor(of, size, parts["packed"], tuple(parts["scales"]))
+        for (of, size), parts in zip(needed, saved, strict=True)
+    )
+    return QuantizedTensor(
+        q, shape, plain["packed"], tuple(plain["scales"]), key_from_dict(plain), beside
+    )
+
+
+def save(tensors: Mapping[str, QuantizedTensor], path: str | os.PathLike[str]) -> None:
+    """Write quantized tensors to one safetensors file, atomically.
+
+    Args:
+        tensors: by name.
+        path: the file; an existing one is replaced.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    files.write({name: to_plain(t) for name, t in tensors.items()}, path)
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
+    """Read tensors written by `save`.
+
+    Raises:
+        BadValueError: the file is missing, truncated, or not of this kind.
+    """
+    return {name: from_plain(plain) for name, plain in files.read(path).items()}
+
+
+def check_codes(t: QuantizedTensor) -> None:
+    """Raise if a code is not in the codebook, or a scale is negative."""
+    if any(map(unsupported_reason, (t.packed, *t.scales))):
+        raise BadValueError("packed and scales of a quantized tensor must be dense tensors")
+    log_domain = t.quantizer.normalizer.log_domain
+    if not log_domain and any(bool((scale < 0).any()) for scale in t.scales):
+        raise BadValueError(f"scales of {t.quantizer.spec} must not be negative; at least one is")
+    for part in t.beside:
+        check_codes(part)
+    codebook = table(t.quantizer.map)
+    if len(codebook) < 2**t.quantizer.map.bits and t.packed.numel():
+        largest = int(t.codes().max())
+        if largest >= len(codebook):
+            raise BadValueError(
+                f"packed holds the code {largest}; {t.quantizer.spec} has {len(codebook)} codes"
+            )

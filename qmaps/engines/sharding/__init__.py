@@ -1,0 +1,1 @@
+"""Sharded tensors: shards, scales and reductions over several processes."""

@@ -1,0 +1,310 @@
+"""Support of the fused engines, with the reason where one supports something not.
+
+`NATIVE` and `CUDA` are the only places that decide about a tensor or a parameter. The reference
+runs everything else. A reason is a phrase such as "it has +ef4, which only the reference encodes";
+an empty reason means that the engine supports it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.cuda.layout import MAX_PARTS, TILE, UNIT
+from qmaps.cuda.tensors import block_of
+from qmaps.engines.addresses import in_memory
+from qmaps.engines.masters import REMAINDER
+from qmaps.engines.plan import readable
+from qmaps.engines.rules import rules
+from qmaps.engines.step import ParameterStep, Rule, StateStep, spanning_states
+from qmaps.maps.base import Map
+from qmaps.maps.fitted import FittedMap
+from qmaps.normalize.base import Normalizer
+from qmaps.normalize.geometry import Geometry
+from qmaps.normalize.scale_kind import ScaleKind
+
+BYTE, MAX_BITS = 8, 16
+MAX_LOG_BLOCK = 1024
+"""Most elements of a block with a log2 range in the native engine."""
+LONGEST_BLOCK = 8192
+"""Most elements of a block that the native engine encodes by itself."""
+PARAMETERS = (torch.float32, torch.bfloat16)
+GRADIENTS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Support(ABC):
+    """Limits of one fused engine; its methods return a reason, or an empty string."""
+
+    @abstractmethod
+    def _of_scales(self, geometry: Geometry, numel: int) -> str:
+        """Reason why scales of a tensor with `numel` elements are unsupported."""
+
+    @abstractmethod
+    def _of_wide_map(self, normalizer: Normalizer) -> str:
+        """Reason why maps of more than 8 bits are unsupported under a normalizer."""
+
+    @abstractmethod
+    def _of_measures(self, geometry: Geometry, map_: Map) -> str:
+        """Reason why errors under supported scales are not measured in the same pass."""
+
+    @abstractmethod
+    def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
+        """Reasons why this engine, unlike the other, does not step a parameter."""
+
+    def supports(self, normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
+        """Return True if the engine quantizes and decodes a tensor; see `of_tensor`."""
+        if map_.bits <= BYTE:  # as nearly all maps: one call less
+            return not _of_normalizer(self, normalizer, shape)
+        return not self.of_tensor(normalizer, map_, shape)
+
+    def of_tensor(self, normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> str:
+        """Reason why the engine does not quantize and decode a tensor.
+
+        Args:
+            normalizer: computes the scales.
+            map_: has the codebook; a fitted map must be frozen.
+            shape: the shape of the tensor.
+        """
+        if map_.bits > MAX_BITS:
+            return f"{map_.spec} has more than {MAX_BITS} bits"
+        if map_.bits > BYTE and (why := self._of_wide_map(normalizer)):
+            return why
+        return _of_normalizer(self, normalizer, shape)
+
+    def measures(self, normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
+        """Return True if the engine also measures errors while it quantizes a tensor."""
+        if map_.bits > BYTE or not self.supports(normalizer, map_, shape):
+            return False
+        geometry = normalizer.geometry(shape)
+        return geometry is not None and not self._of_measures(geometry, map_)
+
+    def decodes(self, t: QuantizedTensor) -> bool:
+        """Return True if the engine reads single codes of `t`, on a device of the engine."""
+        q = t.quantizer
+        plain = t.key is None and q.low_rank is None and readable(t)
+        return plain and self.measures(q.normalizer, q.map, t.shape)
+
+    def of_parameter(self, rule: Rule, parameter: ParameterStep, device: torch.device) -> str:
+        """Reason why the engine does not step a parameter.
+
+        Args:
+            rule: the update rule.
+            parameter: the parameter.
+            device: the engine's device.
+        """
+        return next(self._of_parameter(rule, parameter, device), "")
+
+    def _of_parameter(
+        self, rule: Rule, parameter: ParameterStep, device: torch.device
+    ) -> Iterator[str]:
+        if (str(rule.name), parameter.kernel_states) not in rules():
+            yield f"no kernel has the rule {rule.name!r} with states {parameter.kernel_states!r}"
+        shard = parameter.shard
+        if shard is not None and shard.groups() and rule.takes_norms:
+            yield f"the rule {rule.name!r} takes norms, and the parameter is sharded"
+        if shard is not None and shard.runs is not None and parameter.key is not None:
+            yield "it is rounded stochastically, and its shard is not one stretch"
+        if any(state.factored for state in parameter.states):
+            if shard is not None:
+                yield "its factored statistics need all shards"
+            if not parameter.param.numel():
+                yield "it has no elements"
+        yield from self._of_engine(parameter, device)
+        if parameter.codes is None:
+            yield from _of_dense(parameter)
+        for state in parameter.states:
+            yield from self._of_state(parameter, state)
+
+    def _of_state(self, parameter: ParameterStep, state: StateStep) -> Iterator[str]:
+        q, shard, value = state.quantizer, parameter.shard, parameter.storage.get(state.name)
+        if value is None and state.initial != 0:
+            yield f"{state.name} begins with {state.initial}, not with 0"
+        if q is None:
+            plain = isinstance(value, Tensor) and value.dtype == torch.float32
+            if value is not None and not (plain and readable(value)):
+                yield f"{state.name} is not a contiguous float32 tensor in memory"
+            return
+        if value is not None and not isinstance(value, QuantizedTensor):
+            yield f"{state.name} is not quantized yet"
+        if isinstance(q.map, FittedMap):
+            if value is None or int(parameter.storage["step"]) % parameter.refit_every == 0:
+                yield f"{q.map.spec} of {state.name} is fitted in this step"
+                return
+            q = value.quantizer
+        if shard is not None and q.rounding.random and shard.runs is not None:
+            yield f"{state.name} is rounded at random, and its shard is not one stretch"
+        if why := of_quantizer(q) or self.of_tensor(q.normalizer, q.map, state.shape):
+            yield f"{state.name}: {why}"
+        if value is not None and value.quantizer.spec != q.spec:
+            yield f"{state.name} is stored as {value.quantizer.spec}, not {q.spec}"
+        if value is not None and not readable(value):
+            yield f"codes or scales of {state.name} are not contiguous or not in memory"
+
+
+class NativeSupport(Support):
+    """Limits of the C++ engine."""
+
+    def _of_scales(self, geometry: Geometry, numel: int) -> str:
+        del numel
+        if geometry.arrays > MAX_PARTS:
+            return f"scales have more than {MAX_PARTS} lists"
+        first = geometry.parts[0]
+        if geometry.log and first.divisor > MAX_LOG_BLOCK:
+            return f"blocks with a log2 range have more than {MAX_LOG_BLOCK} elements"
+        if geometry.ratio and first.divisor == 1 < first.count:
+            return "blocks of one element have no range to expand"
+        return ""
+
+    def _of_wide_map(self, normalizer: Normalizer) -> str:
+        if normalizer.linear:
+            return ""
+        return f"{normalizer.spec} supports maps of at most {BYTE} bits"
+
+    def _of_measures(self, geometry: Geometry, map_: Map) -> str:
+        if any(part.stored is not ScaleKind.FLOAT32 for part in geometry.parts):
+            return "scales are stored in a format without kernels for errors"
+        special = geometry.quantile or map_.position_rounding
+        return "log2 ranges end at a quantile, or are rounded in log2" if special else ""
+
+    def decodes(self, t: QuantizedTensor) -> bool:
+        """Return True if the engine reads single codes of `t`."""
+        return t.device.type == "cpu" and super().decodes(t)
+
+    def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
+        del device  # the memory of tensors is checked
+        states = [state.quantizer for state in parameter.states if not state.factored]
+        ranges = {q.normalizer for q in states if q is not None and _in_ranges(q, parameter)}
+        # Blocks of different log2 ranges may have different boundaries.
+        if len(ranges) > (1 if parameter.codes is None else 0):
+            yield "its states have log2 ranges over different blocks"
+        if parameter.codes is not None and not self._codes_supported(parameter, parameter.codes):
+            yield "its codes, or those of its gradient, have no kernel"
+
+    def _codes_supported(self, parameter: ParameterStep, codes: QuantizedTensor) -> bool:
+        """Return True if a parameter and a gradient stored as codes are supported."""
+        gradient, param = parameter.gradient, parameter.param
+        return (
+            param.device.type == "cpu"
+            and param.dtype == torch.float32
+            and param.numel() > 0
+            and not parameter.observers
+            and isinstance(gradient, QuantizedTensor)
+            and self._reads(codes)
+            and self._reads(gradient)
+            and _in_local_blocks(codes)
+        )
+
+    def _reads(self, t: QuantizedTensor) -> bool:
+        q = t.quantizer
+        return not of_quantizer(q) and readable(t) and self.supports(q.normalizer, q.map, t.shape)
+
+
+class CudaSupport(Support):
+    """Limits of the CUDA engine."""
+
+    def _of_scales(self, geometry: Geometry, numel: int) -> str:
+        if (geometry.quantile or geometry.ratio) and not block_of(geometry, numel):
+            return f"its blocks are not a power of two from {UNIT} to {TILE} elements"
+        return ""
+
+    def _of_wide_map(self, normalizer: Normalizer) -> str:
+        if not normalizer.log_domain:
+            return ""
+        return f"{normalizer.spec} supports maps of at most {BYTE} bits"
+
+    def _of_measures(self, geometry: Geometry, map_: Map) -> str:
+        del geometry, map_
+        return ""
+
+    def decodes(self, t: QuantizedTensor) -> bool:
+        """Return True if the engine reads single codes of `t`, on a device of the engine."""
+        geometry = t.quantizer.normalizer.geometry(t.shape)
+        # Powers are left to the reference.
+        return geometry is not None and not geometry.ratio and super().decodes(t)
+
+    def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
+        gradient = parameter.gradient
+        if not isinstance(gradient, Tensor):
+            yield "it is stored as codes"
+        elif gradient.device != device:
+            yield f"its gradient is on {gradient.device}, not on {device}"
+        if any(state.factored and state.quantizer is not None for state in parameter.states):
+            yield "its factored statistics are quantized"
+        if any(spanning_states(parameter)):
+            yield "its states have scales over several shards"
+
+
+NATIVE, CUDA = NativeSupport(), CudaSupport()
+
+
+def of_key(key: RoundingKey | None, *, dithered: bool = False) -> str:
+    """Reason why no fused engine rounds with a key.
+
+    Args:
+        key: names the random numbers; None rounds to nearest.
+        dithered: True for subtractive dither.
+    """
+    if dithered:
+        return "it has +dither, which only the reference encodes and decodes"
+    if key is not None and key.runs is not None:
+        return "elements are a shard that is not one stretch"
+    return ""
+
+
+def of_quantizer(q: Quantizer) -> str:
+    """Reason why no fused engine steps states with a quantizer, whatever their shape."""
+    if q.spec_extensions:
+        return f"it has {q.spec_extensions}, which only the reference encodes"
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_normalizer(engine: Support, normalizer: Normalizer, shape: tuple[int, ...]) -> str:
+    """Reason why the scales of a tensor are unsupported."""
+    geometry = normalizer.geometry(shape)
+    if geometry is None or not geometry.parts:
+        return f"{normalizer.spec} describes no scales to engines"
+    if len(geometry.parts) > MAX_PARTS:
+        return f"scales have more than {MAX_PARTS} lists"
+    return engine._of_scales(geometry, math.prod(shape))
+
+
+def _of_dense(parameter: ParameterStep) -> Iterator[str]:
+    param, gradient = parameter.param, parameter.gradient
+    assert isinstance(gradient, Tensor)
+    if not (in_memory(param) and in_memory(gradient)):
+        yield "its values or its gradient are not plain memory"
+    if gradient.dtype not in GRADIENTS:
+        yield f"its gradient is {gradient.dtype}"
+    remainder = parameter.storage.get(REMAINDER) if parameter.remainder is not None else None
+    if remainder is not None and not readable(remainder):
+        yield "its remainder is not contiguous or not in memory"
+    # For a parameter with a master copy, the copy is stepped.
+    if not parameter.master and param.dtype not in PARAMETERS:
+        yield f"it is {param.dtype} and has no master copy"
+    if not parameter.master and not param.is_contiguous():
+        yield "it is not contiguous"
+
+
+def _in_ranges(q: Quantizer, parameter: ParameterStep) -> bool:
+    """Return True if scales are computed from all elements of a block at once, unlike maxima."""
+    geometry = q.normalizer.geometry(tuple(parameter.param.shape))
+    return geometry is not None and geometry.log
+
+
+def _in_local_blocks(t: QuantizedTensor) -> bool:
+    """Return True if each scale belongs to one block, short enough to be encoded by itself."""
+    geometry = t.quantizer.normalizer.geometry(t.shape)
+    if geometry is None or geometry.log or len(geometry.parts) != 1:
+        return False
+    part = geometry.parts[0]
+    comes_again = part.divisor * part.count < math.prod(t.shape)
+    block = part.divisor * (8 if part.divisor % 8 else 1)
+    return part.plain and not comes_again and block <= LONGEST_BLOCK

@@ -1,0 +1,1 @@
+"""Operations on quantized tensors: the one place that chooses an engine."""

@@ -1,0 +1,93 @@
+"""Support of the fused engines: the reason where a tensor or a parameter goes to the reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import qmaps
+from qmaps.algebra.philox import RoundingKey
+from qmaps.engines.native.plan import NativeEngine
+from qmaps.engines.step import Rule
+from qmaps.engines.support import CUDA, NATIVE, Support, of_key
+from qmaps.ops.backends import use_backend
+from qmaps.optim import AdamW
+from tests.engines.test_step import adamw, given, native
+
+ENGINES = {"native": NATIVE, "cuda": CUDA}
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("B128/linear@4s+dither", "exp_avg: it has +dither, which only the reference encodes"),
+        ("B128/DE@4s+ef4", "exp_avg: it has +ef4, which only the reference encodes"),
+        ("B128/DE@4s+ef8", "exp_avg: it has +ef8, which only the reference encodes"),
+        (
+            "lowrank2(B64/DE@8s)+B64/DE@4s",
+            "exp_avg: it has lowrank2(B64/DE@8s), which only the reference encodes",
+        ),
+        ("rms4B64/DE@8s", "exp_avg: rms4B64 describes no scales to engines"),
+        ("rank1B16x16/DE@8s", "exp_avg: rank1B16x16 describes no scales to engines"),
+        ("B64/quantile@8s", "quantile@8s of exp_avg is fitted in this step"),
+        ("B128/DE@4s+sr", ""),
+        ("rank1/DE@4s", ""),
+    ],
+)
+def test_reasons_of_a_state(engine: Support, spec: str, reason: str) -> None:
+    rule = Rule("adamw", takes_norms=False, apply=adamw)
+    assert engine.of_parameter(rule, given(spec), torch.device("cpu")) == reason
+
+
+@pytest.mark.parametrize(
+    ("engine", "spec", "reason"),
+    [
+        (NATIVE, "logB2000/log2@8u", "blocks with a log2 range have more than 1024 elements"),
+        (CUDA, "logB2000/log2@8u", ""),
+        (NATIVE, "powB64r16/linear@12s", "powB64r16 supports maps of at most 8 bits"),
+        (
+            CUDA,
+            "logB100q0.1/log2@8u",
+            "its blocks are not a power of two from 8 to 2048 elements",
+        ),
+    ],
+)
+def test_reasons_of_a_tensor(engine: Support, spec: str, reason: str) -> None:
+    q = qmaps.quantizer(spec)
+    assert engine.of_tensor(q.normalizer, q.map, (64, 1000)) == reason
+    assert engine.supports(q.normalizer, q.map, (64, 1000)) == (not reason)
+
+
+def test_reasons_of_a_key() -> None:
+    assert of_key(None) == of_key(RoundingKey(step=3)) == ""
+    assert of_key(RoundingKey(runs=(8, 32))) == "elements are a shard that is not one stretch"
+    dithered = "it has +dither, which only the reference encodes and decodes"
+    assert of_key(RoundingKey(), dithered=True) == dithered
+
+
+@native
+def test_a_rule_without_a_kernel() -> None:
+    rule = Rule("unknown", takes_norms=False, apply=adamw)
+    reason = NativeEngine().unsupported_reason(rule, given("B256/DE@8s"))
+    assert reason == "no kernel has the rule 'unknown' with states 'exp_avg exp_avg_sq'"
+    assert not NativeEngine().supports(rule, given("B256/DE@8s"))
+
+
+@native
+@pytest.mark.parametrize(
+    ("specs", "left"),
+    [
+        ("B64/linear@4s+dither + B64/linear@4u", 1),
+        ("B64/DE@4s + rank1/linear@4u+ef8", 1),
+        ("B64/DE@4s+sr + rank1/linear@4u", 0),
+    ],
+)
+def test_the_reference_steps_what_is_unsupported(specs: str, left: int) -> None:
+    param = torch.nn.Parameter(torch.ones(48, 40))
+    with use_backend("native"):
+        optimizer = AdamW([param], state_quantizers=specs, min_quantized_size=0)
+        for _ in range(2):
+            param.grad = torch.ones_like(param)
+            optimizer.step()
+    assert optimizer._stepper.reference_count == left
