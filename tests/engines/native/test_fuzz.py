@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qmaps import Quantizer
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor, dither_refusal
 from qmaps.algebra.rounding import Rounding
 from qmaps.engines.addresses import missing_bytes
-from qmaps.engines.dither import lacks
 from qmaps.errors import QmapsError
 from qmaps.ops.backends import use_backend
 from qmaps.optim.base import QuantizedOptimizer
@@ -46,7 +45,11 @@ def _compositions(bits: int) -> list[Quantizer]:
     plain = compositions(bits)
     return [
         *(replace(q, stochastic=sr) for q in plain for sr in (False, True)),
-        *(replace(q, rounding=Rounding.DITHERED) for q in plain if not lacks(q.normalizer, q.map)),
+        *(
+            replace(q, rounding=Rounding.DITHERED)
+            for q in plain
+            if not dither_refusal(q.normalizer, q.map)
+        ),
     ]
 
 
