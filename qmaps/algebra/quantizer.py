@@ -161,7 +161,7 @@ class Quantizer:
         scales = {"powers_of_two": self.normalizer.powers_of_two, "ones": self.normalizer.ones}
         if any(scales.values()):
             object.__setattr__(self, "map", self.map.for_scales(**scales))
-        if self.dithered and (why := _dither_refusal(self.normalizer, self.map)):
+        if self.dithered and (why := dither_refusal(self.normalizer, self.map)):
             raise SpecError(f"{self.spec}: {why}")
         if self.low_rank is not None and (why := _low_rank_refusal(self)):
             raise SpecError(f"{self.spec}: the quantizer of the rest {why}")
@@ -651,7 +651,7 @@ def nbytes_of(map_: Map, packed: int, scales: Scales) -> int:
     return packed + sum(scale.nbytes for scale in scales) + codebook
 
 
-def _dither_refusal(normalizer: Normalizer, map_: Map) -> str:
+def dither_refusal(normalizer: Normalizer, map_: Map) -> str:
     """Reason why a normalizer and a map cannot be dithered; empty if they can."""
     if not normalizer.linear:
         return f"+dither needs a normalizer that divides by a scale; {normalizer.spec} does not"

@@ -98,7 +98,7 @@ def stored(
     )
 
 
-def rounding(key: RoundingKey | None) -> list[tuple[int, ...]]:
+def rounding(key: RoundingKey | None) -> list[tuple[int, int, int, int, int, int]]:
     """The words of a key of stochastic rounding, in a list; an empty list rounds to nearest."""
     return [] if key is None else [key.words()]
 
