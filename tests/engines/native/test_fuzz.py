@@ -16,12 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qmaps import Quantizer
-<<<<<<< HEAD
 from qmaps.algebra.quantizer import QuantizedTensor
-=======
-from qmaps.algebra.quantizer import QuantizedTensor, dither_refusal
-from qmaps.algebra.rounding import Rounding
->>>>>>> algebra
 from qmaps.engines.addresses import missing_bytes
 from qmaps.errors import QmapsError
 from qmaps.ops.backends import use_backend
@@ -46,19 +41,7 @@ quantizers = st.integers(2, 8).flatmap(lambda bits: st.sampled_from(_composition
 @functools.cache
 def _compositions(bits: int) -> list[Quantizer]:
     """Every composition, its blocks of sizes with and without a remainder, and each rounding."""
-<<<<<<< HEAD
     return [replace(q, stochastic=sr) for q in compositions(bits) for sr in (False, True)]
-=======
-    plain = compositions(bits)
-    return [
-        *(replace(q, stochastic=sr) for q in plain for sr in (False, True)),
-        *(
-            replace(q, rounding=Rounding.DITHERED)
-            for q in plain
-            if not dither_refusal(q.normalizer, q.map)
-        ),
-    ]
->>>>>>> algebra
 
 
 def normal(shape: tuple[int, ...], seed: int) -> Tensor:
