@@ -20,6 +20,9 @@ from qmaps.cli.options import (
 )
 from qmaps.cli.output import command_line, print_json, print_lines, progress
 
+MOST_WORKERS = 8
+"""Processes that the command starts if nobody says how many."""
+
 
 def lab(
     context: typer.Context,
@@ -42,6 +45,12 @@ def lab(
     seed: Seed = 0,
     steps: Steps = None,
     stable_embedding: StableEmbedding = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Number of processes, each with one thread; by default one per core."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say which quantizers are safe: train, capture, sweep, recommend, train quantized, report.
@@ -58,6 +67,8 @@ def lab(
 
         qmaps lab --checkpoint checkpoint-500 --out runs/mine
     """
+    import torch
+
     from qmaps.lab import run, run_checkpoint, workloads
     from qmaps.storage.files import read_record
 
@@ -78,6 +89,7 @@ def lab(
                 steps=steps,
                 command=command_line(),
                 progress=advance,
+                workers=workers or min(MOST_WORKERS, torch.get_num_threads()),
             )
         else:
             page = run_checkpoint(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ def recommend_for(
     *,
     min_quantized_size: int,
     progress: Callable[[int, int, str], None] | None = None,
+    executor: Executor | None = None,
 ) -> None:
     """Recommend quantizers for states, and replay some parameters step by step.
 
@@ -37,6 +39,7 @@ def recommend_for(
         progress: called before each parameter with the number of parameters done, the number of
             all, and the parameter's name, at the end with an empty name; then again for the
             replays.
+        executor: workers that judge parameters, as for `qmaps.recommend.run`.
     """
     folder = run / FOLDER
     identity: dict[str, Any] = {
@@ -46,7 +49,9 @@ def recommend_for(
     }
     if recommend.holds(folder, identity):
         return
-    recommendation = recommend.run(states, min_quantized_size=min_quantized_size, progress=progress)
+    recommendation = recommend.run(
+        states, min_quantized_size=min_quantized_size, progress=progress, executor=executor
+    )
     tensors = recommendation.tensors.drop_duplicates("parameter")
     largest = tensors.nlargest(SHOWN, "numel")["parameter"]
     chosen = recommendation.tensors.loc[recommendation.tensors["chosen"], "quantizer"].unique()

@@ -12,6 +12,7 @@ from qmaps.analyze.replay.rows import recursions, replayed
 from qmaps.analyze.replay.run import Given, check, chosen
 from qmaps.analyze.replay.source import share_of, source
 from qmaps.analyze.replay.updates import share
+from qmaps.engines.threads import one_thread
 from qmaps.errors import BadValueError
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import pair_of
@@ -22,6 +23,7 @@ POINTS = 24
 """Most points of a curve."""
 
 
+@one_thread()
 def curves(
     states: States,
     specs: Given | Iterable[Given],
