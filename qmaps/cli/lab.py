@@ -80,6 +80,7 @@ def lab(
             ("workload", "seed", "steps", "stable_embedding"),
             "cannot be combined with --checkpoint, which trains nothing",
         )
+    workers = workers or min(MOST_WORKERS, torch.get_num_threads())
     with progress(quiet=as_json) as advance:
         if checkpoint is None:
             page = run(
@@ -89,7 +90,7 @@ def lab(
                 steps=steps,
                 command=command_line(),
                 progress=advance,
-                workers=workers or min(MOST_WORKERS, torch.get_num_threads()),
+                workers=workers,
             )
         else:
             page = run_checkpoint(
@@ -99,10 +100,11 @@ def lab(
                 min_quantized_size=min_quantized_size,
                 command=command_line(),
                 progress=advance,
+                workers=workers,
             )
     told: dict[str, Any] = {"report": str(page), "out": str(out)}
-    found = read_record(page.parent / "recommend" / "summary.json")
-    told |= {name: found[name] for name in ("verdict", "reason", "code")}
+    summary = read_record(page.parent / "recommend" / "summary.json")
+    told |= {name: summary[name] for name in ("verdict", "reason", "code")}
     if checkpoint is not None:
         about = read_record(page.parent / "about.json")
         told |= {name: about[name] for name in ("captured_step", "naming")}
@@ -111,5 +113,5 @@ def lab(
         return
     if "naming" in told:
         print_lines(f"parameter names: {told['naming']}")
-    print_lines(f"{found['verdict']}: {found['reason']}", "", *found["code"].split("\n"), "")
+    print_lines(f"{summary['verdict']}: {summary['reason']}", "", *summary["code"].split("\n"), "")
     print_lines(f"report: {page.resolve()}")

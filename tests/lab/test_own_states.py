@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from qmaps import capture, figures
-from qmaps.lab import own_states
+from qmaps.lab import pipeline
 from tests.lab.test_cli import call
 
 
@@ -44,14 +44,14 @@ def test_an_interrupted_run_goes_on_to_a_whole_page(
     out, names = tmp_path / "run", tmp_path / "names.txt"
     names.write_text("\n".join("abcdef"))
     command = f"lab --checkpoint '{trained}' --names {names} --min-quantized-size 100 --out {out}"
-    draw = own_states.draw
+    draw = pipeline.draw
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(own_states, "draw", interrupted)
+    monkeypatch.setattr(pipeline, "draw", interrupted)
     assert call(command, capsys)[0] == 130
-    monkeypatch.setattr(own_states, "draw", draw)
+    monkeypatch.setattr(pipeline, "draw", draw)
     # Rendering takes most of the time, and tests of figures do it.
     monkeypatch.setattr(figures, "save", lambda figure, path: path.write_bytes(b"a picture"))
     kept = {

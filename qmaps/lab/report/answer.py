@@ -18,7 +18,7 @@ from qmaps.analyze.recommend.result import brief
 from qmaps.analyze.recommend.sizes import BITS
 from qmaps.analyze.recommend.verdict import SAFE, cost_of, dangerous, records
 from qmaps.errors import QmapsError
-from qmaps.lab.report.table import Cell, cell, judged
+from qmaps.lab.report.templating import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record
 
 OWN = "recommended"

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from qmaps.lab.workloads import corpus
-from qmaps.lab.workloads._checks import integer, require
-from qmaps.lab.workloads.base import REGISTRY, Batch, Workload
+from qmaps.lab.workloads.base import REGISTRY, Batch, Workload, integer, require
 from qmaps.lab.workloads.gpt import GPT, GPTShape
 
 MEDIUM = GPTShape()

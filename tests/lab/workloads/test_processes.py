@@ -64,9 +64,10 @@ def test_a_run_in_a_process_stops_and_resumes_with_the_bits_of_this_one(tmp_path
 
 def test_a_process_that_was_killed_is_named(tmp_path: Path) -> None:
     training = ENTRANT.training(WORK, tmp_path, hooks=[dying], name="AdamW 8bit, seed 0")
-    with Trainings(2) as trainings, pytest.raises(CommunicationError) as caught:
+    with Trainings(2) as trainings:
         trainings.start([training])
-        trainings.results([training])
+        with pytest.raises(CommunicationError) as caught:
+            trainings.results([training])
     assert str(caught.value) == (
         "the training of 'AdamW 8bit, seed 0' ended with exit code 9, perhaps for lack of memory; "
         "call again to resume it"
