@@ -30,7 +30,7 @@ class Contender:
         state_quantizers: as for `qmaps.optim.AdamW`; None stands for ``torch.optim.AdamW``.
         overrides: as for `qmaps.optim.AdamW`.
         min_quantized_size: as for `qmaps.optim.AdamW`.
-        key: ``recommended`` or a preset's name, by which a page finds its result; or empty.
+        key: ``recommended`` or a preset's name, under which pages list its result; or empty.
     """
 
     label: str
@@ -91,19 +91,19 @@ def compare(
     Finished runs are not repeated, interrupted ones go on; see `qmaps.lab.workloads.train`.
 
     Args:
-        workload: what to train.
+        workload: the model and data to train.
         contenders: the optimizers; figures show differences to the first.
-        out: the folder that holds the run folders.
+        out: the folder of the run folders.
         seeds: seeds of the weights and the batches, each at least 0.
         steps: number of steps of each run; the workload's default if left out.
         hooks: hooks of single runs, as for `train`, by label and seed.
         progress: called after each step with a label, the step, the number of steps, and the
             training loss.
-        workers: number of processes that train side by side, each with one thread; a run has the
+        workers: number of processes training side by side, each with one thread; a run has the
             same bits for any number of them. With 1 runs are done in this process, one after
-            another; by default as well, and with torch's number of threads. As everywhere with
-            `multiprocessing`, a script that calls this needs ``if __name__ == "__main__":``, and
-            the workload and the hooks must be of classes that a process can import.
+            another; by default as well, and with torch's number of threads. A script giving
+            workers needs ``if __name__ == "__main__":``, and processes must be able to import the
+            classes of its workload and hooks.
 
     Returns:
         One finished run per seed and contender, seeds outermost.

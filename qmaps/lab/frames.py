@@ -1,4 +1,4 @@
-"""Every frame that the figures of captured states are drawn from."""
+"""The frames of all figures of captured states."""
 
 from __future__ import annotations
 
@@ -79,13 +79,12 @@ def analyze_states(
 ) -> list[Path]:
     """Compute the frames of captured states and write them to ``out/frames``.
 
-    Frames that are there already are kept, so an interrupted call goes on; damaged ones are made
-    again.
+    Existing frames are kept, so an interrupted call goes on; damaged ones are made again.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
         out: the run folder, created if need be.
-        pairs: pairs of quantizers that figures show beside those of the papers.
+        pairs: pairs of quantizers for figures to show beside those of the papers.
         min_quantized_size: parameters of at most this many elements are left out.
         progress: called before each frame with the number of frames done, the number of all, and
             the frame's name; with workers after each; at the end with an empty name.
@@ -151,13 +150,13 @@ SPECS = {
 
 @dataclass(frozen=True)
 class Item:
-    """A frame to compute, by any process that can read the states.
+    """A frame to compute, by any process able to read the states.
 
     Attributes:
         number: its place among the frames, from 0 on.
         source: the file or folder of the states; empty for states in memory.
         name: its name.
-        parameters: names of the parameters, which the caller may have given.
+        parameters: names of the parameters, perhaps given by the caller.
         pairs: further pairs of quantizers.
         min_quantized_size: parameters of at most this many elements are left out.
     """
@@ -202,7 +201,7 @@ def _items(captured: CapturedStates, pairs: tuple[str, ...], min_quantized_size:
 def frame_of(
     name: str, states: States, *, min_quantized_size: int = MIN_SIZE
 ) -> pd.DataFrame | None:
-    """Compute one of the frames that `analyze_states` writes.
+    """Compute one of the frames of `analyze_states`.
 
     Args:
         name: its name, such as ``update_error``.
@@ -210,7 +209,7 @@ def frame_of(
         min_quantized_size: parameters of at most this many elements are left out.
 
     Returns:
-        The frame; None if no frame of states has that name.
+        The frame; None if no frame of states has this name.
 
     Raises:
         CaptureError: as in `analyze_states`.
@@ -222,7 +221,7 @@ def frame_of(
 def _jobs(
     captured: CapturedStates, pairs: tuple[str, ...], min_quantized_size: int
 ) -> Mapping[str, Callable[[], pd.DataFrame]]:
-    """The functions that compute the frames, by name."""
+    """Functions computing the frames, by name."""
     parts = [pair.split(" + ") for pair in pairs]
     firsts, seconds = (
         tuple(dict.fromkeys([*specs, *(part[i] for part in parts if part[i] != UNQUANTIZED)]))
@@ -250,7 +249,7 @@ def _jobs(
 
 
 def _claim(path: Path, identity: dict[str, Any]) -> bool:
-    """Note which states the frames are of; return whether that was noted already."""
+    """Record the identity of the states; return True if it was recorded already."""
     if not exists(path):
         write_record(path, identity)
         return False
@@ -281,7 +280,7 @@ def _kept(path: Path) -> bool:
 
 
 def _map_curves() -> pd.DataFrame:
-    """The curve of every map that needs no data, at 8 bits or the nearest width it has."""
+    """The curve of every map without a fit, at 8 bits or its nearest width."""
     classes = [maps.REGISTRY[name] for name in maps.names()]
     return analyze.map_curves([cls.near(8) for cls in classes if not cls.fitted])
 
@@ -320,7 +319,7 @@ def _outliers(states: CapturedStates) -> pd.DataFrame:
 
 
 def profiles(states: States, *, min_quantized_size: int) -> pd.DataFrame:
-    """Profiles of the moments of each parameter that is large enough.
+    """Profiles of the moments of each large enough parameter.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
@@ -329,7 +328,7 @@ def profiles(states: States, *, min_quantized_size: int) -> pd.DataFrame:
     Returns:
         One row per parameter and moment: `parameter`, `state`, `shape` (list of ints), `lowest`
         (number of the first bin: bin b holds magnitudes from 10^(b/4) to 10^((b+1)/4)), `counts`
-        (elements in each bin), `zeros` (elements that are 0), `picture_rows`, `picture_cols` and
+        (elements in each bin), `zeros` (elements equal to 0), `picture_rows`, `picture_cols` and
         `picture` (bytes, row by row: 0 for a magnitude of at most the median, 255 for 10,000 times
         it, in the logarithm; the largest element of each cell; empty for fewer than two
         dimensions), `in_rows` and `in_cols` (see `qmaps.analyze.outlier_lines`; NaN for fewer than

@@ -34,10 +34,10 @@ def draw(
 
     Args:
         run: a folder with ``frames/``, ``sweep/sweep.parquet``, or both.
-        keep: keep figures that are newer than their frames, instead of drawing them again.
+        keep: keep figures newer than their frames, instead of drawing them again.
         progress: called before each figure with the number of figures done, the number of all,
             and the figure's name; with an executor after each; at the end with an empty name.
-        executor: workers that draw a figure each and can read and write the folder.
+        executor: workers able to read and write the folder; each draws one figure at a time.
 
     Returns:
         The PNG files, in the order of the report.
@@ -86,14 +86,13 @@ def _draw(name: str, folder: Path, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure that can be drawn by name.
+    """A figure to be drawn by its name.
 
     Attributes:
-        name: its name: that of a picture of the report, or else of the function in
-            `qmaps.figures`.
-        title: what it shows.
+        name: name of a picture of the report, or else of the function in `qmaps.figures`.
+        title: the heading of the figure.
         file: the file of its frame in a run folder; empty if no run folder has it.
-        frame: name of that frame among those of the laboratory; empty if it has none.
+        frame: name of its frame among those of the laboratory; empty if it has none.
         draw: the function in `qmaps.figures`.
     """
 
@@ -204,7 +203,7 @@ def of_frame(figure: Plot, path: str | os.PathLike[str]) -> Figure:
 
 
 def _frame(folder: Path, name: str) -> Callable[[], pd.DataFrame] | None:
-    """A function that reads or makes the frame of that name; None if the folder has none."""
+    """A function to read or make a frame; None if the folder has none."""
     path, swept = _source(folder, name), folder / SWEPT
     if path != swept:
         return partial(read_frame, path) if exists(path) else None
@@ -220,7 +219,7 @@ def _frame(folder: Path, name: str) -> Callable[[], pd.DataFrame] | None:
 
 
 def _source(folder: Path, name: str) -> Path:
-    """The file that the frame of that name is read from, or made from."""
+    """The file from which a frame is read or made."""
     path = folder / "frames" / f"{name}.parquet"
     if not exists(path) and name in ("sweep", "pareto_exp_avg", "pareto_exp_avg_sq"):
         return folder / SWEPT
@@ -228,5 +227,5 @@ def _source(folder: Path, name: str) -> Path:
 
 
 def _newer(path: Path, folder: Path, frame: str) -> bool:
-    """True if the figure in `path` is newer than the frame of that name."""
+    """True if the figure in `path` is newer than its frame."""
     return exists(path) and path.stat().st_mtime_ns > _source(folder, frame).stat().st_mtime_ns

@@ -45,7 +45,7 @@ Progress = Callable[[str, int, int, str], None]
 
 @dataclass(frozen=True)
 class Recording:
-    """Hook that records states in the middle and at the end of a training run.
+    """Hook to record states in the middle and at the end of a training run.
 
     Attributes:
         folder: folder of the captured states.
@@ -68,11 +68,11 @@ class Recording:
 
 @dataclass(frozen=True)
 class Stages:
-    """The stages that a training and a checkpoint have in common.
+    """The stages common to trainings and checkpoints.
 
     Attributes:
         folder: the run folder.
-        executor: processes that share the work of a stage; None for this one alone.
+        executor: processes to share the work of a stage; None for this one alone.
         progress: as for `run`.
         trainings: training runs in the background.
     """
@@ -83,7 +83,7 @@ class Stages:
     trainings: Trainings
 
     def tell(self, stage: str) -> Callable[[int, int, str], None]:
-        """Return a function that reports the progress of a stage."""
+        """Return a function to report the progress of a stage."""
 
         def told(done: int, total: int, note: str) -> None:
             self.trainings.poll()
@@ -126,7 +126,7 @@ class Stages:
         )
 
     def report(self, about: Mapping[str, Any]) -> Path:
-        """Draw the figures, and write ``about.json`` and the page, which is returned."""
+        """Draw the figures, write ``about.json`` and the page, and return the page."""
         draw(self.folder, keep=True, progress=self.tell("draw figures"), executor=self.executor)
         made_by = {"versions": provenance.versions(), "machine": provenance.machine()}
         write_record(self.folder / "about.json", {**about, **made_by})
@@ -153,11 +153,11 @@ def run(
 
     Everything is kept in `out`: ``train/`` (one folder per run), ``states/`` (captured from the
     32-bit run, with a window of gradients), ``sweep/``, ``frames/``, ``recommend/``, ``figures/``,
-    ``about.json``, ``report.html``. Training runs, sweeps and frames that are there already are
-    kept, so a second call goes on where the first was interrupted.
+    ``about.json``, ``report.html``. Existing training runs, sweeps and frames are kept, so a
+    second call goes on where the first was interrupted.
 
     Args:
-        workload: what to train.
+        workload: the model and data to train.
         out: the run folder, created if need be.
         seed: seed of the weights and the batches, at least 0.
         steps: number of steps of each training run; the workload's default if left out.
@@ -165,13 +165,13 @@ def run(
             ``"B128/DE@4s + rank1/linear@4u"``.
         contenders: the quantized optimizers to train with; one with the recommended choice is
             added.
-        command: the command that the report names as the one that made it.
+        command: the command to name in the report.
         progress: called with the name of a stage, the number of its steps done, the number of all
             its steps, and a note.
-        workers: number of processes that share the work, each with one thread: trainings run side
+        workers: number of processes to share the work, each with one thread: trainings run side
             by side. The results have the same bits for any number of them. With 1 everything is
             done in this process; by default as well, and with torch's number of threads. A script
-            that gives workers needs ``if __name__ == "__main__":``.
+            giving workers needs ``if __name__ == "__main__":``.
 
     Returns:
         The report, an HTML file.
@@ -228,8 +228,8 @@ def run_checkpoint(
     """Capture the states of a checkpoint, recommend, sweep, draw, and report.
 
     Everything is kept in `out`: ``states/`` (a copy, since trainers delete old checkpoints),
-    ``sweep/``, ``frames/``, ``recommend/``, ``figures/``, ``about.json``, ``report.html``. What is
-    there already is kept, so a second call goes on where the first was interrupted.
+    ``sweep/``, ``frames/``, ``recommend/``, ``figures/``, ``about.json``, ``report.html``. Existing
+    files are kept, so a second call goes on where the first was interrupted.
 
     Args:
         checkpoint: an optimizer's checkpoint, its folder, or captured states, as for
@@ -294,7 +294,7 @@ def recommend_for(
 ) -> None:
     """Recommend quantizers for states, and replay some parameters step by step.
 
-    Everything goes to ``run/recommend``. What is there of the same states already is kept.
+    Everything goes to ``run/recommend``. An earlier result for the same states is kept.
 
     Args:
         states: the captured states, with gradients where some were recorded.
@@ -303,7 +303,7 @@ def recommend_for(
         progress: called before each parameter with the number of parameters done, the number of
             all, and the parameter's name, at the end with an empty name; then again for the
             replays.
-        executor: processes that judge parameters, as for `qmaps.recommend`.
+        executor: as for `qmaps.recommend`.
     """
     folder = run / "recommend"
     identity: dict[str, Any] = {
@@ -360,7 +360,7 @@ def _recommended(folder: Path) -> Contender:
 
 
 def _before(folder: Path, last: CapturedStates) -> CapturedStates:
-    """The last states that have recorded gradients after them; `last` if none have."""
+    """The last states with recorded gradients after them; `last` if there are none."""
     for step in reversed(last.steps):
         states = capture.load(folder, step=step)
         if len(states.window()) > 1:

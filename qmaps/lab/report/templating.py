@@ -18,7 +18,7 @@ def template(
 
     Args:
         name: the template's name.
-        package: the package. Templates that it does not have are those of `qmaps.lab.report`.
+        package: the package; templates missing there come from `qmaps.lab.report`.
         filters: further filters by name.
     """
 
@@ -45,9 +45,8 @@ class Cell(NamedTuple):
     """A cell of a sortable table.
 
     Attributes:
-        text: what is shown.
-        key: what the table is sorted by: a number as JavaScript reads it, or text; ``-`` if the
-            value is missing.
+        text: the text in the cell.
+        key: the sort key: a number as JavaScript reads it, or text; ``-`` if the value is missing.
         verdict: the class of a verdict, such as ``reproduced-in-part``; empty if it is none.
         href: where the text links to; empty for nowhere.
         after: text behind the link.
@@ -61,7 +60,7 @@ class Cell(NamedTuple):
 
 
 def cell(value: Any, key: Any = None) -> Cell:
-    """A cell that is sorted by `key`, or by its own text.
+    """A cell to be sorted by `key`, or by its own text.
 
     >>> cell("4.25")
     Cell(text='4.25', key='4.25', verdict='', href='', after='')

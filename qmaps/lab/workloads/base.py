@@ -22,13 +22,13 @@ Batch = tuple[Tensor, Tensor]
 
 
 def integer(parameter: str, value: Any, minimum: int) -> int:
-    """Return an integer that a caller gave as an int.
+    """Return a caller's integer as an int.
 
     NumPy's integers and other types with ``__index__`` are allowed; True and 2.0 are not.
 
     Args:
         parameter: name of the argument, for the error message.
-        value: what the caller gave.
+        value: the argument.
         minimum: smallest value allowed.
 
     Raises:
@@ -46,13 +46,13 @@ def integer(parameter: str, value: Any, minimum: int) -> int:
 
 
 def require(allowed: bool, parameter: str, value: Any, wanted: str) -> None:
-    """Check an argument that a caller gave.
+    """Check an argument.
 
     Args:
         allowed: whether the value is allowed.
         parameter: name of the argument, for the error message.
-        value: what the caller gave, for the error message.
-        wanted: what is allowed, for the error message: it follows "must be".
+        value: the argument, for the error message.
+        wanted: the allowed values, for the error message: the words after "must be".
 
     Raises:
         BadValueError: `allowed` is False.
@@ -72,9 +72,9 @@ def seeded(seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Workload(ABC):
-    """A model, the real data that it is trained on, and the options of its training.
+    """A model, real data to train it on, and the options of its training.
 
-    Weights and batches are pure functions of the seed and the step, so that a run can be resumed
+    Weights and batches are pure functions of the seed and the step, so a run can be resumed
     without the state of any random generator. ``dataclasses.replace(workload, lr=...)`` makes a
     variant.
 
@@ -132,7 +132,7 @@ class Workload(ABC):
 
     @abstractmethod
     def data_digest(self) -> str:
-        """A short hash of all data, so that no run goes on with other data than it began with."""
+        """A short hash of all data, so a run cannot be resumed with other data."""
 
     def learning_rate(self, step: int, steps: int) -> float:
         """The learning rate of `step`, counted from 1, in a run of `steps` steps."""
@@ -144,6 +144,6 @@ class Workload(ABC):
         return self.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
 
     def settings(self) -> dict[str, Any]:
-        """All that decides a run besides seed, steps and optimizer, as JSON has it."""
+        """The settings of a run besides seed, steps and optimizer, as JSON has them."""
         options = {key: value for key, value in asdict(self).items() if key != "steps"}
         return {**options, "betas": list(self.betas), "data": self.data_digest()}

@@ -64,8 +64,8 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Decoder-only language model.
 
-    The head has weights of its own: tied to the embedding, the two would share optimizer
-    states, and the embedding's, which are sparse, could not be looked at by themselves.
+    The head's weights are not tied to the embedding: tied weights share optimizer states, and the
+    sparse ones of the embedding could not be examined alone.
 
     Args:
         shape: sizes of the model.

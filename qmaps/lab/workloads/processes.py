@@ -58,9 +58,9 @@ class Training:
 class Trainings:
     """Context manager of training runs in processes.
 
-    At the end of the block, also after an error or Ctrl-C, the runs that are not done write a
-    checkpoint and stop; `train` resumes them. They do so as well if this process is killed. A run
-    has the same bits for any number of processes.
+    At the end of the block, also after an error or Ctrl-C, unfinished runs write a checkpoint and
+    stop; `train` resumes them. They do so as well if this process is killed. A run has the same
+    bits for any number of processes.
 
     Args:
         workers: number of processes, each with one thread. With 1 the runs are done in this
@@ -99,7 +99,7 @@ class Trainings:
         self._fill()
 
     def poll(self, timeout: float | None = 0) -> None:
-        """Report progress that has arrived, and start the next run if a process is free.
+        """Report the progress so far, and start the next run if a process is free.
 
         Args:
             timeout: seconds to wait for news; None waits as long as it takes.
@@ -131,7 +131,7 @@ class Trainings:
         self._fill()
 
     def results(self, trainings: Sequence[Training]) -> list[TrainingRun]:
-        """Wait for runs that were started, and return them in this order.
+        """Wait for started runs, and return them in this order.
 
         Raises:
             As `start` and `poll`.
@@ -174,13 +174,13 @@ class Trainings:
 
 
 def _ended(training: Training) -> bool:
-    """True if the folder has the result of a run, which needs no process."""
+    """True if the folder has the result of the run already."""
     return exists(RunFolder(output_folder(training.out)).result)
 
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Let processes that start here ignore Ctrl-C, which the terminal sends to all."""
+    """Let processes started in the block ignore Ctrl-C, sent to all by terminals."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -1,4 +1,4 @@
-"""A training loop that can be stopped at any step and goes on with the same bits."""
+"""A training loop, resumed with the same bits after a stop at any step."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def train(
     hooks: Sequence[Hook] = (),
     progress: Progress | None = None,
 ) -> TrainingRun:
-    """Train a workload in the run folder `out`, or go on with the run that is there.
+    """Train a workload in the run folder `out`, or go on with an earlier run.
 
     A finished run is returned at once. An interrupted one goes on from its checkpoint and ends
     with the bits of an uninterrupted one, on the same versions, machine and number of threads.
-    Ctrl-C waits for the step to end and then writes a checkpoint. An error that `progress` raises
+    Ctrl-C waits for the step to end and then writes a checkpoint. An error in `progress`
     writes one too. After an error within a step the last checkpoint remains.
     `qmaps.lab.workloads.run_folder.RunFolder` lists the files.
 
-    A loss that is NaN or infinite is recorded like any other, and training goes on.
+    A NaN or infinite loss is recorded like any other, and training goes on.
 
     Args:
-        workload: what to train.
+        workload: the model and data to train.
         make_optimizer: called with the model and the workload, returns the optimizer. The
-            learning rate that it gives a parameter group is the group's peak: the workload's
-            schedule scales it.
+            learning rate of a parameter group is the group's peak: the workload's schedule scales
+            it.
         out: the run folder, created if need be.
         label: name of the run; the optimizer's class if left out.
         seed: seed of the weights and the batches, at least 0.
@@ -118,7 +118,7 @@ def _train(
     hooks: Sequence[Hook],
     progress: Progress | None,
 ) -> TrainingRun:
-    """`train` in a folder that is locked, once all that it needs is made."""
+    """`train` in a locked folder."""
     seed, steps = run.seed, run.steps
     if folder.finished(run):
         return run
@@ -187,10 +187,10 @@ def _state_nbytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 class _HeldInterrupts:
-    """Context manager that holds Ctrl-C back until `check` is called or the block ends.
+    """Context manager to hold Ctrl-C back until `check` is called or the block ends.
 
-    A step within the block is so never left half done. A second Ctrl-C before that raises
-    KeyboardInterrupt at once, for a step that hangs. Where the program handles Ctrl-C in its own
+    So no step is left half done. A second Ctrl-C raises KeyboardInterrupt at once, for steps
+    without an end. Where the program handles Ctrl-C in its own
     way, or ignores it, nothing changes. Threads other than the main one never receive Ctrl-C.
     """
 
