@@ -48,7 +48,8 @@ def lab(
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of processes, each with one thread; by default one per core."
+            min=1,
+            help="Number of processes, each with one thread; by default one per core, at most 8.",
         ),
     ] = None,
     as_json: AsJson = False,
