@@ -116,6 +116,7 @@ def _write_table(
 
     from qmaps import __version__
     from qmaps.storage.files import write_text
+    from qmaps.storage.markdown import table
 
     header = ["optimizer", "seeds", "mean", "std", "minus the first", "its std", "state (MiB)"]
     threads = 1 if workers else torch.get_num_threads()
@@ -128,8 +129,6 @@ def _write_table(
         f"{threads} thread{'s' * (threads > 1)}. Spread: sample standard deviation over seeds; the "
         "difference is taken seed by seed, on the same weights and batches.",
         "",
-        "| " + " | ".join(header) + " |",
-        "|---|" + "---:|" * (len(header) - 1),
-        *("| " + " | ".join(_loss_cells(row)) + " |" for row in records),
+        *table(header, map(_loss_cells, records)),
     ]
     write_text(path, "\n".join(lines) + "\n")
