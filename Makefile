@@ -4,13 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab papers papers-quick test test-fast fuzz compare lint types notebooks docs sanitize bench bench-gpu test-gpu sanitize-gpu clean
+.PHONY: help lab papers papers-quick test test-slow test-all fuzz compare lint types notebooks docs sanitize bench bench-gpu test-gpu sanitize-gpu clean
 
 help:
 	@echo "make lab        train, capture, sweep, draw, report: runs/lab/report.html"
 	@echo "make papers     figures and tables of the papers beside ours: reports/papers.md"
-	@echo "make test       all tests, doctests included"
-	@echo "make test-fast  those of a developer's loop: without processes, pages, emulated kernels"
+	@echo "make test       the tests, doctests included, without the slow ones"
+	@echo "make test-all   these and the slow ones: full grids, processes, pages, emulated kernels"
 	@echo "make fuzz       the tests that draw examples at random, with 40 times as many"
 	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds: runs/compare/losses.md"
 	@echo "make lint types notebooks    what CI checks besides"
@@ -60,10 +60,12 @@ papers-quick: $(VENV)/.lab
 	$(BIN)/python -m reproduction --quick
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
-test-fast: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto -m "not slow" tests
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow tests
+
+test-all: test test-slow
 
 QMAPS_FUZZ ?= 40
 fuzz: $(VENV)/.test

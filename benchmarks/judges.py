@@ -63,9 +63,18 @@ FEWER = (
 """The presets of 3 and 2 bits, and another pair of 2 bits (`benchmarks.two_bits` has more)."""
 
 
+SEEDS = {("minilm", FEWER[1]): 5, ("stdlib-lm", FEWER[1]): 4}
+"""Number of seeds of a pair on a judge, if smaller than that of its other pairs."""
+
+
 def effort(name: str) -> Effort:
     """The effort for a judge."""
     return EFFORTS.get(name, Effort())
+
+
+def seeds(name: str, quantizer: str) -> int:
+    """Number of seeds that are trained of a pair on a judge."""
+    return SEEDS.get((name, quantizer), effort(name).seeds)
 
 
 def trials(name: str) -> list[Trial]:
@@ -74,7 +83,7 @@ def trials(name: str) -> list[Trial]:
     own = [
         Trial(name, JUDGES[name], quantizer, seed)
         for quantizer in (*KNOWN, *FEWER)
-        for seed in range(much.seeds)
+        for seed in range(seeds(name, quantizer))
     ]
     rates = [
         Trial(name, JUDGES[name], FULL, seed).at(factor)

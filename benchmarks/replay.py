@@ -19,7 +19,7 @@ import torch
 import qmaps
 from benchmarks.scale import processor_seconds
 from qmaps.capture import Gradients, StateRecorder
-from qmaps.capture.sampling import rows_of
+from qmaps.capture.gradients import rows_of
 
 LAYERS, WIDTH, TOKENS, CONTEXT = 12, 768, 50257, 1024
 

@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from benchmarks.command import among, command_line, one_line_errors, trial_options
-from benchmarks.judges import JUDGED, PAPER, at_own_rate, effort, minus_full
+from benchmarks.judges import JUDGED, PAPER, at_own_rate, minus_full, seeds
 from benchmarks.markdown import markdown
 from benchmarks.recorded import recorded
 from benchmarks.trials import FULL, Trial, restore, run_all
@@ -94,7 +94,7 @@ def trials(judge: str) -> list[Trial]:
     return [
         Trial(judge, replace(workload, betas=(beta, workload.betas[1])), pair, seed)
         for pair, beta in LARGE.get(judge, TRAINED)
-        for seed in range(effort(judge).seeds)
+        for seed in range(seeds(judge, pair))
     ]
 
 
@@ -186,12 +186,10 @@ def page(found: pd.DataFrame, windows: pd.DataFrame, command: str) -> str:
 
 def _two_sided(rows: pd.DataFrame) -> pd.Series:
     """Step costs in which a gain of 1.1 costs as much as one of 1 / 1.1."""
-    return pd.Series(
-        [
-            replay.two_sided_cost(row.update_gain, row.update_noise, row.largest_update)
-            for row in rows.itertuples()
-        ]
-    )
+    gains = rows["update_gain"]
+    short = gains.where(gains <= 0, gains.clip(upper=1 / gains))
+    measures = zip(short, rows["update_noise"], rows["largest_update"], strict=True)
+    return pd.Series([replay.step_cost(*row) for row in measures])
 
 
 @one_line_errors

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -29,7 +32,9 @@ SLOW = (
     "optim/test_odd_options.py", "reproduction", "storage/test_checkpoint.py",
     "storage/test_locks.py", "training",
 )  # fmt: skip
-"""What `make test-fast` leaves out: processes, pages, figures, emulated kernels, long products."""
+"""Files that `make test` leaves to `make test-all`: processes, pages, emulated kernels, long products."""
+GRID = 12
+"""Largest number of cases that `make test` runs of one test without choosing among them."""
 
 
 def _is_slow(path: Path) -> bool:
@@ -43,13 +48,44 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow tests: those in slow folders, of further instruction sets, and of two threads."""
+    """Mark slow tests: slow files, further instruction sets, two threads, the rest of grids."""
+    grids: dict[tuple[Path, str], list[pytest.Function]] = {}
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        params = callspec.params if callspec else {}
+        params = item.callspec.params if hasattr(item, "callspec") else {}
         again = params.get("isa") in ("avx2", "portable") or params.get("threads") == 2
         if again or _is_slow(item.path):
             item.add_marker(pytest.mark.slow)
+        elif params:
+            grids.setdefault((item.path, item.originalname), []).append(item)
+    for cases in grids.values():
+        for item in set(cases) - _covering(cases):
+            item.add_marker(pytest.mark.slow)
+
+
+def _covering(cases: list[pytest.Function]) -> set[pytest.Function]:
+    """Few cases of a test that hold every value of two parameters, or every pair of more."""
+    axes = [_names(mark) for mark in cases[0].iter_markers("parametrize")]
+    size = min(2, len(axes) - 1)
+    if len(cases) <= GRID or size == 0:
+        return set(cases)
+    parts = {}
+    for item in cases:
+        params = item.callspec.params
+        row = [tuple(id(params[name]) for name in names) for names in axes]
+        parts[item] = set(combinations(enumerate(row), size))
+    missing, covering = set().union(*parts.values()), set()
+    # Not in the order of the grid, which would combine the first values with all others.
+    for item in sorted(cases, key=lambda item: sha256(item.nodeid.encode()).digest()):
+        if not missing.isdisjoint(parts[item]):
+            missing -= parts[item]
+            covering.add(item)
+    return covering
+
+
+def _names(mark: pytest.Mark) -> Sequence[str]:
+    """Names that a parametrize decorator sets."""
+    names = mark.args[0]
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
 
 
 def pytest_collection_finish() -> None:

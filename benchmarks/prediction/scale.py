@@ -1,4 +1,4 @@
-"""The validation loss per step cost: `qmaps.analyze.recommend.loss.NATS`.
+"""The validation loss per step cost: `qmaps.analyze.recommend.verdict.NATS`.
 
 ``python -m benchmarks.prediction.scale`` prints the fit to the trials in reports/prediction.
 """
@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.prediction.report import BASE, of_pairs, parts
-from qmaps.analyze.recommend.loss import NATS
-from qmaps.analyze.recommend.verdict import cost_of, dangerous, records
+from qmaps.analyze.recommend.verdict import NATS, cost_of, dangerous
+from qmaps.storage.files import records
 
 RANGE = (0.01, 0.3)
 """Step costs of the pairs that are fitted: below them the seeds' noise is larger than the loss."""

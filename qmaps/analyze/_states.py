@@ -1,4 +1,4 @@
-"""The kinds of states that analyses accept."""
+"""States as analyses accept them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,25 @@ MIN_SIZE = 4096
 
 
 def as_states(states: States) -> CapturedStates:
-    """Return the states behind a path or a dict; `CapturedStates` are returned as they are."""
-    if isinstance(states, CapturedStates):
-        return states
+    """Return the states behind a path or a dict; `CapturedStates` are returned as they are.
+
+    Raises:
+        CaptureError: they cannot be read, or a name is no valid Unicode, which frames cannot hold.
+    """
     if isinstance(states, Mapping):
-        return CapturedStates.from_tensors(states)
-    return capture.load(states)
+        states = CapturedStates.from_tensors(states)
+    elif not isinstance(states, CapturedStates):
+        states = capture.load(states)
+    for name in states.parameters():
+        if str(name).encode(errors="replace").decode() != str(name):  # a lone surrogate
+            raise CaptureError(
+                f"{states.source!r} names a parameter {name!r}, which is no text in Unicode"
+            )
+    return states
 
 
 def opened(source: str) -> CapturedStates:
-    """The states at a path, which a worker opens once until they are changed.
+    """The states at a path; a worker opens them once until they are changed.
 
     Raises:
         CaptureError: they cannot be read.
@@ -50,7 +59,7 @@ def _opened(source: str, changed: int) -> CapturedStates:  # noqa: ARG001
 def adam_pairs(
     states: States, min_quantized_size: int = MIN_SIZE
 ) -> Iterator[tuple[str, Tensor, Tensor, float]]:
-    """Yield name, first moment, second moment and eps of each parameter that is large enough.
+    """Yield name, first moment, second moment and eps of each large enough parameter.
 
     Both moments are float32 tensors of one shape on the CPU. A parameter is large enough if it has
     more than `min_quantized_size` elements.

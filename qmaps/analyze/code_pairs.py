@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
-from qmaps.analyze._grid import accumulate
 from qmaps.analyze._states import MIN_SIZE, States
+from qmaps.analyze._updates import accumulate
 
 
 def code_pairs(
@@ -23,7 +23,7 @@ def code_pairs(
         min_quantized_size: parameters of at most this many elements are left out.
 
     Returns:
-        One row per pair of quantizers and pair of codes that occurs: `quantizer`,
+        One row per pair of quantizers and pair of codes in use: `quantizer`,
         `code_first`, `code_second`, `value_first`, `value_second` (codebook values),
         `size_first`, `size_second` (codebook sizes), `count` (elements), `use` (share of all
         elements, 0 to 1), `mean_abs_error` (of u = m / (sqrt(v) + eps)), `mean_rel_error`

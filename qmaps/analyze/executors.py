@@ -37,7 +37,7 @@ class Work(Protocol):
 
     @property
     def work(self) -> int:
-        """About how much there is to do, by which items are compared."""
+        """Approximate amount of work, for comparing items."""
 
     def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
         """Measure the item in this process; without `states` they are read from `source`."""
@@ -51,8 +51,8 @@ def check(items: Sequence[Work], executor: Executor | None, workers: int | None)
 
     Raises:
         BadTypeError: `executor` or `workers` has a wrong type.
-        BadValueError: there are both an executor and workers, fewer than one worker, states that
-            only this process has, or workers for a process that must not start any.
+        BadValueError: there are both an executor and workers, fewer than one worker, states in
+            memory, or workers in a process that must not start any.
     """
     if executor is not None and not isinstance(executor, Executor):
         raise BadTypeError(
@@ -79,7 +79,7 @@ def check(items: Sequence[Work], executor: Executor | None, workers: int | None)
 
 
 def source_of(states: CapturedStates) -> str:
-    """The file or folder of states, from which workers read them; empty for states in memory."""
+    """The file or folder of states, for workers; empty for states in memory."""
     return states.source if exists(Path(states.source)) else ""
 
 
@@ -97,15 +97,15 @@ def measured(
     """Yield each item with its rows, measured here, on an executor, or in a pool of processes.
 
     Args:
-        items: the items, which `check` has accepted for these workers.
-        states: the states that the items are of.
+        items: the items, accepted by `check` for these workers.
+        states: the states of the items.
         executor: where they are measured; None measures them here, or in a pool.
         workers: number of processes of the pool; None for no pool.
         tell: called with the note of each item before it is measured, or with workers after the
             caller has taken its rows; with workers also at the start.
-        note: what to tell of an item.
-        what: what the items are, in the plural.
-        then: what a second call does, for messages.
+        note: text about an item.
+        what: name of the items, in the plural.
+        then: effect of a second call, for messages.
 
     Raises:
         CommunicationError: as `on_executor` and `in_pool`.
@@ -115,28 +115,15 @@ def measured(
     elif workers is not None:
         results = in_pool(items, workers, then)
     else:
-        yield from serially(items, states, lambda item: tell(note(item)))
+        for item in items:
+            tell(note(item))
+            yield item, item.measure(states)
         return
     if items:
         tell(f"{len(items)} {what} on workers")
     for item, frame in results:
         yield item, frame
         tell(note(item))
-
-
-def serially(
-    items: Sequence[W], states: CapturedStates, before: Callable[[W], None]
-) -> Iterator[tuple[W, pd.DataFrame]]:
-    """Yield each item with its rows, measured here.
-
-    Args:
-        items: the items in their order.
-        states: the states that the items are of.
-        before: called before each item.
-    """
-    for item in items:
-        before(item)
-        yield item, item.measure(states)
 
 
 def on_executor(
@@ -147,7 +134,7 @@ def on_executor(
     Args:
         items: the items; those with the most work begin first.
         executor: where they are measured; it is not shut down.
-        then: what a second call does, for messages.
+        then: effect of a second call, for messages.
 
     Raises:
         CommunicationError: the executor lost its workers.
@@ -171,7 +158,7 @@ def in_pool(
     Args:
         items: the items; those with the most work begin first.
         workers: number of processes.
-        then: what a second call does, for messages.
+        then: effect of a second call, for messages.
 
     Raises:
         CommunicationError: `RESTARTS` pools in a row have lost a worker and finished no item, or no
@@ -206,7 +193,7 @@ def in_pool(
 
 
 def new_pool(workers: int) -> Executor:
-    """A pool of processes that are started afresh: OpenMP of a forked one would hang."""
+    """A pool of new processes: OpenMP of a forked one would hang."""
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_the_parent)
 

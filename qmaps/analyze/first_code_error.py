@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
-from qmaps.analyze._grid import accumulate
 from qmaps.analyze._states import MIN_SIZE, States
+from qmaps.analyze._updates import accumulate
 
 
 def first_code_error(
@@ -27,7 +27,7 @@ def first_code_error(
         One row per pair of quantizers and code: `quantizer`, `code`, `value` (codebook value),
         `position` (code scaled to [-1, 1]), `count` (elements), `use` (share of all elements,
         0 to 1), `mean_abs_error` (of u = m / (sqrt(v) + eps)), `mean_rel_error` (fraction of
-        |u|, over elements with u != 0). Errors of codes that do not occur are NaN.
+        |u|, over elements with u != 0). Errors of unused codes are NaN.
 
     Raises:
         SpecError: a pair does not parse, or leaves the first moment in 32 bits.

@@ -30,10 +30,10 @@ def histogram(
     Returns:
         One row per quantizer, panel and bin: `quantizer`, `panel` ("original", "normalized",
         "quantized" or "dequantized"), `bin_left`, `bin_right` (log10 of the magnitude), `count`
-        (elements), and `zeros` (elements of the panel that are exactly 0).
+        (elements), and `zeros` (elements equal to 0).
 
-    Of a quantizer with a low-rank part, "normalized" and "quantized" show the rest, which is what
-    codes are of. Dither's offsets are in "dequantized" alone.
+    With a low-rank part, "normalized" and "quantized" show the rest of the tensor, which has the
+    codes. Dither's offsets are in "dequantized" alone.
 
     Source: 4-bit optimizers, figures 20 to 31.
     """
@@ -74,13 +74,13 @@ def histogram(
 
 
 def _log10(values: Tensor) -> NDArray[np.float64]:
-    """log10 of the magnitudes that are not 0."""
+    """log10 of the non-zero magnitudes."""
     flat = values.detach().reshape(-1).double().abs()
     return flat[flat > 0].log10().numpy()
 
 
 def _edges(groups: list[NDArray[np.float64]], bins: int) -> NDArray[np.float64]:
-    """Bin edges that hold all groups."""
+    """Bin edges around all groups."""
     joined = np.concatenate(groups)
     if joined.size == 0:
         return np.linspace(-1, 0, bins + 1)

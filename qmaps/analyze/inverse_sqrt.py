@@ -27,20 +27,20 @@ def inverse_sqrt(
     """``h(v) = 1 / (sqrt(v) + 1e-6)`` in 32 bits and after each quantizer.
 
     A second moment that decodes to 0 lands at 1e6: the zero-point problem is seen as a spike.
-    Elements that are exactly 0 before quantization (parameters that never had a gradient) are
+    Elements of 0 before quantization (without any gradient) are
     left out.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
         quantizers: quantizers of the second moment, or their specs.
-        parameters: names of the parameters to take; all that are large enough if left out.
+        parameters: names of the parameters to take; all large enough ones if left out.
         bins: number of bins of equal width in log10, from the smallest h to 1e6.
         min_quantized_size: parameters of at most this many elements are left out.
 
     Returns:
         One row per quantizer (``32-bit`` first) and bin: `quantizer`, `bin_left`, `bin_right`
-        (log10 h), `count` (elements), `share` (of the elements that are not 0), `zero_share`
-        (share of those elements that decodes to 0; the same on every row of a quantizer).
+        (log10 h), `count` (elements), `share` (of the non-zero elements), `zero_share`
+        (share of these that decodes to 0; the same on every row of a quantizer).
 
     Raises:
         BadValueError: the chosen parameters have no second moment other than 0.

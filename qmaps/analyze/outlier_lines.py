@@ -16,19 +16,19 @@ LINES = 0.05
 def outlier_lines(
     matrices: Mapping[str, Tensor], *, outliers: float = OUTLIERS, lines: float = LINES
 ) -> pd.DataFrame:
-    """The share of the outliers that lie in the rows, or the columns, with the most of them.
+    """The share of the outliers in the rows, or the columns, with the most of them.
 
     Args:
         matrices: tensors of at least two dimensions by title; the dimensions after the first
             are flattened.
-        outliers: share of the elements that count as outliers: those largest by magnitude, at
+        outliers: share of the elements to count as outliers: those largest by magnitude, at
             least one. Above 0 and at most 1.
-        lines: share of the rows, and of the columns, that are taken: those with the most
+        lines: share of the rows, and of the columns, to take: those with the most
             outliers, at least one. Above 0 and at most 1.
 
     Returns:
         One row per matrix: `tensor` (title), `rows`, `cols` (shape of the matrix), `in_rows` and
-        `in_cols` (share of the outliers that lie in the chosen rows, and in the chosen columns).
+        `in_cols` (share of the outliers in the chosen rows, and in the chosen columns).
         For outliers without a pattern both shares are little more than `lines`.
 
     Raises:

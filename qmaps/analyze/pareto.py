@@ -23,7 +23,7 @@ def pareto(sweep: pd.DataFrame, *, state: str = "exp_avg") -> pd.DataFrame:
         `bits_per_element` (mean over all elements), `error` (sum of squared errors over sum of
         squares, all tensors together), `error_name` (label of the axis), `on_frontier` (bool: no
         other quantizer is at least as good in both bits and error and better in one), `is_limit`
-        (bool: a Lloyd-Max map, which is fitted to the data; it is never on the frontier).
+        (bool: a Lloyd-Max map, fitted to the data; it is never on the frontier).
 
     Raises:
         BadValueError: `sweep` has no rows of `state`.
@@ -55,11 +55,6 @@ def pareto(sweep: pd.DataFrame, *, state: str = "exp_avg") -> pd.DataFrame:
 
 def frontier(bits: pd.Series, error: pd.Series, rivals: pd.Series) -> list[bool]:
     """Membership of each quantizer in the Pareto frontier of error over bits.
-
-    Args:
-        bits: bits per element of each quantizer.
-        error: its error.
-        rivals: whether it counts.
 
     Returns:
         For each quantizer, whether it counts and no other that counts is at least as good in both

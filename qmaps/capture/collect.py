@@ -16,6 +16,107 @@ from qmaps.engines.masters import REMAINDER
 from qmaps.engines.step import COUNTS
 
 
+def decoded(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Join the parts of each state that bitsandbytes or a sharded qmaps stores.
+
+    Bitsandbytes has `state1`, `absmax1`, `qmap1` and so on. Its states take torch's names; a single
+    one keeps the name `state1`, as checkpoints do not name the optimizer.
+
+    Args:
+        state: one parameter's state; tensors may be `Lazy`.
+
+    Returns:
+        A copy with a float32 `Lazy` in place of the parts; it is decoded when it is read.
+    """
+    joined = {name: _of_rows(value) if _in_rows(value) else value for name, value in state.items()}
+    if "state1" in joined or any(str(name).startswith("__bnb") for name in joined):
+        return _of_bitsandbytes(joined)
+    return joined
+
+
+def in_memory(value: Any) -> Any:
+    """Read every `Lazy` of a state_dict; quantized states of qmaps are not decoded."""
+    if isinstance(value, Lazy):
+        return value.read()
+    if isinstance(value, Mapping):
+        members = {key: in_memory(member) for key, member in value.items()}
+        return _joined(members) if _in_rows(members) else members
+    if isinstance(value, (list, tuple)):
+        return type(value)(in_memory(member) for member in value)
+    return value
+
+
+def _in_rows(value: Any) -> bool:
+    """Return True for a quantized state as `qmaps.distributed.rows` writes it."""
+    return isinstance(value, Mapping) and {"codes", "rows", "spec"} <= value.keys()
+
+
+def _of_rows(value: Mapping[str, Any]) -> Lazy:
+    from qmaps.distributed import rows
+
+    def read() -> Tensor:
+        return rows.read({name: _read(part) for name, part in value.items()}, None).decoded()
+
+    return Lazy(tuple(value["rows"]), torch.float32, read, quantized=True)
+
+
+def _joined(value: Mapping[str, Any]) -> Any:
+    """Return the quantized tensor in its plain form; decoded if shards had separate blocks."""
+    from qmaps.algebra.quantized import to_plain
+    from qmaps.distributed import rows
+
+    shards = rows.read(value, None)
+    return to_plain(shards.joined()) if shards.aligned else shards.restored()
+
+
+def _of_bitsandbytes(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    # Imported here because reading other states needs no quantizer.
+    from qmaps.capture.conversion.formats.bitsandbytes_ import SLOTS, WRAPPED, slot_state
+    from qmaps.capture.conversion.optimizer_state import values_of
+
+    flat = {**state, **state.get(WRAPPED, {})}
+    if "state1" not in flat:
+        return state
+
+    def half(index: int, part: int | None) -> Lazy:
+        """State `index`, or one half of it, where two are stacked."""
+
+        def read() -> Tensor:
+            values = {
+                name: _read(flat.get(f"{name}{index}")) for name in ("state", "absmax", "qmap")
+            }
+            value, absmax = values["state"], values["absmax"]
+            if part is not None:
+                value, absmax = value[part], None if absmax is None else absmax[part]
+            present = {
+                f"{name}{index}": tensor for name, tensor in values.items() if tensor is not None
+            }
+            return values_of(slot_state(present, index, value, absmax))
+
+        shape = tuple(flat[f"state{index}"].shape)
+        shape = shape if part is None else shape[1:]
+        return Lazy(shape, torch.float32, read, quantized=flat.get(f"qmap{index}") is not None)
+
+    plain = {
+        name: value
+        for name, value in flat.items()
+        if name != WRAPPED and str(name).rstrip("12") not in ("state", "absmax", "qmap")
+    }
+    if "state2" not in flat:
+        return {**plain, "state1": half(1, None)}
+    if len(flat["state1"].shape) == len(flat["state2"].shape):
+        parts = [half(1, None), half(2, None)]
+    else:
+        parts = [half(1, 0), half(1, 1), half(2, None)]
+    family = "adam" if len(parts) == 2 else "ademamix"
+    names = [name for slot in SLOTS[family].slots for name in slot]
+    return {**plain, **dict(zip(names, parts, strict=True))}
+
+
+def _read(value: Any) -> Any:
+    return value.read() if isinstance(value, Lazy) else value
+
+
 @dataclass
 class Collected:
     """State of one parameter, sorted by kind.
@@ -89,13 +190,13 @@ def _plain(value: Any) -> Any:
     return _UNFIT
 
 
-def _is_packed(value: Any) -> bool:
+def is_packed(value: Any) -> bool:
     """Return True for a quantized state in the form of a state_dict of qmaps."""
     return isinstance(value, Mapping) and {"packed", "spec"} <= value.keys()
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and not _is_packed(value):
+    if isinstance(value, Mapping) and not is_packed(value):
         members = [(str(key), member) for key, member in value.items()]
     elif isinstance(value, (list, tuple)):
         members = [(str(number), member) for number, member in enumerate(value)]
@@ -122,7 +223,7 @@ def _lazy(value: Any) -> Lazy | None:
     """Return a lazy form of `value`, or None if a snapshot cannot hold it."""
     if isinstance(value, Lazy):
         return value if value.dtype in DTYPES else None
-    if _is_packed(value):
+    if is_packed(value):
         # Imported here because reading plain captures needs no quantizer.
         from qmaps.algebra.quantized import from_plain
 
@@ -135,10 +236,7 @@ def _lazy(value: Any) -> Lazy | None:
             return None  # for example a shard of a distributed tensor
     if callable(getattr(value, "dequantize", None)) and hasattr(value, "shape"):
         return Lazy(
-            tuple(value.shape),
-            torch.float32,
-            lambda: value.dequantize().float(),
-            quantized=True,
+            tuple(value.shape), torch.float32, lambda: value.dequantize().float(), quantized=True
         )
     return None
 

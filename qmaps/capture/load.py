@@ -22,7 +22,7 @@ def load(
     """Load captured states, or those of a saved optimizer.
 
     Args:
-        path: a folder that `StateRecorder` wrote, one of its ``.safetensors`` files, or a
+        path: a folder of `StateRecorder`, one of its ``.safetensors`` files, or a
             checkpoint: ``torch.save`` of an optimizer's ``state_dict()``, of a list of them, or
             of a larger checkpoint with one inside, such as a Hugging Face Trainer's
             ``optimizer.pt`` or Lightning's ``.ckpt``; the Trainer's folder, ``checkpoint-500``; a
@@ -30,7 +30,7 @@ def load(
             universal checkpoints); or a ``.safetensors`` file with tensors named
             ``PARAMETER.exp_avg``. It is loaded without executing code, and the tensors of folders
             and of safetensors files one at a time, when they are asked for.
-        step: which snapshot of a folder; the last if left out.
+        step: step of a snapshot in a folder; the last if left out.
         names: parameter names for a checkpoint without them: a list in the optimizer's order, a
             text file with one name per line in that order, the model, or the file or folder of a
             Trainer's model (``model.safetensors``, ``pytorch_model.bin``, or the index of their
@@ -41,10 +41,10 @@ def load(
             the result says why.
 
     Raises:
-        CaptureError: nothing there, corrupt, truncated, no optimizer's states, or a checkpoint
-            that would need code execution to load.
+        CaptureError: nothing there, corrupt, truncated, no optimizer's states, or a checkpoint that
+            would execute code.
         BadValueError: `step` was not captured, or `names` does not fit the states, fits in
-            several ways, or is given for captured states, which have names.
+            several ways, or is given for captured states.
     """
     source = Path(path)
     if not exists(source):
@@ -52,11 +52,11 @@ def load(
     if not (source.is_dir() or source.is_file()):
         raise CaptureError(f"{str(source)!r} is neither a file nor a folder")
     if source.is_dir():
-        saved_here = saved.found(source)
-        if saved_here is None or _steps(source):
+        checkpoint = saved.locate(source)
+        if checkpoint is None or _steps(source):
             _refuse(names, source)
             return _folder(source, step)
-        source = saved_here
+        source = checkpoint
     if step is not None:
         kind = "checkpoint" if source.is_dir() else "file"
         raise BadValueError(

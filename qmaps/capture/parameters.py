@@ -1,9 +1,10 @@
-"""Names of an optimizer's parameters, and the choice of some of them."""
+"""Parameters of an optimizer: their names, the choice of some, and the number of steps taken."""
 
 from __future__ import annotations
 
 import fnmatch
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ HOOKS = "_optimizer_step_post_hooks"
 
 
 def unwrapped(optimizer: Any) -> Any:
-    """Return the optimizer inside wrappers that have no hooks, such as that of accelerate."""
+    """Return the optimizer inside wrappers without hooks, such as accelerate's."""
     while (
         isinstance(optimizer, torch.optim.Optimizer)
         and not hasattr(optimizer, HOOKS)
@@ -40,28 +41,27 @@ def labelled(
     Args:
         optimizer: the optimizer of the parameters.
         names: names by the identity of the parameter, from `named`. A parameter without one has
-            the name that the optimizer was given, else ``group0.param3``.
-
-    Raises:
-        BadValueError: two parameters have the same name.
+            its name in the optimizer's groups, else ``group0.param3``. The second parameter of a
+            name is numbered, too.
     """
     seen = set()
     for number, group in enumerate(optimizer.param_groups):
-        given_names = group.get("param_names")
+        own_names = group.get("param_names")
         for position, parameter in enumerate(group["params"]):
+            numbered = f"group{number}.param{position}"
             label = names.get(id(parameter))
             if label is None:
-                label = given_names[position] if given_names else f"group{number}.param{position}"
-            if label in seen:
-                raise BadValueError(
-                    f"two parameters are named {label!r}; every name must be unique"
-                )
+                label = own_names[position] if own_names else numbered
+            if label in seen:  # torch lets groups that are added later repeat names
+                label = numbered
+            while label in seen:
+                label += "'"
             seen.add(label)
             yield label, parameter, group
 
 
 def no_match(parameters: Parameters, labels: Sequence[str]) -> BadValueError:
-    """Return the error for an argument `parameters` that matches no name."""
+    """Return the error for an argument `parameters` without a match."""
     listed = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
     return BadValueError(
         f"parameters={shown(parameters)} matches no parameter; the names are {listed}"
@@ -90,7 +90,7 @@ def members(value: Any) -> list[Any] | None:
 
 
 def predicate(argument: str, chosen: Parameters) -> Callable[[str], bool]:
-    """Return a function that returns True for chosen names."""
+    """Return a function of a name: True if it is chosen."""
     if chosen is None:
         return lambda _: True
     if callable(chosen):
@@ -126,8 +126,86 @@ def named(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
                 f"{type(pair).__name__} among them"
             )
         by_id.setdefault(id(pair[1]), pair[0])
+    label, count = Counter(by_id.values()).most_common(1)[0] if by_id else ("", 0)
+    if count > 1:
+        raise BadValueError(f"two parameters are named {label!r}; every name must be unique")
     if not any(id(p) in by_id for group in optimizer.param_groups for p in group["params"]):
         raise BadValueError(
             "names has none of the optimizer's parameters; pass the model that the optimizer trains"
         )
     return by_id
+
+
+class StepCount:
+    """Counts the steps of an optimizer while it trains.
+
+    The counts in the states are no substitute: they begin anew in layers trained later and in
+    cleared states.
+
+    Args:
+        optimizer: the optimizer.
+        taken_before: returns the number of steps before the current states. It is called
+            here, unless `start` is given, and after each `load_state_dict` with states.
+        start: number of steps taken so far.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        taken_before: Callable[[], int],
+        start: int | None = None,
+    ) -> None:
+        # A CPUOffloadOptimizer skips a step where its host_optimizer does.
+        self._optimizer = getattr(optimizer, "host_optimizer", optimizer)
+        self._calls = self._last = 0
+        self._begin(taken_before() if start is None else start)
+        self._hook = optimizer.register_load_state_dict_post_hook(
+            lambda loaded: self._begin(taken_before()) if loaded.state else None
+        )
+
+    @property
+    def taken(self) -> int:
+        """Number of steps without skipped ones; reading it waits for CUDA devices."""
+        return self._calls - self._skipped()
+
+    def add(self) -> None:
+        """Count a call of ``optimizer.step()`` after its return, without waiting."""
+        # A GradScaler sets it for optimizers that skip steps themselves, such as fused ones.
+        overflow = getattr(self._optimizer, "found_inf", None)
+        if hasattr(self._optimizer, "skipped_steps") or overflow is None or not bool(overflow):
+            self._calls += 1
+
+    def advance(self) -> int | None:
+        """Count a call as `add` does; return the number of the step, None if it was skipped."""
+        self.add()
+        before, steps = self._last, self.taken
+        self._last = steps
+        return steps if steps > before else None
+
+    def close(self) -> None:
+        """Remove the hook; closing twice is allowed."""
+        self._hook.remove()
+
+    def _begin(self, steps: int) -> None:
+        self._calls, self._last = steps + self._skipped(), steps
+
+    def _skipped(self) -> int:
+        skipped: int = getattr(self._optimizer, "skipped_steps", 0)
+        return skipped
+
+
+def state_counts(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, int]:
+    """Return ``state["step"]`` by parameter name, where there is one.
+
+    Args:
+        optimizer: the optimizer.
+        names: as for `qmaps.capture.parameters.labelled`.
+    """
+    counts: dict[str, int] = {}
+    for label, parameter, _ in labelled(optimizer, names):
+        state: Any = optimizer.state.get(parameter)
+        # Hooks may keep entries of another kind.
+        step = state.get("step") if isinstance(state, Mapping) else None
+        if isinstance(step, (int, float)) or (isinstance(step, Tensor) and step.numel() == 1):
+            counts[label] = int(step)
+    return counts

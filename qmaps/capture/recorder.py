@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -16,30 +16,129 @@ from torch import Tensor
 from qmaps.capture import gradients as recorded
 from qmaps.capture import snapshot
 from qmaps.capture.collect import collect, plain_options
-from qmaps.capture.folder import KIND, claim, write_index
 from qmaps.capture.gradients import Gradients, GradientWriter
 from qmaps.capture.parameters import (
     HOOKS,
     Names,
     Parameters,
+    StepCount,
     integer,
     labelled,
     members,
     named,
     no_match,
     predicate,
+    state_counts,
     unwrapped,
 )
-from qmaps.capture.step_count import StepCount, state_counts
-from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, OutputError, shown
+from qmaps.storage.files import write_json
 from qmaps.storage.locks import FolderLock
+
+INDEX = "capture.json"
+KIND = "capture"
+"""Of the folder's lock."""
+
+
+def claim(lock: FolderLock, info: snapshot.Info) -> Path:
+    """Prepare a locked folder for snapshots such as `info`, and return it.
+
+    Remains of an interrupted write are removed, and the index is brought up to date.
+
+    Args:
+        lock: the lock of the folder.
+        info: contents of the new snapshots. The optimizer and the shapes of parameters (of states
+            if those are not known) must be those of the newest snapshot in the folder, and the
+            parameters must include those of the first.
+
+    Returns:
+        The folder.
+
+    Raises:
+        OutputError: the folder holds a capture of something else, or its newest snapshot cannot be
+            read.
+    """
+    folder = lock.folder
+    steps = snapshot.steps_in(folder)
+    if steps:
+        first_path, newest_path = (snapshot.path_of(folder, steps[i]) for i in (0, -1))
+        try:
+            first = newest = snapshot.read_info(newest_path)
+        except CaptureError as error:
+            raise OutputError(
+                f"out={str(folder)!r} holds a snapshot that cannot be read: {error}; delete it or "
+                "give another folder"
+            ) from None
+        with suppress(CaptureError):
+            first = snapshot.read_info(first_path)
+        difference = _difference(first, newest, info)
+        if difference:
+            raise OutputError(f"out={str(folder)!r} holds states of {difference}")
+    # Without a lock these files may belong to another writer.
+    for pattern in (".step-*.tmp", ".gradients-*.tmp", f".{INDEX}.*.tmp") if lock.exclusive else ():
+        for leftover in folder.glob(pattern):
+            leftover.unlink(missing_ok=True)
+    if steps:
+        write_index(folder, newest)
+    return folder
+
+
+def write_index(folder: Path, info: snapshot.Info) -> None:
+    """Write ``capture.json``: optimizer, parameters, states and snapshots of the folder.
+
+    It is for people and scripts. qmaps itself goes by the snapshots, so an interruption
+    between a snapshot and its index does no harm.
+    """
+    names = [snapshot.path_of(folder, step).name for step in snapshot.steps_in(folder)]
+    states: dict[str, dict[str, dict[str, object]]] = {}
+    for entry in info.tensors:
+        described: dict[str, object] = {"shape": entry.shape, "dtype": entry.dtype}
+        states.setdefault(entry.parameter, {})[entry.state] = described
+    write_json(
+        folder / INDEX,
+        {
+            "format": snapshot.FORMAT,
+            "optimizer": info.optimizer,
+            "parameters": info.parameters,
+            "states": states,
+            "snapshots": names,
+        },
+    )
+
+
+def _difference(first: snapshot.Info, newest: snapshot.Info, info: snapshot.Info) -> str:
+    """Describe the other states in the folder, with advice; ``''`` if `info` goes on from them."""
+    if newest.optimizer != info.optimizer:
+        return f"{newest.optimizer}; give another folder for {info.optimizer}"
+    shapes = [snapshot_info.parameters for snapshot_info in (first, newest, info)]
+    if not all(shapes):  # a checkpoint does not say what its parameters are, only its states
+        shapes = [_state_shapes(snapshot_info) for snapshot_info in (first, newest, info)]
+        if not all(shapes):
+            return ""
+    first_shapes, newest_shapes, new_shapes = shapes
+    if missing := sorted(first_shapes.keys() - new_shapes.keys()):
+        return (
+            f"other parameters ({missing[0]!r} is only there); give another folder for this choice "
+            "of parameters"
+        )
+    for name, shape in new_shapes.items():
+        if newest_shapes.get(name, shape) != shape:
+            return (
+                f"{name!r} of shape {tuple(newest_shapes[name])}; give another folder for shape "
+                f"{tuple(shape)}"
+            )
+    return ""
+
+
+def _state_shapes(info: snapshot.Info) -> dict[str, list[int]]:
+    return {f"{entry.parameter}: {entry.state}": entry.shape for entry in info.tensors}
 
 
 class StateRecorder:
     """Writes the states of any ``torch.optim`` optimizer at chosen steps.
 
     The recorder adds a hook to ``optimizer.step()``. Each chosen step becomes one file,
-    ``out/step-00000250.safetensors``, that appears only when it is whole; ``out/capture.json``
+    ``out/step-00000250.safetensors``, which appears whole; ``out/capture.json``
     lists the files. While it writes, the recorder holds one tensor at a time on the CPU (in two
     copies if it is not contiguous), and nothing between steps.
 
@@ -58,27 +157,27 @@ class StateRecorder:
 
     Args:
         optimizer: any optimizer, also as accelerate's ``prepare`` returns it; quantized states of
-            qmaps are recorded as the float32 that they decode to.
+            qmaps are decoded to float32.
         out: the folder, created if need be.
-        every: record each step that this number divides; at least 1.
+        every: record each multiple of this step; at least 1.
         steps: record these steps instead: a collection, or a function of the step.
-        parameters: which parameters to record: names with wildcards (``"blocks.*.weight"``), or
+        parameters: parameters to record: names with wildcards (``"blocks.*.weight"``), or
             a function of the name; all if left out.
-        states: which states to record, by name with wildcards (``"exp_avg*"``); all if left out.
-        names: parameter names: a model, or pairs of name and parameter. If left out, those
-            that the optimizer was given, else ``group0.param3``.
+        states: states to record, by name with wildcards (``"exp_avg*"``); all if left out.
+        names: parameter names: a model, or pairs of name and parameter. If left out, those of the
+            optimizer's groups, else ``group0.param3``.
         max_bytes: stop recording, with one warning, before the snapshots and gradients in the
             folder exceed this many bytes. Training goes on: a full quota is no reason to lose a
             run.
         gradients: record also the gradients of this many steps after each snapshot, for
-            `qmaps.replay`: a number of steps, or `qmaps.capture.Gradients`, which also has a number
-            of bytes. They are taken after the step, as the optimizer got them, and each step
+            `qmaps.replay`: a number of steps, or `qmaps.capture.Gradients`, with a number of bytes
+            as well. They are taken after the step, as the optimizer got them, and each step
             becomes one file, ``out/gradients-00000251.safetensors``.
         start: number of steps taken so far; see above if it is left out.
 
     Raises:
-        OutputError: `out` cannot be written, holds states of another optimizer or of parameters
-            that this one does not have, or is being written by another recorder; or, while
+        OutputError: `out` cannot be written, holds states of another optimizer or of other
+            parameters, or is being written by another recorder; or, while
             training, the disk is full.
         BadValueError, BadTypeError: an argument is not allowed, or no parameter matches.
 
@@ -148,12 +247,7 @@ class StateRecorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def record(self) -> Path | None:
@@ -162,7 +256,7 @@ class StateRecorder:
         Returns:
             The file, or None if nothing was written. Nothing is written, with a warning the first
             time, if there is no state to record, `max_bytes` would be exceeded, or this is a child
-            process forked from the one that made the recorder.
+            process forked from the recorder's.
         """
         if self._lock.inherited:
             self._tell(
@@ -221,7 +315,7 @@ class StateRecorder:
             self.record()
 
     def _record_gradients(self, writer: GradientWriter, step: int) -> None:
-        """Write the gradients of the step that was just taken."""
+        """Write the gradients of the last step."""
         entries, sources, skipped = writer.prepare(
             (name, parameter.grad)
             for name, parameter, _ in labelled(self.optimizer, self._names)
@@ -311,7 +405,7 @@ class StateRecorder:
 def _due(
     steps: Collection[int] | Callable[[int], bool] | None, every: int
 ) -> Callable[[int], bool]:
-    """Return a function that returns True for the steps to record."""
+    """Return a function of a step: True if it is to be recorded."""
     if steps is None:
         return lambda step: step % every == 0
     if callable(steps):

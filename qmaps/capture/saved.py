@@ -9,14 +9,11 @@ from typing import Any
 
 import torch
 
-from qmaps.capture import snapshot
-from qmaps.capture.collect import Collected, collect, plain_options
-from qmaps.capture.decoded import decoded
-from qmaps.capture.folder import KIND, claim, write_index
-from qmaps.capture.naming import fit, places
-from qmaps.capture.naming.fit import Group, Unnamed
-from qmaps.capture.naming.known import Known
+from qmaps.capture import naming, snapshot
+from qmaps.capture.collect import Collected, collect, decoded, plain_options
+from qmaps.capture.naming import Group, Known, Unnamed
 from qmaps.capture.readers import reader_of
+from qmaps.capture.recorder import KIND, claim, write_index
 from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
@@ -49,7 +46,7 @@ DEEPEST = 8
 """Lists and dicts around a state_dict, at most."""
 
 
-def found(path: Path) -> Path | None:
+def locate(path: Path) -> Path | None:
     """Return the file or folder with the optimizer's states; None for a folder of no known format.
 
     Args:
@@ -113,7 +110,7 @@ def convert(
     Checkpoints of several steps of one training may go to one folder.
 
     Args:
-        checkpoint: a file that ``torch.save`` wrote, or the folder of a checkpoint, as for
+        checkpoint: a file of ``torch.save``, or the folder of a checkpoint, as for
             `qmaps.capture.load`.
         out: the folder, created if need be.
         names: parameter names, where the checkpoint has none, as for `load`.
@@ -127,7 +124,7 @@ def convert(
     source = Path(checkpoint)
     if not exists(source):
         raise CaptureError(f"{str(source)!r} does not exist")
-    holder = found(source)
+    holder = locate(source)
     if holder is None:
         raise CaptureError(f"{str(source)!r} is a folder; expected an optimizer checkpoint")
     return write(read(holder, names), out)
@@ -187,10 +184,10 @@ def load_safely(path: Path) -> Any:
 def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
     """Return the optimizers' state_dicts in a loaded object."""
     state_dicts: list[Mapping[str, Any]] = []
-    rest = [(loaded, DEEPEST)]
+    pending = [(loaded, DEEPEST)]
     seen: set[int] = set()
-    while rest:
-        value, deeper = rest.pop()
+    while pending:
+        value, deeper = pending.pop()
         is_new = deeper > 0 and id(value) not in seen  # a list in itself has no end
         seen.add(id(value))
         keys = {*value} if isinstance(value, Mapping) else set()
@@ -198,9 +195,9 @@ def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
         if {"state", "param_groups"} <= keys:
             state_dicts.append(value)
         elif is_new and isinstance(value, (list, tuple)) and value:
-            rest += [(member, deeper - 1) for member in reversed(value)]
+            pending += [(member, deeper - 1) for member in reversed(value)]
         elif is_new and wrapper:
-            rest.append((value[wrapper], deeper - 1))
+            pending.append((value[wrapper], deeper - 1))
         else:
             raise _without_optimizer(value, path)
     return state_dicts
@@ -209,9 +206,9 @@ def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
 def _without_optimizer(value: Any, path: Path) -> CaptureError:
     kind = type(value).__name__
     if isinstance(value, Mapping):
-        some = [str(key) for key in list(value)[:4]]
-        kind = f"a dict with {', '.join(some)}{', ...' if len(value) > 4 else ''}"
-        kind = kind if some else "an empty dict"
+        keys = [str(key) for key in list(value)[:4]]
+        kind = f"a dict with {', '.join(keys)}{', ...' if len(value) > 4 else ''}"
+        kind = kind if keys else "an empty dict"
     return CaptureError(
         f"{str(path)!r} must hold an optimizer state_dict ('state' and 'param_groups'), but holds "
         f"{kind}"
@@ -251,7 +248,7 @@ def _parameters(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
 
 
 def _source(names: Names) -> str:
-    """Return the source of `names`, if that is not a model's file."""
+    """Return the source of `names` other than a model's file."""
     if names is None:
         return "the checkpoint"
     return Path(names).name if isinstance(names, (str, os.PathLike)) else "a list"
@@ -276,7 +273,7 @@ def labels_of(slots: list[Slot], names: Names, path: Path) -> list[str]:
     if _place(names) is not None:
         names = None
     elif isinstance(names, (str, os.PathLike)):
-        names = places.names_in_text(Path(names))
+        names = naming.names_in_text(Path(names))
     if names is None:
         labels = [label for label, _, _ in slots]
     elif isinstance(names, torch.nn.Module):
@@ -330,7 +327,7 @@ def named_by(
     try:
         if len(state_dicts) > 1:
             raise Unnamed("there are several optimizers")
-        return places.by_place(path.parent, groups)
+        return naming.by_place(path.parent, groups)
     except Unnamed as error:
         return labels, f"numbers: {error}"
 
@@ -350,7 +347,7 @@ def _groups(
     remaining = iter(tensors)
     return [
         Group(
-            [fit.parameter_shape(next(remaining)) for _ in group["params"]],
+            [naming.parameter_shape(next(remaining)) for _ in group["params"]],
             group.get("weight_decay"),
         )
         for state_dict in state_dicts
@@ -363,7 +360,7 @@ def _by_place(place: Path, groups: list[Group]) -> tuple[list[str], str]:
     if not exists(place):
         raise BadValueError(f"names={str(place)!r} does not exist")
     try:
-        return places.by_place(place, groups)
+        return naming.by_place(place, groups)
     except Unnamed as error:
         raise BadValueError(
             f"names={str(place)!r}: {error}; give a text file with one name per line in the "
@@ -381,10 +378,10 @@ def _by_model(
     """Return the names from a model; `labels` are its parameters in its order."""
     expected = Known.of(model, "the model")
     try:
-        return fit.fitted(expected, groups)
+        return naming.fitted(expected, groups)
     except Unnamed as error:
         for label, states in zip(labels, tensors, strict=True):
-            shape = fit.parameter_shape(states)
+            shape = naming.parameter_shape(states)
             if shape is not None and shape != expected.shapes[label]:
                 raise BadValueError(
                     f"names gives {label!r} of shape {expected.shapes[label]} a state of shape "

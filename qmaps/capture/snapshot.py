@@ -60,14 +60,14 @@ Part = Callable[[int, int], Tensor]
 
 @dataclass(frozen=True)
 class Lazy:
-    """A tensor that is read on demand, so that one at a time is in memory.
+    """A tensor to read on demand, so one at a time is in memory.
 
     Attributes:
         shape: shape of the tensor.
         dtype: dtype of the tensor.
         read: reads the tensor.
         store: writes another tensor of this shape in its place, rounded to `dtype`, into files
-            read within `qmaps.storage.edit_checkpoint.editing`; None if the file does not store
+            read within `qmaps.storage.checkpoint.editing`; None if the file does not store
             the tensor as it is.
         parts: returns a `Part`; None if only the whole tensor can be read.
         quantized: whether the tensor is decoded from codes.
@@ -125,13 +125,7 @@ class Entry:
 
     @classmethod
     def of(cls, parameter: str, state: str, lazy: Lazy) -> Entry:
-        """Make the entry of a tensor.
-
-        Args:
-            parameter: name of the parameter.
-            state: name of the state.
-            lazy: the tensor, which is not read.
-        """
+        """Make the entry of a tensor."""
         return cls(parameter, state, list(lazy.shape), str(lazy.dtype).removeprefix("torch."))
 
 
@@ -144,9 +138,9 @@ class Info:
         optimizer: class name of the optimizer.
         hyperparameters: options of each parameter's group, by parameter name.
         tensors: parameter, state, shape and dtype of each tensor, in the order of its number.
-        scalars: states that are numbers, and ``step``, by parameter and state name.
+        scalars: numbers among the states, and ``step``, by parameter and state name.
         skipped: ``parameter: state (type)`` of states that cannot be recorded.
-        parameters: shape of each parameter that the capture is of, with a state or without.
+        parameters: shape of each captured parameter, with a state or without.
         window: of a file of gradients, the step (`start`) and the digest (`states`) of the last
             snapshot before it; empty for snapshots.
         format: version of this layout.
@@ -175,7 +169,7 @@ def steps_in(folder: Path) -> list[int]:
 
 
 def size_of(info: Info, tensors: Sequence[Lazy]) -> int:
-    """Return the size in bytes of the file that `write` makes."""
+    """Return the size in bytes of a file of `write`."""
     header = _header(_numbered(tensors), _metadata(info))
     return len(header) + sum(lazy.nbytes for lazy in tensors)
 
@@ -287,7 +281,7 @@ def read_tensor(path: Path, number: int) -> Tensor:
 
 
 def parts_of_tensor(path: Path, number: int) -> Part:
-    """Return a function that reads parts of tensor `number`; its checksum is verified here.
+    """Return a reader of parts of tensor `number`; its checksum is verified here.
 
     Raises:
         CaptureError: the file is missing, truncated or damaged; also raised by the function.
@@ -308,8 +302,8 @@ def parts_of_tensor(path: Path, number: int) -> Part:
 def read_named(path: Path, key: str) -> Tensor:
     """Read one tensor of a safetensors file with a valid header.
 
-    The library maps the whole file into memory as if it would be written to, which systems refuse
-    for files larger than memory.
+    The library maps the whole file into memory as if to write to it; systems refuse this for files
+    larger than memory.
 
     Raises:
         OSError: the file cannot be read, or ends early.
@@ -412,7 +406,7 @@ def dtype_of(entry: Entry) -> torch.dtype:
 
 
 def unreadable(path: Path, error: Exception) -> CaptureError:
-    """Return the error for a file that is missing, forbidden, corrupt or truncated."""
+    """Return the error for a missing, forbidden, corrupt or truncated file."""
     if not exists(path):
         return CaptureError(f"{str(path)!r} does not exist")
     if isinstance(error, PermissionError):
@@ -463,7 +457,7 @@ def _metadata(info: Info) -> dict[str, str]:
 
 
 def _order(tensors: Mapping[str, Lazy]) -> list[str]:
-    """Return the names in the order of the file: wide dtypes first, so that all are aligned."""
+    """Return the names in the order of the file: wide dtypes first, so all are aligned."""
     return sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)
 
 

@@ -27,18 +27,18 @@ class CapturedStates:
     """Optimizer states of one step, by parameter and state name.
 
     Made by `qmaps.capture.load` from files, or by `from_tensors` from memory. Tensors are read
-    when they are asked for and not kept. Do not change them in place: one that was in memory
-    to begin with is not copied.
+    when they are asked for and not kept. Do not change them in place: tensors in memory are not
+    copied.
 
     Attributes:
         step: number of optimizer steps taken.
-        steps: all steps that the source holds, ascending.
+        steps: all steps of the source, ascending.
         optimizer: class name of the optimizer; ``unknown`` if the source does not have it.
         source: path or description of the source, for messages.
-        skipped: ``parameter: state (type)`` of states that were not recorded.
+        skipped: ``parameter: state (type)`` of the states left out.
         naming: source of a checkpoint's parameter names, such as ``config.json and
             model.safetensors``; ``numbers:`` and the reason where they could not be recovered;
-            empty for captured states, which have names.
+            empty for captured states.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class CapturedStates:
         return self._entry(parameter, state)[state].shape
 
     def quantized(self) -> list[str]:
-        """Return the names of the parameters with a state that the source has in codes."""
+        """Return the names of the parameters with a quantized state in the source."""
         return [
             name
             for name, states in self._tensors.items()
@@ -178,11 +178,11 @@ class CapturedStates:
         Args:
             parameter: name of the parameter.
             state: name of the state, such as ``exp_avg``.
-            check: if True, refuse a state that holds NaN or infinity.
+            check: if True, refuse a state with NaN or infinity.
 
         Returns:
             The state in float32 on the CPU, whatever dtype it was captured in. A float32 tensor
-            that is in the CPU's memory already is not copied.
+            in the CPU's memory already is not copied.
 
         Raises:
             CaptureError: the state is complex, cannot be read, or holds NaN or infinity and
@@ -238,7 +238,7 @@ class CapturedStates:
 
     @contextmanager
     def _damage(self, parameter: str, state: str) -> Iterator[None]:
-        """Name the state in errors of parts that do not fit together."""
+        """Name the state in errors of damaged parts."""
         try:
             yield
         except CaptureError:
@@ -267,7 +267,7 @@ class CapturedStates:
         """Return the consecutive steps after `step` with recorded gradients; may be empty.
 
         Args:
-            parameter: return only the steps in which this parameter had a gradient.
+            parameter: return only the steps with a gradient of this parameter.
 
         Raises:
             CaptureError: the gradients cannot be read, or are of another run than the states.
@@ -287,7 +287,7 @@ class CapturedStates:
     def gradients(self, parameter: str) -> Iterator[tuple[int, Tensor]]:
         """Yield step and gradient of each step in `window` with a gradient of `parameter`.
 
-        Gradients are float32 on the CPU, of the rows that `rows` names.
+        Gradients are float32 on the CPU, of the rows in `rows`.
 
         Raises:
             CaptureError: a gradient cannot be read, is complex, or holds NaN or infinity.
@@ -310,13 +310,13 @@ class CapturedStates:
         """Read every state once.
 
         Raises:
-            CaptureError: the first that holds NaN or infinity, or that cannot be read.
+            CaptureError: the first with NaN or infinity, or an unreadable one.
         """
         for _ in self.items():
             pass
 
     def lazies(self) -> Iterator[tuple[str, str, Lazy]]:
-        """Yield parameter, state name and `Lazy` of every state, which is read in its own dtype."""
+        """Yield parameter, state name and `Lazy`, in its own dtype, of every state."""
         for parameter, states in self._tensors.items():
             for state, lazy in states.items():
                 yield parameter, state, lazy

@@ -56,9 +56,9 @@ def capture(
             raise BadValueError(
                 f"gradients={gradients} needs a workload to train; a checkpoint has no gradients"
             )
-        given = captures.load(checkpoint, names=names)
-        saved.write(given, out)
-        naming = given.naming
+        loaded = captures.load(checkpoint, names=names)
+        saved.write(loaded, out)
+        naming = loaded.naming
     else:
         if names is not None:
             raise BadValueError(f"names={str(names)!r} needs --checkpoint")
@@ -77,11 +77,7 @@ def capture(
                 steps=steps,
                 hooks=[
                     lambda optimizer, _: StateRecorder(
-                        optimizer,
-                        out,
-                        every=every,
-                        parameters=parameters,
-                        gradients=gradients,
+                        optimizer, out, every=every, parameters=parameters, gradients=gradients
                     )
                 ],
                 progress=lambda step, total, loss: advance(
@@ -89,7 +85,7 @@ def capture(
                 ),
             )
     states = captures.load(out)
-    about = {
+    summary = {
         "out": str(out),
         "steps": states.steps,
         "optimizer": states.optimizer,
@@ -98,7 +94,7 @@ def capture(
         "naming": naming,
     }
     if as_json:
-        print_json(about)
+        print_json(summary)
     else:
         print_lines(f"{states} in {out}, captured at steps {', '.join(map(str, states.steps))}")
         if naming:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qmaps.cli.options import AsJson, MinSize, Out, refuse_given
-from qmaps.cli.output import print_json, print_lines, progress, rows_of
-from qmaps.cli.tables import Table, label, write_markdown
+from qmaps.cli.output import Table, label, print_json, print_lines, progress, write_markdown
 from qmaps.errors import BadValueError
+from qmaps.storage.files import records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,7 @@ def compare(
     """
     from qmaps.storage.files import output_file, output_folder, write_frame
 
-    kinds = [_kind(each) for each in (a, b)]
+    kinds = [_kind(path) for path in (a, b)]
     if kinds[0] != kinds[1]:
         raise BadValueError(
             f"a={str(a)!r} is {kinds[0]} and b={str(b)!r} is {kinds[1]}; give two of one kind"
@@ -73,18 +73,18 @@ def compare(
         output_file(markdown, "markdown")
     if kinds[0] == CHOICE:
         refuse_given(context, ("spec", "min_quantized_size", "out"), "is for runs, not for choices")
-        tables, about, record = _choices(a, b, states, top, as_json)
+        tables, facts, record = _choices(a, b, states, top, as_json)
     else:
         if states is not None:
             raise BadValueError(f"states={str(states)!r} is for choices, not for runs")
         folder = out / "compare"
-        found, about = _runs(a, b, spec, min_quantized_size, folder, as_json)
+        compared, facts = _runs(a, b, spec, min_quantized_size, folder, as_json)
         output_folder(folder)
-        write_frame(folder / "moments.parquet", found.moments)
-        write_frame(folder / "errors.parquet", found.errors)
-        tables, record = _tables(found, top), _record(found)
+        write_frame(folder / "moments.parquet", compared.moments)
+        write_frame(folder / "errors.parquet", compared.errors)
+        tables, record = _tables(compared, top), _record(compared)
     if markdown is not None:
-        write_markdown(markdown, f"A: {a}, B: {b}", about, tables)
+        write_markdown(markdown, f"A: {a}, B: {b}", facts, tables)
     if as_json:
         print_json(record)
         return
@@ -110,67 +110,67 @@ def _load(path: Path) -> CapturedStates:
 
 
 def _runs(
-    a: Path, b: Path, spec: list[str] | None, least: int, folder: Path, quiet: bool
+    a: Path, b: Path, spec: list[str] | None, min_size: int, folder: Path, quiet: bool
 ) -> tuple[RunsCompared, list[str]]:
     from qmaps.analyze import compare as comparisons
     from qmaps.analyze.compare.runs import PAIRS
-    from qmaps.storage.files import output_folder
 
-    both = [_load(path) for path in (a, b)]
+    loaded = [_load(path) for path in (a, b)]
     with progress(quiet=quiet) as advance:
-
-        def report(done: int, total: int, note: str) -> None:
-            if done == 0:  # the arguments are checked by now
-                output_folder(folder)
-            advance("compare states", done, total, note)
-
-        found = comparisons.runs(
-            *both, pairs=spec or PAIRS, min_quantized_size=least, progress=report
+        compared = comparisons.runs(
+            *loaded,
+            pairs=spec or PAIRS,
+            min_quantized_size=min_size,
+            progress=advance.stage("compare states", folder),
         )
-    about = [
+    facts = [
         f"{run}: {states.source}, step {states.step}, {len(states.parameters())} parameters"
-        for run, states in zip("AB", both, strict=True)
+        for run, states in zip("AB", loaded, strict=True)
     ]
-    return found, about
+    return compared, facts
 
 
-def _tables(found: RunsCompared, top: int) -> list[Table]:
+def _tables(compared: RunsCompared, top: int) -> list[Table]:
     """Both runs over all shared parameters, those that differ most, and those of one run."""
-    from qmaps.analyze.recommend.verdict import records
-
-    whole = found.moments[found.moments["parameter"] == ""].sort_values("state", kind="stable")
-    count = len(found.shared)
+    overall = compared.moments[compared.moments["parameter"] == ""].sort_values(
+        "state", kind="stable"
+    )
+    count = len(compared.shared)
     tables = [
         Table(
             f"moments over the {count} parameters that both have: log10 of magnitudes",
             ["moment", "of", "median", "1 %", "99 %", "spread", "zero", "in rows", "in columns"],
-            [[row["state"], row["run"], *_magnitudes(row)] for row in records(whole)],
+            [[row["state"], row["run"], *_magnitudes(row)] for row in records(overall)],
         ),
         Table(
             "error of the Adam update, over the same parameters",
             ["pair", "bits", "mean abs A", "mean abs B", "B / A", "zeroed A", "zeroed B"],
-            [_error_cells(*rows) for rows in _beside(found.errors, ["", "quantizer"])],
+            [_error_cells(*rows) for rows in _beside(compared.errors, ["", "quantizer"])],
         ),
     ]
-    rows = _beside(found.moments[found.moments["state"] == "exp_avg_sq"], ["parameter"])
-    rows.sort(key=lambda each: -abs(each[1]["median"] - each[0]["median"]))
+    rows = _beside(compared.moments[compared.moments["state"] == "exp_avg_sq"], ["parameter"])
+    rows.sort(
+        key=lambda rows_of_parameter: (
+            -abs(rows_of_parameter[1]["median"] - rows_of_parameter[0]["median"])
+        )
+    )
     tables.append(
         Table(
             f"second moments that differ most, {min(top, count)} of {count} parameters",
             ["parameter", "shape", "median A", "median B", "spread A", "spread B"],
             [
                 [
-                    one["parameter"],
-                    one["shape"] if one["shape"] == other["shape"]
-                    else f"{one['shape']}, {other['shape']}",
-                    *(f"{row['median']:.2f}" for row in (one, other)),
-                    *(f"{row['spread']:.2f}" for row in (one, other)),
+                    row_a["parameter"],
+                    row_a["shape"] if row_a["shape"] == row_b["shape"]
+                    else f"{row_a['shape']}, {row_b['shape']}",
+                    *(f"{row['median']:.2f}" for row in (row_a, row_b)),
+                    *(f"{row['spread']:.2f}" for row in (row_a, row_b)),
                 ]
-                for one, other in rows[:top]
+                for row_a, row_b in rows[:top]
             ],
         )
     )  # fmt: skip
-    for run, names in found.only.items():
+    for run, names in compared.only.items():
         if names:
             shown = [[name] for name in names[:top]]
             title = f"only in {run}, {len(shown)} of {len(names)} parameters"
@@ -180,8 +180,6 @@ def _tables(found: RunsCompared, top: int) -> list[Table]:
 
 def _beside(frame: pd.DataFrame, keys: list[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The rows of A and B with the same key."""
-    from qmaps.analyze.recommend.verdict import records
-
     if keys[0] == "":
         frame, keys = frame[frame["parameter"] == ""], keys[1:]
     else:
@@ -197,24 +195,24 @@ def _magnitudes(row: Mapping[str, Any]) -> list[str]:
     return numbers + [f"{row[name]:.1%}" for name in ("zeros", "in_rows", "in_cols")]
 
 
-def _error_cells(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    errors = [row["mean_abs_error"] for row in (one, other)]
+def _error_cells(row_a: Mapping[str, Any], row_b: Mapping[str, Any]) -> list[str]:
+    errors = [row["mean_abs_error"] for row in (row_a, row_b)]
     return [
-        label(one),
-        f"{one['bits_per_element']:.2f}",
+        label(row_a),
+        f"{row_a['bits_per_element']:.2f}",
         *(f"{error:.3g}" for error in errors),
         f"{errors[1] / errors[0]:.2f}" if errors[0] else "",
-        *(f"{row['zeroed_share']:.2%}" for row in (one, other)),
+        *(f"{row['zeroed_share']:.2%}" for row in (row_a, row_b)),
     ]
 
 
-def _record(found: RunsCompared) -> dict[str, Any]:
+def _record(compared: RunsCompared) -> dict[str, Any]:
     return {
-        "shared": found.shared,
-        "only_a": found.only["A"],
-        "only_b": found.only["B"],
-        "moments": rows_of(found.moments),
-        "errors": rows_of(found.errors),
+        "shared": compared.shared,
+        "only_a": compared.only["A"],
+        "only_b": compared.only["B"],
+        "moments": records(compared.moments),
+        "errors": records(compared.errors),
     }
 
 
@@ -224,29 +222,23 @@ def _choices(
     from qmaps.analyze import compare as comparisons
     from qmaps.optim import Choice
 
-    one, other = (Choice.load(path) for path in (a, b))
+    choice_a, choice_b = (Choice.load(path) for path in (a, b))
     loaded = None if states is None else _load(states)
     with progress(quiet=quiet) as advance:
-        found = comparisons.choices(
-            one,
-            other,
-            loaded,
-            progress=lambda done, total, note: advance("replay states", done, total, note),
+        compared = comparisons.choices(
+            choice_a, choice_b, loaded, progress=advance.stage("replay states")
         )
-    about = [] if loaded is None else [f"states of {loaded.source}", f"step {loaded.step}"]
+    facts = [] if loaded is None else [f"states of {loaded.source}", f"step {loaded.step}"]
     return (
-        _choice_tables(found, top),
-        about,
-        {
-            "parameters": rows_of(found.parameters),
-            "choices": rows_of(found.summary),
-        },
+        _choice_tables(compared, top),
+        facts,
+        {"parameters": records(compared.parameters), "choices": records(compared.summary)},
     )
 
 
-def _choice_tables(found: ChoicesCompared, top: int) -> list[Table]:
-    frame = found.parameters
-    what = "patterns" if found.summary.empty else "parameters"
+def _choice_tables(compared: ChoicesCompared, top: int) -> list[Table]:
+    frame = compared.parameters
+    what = "patterns" if compared.summary.empty else "parameters"
     rows = frame[frame["differs"]]
     shown = rows.head(top).to_dict("records")
     title = f"{len(rows)} of {len(frame)} {what} differ"
@@ -264,8 +256,8 @@ def _choice_tables(found: ChoicesCompared, top: int) -> list[Table]:
             ],
         )
     ]  # fmt: skip
-    if not found.summary.empty:
-        kinds = " and ".join(found.summary["gradients"].unique())
+    if not compared.summary.empty:
+        kinds = " and ".join(compared.summary["gradients"].unique())
         tables.append(
             Table(
                 f"replay of {kinds} gradients; predicted loss in nats, as in qmaps recommend",
@@ -280,7 +272,7 @@ def _choice_tables(found: ChoicesCompared, top: int) -> list[Table]:
                         row["verdict"],
                         row["reason"],
                     ]
-                    for row in found.summary.to_dict("records")
+                    for row in compared.summary.to_dict("records")
                 ],
             )
         )

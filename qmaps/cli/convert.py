@@ -125,14 +125,14 @@ def convert(
             print_lines(f"note: {note}")
 
 
-def _wanted_states(given: list[str] | None) -> str | dict[str, str | None] | None:
+def _wanted_states(values: list[str] | None) -> str | dict[str, str | None] | None:
     """The value of the option --states: a name, or specs by state."""
-    if not given:
+    if not values:
         return None
-    if len(given) == 1 and "=" not in given[0]:
-        return given[0]
+    if len(values) == 1 and "=" not in values[0]:
+        return values[0]
     specs: dict[str, str | None] = {}
-    for pair in given:
+    for pair in values:
         state, separator, spec = pair.partition("=")
         if not separator:
             raise BadValueError(f"states={pair!r} must be STATE=SPEC when several are given")
@@ -141,7 +141,7 @@ def _wanted_states(given: list[str] | None) -> str | dict[str, str | None] | Non
 
 
 def _print_updates(updates: Sequence[UpdateRow], top: int) -> None:
-    """Print the errors that a conversion added to Adam's updates."""
+    """Print the errors of a conversion in Adam's updates."""
     rows = sorted(updates, key=lambda row: row.max_abs_error, reverse=True)
     if rows:
         print_table(

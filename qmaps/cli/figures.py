@@ -45,12 +45,10 @@ def figures(
                 capture.load(states, names=names),
                 out,
                 min_quantized_size=min_quantized_size,
-                progress=lambda done, total, note: advance("analyze states", done, total, note),
+                progress=advance.stage("analyze states"),
                 workers=workers,
             )
-        drawn = draw(
-            out, progress=lambda done, total, note: advance("draw figures", done, total, note)
-        )
+        drawn = draw(out, progress=advance.stage("draw figures"))
     if as_json:
         print_json([str(path) for path in drawn])
     else:

@@ -107,8 +107,8 @@ def lab(
     summary = read_record(page.parent / "recommend" / "summary.json")
     told |= {name: summary[name] for name in ("verdict", "reason", "code")}
     if checkpoint is not None:
-        about = read_record(page.parent / "about.json")
-        told |= {name: about[name] for name in ("captured_step", "naming")}
+        run_record = read_record(page.parent / "about.json")
+        told |= {name: run_record[name] for name in ("captured_step", "naming")}
     if as_json:
         print_json(told)
         return

@@ -36,7 +36,7 @@ def lint(
 
     findings = lint_file(states, step=step, names=names)
     if as_json:
-        print_json([asdict(found) for found in findings])
+        print_json([asdict(finding) for finding in findings])
     elif not findings:
         print_lines(f"{states}: no problems found")
     else:
@@ -45,9 +45,9 @@ def lint(
             f"{states}: {len(findings)} findings{more}",
             ["level", "parameter", "state", "about"],
             [
-                [found.level, found.parameter or "all", found.state or "all", found.message]
-                for found in findings[:top]
+                [finding.level, finding.parameter or "all", finding.state or "all", finding.message]
+                for finding in findings[:top]
             ],
         )
-    if any(found.level == "error" for found in findings):
+    if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)

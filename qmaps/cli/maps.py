@@ -46,8 +46,8 @@ def maps(
     for name in all_maps.names():
         cls = all_maps.REGISTRY[name]
         widths = {"su"[not s]: _span(cls.widths_of(s)) for s in cls.signs}
-        about = (cls.__doc__ or "").strip().splitlines()[0]
-        rows.append({"map": name, "widths": widths, "fitted": cls.fitted, "about": about})
+        summary = (cls.__doc__ or "").strip().splitlines()[0]
+        rows.append({"map": name, "widths": widths, "fitted": cls.fitted, "about": summary})
     if as_json:
         print_json({"maps": rows, "normalizers": normalize.names()})
         return

@@ -42,7 +42,7 @@ def memory(
     from qmaps import lpmm
     from qmaps.lpmm.footprint import states_of
 
-    found = lpmm.predict(
+    footprint = lpmm.predict(
         _model(model),
         params,
         grads,
@@ -50,14 +50,14 @@ def memory(
         min_quantized_size=min_quantized_size,
     )
     if as_json:
-        about = {"numel": found.numel, "nbytes": found.nbytes, "parts": found.parts}
-        print_json({**about, "bits_per_parameter": found.bits_per_parameter})
+        record = {"numel": footprint.numel, "nbytes": footprint.nbytes, "parts": footprint.parts}
+        print_json({**record, "bits_per_parameter": footprint.bits_per_parameter})
     else:
-        print_lines(f"{model}: {found.numel:,} parameters", *str(found).split("\n"))
+        print_lines(f"{model}: {footprint.numel:,} parameters", *str(footprint).split("\n"))
 
 
 def _model(name: str) -> Any:
-    """The model of a workload, or of an importable function that needs no arguments."""
+    """The model of a workload, or of an importable function without arguments."""
     import importlib
 
     from qmaps.lab import workloads

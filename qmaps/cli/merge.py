@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from qmaps.cli.options import AsJson, Out
-from qmaps.cli.output import print_json, print_lines, rows_of
+from qmaps.cli.output import print_json, print_lines
+from qmaps.storage.files import records
 
 
 def merge(
@@ -30,7 +31,7 @@ def merge(
 
     frame = sweeps.merge(folders, out=out / "sweep")
     if as_json:
-        print_json(rows_of(frame))
+        print_json(records(frame))
         return
     print_lines(f"{frame['parameter'].nunique()} parameters, {len(frame)} rows")
     print_lines(f"rows: {out / 'sweep' / 'sweep.parquet'}")

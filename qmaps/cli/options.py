@@ -1,4 +1,4 @@
-"""Options that several commands have, and the objects that their values stand for."""
+"""Options of several commands, and the objects of their values."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ Steps = Annotated[
     int | None, typer.Option(min=1, help="Training steps; each workload has a default.")
 ]
 AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="Print only JSON, for scripts; NaN and infinity become null."),
+    bool, typer.Option("--json", help="Print only JSON, for scripts; NaN and infinity become null.")
 ]
 Workload = Annotated[str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny or digits.")]
 States = Annotated[
@@ -66,7 +65,7 @@ def refuse_given(context: typer.Context, names: Iterable[str], why: str) -> None
     Args:
         context: the command's context.
         names: names of its parameters.
-        why: what the error says after the option and its value.
+        why: text of the error after the option and its value.
     """
     for name in names:
         source = context.get_parameter_source(name)
@@ -122,15 +121,17 @@ def recorded(
     if step is not None or len(loaded.steps) == 1:
         return loaded
     every = [capture.load(states, step=number) for number in reversed(loaded.steps)]
-    lengths = [len(each.window()) for each in every]
-    for least in (enough, 2):
-        if max(lengths) >= least:
-            return next(s for s, length in zip(every, lengths, strict=True) if length >= least)
+    lengths = [len(loaded_step.window()) for loaded_step in every]
+    for enough_steps in (enough, 2):
+        if max(lengths) >= enough_steps:
+            return next(
+                s for s, length in zip(every, lengths, strict=True) if length >= enough_steps
+            )
     return loaded
 
 
 def print_source(states: CapturedStates) -> None:
-    """Print what a reader should know of a checkpoint before anything that is made of it."""
+    """Print remarks on a checkpoint's names and quantized states."""
     if states.naming.startswith("numbers"):
         print_lines(f"parameter names: {states.naming}; --names gives them")
     if coded := states.quantized():
@@ -140,17 +141,17 @@ def print_source(states: CapturedStates) -> None:
         )
 
 
-def as_codebook(given: str) -> Codebook:
+def as_codebook(option: str) -> Codebook:
     """The map of a NAME=FILE."""
     from qmaps.maps.codebook import Codebook
 
-    name, separator, file = given.partition("=")
+    name, separator, file = option.partition("=")
     try:
         if not separator:
             raise ValueError("no '='")
         values = [float(line) for line in Path(file).read_text(encoding="utf-8").split()]
     except (OSError, ValueError) as error:
         raise BadValueError(
-            f"codebook={given!r} must be NAME=FILE, a file with one number per line ({error})"
+            f"codebook={option!r} must be NAME=FILE, a file with one number per line ({error})"
         ) from None
     return Codebook(values, label=name)

@@ -6,8 +6,9 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +21,17 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from qmaps.errors import one_line, printable
-from qmaps.storage.files import json_text
+from qmaps.storage.files import json_text, markdown_table, output_folder, records, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from qmaps.capture import CapturedStates
+
 
 NARROWEST, WIDTH = 20, 80
 """Characters of a line that are too few for a table, and those that it gets then."""
@@ -74,28 +78,23 @@ def print_json(value: Any) -> None:
     print(json_text(value))
 
 
-def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame for `print_json`, with every digit of its numbers."""
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
-
-
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
     """Print a table for readers, with numbers aligned to the right."""
-    table = Table(title=Text(printable(title), "table.title"), title_justify="left")
+    table = RichTable(title=Text(printable(title), "table.title"), title_justify="left")
     for index, name in enumerate(header):
-        left = index == 0 or name in ("about", "frame")
-        table.add_column(name, justify="left" if left else "right", overflow="fold")
+        is_left = index == 0 or name in ("about", "frame")
+        table.add_column(name, justify="left" if is_left else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     _console().print(table)
 
 
 def _console(**options: Any) -> Console:
-    """Return a console that is wide enough for text, even if ``COLUMNS`` is 0."""
-    found = Console(**options)
-    if found.width < NARROWEST:
-        found.width = WIDTH
-    return found
+    """Return a console wide enough for text, even if ``COLUMNS`` is 0."""
+    console = Console(**options)
+    if console.width < NARROWEST:
+        console.width = WIDTH
+    return console
 
 
 errors = _console(stderr=True, markup=False, emoji=False, highlight=False)
@@ -137,6 +136,19 @@ class Bars:
         self.lines = lines
         self.tasks: dict[str, TaskID] = {}
 
+    def stage(self, name: str, folder: Path | None = None) -> Callable[[int, int, str], None]:
+        """Return a callback for one stage; its first call also creates `folder`.
+
+        Arguments of a long computation have been checked by then.
+        """
+
+        def report(done: int, total: int, note: str) -> None:
+            if done == 0 and folder is not None:
+                output_folder(folder)
+            self(name, done, total, note)
+
+        return report
+
     def __call__(self, stage: str, done: int, total: int, note: str) -> None:
         """Update the progress of a stage; the first call shows the bars."""
         if self.lines is not None:
@@ -166,3 +178,106 @@ def progress(quiet: bool) -> Iterator[Bars]:
             lines.close()
         if bars.tasks:
             bars.progress.stop()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts.
+
+    Attributes:
+        title: text above it.
+        header: title of each column.
+        rows: the cells of each row.
+    """
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+    def show(self) -> None:
+        """Print the table."""
+        print_table(self.title, self.header, self.rows)
+
+    def markdown(self) -> list[str]:
+        """The lines of a section in Markdown."""
+        return [f"## {self.title}", "", *markdown_table(self.header, self.rows), ""]
+
+
+def label(row: Mapping[str, Any]) -> str:
+    """A pair of quantizers with its preset, and a mark if it only serves to compare."""
+    preset = f" ({row['preset']})" * bool(row.get("preset"))
+    return f"{row['quantizer']}{preset}{' (diagnostic)' * bool(row.get('diagnostic'))}"
+
+
+def by_width(
+    frame: pd.DataFrame,
+    header: Sequence[str],
+    cells: Callable[[Mapping[str, Any]], list[str]],
+    *,
+    before: str = "",
+    top: int | None = None,
+) -> list[Table]:
+    """A table for each width.
+
+    Args:
+        frame: rows of quantizers with `bits_per_element`, each width's rows in their order.
+        header: title of each column.
+        cells: the cells of a row.
+        before: beginning of the titles.
+        top: most rows of a width, beside those on the front; None for all.
+    """
+    import numpy as np
+
+    from qmaps.analyze.recommend.candidates import LIMITS, up_to
+
+    tables = []
+    groups = frame.groupby(frame["bits_per_element"].map(up_to))
+    for limit, every in groups:
+        wider = f"more than {LIMITS[-1]:g} bits per element"
+        width = f"up to {limit:g} bits per element" if limit in LIMITS else wider
+        rows = every
+        if top is not None and len(every) > top:
+            rows = every[every["on_front"] | (np.arange(len(every)) < top)]
+        count = f", {len(rows)} of {len(every)}" if top is not None else ""
+        cells_of_rows = [cells(row) for row in records(rows)]
+        tables.append(Table(f"{before}{width}{count}", list(header), cells_of_rows))
+    return tables
+
+
+def write_markdown(
+    path: str | os.PathLike[str],
+    title: str,
+    facts: Iterable[str],
+    tables: Iterable[Table],
+    notes: Iterable[str] = (),
+) -> None:
+    """Write tables to a Markdown file, with the versions and the command.
+
+    Args:
+        path: the file; an existing one is replaced.
+        title: its heading.
+        facts: subjects of the tables, in a few words each.
+        tables: the tables.
+        notes: explanations of the tables.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    from qmaps.lab.provenance import versions
+
+    made_by = [f"{name} {version}" for name, version in versions().items()]
+    lines = [f"# {title}", "", f"`{command_line()}`", "", "; ".join([*facts, *made_by]) + "."]
+    for note in notes:
+        lines += ["", note]
+    sections = [line for table in tables for line in table.markdown()]
+    write_text(path, "\n".join([*lines, "", *sections]))
+
+
+def provenance(states: CapturedStates, parameters: int) -> list[str]:
+    """Describe the states of a table.
+
+    Args:
+        states: the states.
+        parameters: number of their parameters in the table.
+    """
+    return [f"states of {states.source}", f"step {states.step}", f"{parameters} parameters"]

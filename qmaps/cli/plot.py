@@ -50,29 +50,29 @@ def plot(
         qmaps plot histogram_second --states states --out second.svg
     """
     from qmaps import capture, figures
-    from qmaps.figures.save import kind_of
+    from qmaps.figures._declare import kind_of
     from qmaps.lab import pictures as named
     from qmaps.storage.files import output_file
 
     if figure is None or every:
         _list(as_json)
         return
-    each = named.plot(figure)
-    given = [source for source in (run, states, frame) if source is not None]
-    if len(given) != 1:
-        raise BadValueError(f"{len(given)} of --run, --states and --frame are given; give one")
+    plotted = named.plot(figure)
+    sources = [source for source in (run, states, frame) if source is not None]
+    if len(sources) != 1:
+        raise BadValueError(f"{len(sources)} of --run, --states and --frame are given; give one")
     if names is not None and states is None:
         raise BadValueError(f"names={str(names)!r} needs --states")
     target = Path(f"{figure}.png") if out is None else out
     kind_of(target, "out")
     if run is not None:
-        drawn = named.of_run(each, run)
+        drawn = named.of_run(plotted, run)
     elif frame is not None:
-        drawn = named.of_frame(each, frame)
+        drawn = named.of_frame(plotted, frame)
     else:
-        loaded = capture.load(given[0], names=names)
+        loaded = capture.load(sources[0], names=names)
         output_file(target)  # before long work
-        drawn = named.of_states(each, loaded, min_quantized_size=min_quantized_size)
+        drawn = named.of_states(plotted, loaded, min_quantized_size=min_quantized_size)
     figures.save(drawn, output_file(target))
     if as_json:
         print_json({"figure": figure, "out": str(target)})
@@ -83,9 +83,12 @@ def plot(
 def _list(as_json: bool) -> None:
     from qmaps.lab.pictures import plots
 
-    found = plots().values()
+    listed = plots().values()
     if as_json:
-        print_json([{"name": p.name, "title": p.title, "frame": p.file or None} for p in found])
+        print_json([{"name": p.name, "title": p.title, "frame": p.file or None} for p in listed])
         return
-    rows = [[each.name, each.file or "any, by --frame", each.title] for each in found]
+    rows = [
+        [listed_plot.name, listed_plot.file or "any, by --frame", listed_plot.title]
+        for listed_plot in listed
+    ]
     print_table("figures, and the file of a run folder with the frame of each", HEADER, rows)

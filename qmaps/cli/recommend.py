@@ -22,8 +22,8 @@ from qmaps.cli.options import (
     print_source,
     recorded,
 )
-from qmaps.cli.output import print_json, print_lines, progress, rows_of
-from qmaps.cli.tables import by_width, label
+from qmaps.cli.output import by_width, label, print_json, print_lines, progress
+from qmaps.storage.files import records
 
 if TYPE_CHECKING:
     from qmaps.analyze.recommend import Recommendation
@@ -105,40 +105,33 @@ def recommend(
     """
     from qmaps.analyze import recommend as recommendations
     from qmaps.analyze.recommend.candidates import CANDIDATES
-    from qmaps.storage.files import output_folder
 
     folder = out / "recommend"
     loaded = recorded(states, step, 10, names)
     with progress(quiet=as_json) as advance:
-
-        def report(done: int, total: int, note: str) -> None:
-            if done == 0:  # the arguments are checked by now
-                output_folder(folder)
-            advance("replay states", done, total, note)
-
-        found = recommendations.run(
+        recommendation = recommendations.run(
             loaded,
             bits=bits,
             nbytes=nbytes,
             loss=loss,
             candidates=spec or CANDIDATES,
             diagnostics=diagnostics,
-            codebooks=[as_codebook(given) for given in codebook or []],
+            codebooks=[as_codebook(option) for option in codebook or []],
             steps=steps,
             share=share,
             parameters=parameters,
             min_quantized_size=min_quantized_size,
             seed=seed,
-            progress=report,
+            progress=advance.stage("replay states", folder),
             workers=workers,
         )
-    recommendations.write(found, folder)
+    recommendations.write(recommendation, folder)
     if as_json:
-        pairs = rows_of(found.pairs)
-        print_json({**found.summary(), "pairs": pairs, "quantized": loaded.quantized()})
+        pairs = records(recommendation.pairs)
+        print_json({**recommendation.summary(), "pairs": pairs, "quantized": loaded.quantized()})
         return
     print_source(loaded)
-    _print(found)
+    _print(recommendation)
     print_lines(f"choice: {folder / 'choice.json'}")
 
 
@@ -146,12 +139,12 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     return [label(row), f"{row['bits_per_element']:.2f}", row["verdict"], row["reason"]]
 
 
-def _print(found: Recommendation) -> None:
+def _print(recommendation: Recommendation) -> None:
     header = ("pair", "bits", "verdict", "about")
-    for table in by_width(found.pairs, header, _cells):
+    for table in by_width(recommendation.pairs, header, _cells):
         table.show()
-    verdicts = found.pairs.set_index("quantizer")["verdict"]
-    for limit, pair in found.best.items():
+    verdicts = recommendation.pairs.set_index("quantizer")["verdict"]
+    for limit, pair in recommendation.best.items():
         best = "none" if pair is None else f"{pair} ({verdicts[pair.spec]})"
         print_lines(f"best up to {limit:g} bits: {best}")
-    print_lines("", *str(found).split("\n"), "")
+    print_lines("", *str(recommendation).split("\n"), "")

@@ -19,7 +19,8 @@ from qmaps.cli.options import (
     as_codebook,
     recorded,
 )
-from qmaps.cli.output import print_json, print_lines, print_table, progress, rows_of
+from qmaps.cli.output import print_json, print_lines, print_table, progress
+from qmaps.storage.files import records
 
 
 def replay(
@@ -75,17 +76,11 @@ def replay(
     """
     from qmaps import figures, sweep
     from qmaps.analyze import replay as replays
-    from qmaps.storage.files import output_folder, write_frame
+    from qmaps.storage.files import write_frame
 
     loaded = recorded(states, step, names=names)
     folder = out / "replay"
     with progress(quiet=as_json) as advance:
-
-        def report(done: int, total: int, note: str) -> None:
-            if done == 0:  # the arguments are checked by now
-                output_folder(folder)
-            advance("replay states", done, total, note)
-
         frame = replays.run(
             loaded,
             spec or sweep.STANDARD,
@@ -94,9 +89,9 @@ def replay(
             share=share,
             parameters=parameters,
             min_quantized_size=min_quantized_size,
-            codebooks=[as_codebook(given) for given in codebook or []],
+            codebooks=[as_codebook(option) for option in codebook or []],
             seed=seed,
-            progress=report,
+            progress=advance.stage("replay states", folder),
             workers=workers,
         )
     summary = replays.summarize(frame)
@@ -107,7 +102,7 @@ def replay(
     ):  # fmt: skip
         figures.save(draw(summary), folder / f"{draw.__name__}.png")
     if as_json:
-        print_json(rows_of(summary))
+        print_json(records(summary))
         return
     rows = summary.head(top).to_dict("records")
     (kind,) = summary["gradients"].unique()

@@ -19,9 +19,17 @@ from qmaps.cli.options import (
     as_codebook,
     print_source,
 )
-from qmaps.cli.output import print_json, print_lines, progress, rows_of
-from qmaps.cli.tables import by_width, label, provenance, write_markdown
+from qmaps.cli.output import (
+    by_width,
+    label,
+    print_json,
+    print_lines,
+    progress,
+    provenance,
+    write_markdown,
+)
 from qmaps.errors import BadValueError
+from qmaps.storage.files import records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +58,7 @@ def sweep(
     codebook: Codebooks = None,
     min_quantized_size: MinSize = 4096,
     top: Annotated[
-        int,
-        typer.Option(min=1, help="Rows of each width, beside those on the Pareto front."),
+        int, typer.Option(min=1, help="Rows of each width, beside those on the Pareto front.")
     ] = 5,
     markdown: Annotated[
         Path | None, typer.Option(help="Also write the tables as Markdown to this file.")
@@ -103,7 +110,7 @@ def sweep(
     from qmaps import capture as captures
     from qmaps import sweep as sweeps
     from qmaps.storage.files import output_file, output_folder
-    from qmaps.sweep.merge import parse_shard
+    from qmaps.sweep.parts import parse_shard
 
     part = None if shard is None else parse_shard(shard)
     if part is not None and markdown is not None:
@@ -118,8 +125,8 @@ def sweep(
             spec or sweeps.STANDARD,
             out=out / "sweep",
             min_quantized_size=min_quantized_size,
-            codebooks=[as_codebook(given) for given in codebook or []],
-            progress=lambda done, total, note: advance("sweep quantizers", done, total, note),
+            codebooks=[as_codebook(option) for option in codebook or []],
+            progress=advance.stage("sweep quantizers"),
             workers=workers,
             shard=part,
             sample=sample,
@@ -127,7 +134,7 @@ def sweep(
         )
     if part is not None:
         if as_json:
-            print_json(rows_of(frame))
+            print_json(records(frame))
             return
         parameters = frame["parameter"].nunique() if len(frame) else 0
         print_lines(f"shard {shard}: {parameters} parameters, {len(frame)} rows")
@@ -139,10 +146,10 @@ def sweep(
         for table in by_width(_summary(frame, state), HEADER, _cells, before=f"{state}, ", top=top)
     ]
     if markdown is not None:
-        about = provenance(loaded, frame["parameter"].nunique())
-        write_markdown(markdown, "Quantizers on captured states", about, tables, [ORDER])
+        facts = provenance(loaded, frame["parameter"].nunique())
+        write_markdown(markdown, "Quantizers on captured states", facts, tables, [ORDER])
     if as_json:
-        print_json(rows_of(frame))
+        print_json(records(frame))
         return
     print_source(loaded)
     for table in tables:

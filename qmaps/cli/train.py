@@ -115,8 +115,7 @@ def _write_table(
     import torch
 
     from qmaps import __version__
-    from qmaps.storage.files import write_text
-    from qmaps.storage.markdown import table
+    from qmaps.storage.files import markdown_table, write_text
 
     header = ["optimizer", "seeds", "mean", "std", "minus the first", "its std", "state (MiB)"]
     threads = 1 if workers else torch.get_num_threads()
@@ -129,6 +128,6 @@ def _write_table(
         f"{threads} thread{'s' * (threads > 1)}. Spread: sample standard deviation over seeds; the "
         "difference is taken seed by seed, on the same weights and batches.",
         "",
-        *table(header, map(_loss_cells, records)),
+        *markdown_table(header, map(_loss_cells, records)),
     ]
     write_text(path, "\n".join(lines) + "\n")

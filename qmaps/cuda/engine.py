@@ -146,6 +146,11 @@ def engine_of(*tensors: Tensor) -> Engine | None:
     return engine_on(device) if all(tensor.device == device for tensor in tensors) else None
 
 
+def stand_in() -> Engine | None:
+    """The engine for tensors of another device, in tests."""
+    return _stand_in.get()
+
+
 def engine_on(device: torch.device) -> Engine | None:
     """The engine of a device, or None if it has no engine."""
     if (stand_in := _stand_in.get()) is not None and device == stand_in.device:

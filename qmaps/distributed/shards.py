@@ -36,9 +36,11 @@ def is_distributed(x: object) -> bool:
 def any_distributed(tensors: Iterable[Tensor]) -> bool:
     """Return True if any of these is a DTensor: `is_distributed` for many at once."""
     module: Any = sys.modules.get("torch.distributed.tensor")
-    return module is not None and any(
-        issubclass(cls, module.DTensor) for cls in {*map(type, tensors)}
-    )
+    if module is not None:
+        for cls in {*map(type, tensors)}:
+            if issubclass(cls, module.DTensor):
+                return True
+    return False
 
 
 def local(x: Tensor) -> Tensor:

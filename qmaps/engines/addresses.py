@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Hashable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def look(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
         same tensors have all of their memory and a pending negation.
     """
     if _TORCH:
-        compiled: tuple[list[int], bytes] = core.look([x._cdata for x in tensors])
+        compiled: tuple[list[int], bytes] = core.look(list(map(_IMPLEMENTATION, tensors)))
         return compiled
     looks = list(map(_look, tensors))
     return [row[0] for row in looks], tuple(row[1:] for row in looks)
@@ -206,6 +207,7 @@ def _plain_address(x: Tensor) -> int:
 
 
 _OF_TORCH = frozenset({Tensor, torch.nn.Parameter})
+_IMPLEMENTATION = attrgetter("_cdata")
 
 
 def _use_torch() -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -116,6 +117,11 @@ def use_backend(name: str) -> Iterator[None]:
         yield
     finally:
         _chosen.reset(token)
+
+
+def requested() -> tuple[Any, ...]:
+    """The settings that the choice of an engine depends on: equal settings, equal engines."""
+    return _chosen.get(), os.environ.get("QMAPS_BACKEND", ""), cuda.stand_in()
 
 
 def _wanted() -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from operator import is_
 from typing import Any
 
 import torch
@@ -68,6 +67,7 @@ class FusedPlan(StepPlan):
         self._grads: list[Tensor] = [
             p.gradient for p in parameters if isinstance(p.gradient, Tensor)
         ]
+        self._copies: list[Tensor] = []
         self._numel = sum(param.numel() for param in self._params)
         self._addresses, self._appearance = look([*self._only_dense(self._params), *self._grads])
         self._strided = [i for i, grad in enumerate(self._grads) if not grad.is_contiguous()]
@@ -76,7 +76,7 @@ class FusedPlan(StepPlan):
         self._dithered = [
             state for index, p in enumerate(parameters) for state in dithered_states(index, p)
         ]
-        self._kept = Kept([part for value in self._stored() for part in memory_of(value)])
+        self._kept = Kept(self._memory())
         self._masters_at = {index: address(copy) for index, copy in self._masters.items()}
         self._describe()
         # The gradients of one step are not to outlive it.
@@ -134,8 +134,8 @@ class FusedPlan(StepPlan):
         return [tensors[index] for index in self._dense] if self._coded else list(tensors)
 
     def leave_gradients(self) -> None:
-        """Keep the gradients no longer; the caller may free them before the next backward pass."""
-        self._grads = []
+        """Release the gradients and their contiguous copies."""
+        self._grads, self._copies = [], []
 
     def _round_masters(self) -> None:
         """Round the master copies into their parameters, after a step."""
@@ -143,18 +143,23 @@ class FusedPlan(StepPlan):
             params = [self._params[index] for index in self._masters]
             torch._foreach_copy_(params, list(self._masters.values()))
 
-    def _stored(self) -> Iterator[Any]:
+    def _memory(self) -> list[Tensor]:
         """Everything with an address known to the engine, but parameters and gradients."""
+        parts = []
         for parameter in self._parameters:
             if parameter.codes is not None:
-                yield from (parameter.codes, parameter.gradient)
-            yield parameter.storage["step"]
-            names = (*(state.name for state in parameter.states), MASTER, REMAINDER, PRODUCT)
-            yield from (parameter.storage[name] for name in names if name in parameter.storage)
+                parts += memory_of(parameter.codes) + memory_of(parameter.gradient)
+            names = [state.name for state in parameter.states]
+            for name in ("step", *names, MASTER, REMAINDER, PRODUCT):
+                if name in parameter.storage:
+                    parts += memory_of(parameter.storage[name])
+        return parts
 
     def _targets_at(self) -> list[int]:
         """The addresses of the parameters, or of their master copies; 0 for those in codes."""
-        addresses = self._spread(self._addresses[: len(self._dense)])
+        addresses = self._addresses[: len(self._dense)]
+        if self._coded:
+            addresses = self._spread(addresses)
         for index, at in self._masters_at.items():
             addresses[index] = at
         return addresses
@@ -162,15 +167,14 @@ class FusedPlan(StepPlan):
     def _gradients_at(self) -> tuple[list[int], list[Tensor]]:
         """Addresses of contiguous gradients, and the copies to be kept as long."""
         addresses = self._addresses[len(self._dense) :]
-        copies = [self._grads[index].contiguous() for index in self._strided]
-        for index, copied in zip(self._strided, copies, strict=True):
-            addresses[index] = address(copied)
-        return self._spread(addresses), copies
+        copies = []
+        for index in self._strided:
+            copies.append(self._grads[index].contiguous())
+            addresses[index] = address(copies[-1])
+        return self._spread(addresses) if self._coded else addresses, copies
 
     def _spread(self, addresses: list[int]) -> list[int]:
         """The addresses of dense tensors among those of all."""
-        if not self._coded:
-            return addresses
         spread = [0] * len(self._parameters)
         for index, at in zip(self._dense, addresses, strict=True):
             spread[index] = at
@@ -309,12 +313,9 @@ def readable(value: Tensor | QuantizedTensor) -> bool:
     return all(in_memory(part) and part.is_contiguous() for part in memory_of(value))
 
 
-def same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
-    """Return True if two sequences hold the same objects."""
-    return len(ours) == len(theirs) and all(map(is_, ours, theirs))
-
-
 def _of_torch(tensors: Sequence[Tensor]) -> bool:
     """Return True if all are of classes with torch's operations."""
     classes: set[Any] = set(map(type, tensors))
-    return all(cls.__torch_dispatch__ is Tensor.__torch_dispatch__ for cls in classes)
+    return classes == {Tensor} or all(
+        cls.__torch_dispatch__ is Tensor.__torch_dispatch__ for cls in classes
+    )

@@ -241,9 +241,11 @@ def run_together(plans: Sequence[StepPlan], inputs: Inputs) -> None:
     asked: dict[Scaled, Request] = {}
     for plan in plans:
         asked |= plan.requests(inputs)
-    order = sorted(asked)
-    scales = shared_scales([asked[scaled] for scaled in order])
-    shared = dict(zip(order, scales, strict=True))
+    shared = NONE_SHARED
+    if asked:
+        order = sorted(asked)
+        scales = shared_scales([asked[scaled] for scaled in order])
+        shared = dict(zip(order, scales, strict=True))
     for plan in plans:
         plan.run(inputs, shared)
 

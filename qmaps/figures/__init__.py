@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 
 from matplotlib.figure import Figure
 
-from qmaps.figures._declare import FIGURES, Picture, figure, pictures
+from qmaps.figures._declare import FIGURES, Picture, figure, pictures, save
 from qmaps.figures.code_pairs import code_pairs
 from qmaps.figures.first_code_error import first_code_error
 from qmaps.figures.histogram import histogram
@@ -24,7 +24,6 @@ from qmaps.figures.replay import replay
 from qmaps.figures.replay_errors import replay_errors
 from qmaps.figures.replay_states import replay_states
 from qmaps.figures.replay_updates import replay_updates
-from qmaps.figures.save import save
 from qmaps.figures.update_error import update_error
 from qmaps.maps._registry import ignored, load_entry_points, modules
 

@@ -1,15 +1,19 @@
-"""Declaring a figure, and the pictures that the laboratory makes with it."""
+"""Declaring a figure, and writing one to a file."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ParamSpec
 
 from matplotlib.figure import Figure
 
-from qmaps.figures._style import styled
+from qmaps.errors import BadValueError
+from qmaps.figures._style import style, styled
 from qmaps.maps._registry import refuse_built_in
+from qmaps.storage.files import replacing
 
 P = ParamSpec("P")
 
@@ -26,7 +30,7 @@ class Picture:
         title: its heading in the report.
         caption: the text below it in the report.
         place: the report shows pictures in ascending order of `place`, then of their names.
-        frame: the frame that it shows: the name of a file in ``frames/``, ``sweep``, or
+        frame: its frame: the name of a file in ``frames/``, ``sweep``, or
             ``pareto_exp_avg`` and ``pareto_exp_avg_sq``; its own name if left out.
     """
 
@@ -51,7 +55,7 @@ def figure(
     The function then runs in the shared style, with texts made literal.
 
     Args:
-        *pictures: pictures that the laboratory draws with it; left out if it has no frame for
+        *pictures: pictures in the laboratory; left out if it has no frame for
             it.
         file: where a run folder has its frame, such as ``replay/summary.parquet``, for a figure
             without pictures.
@@ -60,8 +64,8 @@ def figure(
     def declared(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         refuse_built_in(draw.__name__, draw, FIGURES, "figure")
         for picture in pictures:
-            known = {name: other for name, (_, other) in _PICTURES.items()}
-            refuse_built_in(picture.name, draw, known, "picture")
+            functions = {name: function for name, (_, function) in _PICTURES.items()}
+            refuse_built_in(picture.name, draw, functions, "picture")
         drawn = styled(draw)
         FIGURES[draw.__name__] = drawn
         if file:
@@ -73,5 +77,49 @@ def figure(
 
 
 def pictures() -> list[tuple[Picture, Callable[..., Figure]]]:
-    """Every picture of the laboratory, in the report's order, and the figure that draws it."""
+    """Every picture of the laboratory, in the report's order, and its figure."""
     return sorted(_PICTURES.values(), key=lambda entry: (entry[0].place, entry[0].name))
+
+
+KINDS = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+"""File types, with the metadata that would make equal figures differ."""
+
+
+def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 160) -> None:
+    """Write `figure` as PNG, SVG or PDF by the ending of `path`, atomically.
+
+    Equal figures give equal bytes, whatever the user's matplotlib settings.
+
+    Args:
+        figure: the figure to write.
+        path: the file, ending in ``.png``, ``.svg`` or ``.pdf``; an existing one is replaced.
+        dpi: pixels per inch of a PNG, and of the heatmaps inside an SVG or a PDF; above 0.
+
+    Raises:
+        BadValueError: `path` has another ending, or `dpi` is not positive.
+        OutputError: the file cannot be written.
+    """
+    kind = kind_of(path)
+    if dpi <= 0:
+        raise BadValueError(f"dpi={dpi!r} must be positive")
+    with style(), replacing(path) as temporary:
+        # One pass of the constrained layout does not settle; without this the same figure would
+        # differ between its first file and its second.
+        figure.draw_without_rendering()
+        figure.savefig(temporary, format=kind[1:], dpi=dpi, metadata=KINDS[kind])
+
+
+def kind_of(path: str | os.PathLike[str], parameter: str = "path") -> str:
+    """The ending of a figure's file, in lower case.
+
+    Args:
+        path: the file.
+        parameter: the name of `path` in the error message.
+
+    Raises:
+        BadValueError: figures cannot be written to files of this ending.
+    """
+    kind = Path(path).suffix.lower()
+    if kind not in KINDS:
+        raise BadValueError(f"{parameter}={str(path)!r} must end in {', '.join(KINDS)}")
+    return kind

@@ -3,19 +3,86 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from qmaps.errors import BadValueError
-from qmaps.figures._text import as_text
+from qmaps.errors import BadValueError, printable
+
+LONGEST = 120
+"""Most characters of a name; the middle of a longer name is left out."""
+
+
+def as_text(value: Any) -> Any:
+    """Return `value` with every text in it made `literal`; numbers and the rest stay as they are.
+
+    `value` may be a frame, a text, or a mapping, list or tuple of such. Texts of a frame's column
+    that differ stay different.
+    """
+    if isinstance(value, pd.DataFrame):
+        shown = value.copy(deep=False)
+        for name, column in value.items():
+            if _holds_text(column):
+                shown[name] = _column(column)
+        return shown
+    if isinstance(value, str):
+        return literal(value)
+    if isinstance(value, Mapping):
+        return {as_text(name): as_text(member) for name, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(as_text, value))
+    return value
+
+
+def literal(text: str) -> str:
+    r"""Escape a text for matplotlib to show it as it is: no mathematics, and on one line.
+
+    A text of more than 120 characters loses its middle.
+
+    >>> print(literal("$x$"))
+    \$x\$
+    """
+    shown = printable(text)
+    if len(shown) > LONGEST:
+        half = (LONGEST - 3) // 2
+        shown = f"{shown[:half]}...{shown[-half:]}"
+    return shown.replace("$", r"\$")
+
+
+def _holds_text(column: pd.Series) -> bool:
+    return column.dtype == object or isinstance(column.dtype, (pd.StringDtype, pd.CategoricalDtype))
+
+
+def _column(column: pd.Series) -> pd.Series:
+    """The column with its texts literal; long ones get numbers where they would be equal."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return column.cat.rename_categories(_names(column.cat.categories))
+    return column.map(_names(column.unique()), na_action="ignore")
+
+
+def _names(texts: Any) -> dict[Any, Any]:
+    names: dict[Any, Any] = {}
+    used: set[Any] = set()
+    for value in texts:
+        name = as_text(value)
+        if isinstance(value, str):
+            number, plain = 1, name
+            while name in used:
+                number += 1
+                name = f"{plain} ({number})"
+            used.add(name)
+        names[value] = name
+    return names
+
 
 P = ParamSpec("P")
 
@@ -67,24 +134,24 @@ def style() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Decorate a drawing function so that it runs in `style`, its texts made literal first."""
+    """Decorate a drawing function to run in `style`, its texts made literal first."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        given: list[Any] = [as_text(value) for value in args]
+        literal_args: list[Any] = [as_text(value) for value in args]
         options: dict[str, Any] = {name: as_text(value) for name, value in kwargs.items()}
         with style():
-            return draw(*given, **options)
+            return draw(*literal_args, **options)
 
     return drawn
 
 
 def require(frame: pd.DataFrame, columns: Iterable[str], figure: str) -> None:
-    """Check that a frame has rows, and the columns that a figure needs.
+    """Check the rows and columns of a frame for a figure.
 
     Args:
         frame: the frame to check.
-        columns: names of the columns that must be there; others may be there too.
+        columns: names of the required columns; others may be there too.
         figure: name of the figure, for the error message.
 
     Raises:
@@ -101,7 +168,7 @@ def require(frame: pd.DataFrame, columns: Iterable[str], figure: str) -> None:
 
 
 def new(width: float, height: float) -> Figure:
-    """Return an empty figure of that size in inches, which pyplot does not manage."""
+    """Return an empty figure of a size in inches, unknown to pyplot."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -160,7 +227,61 @@ def hide_unused(grid: list[list[Axes]], used: int) -> None:
 
 
 def extent(low: bool, high: bool) -> str:
-    """The ends of a colour bar that get an arrow, because values lie beyond them."""
+    """The ends of a colour bar with an arrow, as values lie beyond them."""
     return {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
         (low, high), "neither"
     )
+
+
+MOMENTS = (("first", "first moment", "o", COLOURS[0]), ("second", "second moment", "D", COLOURS[1]))
+"""Ending of a measure's columns, label, marker and colour of each moment."""
+
+
+def panels(frame: pd.DataFrame, count: int) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels in a row, a line of each for every row of `frame`.
+
+    Args:
+        frame: rows with the column `quantizer`, their names from the top.
+        count: number of panels.
+    """
+    figure = new(2.6 * count, 0.24 * len(frame) + 1.7)
+    (row,) = axes(figure, 1, count, sharey=True)
+    row[0].set_yticks(np.arange(len(frame)), [str(name) for name in frame["quantizer"]])
+    row[0].set_ylim(len(frame) - 0.4, -0.6)
+    return figure, row
+
+
+def points(axis: Axes, values: pd.Series, lines: Sequence[float] = ()) -> None:
+    """Finite values as points; lines where something changes."""
+    for line in lines:
+        axis.axvline(line, color="#777777", linewidth=1)
+    _draw(axis, values, "o", COLOURS[2])
+
+
+def of_moments(axis: Axes, frame: pd.DataFrame, measure: str, factor: float = 1) -> None:
+    """The finite values of a measure of both moments, times `factor`."""
+    for ending, _, marker, tint in MOMENTS:
+        _draw(axis, factor * frame[f"{measure}_{ending}"], marker, tint)
+
+
+def name_gain(axis: Axes, label: str) -> None:
+    """Ticks and limits of gains clipped to 0 and 1.5."""
+    axis.set_xticks([0, 0.5, 1, 1.5], ["≤0", "0.5", "1", "≥1.5"])
+    axis.set_xlim(-0.06, 1.56)
+    axis.set_xlabel(label)
+
+
+def legend_of_moments(figure: Figure) -> None:
+    """Add a legend of the two moments below the panels."""
+    handles = [
+        Line2D([], [], linestyle="", marker=marker, color=tint, label=label)
+        for _, label, marker, tint in MOMENTS
+    ]
+    legend_below(figure, handles, 2)
+
+
+def _draw(axis: Axes, values: pd.Series, marker: str, tint: str) -> None:
+    shown = values.to_numpy(float)
+    shown = np.where(np.isfinite(shown), shown, np.nan)
+    places = np.arange(len(shown))
+    axis.plot(shown, places, marker, color=tint, markersize=5, linestyle="")

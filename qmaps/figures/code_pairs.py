@@ -17,12 +17,7 @@ from qmaps.figures._style import SMALL, UNUSED, axes, extent, new, require
 
 QUANTITIES = {
     "use": ("use", "use", "share of all elements (fraction)", "cividis"),
-    "abs": (
-        "mean_abs_error",
-        "absolute error",
-        "mean |Δu|, u = m / (sqrt(v) + eps)",
-        "viridis",
-    ),
+    "abs": ("mean_abs_error", "absolute error", "mean |Δu|, u = m / (sqrt(v) + eps)", "viridis"),
     "rel": ("mean_rel_error", "relative error", "mean |Δu| / |u| (fraction)", "magma"),
 }
 """Column, title, label with unit, and colour map of each quantity."""
@@ -53,7 +48,7 @@ TICKS = 5
         "A good pair of quantizers has no overlap between what is used much and what errs much. "
         "Grey: never used. After figure 4 of the 8-bit paper.",
         place=30,
-    ),
+    )
 )
 def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs", "rel")) -> Figure:
     """Use of each pair of codes, and error of the Adam update for it.
@@ -61,16 +56,15 @@ def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs"
     With a good pair of quantizers, regions of high use and regions of high error do not overlap.
     There is one row per pair of quantizers and one column per quantity. Colours are logarithmic
     and shared in a column. They span the values of all cells but each quantizer's extreme ones.
-    Pairs of codes that do not occur are light grey. Axes count codes; ticks give the values that
-    a few codes stand for.
+    Unused pairs of codes are light grey. Axes count codes; ticks give the values of a few codes.
 
     Args:
         frame: of `qmaps.analyze.code_pairs`: `quantizer` (``first + second``), `code_first`,
             `code_second`, `value_first`, `value_second` (codebook values), `size_first`,
             `size_second` (codebook sizes), `use` (share of all elements), `mean_abs_error` (of
-            u = m / (sqrt(v) + eps)), `mean_rel_error` (fraction; may be NaN). One row per pair
-            of codes that occurs.
-        quantities: which of "use", "abs" and "rel", in the order of the panels.
+            u = m / (sqrt(v) + eps)), `mean_rel_error` (fraction; may be NaN). One row per pair of
+            codes in use.
+        quantities: some of "use", "abs" and "rel", in the order of the panels.
 
     Raises:
         BadValueError: columns or rows are missing, or a quantity is unknown.
@@ -145,7 +139,7 @@ def _edges(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _matrix(rows: pd.DataFrame, name: str) -> np.ma.MaskedArray:
-    """The quantity by (second code, first code); pairs that do not occur are masked."""
+    """The quantity by (second code, first code); unused pairs are masked."""
     shape = int(rows["size_second"].iloc[0]), int(rows["size_first"].iloc[0])
     values = np.full(shape, np.nan)
     values[rows["code_second"].to_numpy(), rows["code_first"].to_numpy()] = rows[name].to_numpy()
@@ -153,7 +147,7 @@ def _matrix(rows: pd.DataFrame, name: str) -> np.ma.MaskedArray:
 
 
 def _label(axis: Axes, rows: pd.DataFrame) -> None:
-    """Tick a few codes by the values that they stand for."""
+    """Tick a few codes by their values."""
     axis.grid(visible=False)
     for which, setter in (("first", axis.set_xticks), ("second", axis.set_yticks)):
         values = rows.drop_duplicates(f"code_{which}").set_index(f"code_{which}")[f"value_{which}"]

@@ -24,13 +24,13 @@ FEW = 64
         "Error per code of the first moment",
         "After figure 5 of the 8-bit paper.",
         place=40,
-    ),
+    )
 )
 def first_code_error(frame: pd.DataFrame) -> Figure:
     """The Adam update's error, and the use, for each code of the first moment.
 
     A column of panels for each pair of quantizers, a row for each quantity, with logarithmic
-    ordinates that a row shares. A line breaks at codes that do not occur and where the value is 0.
+    ordinates shared in a row. A line breaks at unused codes and values of 0.
 
     Args:
         frame: of `qmaps.analyze.first_code_error`: `quantizer`, `position` (code scaled to

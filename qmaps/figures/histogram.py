@@ -41,7 +41,7 @@ def histogram(frame: pd.DataFrame) -> Figure:
     Args:
         frame: of `qmaps.analyze.histogram`: `quantizer`, `panel` ("original", "normalized",
             "quantized" or "dequantized"), `bin_left`, `bin_right` (log10 of the magnitude),
-            `count` (elements), `zeros` (elements of the panel that are exactly 0).
+            `count` (elements), `zeros` (elements of the panel equal to 0).
 
     Raises:
         BadValueError: columns or rows are missing.

@@ -19,7 +19,7 @@ COLLAPSED = 6.0
         "h(v) = 1 / (sqrt(v) + 1e-6) over all second moments that are not 0. After figure 3 of "
         "the 4-bit paper.",
         place=50,
-    ),
+    )
 )
 def inverse_sqrt(frame: pd.DataFrame) -> Figure:
     """``h(v) = 1 / (sqrt(v) + 1e-6)`` of the second moment, in 32 bits and quantized.
@@ -29,8 +29,8 @@ def inverse_sqrt(frame: pd.DataFrame) -> Figure:
 
     Args:
         frame: of `qmaps.analyze.inverse_sqrt`: `quantizer` (the first is the one in 32 bits),
-            `bin_left`, `bin_right` (log10 h), `share` (of the elements that are not 0),
-            `zero_share` (share of those that decodes to 0; repeated on every row of a
+            `bin_left`, `bin_right` (log10 h), `share` (of the non-zero elements),
+            `zero_share` (share of these that decodes to 0; repeated on every row of a
             quantizer).
 
     Raises:

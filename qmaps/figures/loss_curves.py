@@ -25,7 +25,7 @@ DEFAULT_UNIT = "nats"
         "Training with quantized states",
         "Loss curves of the same model and batches; the right panel shows the distance to 32 bits.",
         place=10,
-    ),
+    )
 )
 def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
     """Training and validation loss of several runs, and the difference to the first.
@@ -57,7 +57,7 @@ def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
         unit = str(frame["unit"].iloc[0]) if "unit" in frame.columns else DEFAULT_UNIT
     compared = "difference" in frame.columns
     figure = new(11 if compared else 8.5, 4.2)
-    train, validation, *rest = axes(figure, 1, 3 if compared else 2)[0]
+    train, validation, *difference_axes = axes(figure, 1, 3 if compared else 2)[0]
     smooth = "smoothed" in frame.columns
     handles = []
     for index, (name, rows) in enumerate(frame.groupby("run", sort=False)):
@@ -65,7 +65,7 @@ def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
         dotted = style | mark(index) | {"markersize": 4, "linewidth": 1.2}
         handles.append(Line2D([], [], label=str(name), **dotted))
         columns = [("train", train, "smoothed" if smooth else "loss"), ("val", validation, "loss")]
-        columns += [("val", axis, "difference") for axis in rest if index]
+        columns += [("val", axis, "difference") for axis in difference_axes if index]
         if rows["seed"].nunique() >= SEVERAL:
             for split, axis, column in columns:
                 shown = dotted if split == "val" else style | {"linewidth": 1.2}
@@ -84,18 +84,18 @@ def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
             if smooth:
                 train.plot(on_train["step"], on_train["smoothed"], linewidth=1.2, **style)
             validation.plot(held_out["step"], held_out["loss"], **dotted)
-            if rest and index:
-                rest[0].plot(held_out["step"], held_out["difference"], **dotted)
+            if difference_axes and index:
+                difference_axes[0].plot(held_out["step"], held_out["difference"], **dotted)
     for axis, label in (
         (train, f"training loss ({unit})"),
         (validation, f"validation loss ({unit})"),
     ):
         axis.set_ylabel(label)
-    if rest:
-        rest[0].axhline(0, color="#444444", linewidth=0.8)
+    if difference_axes:
+        difference_axes[0].axhline(0, color="#444444", linewidth=0.8)
         first = str(frame["run"].iloc[0])
-        rest[0].set_ylabel(f"validation loss minus that of\n{first} ({unit})")
-    for axis in (train, validation, *rest):
+        difference_axes[0].set_ylabel(f"validation loss minus that of\n{first} ({unit})")
+    for axis in (train, validation, *difference_axes):
         axis.set_xlabel("step")
     legend_below(figure, handles, 4)
     return figure

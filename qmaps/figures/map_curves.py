@@ -34,7 +34,7 @@ DOTS_UP_TO = 32
         "Value of each code, and its magnitude on a logarithmic scale (dotted). log2 shows "
         "positions in a block's log2 range, with -1 for exact zero.",
         place=110,
-    ),
+    )
 )
 def map_curves(frame: pd.DataFrame) -> Figure:
     """The value of each code, and its magnitude on a logarithmic scale.

@@ -25,7 +25,7 @@ LONGEST = 36
         "Horizontal and vertical stripes are outlier rows and columns, which per-tensor and "
         "block-wise scales cannot separate. After figures 1 and 2 of the 4-bit paper.",
         place=80,
-    ),
+    )
 )
 def outliers(frame: pd.DataFrame, *, one_scale: bool = False) -> Figure:
     """Magnitudes of matrices over their median; stripes are outlier rows or columns.
@@ -39,7 +39,7 @@ def outliers(frame: pd.DataFrame, *, one_scale: bool = False) -> Figure:
             first element), `rows`, `cols` (elements of the matrix along each axis), `magnitude`
             (largest |x| of the cell in multiples of the matrix's median |x|).
         one_scale: whether all panels have the colours of the panel that reaches furthest, for
-            panels that are compared with each other.
+            panels to compare with each other.
 
     Raises:
         BadValueError: columns or rows are missing.

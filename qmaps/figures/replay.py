@@ -6,8 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps.figures._declare import figure
-from qmaps.figures._rows import legend_of_moments, name_gain, of_moments, panels, points
-from qmaps.figures._style import require
+from qmaps.figures._style import legend_of_moments, name_gain, of_moments, panels, points, require
 
 NEEDED = (
     "quantizer",
@@ -24,12 +23,12 @@ LIMITS = (0.03, 0.1)
 
 @figure(file="replay/summary.parquet")
 def replay(frame: pd.DataFrame) -> Figure:
-    """Step cost of each pair of quantizers and what it is made of, and stalled states.
+    """Step cost of each pair of quantizers and its terms, and stalled states.
 
     Pairs stand in the frame's order, from the top. Step costs of 10 and more, and gains of 1.5 and
     more, stand at the edge. Lines mark exact updates, and in the first panel
-    the step costs up to which `qmaps.recommend` calls a pair safe, and above which unsafe. A
-    measure that a pair does not have is left out: a moment in 32 bits cannot stall, and in a short
+    the step costs up to which `qmaps.recommend` calls a pair safe, and above which unsafe. Missing
+    measures are left out: a moment in 32 bits cannot stall, and in a short
     window no state may have moved by a code.
 
     Args:

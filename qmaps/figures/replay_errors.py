@@ -6,8 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps.figures._declare import figure
-from qmaps.figures._rows import MOMENTS, legend_of_moments, of_moments, panels
-from qmaps.figures._style import require
+from qmaps.figures._style import MOMENTS, legend_of_moments, of_moments, panels, require
 
 MEASURES = ("bias", "noise", "amplification")
 NEEDED = ("quantizer", *(f"{name}_{ending}" for name in MEASURES for ending, *_ in MOMENTS))
@@ -19,7 +18,7 @@ def replay_errors(frame: pd.DataFrame) -> Figure:
 
     Pairs stand in the frame's order, from the top. The panels show the bias and the noise relative
     to the exact state, and the accumulated error by that of one rounding (amplification; 1 where
-    errors do not add up). What is no finite number is left out: a moment in 32 bits has no error to
+    errors do not add up). Non-finite values are left out: a moment in 32 bits has no error to
     amplify.
 
     Args:

@@ -6,8 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps.figures._declare import figure
-from qmaps.figures._rows import MOMENTS, legend_of_moments, name_gain, of_moments, panels
-from qmaps.figures._style import require
+from qmaps.figures._style import MOMENTS, legend_of_moments, name_gain, of_moments, panels, require
 
 MEASURES = ("gain", "lag", "rerounded_share")
 NEEDED = ("quantizer", *(f"{name}_{ending}" for name in MEASURES for ending, *_ in MOMENTS))
@@ -20,7 +19,7 @@ def replay_states(frame: pd.DataFrame) -> Figure:
     Pairs stand in the frame's order, from the top. The panels show the part of the exact state that
     the quantized one has (gain; exact is 1), the mean age in steps of the gradients that it
     averages (lag), and the share of codes that changed though the state moved by less than half a
-    gap. Gains below 0 and above 1.5 stand at the edge. What is no finite number is left out.
+    gap. Gains below 0 and above 1.5 stand at the edge. Non-finite values are left out.
 
     Args:
         frame: a frame of `qmaps.replay.summarize`, or rows of one parameter of `qmaps.replay.run`:

@@ -6,8 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps.figures._declare import figure
-from qmaps.figures._rows import panels, points
-from qmaps.figures._style import require
+from qmaps.figures._style import panels, points, require
 
 NEEDED = (
     "quantizer",
@@ -28,7 +27,7 @@ def replay_updates(frame: pd.DataFrame) -> Figure:
     (displacement error), how far along their way (displacement gain), the share of updates that
     exact Adam cannot make (explosions), and of elements where v became 0 and m did not (zero
     points). Exact updates have a progress and a gain of 1. Both stand at the edge
-    outside -0.5 to 2, and errors above 100. What is no finite number is left out.
+    outside -0.5 to 2, and errors above 100. Non-finite values are left out.
 
     Args:
         frame: a frame of `qmaps.replay.summarize`, or rows of one parameter of `qmaps.replay.run`:

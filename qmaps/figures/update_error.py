@@ -36,7 +36,7 @@ NEEDED = (
         "beside it. A mean right of the 99th percentile is made by fewer than one element in a "
         "hundred.",
         place=20,
-    ),
+    )
 )
 def update_error(frame: pd.DataFrame) -> Figure:
     """Median, mean, 99th percentile and largest error, one line per pair of quantizers.
@@ -58,18 +58,18 @@ def update_error(frame: pd.DataFrame) -> Figure:
     """
     require(frame, NEEDED, "update_error")
     figure = new(11, 0.28 * len(frame) + 1.6)
-    left, right = axes(figure, 1, 2, sharey=True)[0]
+    absolute, relative = axes(figure, 1, 2, sharey=True)[0]
     groups = list(frame["group"].unique()) if "group" in frame.columns else []
     for axis, kind, label in (
-        (left, "abs", "|Δu|, u = m / (sqrt(v) + eps)"),
-        (right, "rel", "|Δu| / |u| (fraction)"),
+        (absolute, "abs", "|Δu|, u = m / (sqrt(v) + eps)"),
+        (relative, "rel", "|Δu| / |u| (fraction)"),
     ):
         _draw(axis, frame, kind, groups)
         axis.set_xscale("log")
         axis.set_xlabel(label)
     places = list(range(len(frame)))[::-1]
-    left.set_yticks(places, [str(name) for name in frame["quantizer"]])
-    left.set_ylim(-0.6, len(frame) - 0.4)
+    absolute.set_yticks(places, [str(name) for name in frame["quantizer"]])
+    absolute.set_ylim(-0.6, len(frame) - 0.4)
     handles = [
         Line2D([], [], linestyle="", marker=marker, color="#555555" if groups else colour,
                label=name, markersize=6)

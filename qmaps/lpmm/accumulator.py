@@ -1,4 +1,4 @@
-"""Gradients that are summed in low precision."""
+"""Sums of gradients in low precision."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Accumulator:
     Attributes:
         total: codes and scales of the sum; they mean something where `count` is not 0.
         count: additions since it was emptied.
-        step: steps that the parameter has taken.
+        step: steps taken by the parameter.
         drops: how often it was emptied while there was something in it.
 
     Source: LPMM, section 3.3 and algorithm 1.

@@ -15,11 +15,11 @@ MOMENTS = {"exp_avg": "B2048/DE@8s+sr", "exp_avg_sq": "B2048/DE-0@8u+sr"}
 
 
 class LPMMAdam(LowPrecisionOptimizer, Adam):
-    """LPMM-Adam: `qmaps.optim.Adam` for models that `qmaps.lpmm.convert` made.
+    """LPMM-Adam: `qmaps.optim.Adam` for models converted by `qmaps.lpmm.convert`.
 
     The rule is Adam's, on the accumulated gradient; parameter and moments are then encoded. The
-    second moment is kept without a zero (``DE-0``), since one that decodes to 0 under a first
-    moment that does not makes a step of m / eps; the paper's map is ``B2048/DE@8u+sr``.
+    second moment is kept without a zero (``DE-0``), since a step is m / eps where v decodes to 0
+    and m does not; the paper's map is ``B2048/DE@8u+sr``.
 
     Args:
         params: parameters, or groups of them.
@@ -27,14 +27,11 @@ class LPMMAdam(LowPrecisionOptimizer, Adam):
         accumulation_steps: micro-batches of a step; see `LowPrecisionOptimizer`.
         state_quantizers: quantizers of the moments. None, the default, means
             ``B2048/DE@8s+sr`` and ``B2048/DE-0@8u+sr``; "32bit" keeps them in 32 bits.
-        min_quantized_size: 0 by default, so that all moments are in low precision.
+        min_quantized_size: 0 by default, for all moments in low precision.
         nonfinite: "raise" by default; see `LPMMSGD`.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. Three of them are described above. Converted
-            parameters ignore `stochastic_rounding` and `master_weights`. Besides, `amsgrad` and
-            `decoupled_weight_decay` are accepted as long as they are False.
+        **shared: options of all optimizers; see `QuantizedOptimizer`. Converted parameters ignore
+            `stochastic_rounding` and `master_weights`; `amsgrad` and `decoupled_weight_decay` must
+            be False.
 
     Source: LPMM, appendix B.
     """

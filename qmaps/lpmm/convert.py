@@ -1,4 +1,4 @@
-"""Models whose parameters and gradients are kept in low precision."""
+"""Models with parameters and gradients in low precision."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def convert(
     since, are rounded to the nearest code, as they are here. Steps of `LPMMSGD` and `LPMMAdam`
     round as the quantizer says.
 
-    Parameters that require no gradient get an accumulator when they first require one.
+    A parameter without ``requires_grad`` gets an accumulator when that is first set.
 
     ``load_state_dict(assign=True)`` copies into modules that have low-precision parameters.
     `torch.nn.parallel.DistributedDataParallel` over several processes is refused in forward: it
@@ -94,14 +94,14 @@ def convert(
                 f"skip names {pattern!r}, which matches no parameter; the parameters are "
                 f"{listed(list(named))}"
             )
-    kept = {id(p) for n, p in named.items() if any(fnmatchcase(n, each) for each in skip)}
-    _check(model, {n: p for n, p in named.items() if id(p) not in kept})
+    skipped = {id(p) for n, p in named.items() if any(fnmatchcase(n, each) for each in skip)}
+    _check(model, {n: p for n, p in named.items() if id(p) not in skipped})
     numbers = {id(p): number for number, p in enumerate(model.parameters())}
     made: dict[int, LowPrecisionParameter] = {}
     owners: dict[int, nn.Module] = {}
     for module in model.modules():
         for name, old in list(module._parameters.items()):
-            if old is None or id(old) in kept:
+            if old is None or id(old) in skipped:
                 continue
             if id(old) not in made:
                 made[id(old)] = _made(old, of_params, of_grads, seed, numbers[id(old)])
@@ -161,8 +161,8 @@ def _made(
     return new
 
 
-def _checked(option: str, given: str | Quantizer) -> Quantizer:
-    q = quantizer(given)
+def _checked(option: str, spec: str | Quantizer) -> Quantizer:
+    q = quantizer(spec)
     if not q.map.signed:
         raise BadValueError(f"{option}={q.spec!r} is unsigned; expected a signed map")
     if q.spec_extensions:

@@ -1,4 +1,4 @@
-"""Model memory: what parameters, gradients and states take, predicted or measured."""
+"""Model memory: bytes of parameters, gradients and states, predicted or measured."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ModelMemory:
 
     @property
     def parts(self) -> dict[str, int]:
-        """Bytes by what they are for."""
+        """Bytes of parameters, gradients and states."""
         return {"parameters": self.params, "gradients": self.grads, **self.states}
 
     def bits(self, nbytes: int) -> float:
@@ -105,7 +105,7 @@ def predict(
     chosen = {"momentum_buffer": MOMENTUM} if states is None else states
     of_params, of_grads = _read(params), _read(grads)
     of_states = {name: _read(spec) for name, spec in chosen.items()}
-    found = dict.fromkeys(of_states, 0)
+    nbytes = dict.fromkeys(of_states, 0)
     numel = in_params = in_grads = 0
     for name, param in model.named_parameters():
         check_initialized(name, param)
@@ -117,18 +117,18 @@ def predict(
         in_grads += plain if of_grads is None else of_grads.nbytes(shape)
         for state, q in of_states.items():
             small = param.numel() <= min_quantized_size
-            found[state] += 4 * param.numel() if q is None or small else q.nbytes(shape)
-    return ModelMemory(numel, in_params, in_grads, found)
+            nbytes[state] += 4 * param.numel() if q is None or small else q.nbytes(shape)
+    return ModelMemory(numel, in_params, in_grads, nbytes)
 
 
 def measure(model: nn.Module, optimizer: torch.optim.Optimizer) -> ModelMemory:
     """Measure the memory of a model and its optimizer now, converted or not.
 
-    Gradients and states that are not there yet are not counted; a low-precision accumulator is
+    Missing gradients and states are not counted; a low-precision accumulator is
     there from the beginning. Step counters are left out.
     """
     numel = in_params = in_grads = 0
-    found: dict[str, int] = {}
+    nbytes: dict[str, int] = {}
     for param in model.parameters():
         numel += param.numel()
         if isinstance(param, LowPrecisionParameter):
@@ -141,19 +141,19 @@ def measure(model: nn.Module, optimizer: torch.optim.Optimizer) -> ModelMemory:
                 in_grads += param.grad.untyped_storage().nbytes()
         for name, value in optimizer.state.get(param, {}).items():
             if name != "step" and hasattr(value, "nbytes"):
-                found[name] = found.get(name, 0) + value.nbytes
-    return ModelMemory(numel, in_params, in_grads, found)
+                nbytes[name] = nbytes.get(name, 0) + value.nbytes
+    return ModelMemory(numel, in_params, in_grads, nbytes)
 
 
 def states_of(pairs: Iterable[str]) -> dict[str, Spec]:
     """Quantizers of states from ``"momentum_buffer=B2048/DE@8s"``."""
-    found: dict[str, Spec] = {}
+    specs: dict[str, Spec] = {}
     for text in pairs:
         name, _, spec = text.partition("=")
         if not name or not spec:
             raise BadValueError(f"state={text!r} must be NAME=SPEC, such as exp_avg=B256/DE@8s")
-        found[name] = spec
-    return found
+        specs[name] = spec
+    return specs
 
 
 def _read(spec: Spec) -> Quantizer | None:

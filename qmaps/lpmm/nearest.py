@@ -1,8 +1,8 @@
-"""The nearest codes of weights, and the very codes of weights that were decoded from codes.
+"""The nearest codes of weights, and the original codes of decoded weights.
 
 A codebook that lacks -1, such as signed ``DE``, takes the largest weight of a block, where it is
 negative, to a smaller one. The decoded block then has another maximum, and encoding it by that
-would shrink it again, each time that a checkpoint is loaded.
+would shrink it again, each time a checkpoint is loaded.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ def nearest(values: Tensor, q: Quantizer, *, check: bool = False) -> QuantizedTe
     """
     plain = Quantizer(q.normalizer, q.map)
     encode = plain.quantize if check else plain.quantize_unchecked
-    found = encode(values.float())
-    chosen = _chosen(values, found)
+    encoded = encode(values.float())
+    chosen = _chosen(values, encoded)
     if chosen is not None:
-        found = plain.quantize_scaled(values.float(), (chosen,))
-    return QuantizedTensor(q, found.shape, found.packed, found.scales)
+        encoded = plain.quantize_scaled(values.float(), (chosen,))
+    return QuantizedTensor(q, encoded.shape, encoded.packed, encoded.scales)
 
 
-def _chosen(values: Tensor, found: QuantizedTensor) -> Tensor | None:
+def _chosen(values: Tensor, encoded: QuantizedTensor) -> Tensor | None:
     """For each block a scale under which it has codes; None where the maxima serve as well."""
-    q = found.quantizer
-    geometry = q.normalizer.geometry(found.shape)
-    if geometry is None or geometry.log or len(geometry.parts) != 1 or len(found.scales) != 1:
+    q = encoded.quantizer
+    geometry = q.normalizer.geometry(encoded.shape)
+    if geometry is None or geometry.log or len(geometry.parts) != 1 or len(encoded.scales) != 1:
         return None
     if not geometry.parts[0].plain or geometry.parts[0].rms:
         return None
     ends = {float(end) for end in table(q.map)[[0, -1]].abs()} - {0.0, 1.0}
     if not ends or not values.numel():
         return None
-    maxima = found.scales[0]
-    open_ = ~_same(values, found)
-    if not open_.any() or not _plausible(values, found, ends):
+    maxima = encoded.scales[0]
+    open_ = ~_same(values, encoded)
+    if not open_.any() or not _plausible(values, encoded, ends):
         return None
     chosen = maxima.clone()
     for end in ends:
@@ -86,11 +86,11 @@ def _same(values: Tensor, t: QuantizedTensor) -> Tensor:
     return t.quantizer.normalizer.scales(differs)[0] == 0
 
 
-def _plausible(values: Tensor, found: QuantizedTensor, ends: set[float]) -> bool:
+def _plausible(values: Tensor, encoded: QuantizedTensor, ends: set[float]) -> bool:
     """Return True if most of a few elements are products of a code and a scale."""
-    q = found.quantizer
+    q = encoded.quantizer
     x = values.reshape(-1)[:SAMPLE].float()
-    expanded = q.normalizer.expand(found.scales, found.shape).expand(found.shape)
+    expanded = q.normalizer.expand(encoded.scales, encoded.shape).expand(encoded.shape)
     scale = expanded.reshape(-1)[:SAMPLE]
     x, scale = x[x != 0], scale[x != 0]
     codebook = table(q.map).to(x.device)

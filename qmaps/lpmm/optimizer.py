@@ -14,8 +14,8 @@ from qmaps.errors import BadValueError
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
-from qmaps.optim.entries import label_of
 from qmaps.optim.nonfinite import bad_scales
+from qmaps.optim.records import label_of
 from qmaps.optim.saved_states import check_form
 from qmaps.optim.terms import check_int
 
@@ -32,19 +32,19 @@ class Observer(Protocol):
             name: name of the parameter, or its number.
             step: number of the step, from 1 on.
             before: its float32 values before the step.
-            wanted: the values that the rule computes, before rounding.
+            wanted: the values computed by the rule, before rounding.
             after: the stored values after the step.
         """
 
 
 class LowPrecisionOptimizer(QuantizedOptimizer):
-    """Mixin that lets an update rule step a converted model; it comes first among the bases.
+    """Mixin for update rules of converted models; it comes first among the bases.
 
     A step decodes a parameter, its gradient and its states, applies the rule in float32, and
     encodes the parameter and the states with new scales. Stochastic
     rounding takes random numbers of purpose 2 for parameters and 0 for states
     (`qmaps.engines.philox`).
-    Parameters that were not converted are stepped as usual.
+    Other parameters are stepped as usual.
 
     Gradients of `accumulation_steps` micro-batches are summed, each rounded into the accumulator,
     before the rule uses the sum: call ``zero_grad``, backward and ``step`` for each micro-batch as
@@ -117,7 +117,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         return loss
 
     def _step_of(self, param: LowPrecisionParameter) -> int:
-        """The number of steps that a parameter has taken."""
+        """The number of steps taken by a parameter."""
         return int(self.state.get(param, {}).get("step", 0))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -141,16 +141,16 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         return super()._step_supports_amp_scaling
 
     def _pending(self) -> list[Accumulator]:
-        """The accumulators that hold something."""
-        found = [param.accumulator for param in self._low_precision().values()]
-        return [each for each in found if each is not None and each.count]
+        """The accumulators that are not empty."""
+        accumulators = [param.accumulator for param in self._low_precision().values()]
+        return [a for a in accumulators if a is not None and a.count]
 
     def _holds_bad(self) -> bool:
-        return any(bad_scales(each.total)[0] for each in self._pending())
+        return any(bad_scales(accumulator.total)[0] for accumulator in self._pending())
 
     def _dropped(self) -> int:
-        found = [param.accumulator for param in self._low_precision().values()]
-        return sum(each.drops for each in found if each is not None)
+        accumulators = [param.accumulator for param in self._low_precision().values()]
+        return sum(a.drops for a in accumulators if a is not None)
 
     @contextmanager
     def observed(self, *observers: Observer) -> Iterator[None]:
@@ -178,7 +178,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         return saved
 
     def _load(self, saved: Any) -> None:
-        """As every optimizer; gradients that the checkpoint does not have are left empty."""
+        """As every optimizer; gradients missing in the checkpoint are left empty."""
         check_form(saved)
         ours = self._low_precision()
         micro_batches, pending = self._accumulated(saved.get("accumulated"), ours)
@@ -192,9 +192,9 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             a.clear()
             a.step = self._step_of(param)
             if number in pending:
-                a.count, found = pending[number]
+                a.count, total = pending[number]
                 for target, part in zip(
-                    (a.total.packed, *a.total.scales), (found.packed, *found.scales), strict=True
+                    (a.total.packed, *a.total.scales), (total.packed, *total.scales), strict=True
                 ):
                     target.copy_(part)
         self._bad = self._holds_bad()
@@ -217,26 +217,26 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     ) -> QuantizedTensor:
         """A saved gradient, if it is one of the parameter's."""
         total = from_plain(saved["total"])
-        label = label_of(self, number)
+        label = label_of(self.param_groups, number)
         a = ours[number].accumulating() if number in ours else None
         if a is None:
             raise BadValueError(
                 f"state_dict has a low-precision gradient of {label}, which does not keep one"
             )
-        mine = a.total
-        if (total.quantizer.spec, total.shape) != (mine.quantizer.spec, mine.shape):
+        expected = a.total
+        if (total.quantizer.spec, total.shape) != (expected.quantizer.spec, expected.shape):
             raise BadValueError(
                 f"state_dict has a gradient of {label} with quantizer {total.quantizer.spec} and "
-                f"shape {total.shape}; it must have quantizer {mine.quantizer.spec} and shape "
-                f"{mine.shape}"
+                f"shape {total.shape}; it must have quantizer {expected.quantizer.spec} and shape "
+                f"{expected.shape}"
             )
         return total
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {
+        more = {
             "accumulation_steps": self.accumulation_steps,
             "_micro_batches": self._micro_batches,
             "_bad": self._bad,
             "_drops": None,
         }
-        return {**super().__getstate__(), **own}
+        return {**super().__getstate__(), **more}

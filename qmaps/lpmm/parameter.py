@@ -106,7 +106,7 @@ class LowPrecisionParameter(LowPrecisionTensor):
         self.writes += changed
 
     def stepped(self, step: int) -> None:
-        """Take note that an optimizer has written the codes, in a step of this number."""
+        """Record a step of an optimizer, which has written the codes."""
         self.writes += 1
         if self.accumulator is not None:
             self.accumulator.step = step

@@ -15,7 +15,7 @@ MOMENTUM = "B2048/DE@8s+sr"
 
 
 class LPMMSGD(LowPrecisionOptimizer, SGD):
-    """LPMM-SGDM: `qmaps.optim.SGD` for models that `qmaps.lpmm.convert` made.
+    """LPMM-SGDM: `qmaps.optim.SGD` for models converted by `qmaps.lpmm.convert`.
 
     With the accumulated gradient g, a sum over micro-batches, in float32:
 
@@ -33,14 +33,11 @@ class LPMMSGD(LowPrecisionOptimizer, SGD):
         accumulation_steps: micro-batches of a step; see `LowPrecisionOptimizer`.
         state_quantizers: quantizer of the momentum. None, the default, means ``B2048/DE@8s+sr``;
             "32bit" keeps it in 32 bits.
-        min_quantized_size: 0 by default, so that all momentum is in low precision.
+        min_quantized_size: 0 by default, for all momentum in low precision.
         nonfinite: "raise" by default, since codes that have become NaN cannot recover; "skip" and
             "propagate" work as for every optimizer.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. Three of them are described above. Converted
-            parameters ignore `stochastic_rounding` and `master_weights`.
+        **shared: options of all optimizers; see `QuantizedOptimizer`. Converted parameters ignore
+            `stochastic_rounding` and `master_weights`.
 
     Source: LPMM, algorithm 1 and section 5.1.
 

@@ -1,4 +1,4 @@
-"""Tensors that are kept as packed codes and decoded by whatever computes with them."""
+"""Tensors stored as packed codes, decoded for each function called with them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOVES = frozenset({"to", "cpu", "cuda", "float", "half", "bfloat16", "double", "
 
 
 class LowPrecisionTensor(Tensor):
-    """A tensor of packed codes and scales that decodes itself for every function it goes into.
+    """A tensor of packed codes and scales, decoded for every function called with it.
 
     What is decoded lives no longer than the function that reads it. A function that writes it in
     place (``copy_``, ``mul_``, ``torch.nn.init``) works on the decoded values, which are then
@@ -38,7 +38,7 @@ class LowPrecisionTensor(Tensor):
 
     Args:
         codes: packed codes and scales; shared, not copied.
-        dtype: what it decodes to: float32, float16 or bfloat16.
+        dtype: of the decoded values: float32, float16 or bfloat16.
         requires_grad: whether autograd follows it.
 
     Attributes:
@@ -59,7 +59,7 @@ class LowPrecisionTensor(Tensor):
         dtype: torch.dtype = torch.float32,
         requires_grad: bool = False,
     ) -> Self:
-        """A tensor that has shape, dtype and device but no elements of its own."""
+        """A tensor with shape, dtype and device but without elements."""
         self: Self = Tensor._make_wrapper_subclass(
             cls, codes.shape, dtype=dtype, device=codes.device, requires_grad=requires_grad
         )
@@ -112,13 +112,13 @@ class LowPrecisionTensor(Tensor):
         """Call `func` with decoded tensors, without gradients with respect to them.
 
         Args:
-            func: a function of torch that computes with values and writes none of its arguments.
+            func: a function of torch without in-place writes.
             args: its positional arguments; low-precision tensors are decoded, at any depth of
                 lists, tuples and dicts.
             named: its keyword arguments, likewise.
 
         Returns:
-            What `func` returns.
+            The result of `func`.
         """
         return func(*decoded(args), **decoded(named))
 
@@ -130,7 +130,7 @@ class LowPrecisionTensor(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Handle operators that C++ calls without `__torch_function__`."""
+        """Handle operators called by C++ without `__torch_function__`."""
         if func._schema.is_mutable:
             raise BadTypeError(f"{func} cannot write to a {cls.__name__}; use its copy_")
         return func(*decoded(args), **decoded(dict(kwargs or {})))
@@ -188,7 +188,7 @@ _AUGMENTED = frozenset(
 def _in_place(
     func: Callable[..., Any], name: str, args: tuple[Any, ...], named: dict[str, Any]
 ) -> Any:
-    """Decode, let `func` write, and quantize what it wrote."""
+    """Decode, call `func`, and quantize the values it wrote."""
     target = args[0] if args else next(iter(named.values()))
     written = target if isinstance(target, (list, tuple)) else [target]
     ours = [t for t in written if isinstance(t, LowPrecisionTensor)]

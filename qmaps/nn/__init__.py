@@ -1,4 +1,4 @@
-"""Layers for models whose optimizer states are quantized."""
+"""Layers for models with quantized optimizer states."""
 
 from qmaps.nn.stable_embedding import StableEmbedding
 

@@ -1,4 +1,4 @@
-"""An embedding whose training is stable with 8-bit optimizer states."""
+"""An embedding for stable training with 8-bit optimizer states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qmaps.optim.choice import keep_in_32_bits
 
 
 class _In32Bits(nn.Module):
-    """Marks its parameters to keep 32-bit states, also those that replace them later."""
+    """Marks its parameters, and their later replacements, to keep 32-bit states."""
 
     def _mark(self) -> None:
         for param in self._parameters.values():
@@ -48,7 +48,7 @@ class _In32Bits(nn.Module):
 
 
 class _Norm(_In32Bits, nn.LayerNorm):
-    """Layer normalization that is computed in float32 or a wider dtype, whatever the input's."""
+    """Layer normalization computed in float32 or a wider dtype, for inputs of any dtype."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
         work = torch.promote_types(input.dtype, torch.float32)
@@ -62,11 +62,11 @@ class StableEmbedding(_In32Bits, nn.Embedding):
     """`torch.nn.Embedding` for word embeddings trained with optimizers of few bits.
 
     It differs from `torch.nn.Embedding` in three things. The weight is drawn from Xavier's uniform
-    distribution. The embeddings that are looked up go through a layer normalization, `norm`,
+    distribution. Looked-up embeddings go through a layer normalization, `norm`,
     before the caller adds position embeddings; `norm` computes in float32 or a wider dtype and
     returns the weight's dtype. All parameters keep 32-bit optimizer states in every optimizer of
     `qmaps.optim`, whatever its quantizers. This also holds for copies of the module, after it was
-    moved, loaded or sharded by ``fully_shard``, and for a weight that is tied to another layer,
+    moved, loaded or sharded by ``fully_shard``, and for a weight tied to another layer,
     which then shares its states.
 
     The output has a variance of about one, so no further scaling by the square root of
@@ -77,12 +77,12 @@ class StableEmbedding(_In32Bits, nn.Embedding):
     Args:
         num_embeddings: size of the vocabulary.
         embedding_dim: size of each embedding.
-        padding_idx: index of a row that gets no gradient and, unless `_weight` is given, starts at
-            zero; counted from the end if negative. At least -`num_embeddings` and below
+        padding_idx: index of a row without gradient, zero at first unless `_weight` is given;
+            counted from the end if negative. At least -`num_embeddings` and below
             `num_embeddings`.
-        max_norm: largest norm of a row. Rows that are looked up and have a larger norm are scaled
+        max_norm: largest norm of a row. Looked-up rows with a larger norm are scaled
             down to it, in the weight itself.
-        norm_type: the p of the p-norm that `max_norm` limits.
+        norm_type: the p of the p-norm limited by `max_norm`.
         scale_grad_by_freq: divide gradients by how often a row occurs in the batch.
         sparse: must be False; the optimizers take dense gradients only.
         _weight: a weight to use in place of a new one, of shape

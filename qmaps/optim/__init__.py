@@ -1,14 +1,13 @@
-"""Optimizers whose states can be kept quantized.
+"""Optimizers with quantized states.
 
-Every class in a file of this package that names its states is exported. The imports below tell
-type checkers of signatures; a class without one is found and exported as well.
+Every class with `states` in a file of this package is exported. The imports below are for type
+checkers; classes without an import are exported as well.
 """
 
 from qmaps.algebra import plugins
 from qmaps.maps._registry import modules
 from qmaps.optim import other_libraries
-from qmaps.optim.adafactor import Adafactor
-from qmaps.optim.adafactor8bit import Adafactor8bit
+from qmaps.optim.adafactor import Adafactor, Adafactor8bit
 from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
 from qmaps.optim.adam import Adam, Adam4bit, Adam8bit
 from qmaps.optim.adamw import AdamW, AdamW4bit, AdamW8bit
@@ -104,7 +103,7 @@ for _module in modules(__name__, list(__path__)):
 
 def __getattr__(name: str) -> type:
     """The optimizer of that name of another package (`qmaps.algebra.plugins`)."""
-    if (found := plugins.optimizer(name)) is not None:
-        return found
+    if (optimizer := plugins.optimizer(name)) is not None:
+        return optimizer
     hint = other_libraries.instead_of_class(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

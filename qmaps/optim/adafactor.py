@@ -1,13 +1,16 @@
-"""Adafactor, and what has been built on it: APOLLO, Fira's limiter, CAME's confidence."""
+"""Adafactor, with APOLLO, Fira's limiter and CAME's confidence as options."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
+import torch
 from torch import Tensor
 
+from qmaps.algebra.quantized import QuantizedTensor, restored
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import (
     Corrected,
@@ -19,11 +22,11 @@ from qmaps.engines.step_scalars import (
     UnbiasedRest,
 )
 from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.optim import adafactor_of_torch, factored
-from qmaps.optim.adafactor_terms import clipped, confident, decayed, scaled
+from qmaps.optim import factored
 from qmaps.optim.apollo import SCALE_TYPES, Projection
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
-from qmaps.optim.limiter import limited
+from qmaps.optim.factored import clipped, confident, decayed, limited, scaled
+from qmaps.optim.fixed_width import FixedWidth
 from qmaps.optim.terms import (
     ascent,
     check_above_0,
@@ -34,6 +37,7 @@ from qmaps.optim.terms import (
     check_int,
     check_pair,
     directed,
+    hyperparameters,
     number,
 )
 
@@ -56,7 +60,7 @@ class Adafactor(QuantizedOptimizer):
         q = g * g + eps[0]
         R = kept * R + rest * mean(q over each row)
         C = kept * C + rest * mean(q over each column)
-        u = g / (sqrt(R / mean(R)) * sqrt(C))      0 where that denominator is 0
+        u = g / (sqrt(R / mean(R)) * sqrt(C))      0 where the denominator is 0
         u = u / max(rms(u) / d, 1)
         u = u * limit / norm(u)                    where the limiter is on and norm(u) > limit,
                                                    limit = (1 + fira_margin) * the last norm
@@ -70,13 +74,13 @@ class Adafactor(QuantizedOptimizer):
     (1 - beta2^t)``, the paper's correction of bias. Means and rms are float64 sums in the order of
     `qmaps.optim.reductions`, rounded to float32.
 
-    The defaults are the paper's algorithm 6, and those of `transformers`, whose decay_rate is
-    `beta2_decay` and whose clip_threshold is `d`; there m averages alpha * u, which is the same
-    where alpha stays. Names of options and states are those of torch, whose checkpoints load.
+    The defaults are the paper's algorithm 6, and those of `transformers` (decay_rate is
+    `beta2_decay`, clip_threshold is `d`); there m averages alpha * u, the same as long as alpha
+    is constant. Names of options and states are those of torch; its checkpoints load.
     ``torch.optim.Adafactor`` takes the same step but for two things: its eps[0] is a floor of the
     second moment, where the paper adds it to the square (None means 1e-30 here), and it decays
-    weights by ``lr * weight_decay``, which is ``scale_weight_decay=False`` as long as rho is lr.
-    Loading its checkpoint sets that and eps[0] to None, and warns of what differs besides.
+    weights by ``lr * weight_decay``, as ``scale_weight_decay=False`` does while rho is lr.
+    Loading its checkpoint sets both options, eps[0] to None, and warns of other differences.
 
     **APOLLO** (`apollo_rank` above 0, tensors of two dimensions or more) looks at the gradient, a
     matrix of shape[0] rows, through a random projection of its smaller side to `apollo_rank`:
@@ -88,12 +92,12 @@ class Adafactor(QuantizedOptimizer):
 
     and then clips and limits the update as above; the limiter is on by default here. P has
     independent normal entries of variance 1 / rank from `qmaps.engines.philox`; it depends on the
-    seed, the parameter's number and the step alone, and is not kept. Only what goes through these
-    matrix products is promised to a tolerance rather than bit for bit: 1e-5 of the largest element
+    seed, the parameter's number and the step alone, and is not stored. Only the results of these
+    matrix products are promised to a tolerance rather than bit for bit: 1e-5 of the largest element
     of the update.
 
     **CAME** (`beta3`) divides the first moment of factored tensors by the factored root of a
-    running average of (u - m)^2 + came_eps, which has no correction of bias: first steps are large.
+    running average of (u - m)^2 + came_eps, without correction of bias: first steps are large.
 
     States: `row_var` (R, shape (..., rows, 1)) and `col_var` (C, shape (..., 1, columns)), or
     `variance` (v), `exp_avg` (m) with beta1, and `step`; with APOLLO, of L, `low_variance` or
@@ -101,7 +105,7 @@ class Adafactor(QuantizedOptimizer):
     `residual_col`; with the limiter `update_norm`. Adafactor is here as a baseline for comparison;
     `Adafactor8bit` quantizes these states.
 
-    A step waits for no device, unless that holds `lr`, `nonfinite` asks for a look at gradients, or
+    A step waits for no device, unless `lr` is on it, `nonfinite` checks gradients, or
     a quantizer is fitted or keeps its scales in 8 bits.
 
     Args:
@@ -110,30 +114,27 @@ class Adafactor(QuantizedOptimizer):
             or a tensor with one element.
         beta2_decay: power of the step in the weight of new squares, at most 0.
         eps: added to squares (at least 0, or None for 1e-30), and the least scale of a parameter.
-        d: the rms above which the update is scaled down to it, above 0.
+        d: largest rms of an update; larger ones are scaled down to it; above 0.
         weight_decay: decoupled from the second moment, at least 0.
         beta1: decay of the first moment, in [0, 1); None or 0 for none.
         beta2: fixed decay of the second moment, in [0, 1); None for `beta2_decay`.
         relative_step: bound the step size by ``1 / sqrt(step)``.
-        scale_parameter: multiply the step size by the parameter's rms, or by ``eps[1]`` if that is
-            larger.
+        scale_parameter: multiply the step size by the larger of the parameter's rms and
+            ``eps[1]``.
         scale_weight_decay: apply `scale_parameter` to weight decay too.
         factored: factor the second moment of tensors with rows and columns.
         beta3: decay of CAME's residuals, in [0, 1); it needs `beta1` above 0, `factored` and no
             APOLLO. None turns CAME off.
         came_eps: added to CAME's squared residuals, at least 0.
         fira_margin: how much the norm of an update may grow in a step, at least 0; infinity for no
-            limit. None means 0.01 for tensors that APOLLO projects, and no limit for others.
+            limit. None means 0.01 for tensors projected by APOLLO, and no limit for others.
         apollo_rank: rank of APOLLO's projections, at least 0; 0 turns APOLLO off.
         apollo_scale_type: "channel" for one factor per channel, or "tensor" for one factor in all
             (APOLLO-Mini).
-        apollo_scale: what APOLLO's factor is multiplied by, at least 0.
+        apollo_scale: multiplier of APOLLO's factor, at least 0.
         apollo_update_proj_gap: steps between projections, at least 1.
         apollo_factorize: factor the second moment of the projected gradients.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -191,31 +192,9 @@ class Adafactor(QuantizedOptimizer):
         apollo_factorize: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {
-            "lr": lr,
-            "beta2_decay": beta2_decay,
-            "eps": eps,
-            "d": d,
-            "weight_decay": weight_decay,
-            "beta1": beta1,
-            "beta2": beta2,
-            "relative_step": relative_step,
-            "scale_parameter": scale_parameter,
-            "scale_weight_decay": scale_weight_decay,
-            "factored": factored,
-            "beta3": beta3,
-            "came_eps": came_eps,
-            "fira_margin": fira_margin,
-            "apollo_rank": apollo_rank,
-            "apollo_scale_type": apollo_scale_type,
-            "apollo_scale": apollo_scale,
-            "apollo_update_proj_gap": apollo_update_proj_gap,
-            "apollo_factorize": apollo_factorize,
-        }
-        super().__init__(params, own, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         if group["lr"] is None:
             raise BadTypeError(
@@ -227,11 +206,11 @@ class Adafactor(QuantizedOptimizer):
             raise BadValueError(f"beta2_decay={shown(group['beta2_decay'])} must be at most 0")
         check_finite("beta2_decay", group["beta2_decay"])
         check_pair("eps", group["eps"], "two numbers, of which the first may be None")
-        small, least = group["eps"]
+        small, min_scale = group["eps"]
         if small is not None and not number("eps[0]", small) >= 0:
             raise BadValueError(f"eps[0]={shown(small)} must be at least 0, or None for 1e-30")
-        if not number("eps[1]", least) >= 0:
-            raise BadValueError(f"eps[1]={shown(least)} must be at least 0")
+        if not number("eps[1]", min_scale) >= 0:
+            raise BadValueError(f"eps[1]={shown(min_scale)} must be at least 0")
         check_above_0(group, "d")
         for name in ("beta1", "beta2", "beta3"):
             if group[name] is not None:
@@ -257,7 +236,6 @@ class Adafactor(QuantizedOptimizer):
                     )
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-        """The states that the rule keeps for one parameter, and the shape of each."""
         shape = tuple(param.shape)
         margin = group["fira_margin"]
         projection = _projection(param, group)
@@ -278,26 +256,25 @@ class Adafactor(QuantizedOptimizer):
 
     def _load(self, saved: Any) -> None:
         """As every optimizer; a checkpoint of torch's Adafactor goes on by its rule or warns."""
-        super()._load(adafactor_of_torch.with_options(saved))
-        adafactor_of_torch.warn(self, saved)
+        super()._load(_with_paper_options(saved))
+        _warn_of_differences(self, saved)
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         beta1, beta3 = float(group["beta1"] or 0), float(group["beta3"] or 0)
         beta2, decay = group["beta2"], float(group["beta2_decay"])
-        small, least = group["eps"]
+        small, min_scale = group["eps"]
         margin = MARGIN if group["fira_margin"] is None else float(group["fira_margin"])
-        kept = PowerRest(decay) if beta2 is None else UnbiasedRest(float(beta2))
-        rest = Power(decay) if beta2 is None else Unbiased(float(beta2))
+        old_weight = PowerRest(decay) if beta2 is None else UnbiasedRest(float(beta2))
+        new_weight = Power(decay) if beta2 is None else Unbiased(float(beta2))
         return {
             "rho": (RelativeStep if group["relative_step"] else StepScalar)(group["lr"]),
             "scale_parameter": float(group["scale_parameter"]),
             "scale_weight_decay": float(group["scale_weight_decay"]),
             "weight_decay": float(group["weight_decay"]),
-            "least": float(least),
+            "least": float(min_scale),
             "small": SMALLEST_SQUARE if small is None else float(small),
-            "kept": kept,
-            "rest": rest,
+            "kept": old_weight,
+            "rest": new_weight,
             "d": float(group["d"]),
             "beta1": beta1,
             "rest1": 1 - beta1,
@@ -313,7 +290,6 @@ class Adafactor(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         grad = directed(grad, s)
         alpha = decayed(param, s)
@@ -379,9 +355,115 @@ def _moment_shapes(
 
 
 def _check_apollo(group: dict[str, Any]) -> None:
-    for name, least in (("apollo_rank", 0), ("apollo_update_proj_gap", 1)):
-        check_int(name, group[name], least)
+    for name, minimum in (("apollo_rank", 0), ("apollo_update_proj_gap", 1)):
+        check_int(name, group[name], minimum)
     scale_type = group["apollo_scale_type"]
     if not isinstance(scale_type, str) or scale_type not in SCALE_TYPES:
         allowed = ", ".join(map(repr, SCALE_TYPES))
         raise BadValueError(f"apollo_scale_type={shown(scale_type)} must be one of {allowed}")
+
+
+SLOW = 1e-6
+"""A learning rate that 1 / sqrt(step) takes 10^12 steps to reach."""
+
+
+def _with_paper_options(saved: Any) -> Any:
+    """A checkpoint of ``torch.optim.Adafactor`` with options of the paper's rule.
+
+    torch decays weights as ``scale_weight_decay=False`` does, and its eps[0] is a floor of the
+    second moment. Any other checkpoint is returned unchanged.
+    """
+    groups = saved.get("param_groups") if isinstance(saved, Mapping) else None
+    if not isinstance(groups, (list, tuple)):
+        return saved
+    return {**saved, "param_groups": [_with_options(group) for group in groups]}
+
+
+def _warn_of_differences(optimizer: QuantizedOptimizer, saved: Mapping[str, Any]) -> None:
+    """Warn if steps will differ from torch's after loading its checkpoint."""
+    below: list[str] = []
+    number = 0
+    for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        if not _is_torchs(saved_group):
+            number += len(group["params"])
+            continue
+        lr, (floor, *_) = float(group["lr"]), saved_group.get("eps") or (None,)
+        if group["weight_decay"] and group["relative_step"] and lr > SLOW:
+            warnings.warn(
+                "torch.optim.Adafactor decays weights by lr * weight_decay, but Adafactor of "
+                "qmaps by min(lr, 1 / sqrt(step)) * weight_decay, which is less from step "
+                f"{int(lr**-2) + 1} on",
+                stacklevel=5,
+            )
+        for position, param in enumerate(group["params"]):
+            if _is_below(floor, param, optimizer.state.get(param, {})):
+                names = group.get("param_names")
+                below.append(repr(names[position]) if names else f"number {number}")
+            number += 1
+    if below:
+        warnings.warn(
+            "torch.optim.Adafactor keeps second moments above eps[0], but Adafactor of qmaps does "
+            f"not: updates of {len(below)} parameters will differ while their second moments are "
+            f"lower, the first of them parameter {below[0]:.80}",
+            stacklevel=5,
+        )
+
+
+def _is_torchs(group: Any) -> bool:
+    return isinstance(group, Mapping) and "beta2_decay" in group and "factored" not in group
+
+
+def _with_options(group: Any) -> Any:
+    if not _is_torchs(group):
+        return group
+    eps = group.get("eps")
+    replaced = {"eps": (None, eps[1])} if isinstance(eps, (list, tuple)) and len(eps) == 2 else {}
+    return {**group, "scale_weight_decay": False, **replaced}
+
+
+def _is_below(floor: float | None, param: Tensor, state: Mapping[str, Any]) -> bool:
+    """Return True if torch would raise the root of a second moment to its floor."""
+    if floor is None:
+        floor = torch.finfo(param.dtype).eps
+    if "row_var" in state:
+        moments, smallest = _floats(state["row_var"]).mean(dim=-2), floor
+    elif "variance" in state:
+        moments, smallest = _floats(state["variance"]), floor * floor
+    else:
+        return False
+    return bool(((moments > 0) & (moments < smallest)).any())
+
+
+def _floats(value: Tensor | QuantizedTensor) -> Tensor:
+    return restored(value) if isinstance(value, QuantizedTensor) else value
+
+
+class Adafactor8bit(FixedWidth, Adafactor):
+    """`Adafactor` with 8-bit states: second moments in log2 space, ``logB256/log2@8u``.
+
+    Blocks keep the range of log2 of their values, and zero exactly. The first moment is
+    ``B128/DE@8s``. Rows and columns are quantized where there are more than `min_quantized_size`
+    of them; those of projected gradients stay in 32 bits.
+
+    Arguments: those of `Adafactor` and `FixedWidth`.
+
+    Source: 8-bit Adafactor, project page and its later development.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = Adafactor8bit(layer.parameters(), factored=False)
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[layer.weight]["variance"]
+    QuantizedTensor('logB256/log2@8u', shape=(64, 128), 8448 bytes)
+    """
+
+    bits: ClassVar[int] = 8
+
+    @classmethod
+    def fixed_specs(cls, block_size: int | None) -> dict[str, str | None]:
+        """The spec of each state; a block size of None is the class's own."""
+        moment = f"logB{256 if block_size is None else block_size}/log2@8u"
+        second = ("variance", "row_var", "col_var", "residual_row", "residual_col", "low_variance")
+        first = dict.fromkeys(("exp_avg", "low_exp_avg"), "B128/DE@8s")
+        return {**first, **dict.fromkeys(second, moment)}

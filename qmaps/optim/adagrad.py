@@ -12,9 +12,9 @@ from qmaps.engines.step_scalars import Slowing, StepScalar
 from qmaps.errors import BadValueError, shown
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
-from qmaps.optim.entries import with_gradients
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, coupled
+from qmaps.optim.records import with_gradients
+from qmaps.optim.terms import ascent, check_at_least_0, coupled, hyperparameters
 
 
 class Adagrad(QuantizedOptimizer):
@@ -34,13 +34,10 @@ class Adagrad(QuantizedOptimizer):
         params: parameters, or groups of them.
         lr: learning rate, at least 0: a number or a tensor with one element.
         lr_decay: how fast the step size falls with the step, at least 0; 0 keeps it.
-        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+        weight_decay: coupled: ``weight_decay * p`` is added to the gradient; at least 0.
         initial_accumulator_value: start of the sum of squares, from 0 to the largest float32.
         eps: added to the denominator, at least 0.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -69,17 +66,9 @@ class Adagrad(QuantizedOptimizer):
         eps: float = 1e-10,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "eps": eps,
-        }
-        super().__init__(params, own, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(
             group, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"
@@ -94,19 +83,18 @@ class Adagrad(QuantizedOptimizer):
     def step(self, closure: Any = None) -> Any:
         """Take one step; see `QuantizedOptimizer.step`.
 
-        A step that only creates states, of zero gradients without learning rate, is not counted:
+        A step with zero gradients and lr=0 that only creates states is not counted:
         `torch.distributed.checkpoint.state_dict` takes it for optimizers without states, which
         torch's Adagrad is not.
         """
         blank = not self.state and all(float(group["lr"]) == 0 for group in self.param_groups)
         loss = super().step(closure)
-        if blank and not any(bool(entry[3].any()) for entry in with_gradients(self)):
+        if blank and not any(bool(entry[3].any()) for entry in with_gradients(self.param_groups)):
             for state in self.state.values():
                 state["step"].zero_()
         return loss
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         return {
             "weight_decay": float(group["weight_decay"]),
             "eps": float(group["eps"]),
@@ -117,7 +105,6 @@ class Adagrad(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         grad = coupled(param, grad, s)
         v = states["sum"].add_(grad * grad)
@@ -125,14 +112,8 @@ class Adagrad(QuantizedOptimizer):
 
 
 class Adagrad8bit(EightBit, Adagrad):
-    """`Adagrad` with an 8-bit sum: ``B256/DE-0@8u``.
-
-    Takes the arguments of `Adagrad`, and `block_size` for `state_quantizers` (`FixedWidth`).
-    """
+    """`Adagrad` with an 8-bit sum: ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class Adagrad4bit(FourBit, Adagrad):
-    """`Adagrad` with a 4-bit sum: ``B128/DE-0@4u``.
-
-    Takes the arguments of `Adagrad`, and `block_size` for `state_quantizers` (`FixedWidth`).
-    """
+    """`Adagrad` with a 4-bit sum: ``B128/DE-0@4u``. See `FixedWidth`."""

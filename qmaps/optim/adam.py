@@ -11,7 +11,14 @@ from qmaps.engines.step_scalars import Corrected, Decoupled, RootCorrection, Ste
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_bool, coupled
+from qmaps.optim.terms import (
+    ascent,
+    check_at_least_0,
+    check_betas,
+    check_bool,
+    coupled,
+    hyperparameters,
+)
 
 
 class Adam(QuantizedOptimizer):
@@ -33,14 +40,11 @@ class Adam(QuantizedOptimizer):
         lr: learning rate, at least 0: a number or a tensor with one element.
         betas: decay of the two moments, each in [0, 1).
         eps: added to the denominator, at least 0.
-        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+        weight_decay: coupled: ``weight_decay * p`` is added to the gradient; at least 0.
         decoupled_weight_decay: whether parameters decay as in `AdamW`, instead of through the
             gradient.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. Besides, `amsgrad` is accepted as long as
-            it is False.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
+            `amsgrad` must be False.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -71,17 +75,9 @@ class Adam(QuantizedOptimizer):
         decoupled_weight_decay: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, own, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group)
@@ -89,13 +85,11 @@ class Adam(QuantizedOptimizer):
             check_bool(group, "decoupled_weight_decay")
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         return {**decay_scalars(group), **moment_scalars(group)}
 
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         param.mul_(scalars["decay"])
         descend(param, coupled(param, grad, scalars), states, scalars)
 
@@ -111,7 +105,7 @@ def decay_scalars(group: dict[str, Any]) -> dict[str, float | StepScalar]:
 
 
 def moment_scalars(group: dict[str, Any]) -> dict[str, float | StepScalar]:
-    """The scalars that `descend` needs, and `sign`, from the options of a parameter group."""
+    """The scalars of `descend`, and `sign`, from the options of a parameter group."""
     beta1, beta2 = map(float, group["betas"])
     return {
         "beta1": beta1,
@@ -128,7 +122,7 @@ def moment_scalars(group: dict[str, Any]) -> dict[str, float | StepScalar]:
 def descend(
     param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
 ) -> None:
-    """The part of the rule that Adam and AdamW share: everything after weight decay.
+    """The common part of Adam and AdamW: everything after weight decay.
 
     Args:
         param: float32 parameter, changed in place.
@@ -149,14 +143,8 @@ def descend(
 
 
 class Adam8bit(EightBit, Adam):
-    """`Adam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
-
-    Takes the arguments of `Adam`, and `block_size` for `state_quantizers` (`FixedWidth`).
-    """
+    """`Adam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class Adam4bit(FourBit, Adam):
-    """`Adam` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``.
-
-    Takes the arguments of `Adam`, and `block_size` for `state_quantizers` (`FixedWidth`).
-    """
+    """`Adam` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`."""

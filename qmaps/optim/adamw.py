@@ -11,7 +11,7 @@ from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.optim.adam import Adam, descend, moment_scalars
 from qmaps.optim.base import Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import directed
+from qmaps.optim.terms import directed, hyperparameters
 
 
 class AdamW(Adam):
@@ -32,13 +32,10 @@ class AdamW(Adam):
         lr: learning rate, at least 0: a number or a tensor with one element.
         betas: decay of the two moments, each in [0, 1).
         eps: added to the denominator, at least 0.
-        weight_decay: decoupled, that is, the parameter is multiplied by ``1 - lr * weight_decay``;
+        weight_decay: decoupled: the parameter is multiplied by ``1 - lr * weight_decay``;
             at least 0.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. Besides, `amsgrad` is accepted as long as
-            it is False.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
+            `amsgrad` must be False.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -57,7 +54,6 @@ class AdamW(Adam):
     """
 
     native_rule: ClassVar[str | None] = "adamw"
-    _neutral_options: ClassVar[Mapping[str, object]] = {"decoupled_weight_decay": True}
 
     def __init__(
         self,
@@ -68,18 +64,18 @@ class AdamW(Adam):
         weight_decay: float = 1e-2,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super(Adam, self).__init__(params, own, **shared)
+        super(Adam, self).__init__(params, hyperparameters(locals()), **shared)
+
+    def _stands_for(self, specs: Mapping[str, str | None]) -> dict[str, object]:
+        return {**super()._stands_for(specs), "decoupled_weight_decay": True}
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         decay = Decoupled(group["lr"], float(group["weight_decay"]))
         return {"decay": decay, **moment_scalars(group)}
 
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         param.mul_(scalars["decay"])
         descend(param, directed(grad, scalars), states, scalars)
 
@@ -87,10 +83,10 @@ class AdamW(Adam):
 class AdamW8bit(EightBit, AdamW):
     """`AdamW` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
 
-    The second map leaves out zero, so that no second moment decodes to it. The paper's own
+    The second map leaves out zero: no second moment decodes to it. The paper's own
     pair is ``AdamW(..., state_quantizers="paper-8bit")``.
 
-    Takes the arguments of `AdamW`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `AdamW` and `FixedWidth`.
     """
 
 
@@ -101,7 +97,7 @@ class AdamW4bit(FourBit, AdamW):
     does not change unless a step moves it by half the distance to the next one. The map of the
     second leaves out zero. The paper's own pair is ``AdamW(..., state_quantizers="paper-4bit")``.
 
-    Takes the arguments of `AdamW`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `AdamW` and `FixedWidth`.
 
     Source: 4-bit optimizers, section 4.1 (``DE-0``).
     """

@@ -18,7 +18,7 @@ from qmaps.optim.terms import directed
 
 
 class AdamWFactor(AdamW):
-    r"""AdamW that keeps the second moment of matrices as means of their rows and columns.
+    r"""AdamW with the second moment of matrices stored as means of rows and columns.
 
     This applies to tensors of two dimensions or more; the last two count as rows and columns. With
     gradient g (negated to maximize) and step t, in float32 and in this order:
@@ -36,20 +36,17 @@ class AdamWFactor(AdamW):
     States: `exp_avg` (m), `exp_avg_sq_row` (R, shape (..., rows, 1)) and `exp_avg_sq_col` (C, shape
     (..., 1, columns)), or `exp_avg_sq` where nothing is factored, and `step`. R and C stay in
     32 bits unless `state_quantizers` names them. A checkpoint of torch's AdamW is factored as it is
-    loaded, which loses nothing that this optimizer would have kept.
+    loaded; this loses nothing that later steps use.
 
     Args:
         params: parameters, or groups of them.
         lr: learning rate, at least 0: a number or a tensor with one element.
         betas: decay of the first and of the second moment, each in [0, 1).
         eps: added to the denominator, at least 0.
-        weight_decay: decoupled, that is, the parameter is multiplied by ``1 - lr * weight_decay``;
+        weight_decay: decoupled: the parameter is multiplied by ``1 - lr * weight_decay``;
             at least 0.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. Besides, `amsgrad` is accepted as long as
-            it is False.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
+            `amsgrad` must be False.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -74,8 +71,7 @@ class AdamWFactor(AdamW):
     }
     native_rule: ClassVar[str | None] = "adamw_factor"
 
-    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
-        """The states that the rule keeps for one parameter, and the shape of each."""
+    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         shape = tuple(param.shape)
         if not factored.factors(shape):
             return {"exp_avg": shape, "exp_avg_sq": shape}
@@ -88,7 +84,6 @@ class AdamWFactor(AdamW):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         if "exp_avg_sq" in states:
             super().update(param, grad, states, scalars)
             return
@@ -114,26 +109,26 @@ class AdamWFactor(AdamW):
         v = restored(whole) if isinstance(whole, QuantizedTensor) else whole.float()
         if v.shape != param.shape:
             return saved  # refused as it is
-        kept = {name: value for name, value in saved.items() if name != "exp_avg_sq"}
-        return {**kept, "exp_avg_sq_row": row_means(v), "exp_avg_sq_col": column_means(v)}
+        others = {name: value for name, value in saved.items() if name != "exp_avg_sq"}
+        return {**others, "exp_avg_sq_row": row_means(v), "exp_avg_sq_col": column_means(v)}
 
 
 class AdamW8bitFactor(EightBit, AdamWFactor):
     """`AdamWFactor` with an 8-bit first moment, ``B256/DE@8s``.
 
-    The second moment of tensors that are not factored is ``B256/DE-0@8u``.
+    The second moment of other tensors is ``B256/DE-0@8u``.
 
-    Takes the arguments of `AdamWFactor`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `AdamWFactor` and `FixedWidth`.
     """
 
 
 class AdamW4bitFactor(FourBit, AdamWFactor):
     """`AdamWFactor` with a 4-bit first moment, ``B128/DE@4s+sr``.
 
-    The second moment of tensors that are not factored is ``B128/DE-0@4u``. The paper's first moment
+    The second moment of other tensors is ``B128/DE-0@4u``. The paper's first moment
     is rounded to nearest: ``AdamWFactor(..., state_quantizers="paper-4bit")``.
 
-    Takes the arguments of `AdamWFactor`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `AdamWFactor` and `FixedWidth`.
 
     Source: after 4-bit optimizers, section 5 ("4-bit Factor").
     """

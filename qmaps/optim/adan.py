@@ -11,7 +11,14 @@ from qmaps.engines.step_scalars import Corrected, Decoupled, First, RootCorrecti
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_bool, directed
+from qmaps.optim.terms import (
+    ascent,
+    check_at_least_0,
+    check_betas,
+    check_bool,
+    directed,
+    hyperparameters,
+)
 
 
 class Adan(QuantizedOptimizer):
@@ -41,10 +48,7 @@ class Adan(QuantizedOptimizer):
         eps: added to the denominator, at least 0.
         weight_decay: decoupled, at least 0.
         no_prox: whether weights decay as in AdamW instead of by the proximal step.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -79,24 +83,15 @@ class Adan(QuantizedOptimizer):
         no_prox: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "no_prox": no_prox,
-        }
-        super().__init__(params, own, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group, "three: of m, of n and of v", 3)
         check_bool(group, "no_prox")
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         lr, decay = group["lr"], float(group["weight_decay"])
         beta1, beta2, beta3 = map(float, group["betas"])
         return {
@@ -120,7 +115,6 @@ class Adan(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         m, n, v, before = (states[name] for name in self.state_names)
         grad = directed(grad, s)
@@ -139,12 +133,12 @@ class Adan(QuantizedOptimizer):
 class Adan8bit(EightBit, Adan):
     """`Adan` with 8-bit states: ``B256/DE@8s`` three times and ``B256/DE-0@8u``.
 
-    Takes the arguments of `Adan`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `Adan` and `FixedWidth`.
     """
 
 
 class Adan4bit(FourBit, Adan):
     """`Adan` with 4-bit states: ``B128/DE@4s+sr`` three times and ``B128/DE-0@4u``.
 
-    Takes the arguments of `Adan`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `Adan` and `FixedWidth`.
     """

@@ -19,7 +19,14 @@ from qmaps.engines.step_scalars import (
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_int, directed
+from qmaps.optim.terms import (
+    ascent,
+    check_at_least_0,
+    check_betas,
+    check_int,
+    directed,
+    hyperparameters,
+)
 
 
 class AdEMAMix(QuantizedOptimizer):
@@ -56,10 +63,7 @@ class AdEMAMix(QuantizedOptimizer):
         t_beta3: steps until beta3 is reached, at least 1; None for no schedule.
         eps: added to the denominator, at least 0.
         weight_decay: decoupled, at least 0.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -96,19 +100,9 @@ class AdEMAMix(QuantizedOptimizer):
         weight_decay: float = 1e-2,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {
-            "lr": lr,
-            "betas": betas,
-            "alpha": alpha,
-            "t_alpha": t_alpha,
-            "t_beta3": t_beta3,
-            "eps": eps,
-            "weight_decay": weight_decay,
-        }
-        super().__init__(params, own, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "alpha", "eps", "weight_decay")
         check_betas(group, "three: of m, of v and of n", 3)
@@ -116,7 +110,6 @@ class AdEMAMix(QuantizedOptimizer):
             check_int(name, group[name], 1, or_none=True)
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         lr, alpha = group["lr"], float(group["alpha"])
         beta1, beta2, beta3 = map(float, group["betas"])
         t_alpha, t_beta3 = group["t_alpha"], group["t_beta3"]
@@ -140,7 +133,6 @@ class AdEMAMix(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         m, n, v = (states[name] for name in self.state_names)
         grad = directed(grad, s)
@@ -157,7 +149,7 @@ class AdEMAMix(QuantizedOptimizer):
 class AdEMAMix8bit(EightBit, AdEMAMix):
     """`AdEMAMix` with 8-bit moments: ``B256/DE@8s`` twice and ``B256/DE-0@8u``.
 
-    Takes the arguments of `AdEMAMix`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `AdEMAMix` and `FixedWidth`.
     """
 
 
@@ -167,5 +159,5 @@ class AdEMAMix4bit(FourBit, AdEMAMix):
     Rounded to the nearest of 16 values, a moment as slow as n would stand still, since a gradient
     moves it by 1e-4 of itself. Rounded stochastically (``+sr``), it moves in expectation.
 
-    Takes the arguments of `AdEMAMix`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `AdEMAMix` and `FixedWidth`.
     """

@@ -1,4 +1,4 @@
-"""APOLLO: scaling a gradient by what an adaptive rule does to its random projection."""
+"""APOLLO: scaling a gradient as an adaptive rule scales its random projection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Projection:
 
     Attributes:
         shape: shape of the gradient, of at least two dimensions.
-        rank: rank that is asked for, at least 1.
+        rank: requested rank, at least 1.
 
     Source: Zhu et al. (2024), "APOLLO: SGD-like memory, AdamW-level performance", section 4.
     """
@@ -42,7 +42,7 @@ class Projection:
 
     @property
     def from_right(self) -> bool:
-        """True if columns are projected, which leaves rows as the channels."""
+        """True if columns are projected; rows are then the channels."""
         return self.sides[0] >= self.sides[1]
 
     @property
@@ -77,7 +77,7 @@ class Projection:
         The factor is 0 where the norm of the projected gradient is 0, and 1 where it overflows.
 
         Args:
-            adapted: what the adaptive rule made of `low`, float32 of `low_shape`.
+            adapted: result of the adaptive rule for `low`, float32 of `low_shape`.
             low: projected gradient, float32 of `low_shape`.
             scale_type: "channel" for one factor per channel, or "tensor" for one in all.
 
@@ -86,9 +86,10 @@ class Projection:
         """
         over_rank = (1,) if self.from_right else (0,)
         dims = over_rank if scale_type == "channel" else (0, 1)
-        found, was = norm(adapted, dims), norm(low, dims)
-        zero = was == 0
-        ratio = (found / torch.where(zero, torch.ones_like(was), was)).masked_fill(zero, 0)
+        adapted_norm, low_norm = norm(adapted, dims), norm(low, dims)
+        zero = low_norm == 0
+        ratio = adapted_norm / torch.where(zero, torch.ones_like(low_norm), low_norm)
+        ratio = ratio.masked_fill(zero, 0)
         ratio = ratio.masked_fill(ratio.isinf(), 1)
         if ratio.numel() == 1:
             return ratio.reshape(())

@@ -1,4 +1,4 @@
-"""The base class of all optimizers, whose states can be quantized."""
+"""The base class of all optimizers."""
 
 from __future__ import annotations
 
@@ -14,27 +14,31 @@ from qmaps.engines.masters import FORMS, MASTER, REMAINDER
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.step_scalars import values_at
 from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.optim import hooks, saved_states
+from qmaps.optim import saved_states
 from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import (
     MARK,
     Choices,
-    Decision,
     StateQuantizers,
     check_patterns,
     keep_in_32_bits,
 )
 from qmaps.optim.memory import Memory, memory
 from qmaps.optim.nonfinite import check_policy
-from qmaps.optim.options import Shared
+from qmaps.optim.options import (
+    OF_CLASSES,
+    Shared,
+    check_keys,
+    refuse_option,
+    without_neutral_options,
+)
 from qmaps.optim.other_libraries import TAGS
 from qmaps.optim.presets import Preset
+from qmaps.optim.records import ParameterRecord
 from qmaps.optim.resets import check_reset_every
 from qmaps.optim.rule import State, UpdateRule
 from qmaps.optim.stepper import Stepper
 from qmaps.optim.terms import check_bool, check_int
-from qmaps.optim.torch_options import without_neutral_options
-from qmaps.optim.unknown_options import OF_CLASSES, check_keys, refuse_option
 
 __all__ = ["QuantizedOptimizer", "Shared", "State"]
 
@@ -43,7 +47,7 @@ _PROBES = tuple(torch.empty((0,) * dims, dtype=torch.float32, device="meta") for
 
 
 class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
-    """An optimizer that can keep its states quantized between steps.
+    """An optimizer with states that can be quantized between steps.
 
     A step decodes a parameter's states to float32, applies the update rule, writes the
     parameter, and encodes the new states. Subclasses define the rule, by the members of
@@ -65,12 +69,12 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             "32bit" (`qmaps.optim.PRESETS`), or a dict from state names to specs or quantizers,
             such as ``{"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}``. None, the
             default, means 32 bits, as does leaving a state out of the dict.
-            ``"B128/DE@4s + rank1/linear@4u"`` gives the first spec to states that can be negative
+            ``"B128/DE@4s + rank1/linear@4u"`` gives the first spec to states with negative values
             and the second to the others; ``32-bit`` in place of a spec keeps those states in 32
             bits.
         overrides: a dict from patterns of parameter names to quantizers for these parameters,
-            which replace `state_quantizers` and have the same form:
-            ``{"lm_head.*": None, "*.mlp.*": "4bit"}``. The first pattern that matches decides.
+            in place of `state_quantizers` and of the same form:
+            ``{"lm_head.*": None, "*.mlp.*": "4bit"}``. The first matching pattern decides.
             Overrides need named parameters: ``AdamW(model.named_parameters(), overrides=...)``.
         min_quantized_size: states of at most this many elements, counted before parameters are
             sharded, stay in 32 bits; an int of at least 0.
@@ -79,13 +83,13 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             and with them bias corrections and other schedules of the rule; an int of at least 2.
             Random numbers and `step` go on. None, the default, never resets. States of few bits
             that have stalled follow their gradients again (`qmaps.optim.resets` has the source).
-        nonfinite: what a NaN or infinity in a gradient does. "propagate": it reaches states
+        nonfinite: effect of a NaN or infinity in a gradient. "propagate": it reaches states
             and parameters, as in torch, and never turns into a finite number. "skip": the
             whole step is skipped and counted in `skipped_steps`. "raise": the step raises
             NonFiniteError before anything has changed.
         seed: seed of stochastic rounding, of states and of parameters; an int from 0 to 2**32 - 1.
             Optimizers of equal seeds draw equal numbers for parameters of equal places.
-        stochastic_rounding: round new bfloat16 parameters stochastically, which keeps small
+        stochastic_rounding: round new bfloat16 parameters stochastically, to keep small
             updates in expectation; see `qmaps.engines.bfloat16`. Parameters of other dtypes ignore
             it. It cannot be combined with `master_weights`. It says nothing about states: those
             are rounded stochastically where their quantizer has ``+sr``, as in the preset "4bit".
@@ -94,16 +98,16 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             bfloat16 parameter lacks of a more precise value, in 8 or 16 bits an element, as the
             state `master_remainder`; see `qmaps.engines.masters`. float32 parameters ignore all of
             them; float16 parameters are refused with the last two.
-        **others: options of other libraries that have no effect here: torch's `foreach`, `fused`
-            and `capturable`; and those that have a value which asks for nothing, or for what the
-            class does, such as ``differentiable=False``, ``is_paged=False``, or ``optim_bits=8``
+        **others: options of other libraries without effect here: torch's `foreach`, `fused`
+            and `capturable`; and those with a value that asks for nothing, or for the rule of the
+            class, such as ``differentiable=False``, ``is_paged=False``, or ``optim_bits=8``
             in classes of 8 bits.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an option is not allowed.
 
     Attributes:
-        skipped_steps: number of steps that "skip" has skipped since construction; reading it waits
+        skipped_steps: number of steps skipped since construction; reading it waits
             for CUDA devices.
     """
 
@@ -189,8 +193,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             specs = self.choices.specs(param_group["state_quantizers"])
             param_group = {**param_group, "state_quantizers": specs}
         stands_for = self._stands_for(specs)
-        kept = {*self.defaults, *TAGS}
-        group = without_neutral_options(owner, param_group, stands_for, kept)
+        known = {*self.defaults, *TAGS}
+        group = without_neutral_options(owner, param_group, stands_for, known)
         check_keys(owner, group, self.defaults)
         if "overrides" in group:
             group["overrides"] = self.choices.overrides(group["overrides"])
@@ -205,9 +209,9 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             raise
 
     def _stands_for(self, specs: Mapping[str, str | None]) -> dict[str, object]:
-        """Options of other libraries with the values that ask for what this optimizer does."""
+        """Options of other libraries, with the values that this optimizer implements."""
         bits = {} if any(specs.values()) else {"optim_bits": 32}
-        return {**bits, **self.torch_options, **self._neutral_options}
+        return {**bits, **self.torch_options}
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -252,21 +256,9 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         return dict(zip(scalars, values_at(scalars.values(), step), strict=True))
 
     def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The states that the rule keeps under a group's options, for any parameter."""
+        """The states of the rule under a group's options, for any parameter."""
         used = {name for probe in _PROBES for name in self.state_shapes(probe, group)}
         return tuple(name for name in self.states if name in used)
-
-    def choice_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Decision:
-        """The quantizer of a parameter's state, and why it is this one.
-
-        Args:
-            name: the state's name.
-            param: the parameter; of a sharded one the DTensor.
-            group: its parameter group.
-        """
-        shape = self.state_shapes(param, group).get(name, param.shape)
-        own = None if shape == tuple(param.shape) else shape
-        return self.choices.of(name, param, group, own)
 
     def quantizer_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Quantizer | None:
         """The quantizer of a parameter's state; None keeps it in 32 bits.
@@ -276,11 +268,12 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             param: the parameter; of a sharded one the DTensor.
             group: its parameter group.
         """
-        return self.choice_of(name, param, group).quantizer
+        shape = self.state_shapes(param, group).get(name)
+        return ParameterRecord(self, 0, param, group).choice(name, shape).quantizer
 
     @classmethod
     def preset_specs(cls, chosen: Preset, block_size: int | None = None) -> dict[str, str | None]:
-        """The spec that a preset gives to each state outside `exact_states`; None means 32 bits."""
+        """A preset's spec of each state outside `exact_states`; None means 32 bits."""
         names = [name for name in cls.state_names if name not in cls.exact_states]
         return chosen.specs(names, cls.signed_states, block_size)
 
@@ -288,8 +281,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         params = [param for group in self.param_groups for param in group["params"]]
         # Parameters that are copied lose their marks.
         marked = [(param, getattr(param, MARK)) for param in params if hasattr(param, MARK)]
-        own = {"choices": self.choices, "_skipped": self.skipped_steps, "_marked": marked}
-        return {**super().__getstate__(), **own, "_stream": saved_states.STREAM}
+        more = {"choices": self.choices, "_skipped": self.skipped_steps, "_marked": marked}
+        return {**super().__getstate__(), **more, "_stream": saved_states.STREAM}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for param, why in state.pop("_marked", ()):
@@ -303,13 +296,13 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             self._stepper.skipped = skipped
 
     def memory(self) -> Memory:
-        """Memory of all states, now or after the first step, as a table that can be printed."""
+        """Memory of all states, now or after the first step, as a printable table."""
         saved_states.take_in_all(self)
         return memory(self)
 
     @property
     def state_nbytes(self) -> int:
-        """Bytes that all states take now, scales and codebooks included."""
+        """Bytes of all states now, scales and codebooks included."""
         saved_states.take_in_all(self)
         return sum(
             value.nbytes
@@ -326,7 +319,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         `torch.distributed.checkpoint`; see `qmaps.distributed.rows`. Hooks are called as torch
         calls them: the last ones receive, and may replace, the result.
         """
-        return hooks.save(self, self._saved)
+        return saved_states.save_with_hooks(self, self._saved)
 
     def _saved(self) -> dict[str, Any]:
         """Result of `state_dict` before hooks."""
@@ -347,14 +340,14 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
                 optimizer does not have, has other parameters, is of a newer format, or is
                 damaged.
         """
-        hooks.load(self, state_dict, self._load)
+        saved_states.load_with_hooks(self, state_dict, self._load)
 
     def _load(self, saved: Any) -> None:
         """`load_state_dict` without hooks."""
         groups, states = saved_states.read(self, saved)
         saved_states.warn_of_overrides(self.param_groups, groups, stacklevel=4)
-        if (about := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
-            saved_states.warn_of_stream(about.get("stream", 1), groups, states, stacklevel=4)
+        if (metadata := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
+            saved_states.warn_of_stream(metadata.get("stream", 1), groups, states, stacklevel=4)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
 
 
@@ -371,5 +364,5 @@ def _check_form(form: Any) -> None:
     if isinstance(form, (bool, str)) and form in FORMS:
         return
     kind = BadValueError if isinstance(form, str) else BadTypeError
-    *others, last = map(repr, FORMS)
-    raise kind(f"master_weights={shown(form)} must be {', '.join(others)} or {last}")
+    *allowed, last = map(repr, FORMS)
+    raise kind(f"master_weights={shown(form)} must be {', '.join(allowed)} or {last}")

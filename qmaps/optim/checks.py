@@ -15,7 +15,8 @@ from qmaps.engines.masters import MASTER, REMAINDER
 from qmaps.engines.remainders import SPLITS
 from qmaps.engines.step import ParameterStep, codes_of
 from qmaps.errors import BadTypeError, BadValueError
-from qmaps.optim.entries import Entry, label_of
+from qmaps.maps.fitted import FittedMap
+from qmaps.optim.records import ParameterRecord, records
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
@@ -26,54 +27,43 @@ _ALLOWED = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
 
 
 def check_last_group(optimizer: QuantizedOptimizer) -> None:
-    """Raise if the newest group has parameters that the optimizer cannot step."""
-    number = sum(len(group["params"]) for group in optimizer.param_groups[:-1])
-    for param in optimizer.param_groups[-1]["params"]:
+    """Raise if the optimizer cannot step a parameter of the newest group."""
+    for record in records(optimizer):
         # Frozen parameters may have any dtype: the packed weights of a quantized base model, say.
-        if param.requires_grad:
-            check_parameter(optimizer, number, param)
-            _check_master_weights(optimizer, number, param, optimizer.param_groups[-1])
-        number += 1
+        if record.group is optimizer.param_groups[-1] and record.param.requires_grad:
+            check_parameter(record)
 
 
-def check_parameter(optimizer: QuantizedOptimizer, number: int, param: Tensor) -> None:
+def check_parameter(record: ParameterRecord) -> None:
     """Raise if the optimizer cannot step a parameter."""
+    param, optimizer = record.param, record.optimizer
     if optimizer.steps_codes and codes_of(param) is not None:
         return
     if param.dtype not in DTYPES:
         raise BadTypeError(
-            f"the dtype of {label_of(optimizer, number)} must be one of {_ALLOWED}, got "
-            f"{_plain(param)}"
+            f"the dtype of {record.label} must be one of {_ALLOWED}, got {_plain(param)}"
         )
     if why := optimizer.unsupported_reason(param):
-        raise BadValueError(f"{label_of(optimizer, number)} {why}")
+        raise BadValueError(f"{record.label} {why}")
     if stepped_by := getattr(type(param), "stepped_by", ""):
         raise BadTypeError(
-            f"{label_of(optimizer, number)} is a {type(param).__name__}, which "
-            f"{type(optimizer).__name__} would round after each operation; use {stepped_by} for "
-            "converted models"
+            f"{record.label} is a {type(param).__name__}, which {type(optimizer).__name__} would "
+            f"round after each operation; use {stepped_by} for converted models"
         )
-
-
-def _check_master_weights(
-    optimizer: QuantizedOptimizer, number: int, param: Tensor, group: dict[str, Any]
-) -> None:
-    """Raise if master weights of a group have a form that the parameter cannot have."""
-    form = group["master_weights"]
+    form = record.group["master_weights"]
     if form in SPLITS and param.dtype == torch.float16 and codes_of(param) is None:
         raise BadValueError(
             f"master_weights={form!r} stores remainders of bfloat16 parameters, but "
-            f"{label_of(optimizer, number)} is float16; master_weights=True stores float32 copies "
-            "of both"
+            f"{record.label} is float16; master_weights=True stores float32 copies of both"
         )
 
 
-def check_gradient(optimizer: QuantizedOptimizer, entry: Entry) -> None:
+def check_gradient(record: ParameterRecord, grad: Tensor) -> None:
     """Raise if the optimizer cannot take a step with a gradient."""
-    number, param, group, grad = entry
-    if optimizer.steps_codes and codes_of(param) is not None:
+    param = record.param
+    if record.optimizer.steps_codes and codes_of(param) is not None:
         return
-    label = label_of(optimizer, number)
+    label = record.label
     if grad.is_sparse:
         raise BadTypeError(
             f"the gradient of {label} must be dense, got a sparse gradient; embeddings with "
@@ -89,42 +79,79 @@ def check_gradient(optimizer: QuantizedOptimizer, entry: Entry) -> None:
             f"{label} is {_plain(param)} and its gradient is {_plain(grad)}; the parameter must be "
             f"one of {_ALLOWED}, and the gradient must be floating-point"
         )
-    check_parameter(optimizer, number, param)
-    _check_master_weights(optimizer, number, param, group)
+    check_parameter(record)
     if not is_distributed(param) and overlaps_itself(param):
         raise BadValueError(
             f"several elements of {label} share one memory location; each element needs its own"
         )
-    if grad.shape != (here := local(param)).shape:
+    if grad.shape != (local_param := local(param)).shape:
         raise BadValueError(
-            f"the gradient of {label} must have shape {tuple(here.shape)}, got shape "
+            f"the gradient of {label} must have shape {tuple(local_param.shape)}, got shape "
             f"{tuple(grad.shape)}"
         )
-    check_memory(here, label)
+    check_memory(local_param, label)
     check_memory(grad, f"the gradient of {label}")
 
 
-def check_states(given: ParameterStep, shape: tuple[int, ...]) -> None:
+def check_shard(record: ParameterRecord) -> None:
+    """Raise if a parameter is sharded, and its step cannot be taken on shards."""
+    if record.shard is None or not record.shard.groups():
+        return
+    param: Any = record.param
+    if param.grad.placements != param.placements:
+        raise BadValueError(
+            f"the gradient of {record.label} must have the placements of the parameter, "
+            f"{param.placements}, got {param.grad.placements}"
+        )
+    for name, shape in record.optimizer.state_shapes(param, record.group).items():
+        if record.optimizer.states[name].dims is None:
+            raise BadValueError(
+                f"{name} of {record.label} is computed from the whole gradient, which a sharded "
+                "parameter does not have"
+            )
+        q = record.choice(name, shape).quantizer
+        if q is None:
+            continue
+        if isinstance(q.map, FittedMap):
+            raise BadValueError(
+                f"{name} of {record.label} is sharded, but its quantizer {q.spec} fits a codebook "
+                "to the whole tensor; use a map with a fixed codebook"
+            )
+        if q.low_rank is not None:
+            raise BadValueError(
+                f"{name} of {record.label} is sharded, but its quantizer {q.spec} keeps factors "
+                "of whole matrices; use a quantizer without a low-rank part"
+            )
+        if q.normalizer.extents(param.dim()) is None:
+            raise BadValueError(
+                f"{name} of {record.label} is sharded, but the normalizer {q.normalizer.spec} of "
+                f"its quantizer {q.spec} does not define which elements share a scale "
+                "(Normalizer.extents)"
+            )
+
+
+def check_states(step: ParameterStep, shape: tuple[int, ...]) -> None:
     """Raise if a parameter's states do not fit its shape, as after resizing it by ``.data``.
 
     Args:
-        given: the parameter, with its states in ``given.storage``.
+        step: the step of the parameter, with its states in ``step.storage``.
         shape: the shape of the parameter, all shards together.
     """
-    needed = {state.name: state.shape for state in given.states}
-    whole = tuple(given.param.shape)
-    for name, own in (needed | {"step": (), MASTER: whole, REMAINDER: whole}).items():
-        if (value := given.storage.get(name)) is None:
+    local_shape = tuple(step.param.shape)
+    shapes = {state.name: state.shape for state in step.states}
+    shapes |= {"step": (), MASTER: local_shape, REMAINDER: local_shape}
+    for name, needed in shapes.items():
+        if (value := step.storage.get(name)) is None:
             continue
-        if tuple(value.shape) != own:
+        if tuple(value.shape) != needed:
             raise BadValueError(
-                f"{name} of {given.label} must have shape {own} for a parameter of shape {shape}, "
-                f"got shape {tuple(value.shape)}"
+                f"{name} of {step.label} must have shape {needed} for a parameter of shape "
+                f"{shape}, got shape {tuple(value.shape)}"
             )
         if isinstance(value, QuantizedTensor):
             value.check()
         else:
-            check_memory(value, f"{name} of {given.label}")
+            check_memory(value, f"{name} of {step.label}")
 
 
 def _plain(tensor: Tensor) -> str:

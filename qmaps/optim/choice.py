@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ class Decision(NamedTuple):
 
     Attributes:
         quantizer: None keeps it in 32 bits.
-        why: what decided, in a few words.
+        why: the reason, in a few words.
     """
 
     quantizer: Quantizer | None
@@ -59,12 +59,11 @@ def keep_in_32_bits(param: Tensor, why: str) -> None:
 def global_numel(param: Tensor) -> int:
     """Number of elements of a parameter before it is sharded.
 
-    A DTensor (``fully_shard``, tensor parallelism) knows by itself. A wrapper that hands an
-    optimizer plain tensors that are shards sets the attribute `qmaps_global_numel` on them; with
-    neither, a shard cannot be told from a whole parameter.
+    A DTensor (``fully_shard``, tensor parallelism) knows by itself. A wrapper with plain tensors as
+    shards sets their attribute `qmaps_global_numel`. Other shards are taken for whole parameters.
     """
-    known = getattr(param, GLOBAL_NUMEL, None)
-    return param.numel() if known is None else int(known)
+    numel = getattr(param, GLOBAL_NUMEL, None)
+    return param.numel() if numel is None else int(numel)
 
 
 class Choices:
@@ -73,8 +72,8 @@ class Choices:
     Args:
         owner: the optimizer's name, for error messages.
         states: the names of its states.
-        signed: those that can be negative.
-        exact: those that presets leave in 32 bits.
+        signed: states with negative values.
+        exact: states in 32 bits under any preset.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Choices:
     ) -> Decision:
         """The choice for one state, of the parameter's shape or of one of its own.
 
-        The first of these that applies:
+        The first of these rules that applies:
 
         1. The group's `quantize` is False: 32 bits.
         2. The parameter is marked by `keep_in_32_bits`: 32 bits.
@@ -114,9 +113,9 @@ class Choices:
         if (mark := getattr(param, MARK, None)) is not None:
             return Decision(None, mark)
         override, specs = group.get("override_key"), group["state_quantizers"]
-        for pattern, others in group["overrides"].items():
+        for pattern, override_specs in group["overrides"].items():
             if fnmatchcase(self._name(param, group), pattern):
-                override, specs = repr(pattern), others
+                override, specs = repr(pattern), override_specs
                 break
         spec = specs.get(state)
         if spec is None:
@@ -124,27 +123,27 @@ class Choices:
                 None, f"override {override}" if override else f"no quantizer for {state}"
             )
         numel = global_numel(param) if shape is None else math.prod(shape)
-        if numel <= (least := group["min_quantized_size"]):
-            return Decision(None, f"{numel} <= min_quantized_size={least}")
+        if numel <= (minimum := group["min_quantized_size"]):
+            return Decision(None, f"{numel} <= min_quantized_size={minimum}")
         if spec not in self._known:
             self._known[spec] = quantizer(spec)
         return Decision(
             self._known[spec], f"override {override}" if override else "state_quantizers"
         )
 
-    def specs(self, given: StateQuantizers, option: str = "state_quantizers") -> Specs:
-        """`given` as specs by state name, all of them readable; quantizers are remembered."""
-        if given is None:
-            given = {}
-        elif isinstance(given, str):
-            given = preset(given, option).specs(self._by_preset, self._signed)
-        elif not isinstance(given, Mapping):
+    def specs(self, quantizers: StateQuantizers, option: str = "state_quantizers") -> Specs:
+        """`quantizers` as specs by state name, all of them readable; quantizers are remembered."""
+        if quantizers is None:
+            quantizers = {}
+        elif isinstance(quantizers, str):
+            quantizers = preset(quantizers, option).specs(self._by_preset, self._signed)
+        elif not isinstance(quantizers, Mapping):
             raise BadTypeError(
-                f"{option}={shown(given)} must be a preset's name, a dict from state names to "
+                f"{option}={shown(quantizers)} must be a preset's name, a dict from state names to "
                 "specs, or None"
             )
         specs: Specs = {}
-        for name, value in given.items():
+        for name, value in quantizers.items():
             if name not in self._states:
                 allowed = ", ".join(self._states)
                 raise BadValueError(
@@ -169,28 +168,28 @@ class Choices:
                 specs[name] = q.spec
         return specs
 
-    def overrides(self, given: Mapping[str, StateQuantizers] | None) -> dict[str, Specs]:
-        """`given` as specs by state name for each pattern."""
-        if given is None:
+    def overrides(self, overrides: Mapping[str, StateQuantizers] | None) -> dict[str, Specs]:
+        """`overrides` as specs by state name for each pattern."""
+        if overrides is None:
             return {}
-        if not isinstance(given, Mapping):
+        if not isinstance(overrides, Mapping):
             raise BadTypeError(
-                f"overrides={shown(given)} must be a dict from parameter names, or patterns of "
+                f"overrides={shown(overrides)} must be a dict from parameter names, or patterns of "
                 "names, to quantizers"
             )
-        for key in given:
+        for key in overrides:
             if not isinstance(key, str):
-                given_key = key.__name__ if isinstance(key, type) else shown(key)
+                shown_key = key.__name__ if isinstance(key, type) else shown(key)
                 raise BadTypeError(
-                    f"overrides has the key {given_key}; an optimizer accepts parameter names and "
+                    f"overrides has the key {shown_key}; an optimizer accepts parameter names and "
                     "patterns of names as keys; qmaps.optim.param_groups(model, overrides=...) "
                     "accepts module types too"
                 )
-        return {key: self.specs(value, f"overrides[{key!r}]") for key, value in given.items()}
+        return {key: self.specs(value, f"overrides[{key!r}]") for key, value in overrides.items()}
 
     @contextmanager
     def learning(self, states: Mapping[Any, Any]) -> Iterator[None]:
-        """Know the codebooks that a checkpoint's states bring along, by their specs.
+        """Know the codebooks of a checkpoint's states by their specs.
 
         They are forgotten again if the block raises. Damaged states are left to those who read.
 
@@ -232,19 +231,17 @@ class Choices:
         return {**self.__dict__, "_names": {}}
 
 
-def settings_key(group: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A copy of everything in a group that its choices depend on; equal copies, equal choices.
+def choice_settings(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Everything that choices in these groups depend on: equal settings, equal choices.
 
-    Marks of parameters are represented by the number of marks that were ever set, so that a step
-    need not look at each parameter.
+    Marks of parameters are represented by the number of marks ever set: a step need not look at
+    each parameter.
     """
-    return (
-        _marks,
-        group["quantize"],
-        group["min_quantized_size"],
-        dict(group["state_quantizers"]),
-        {pattern: dict(specs) for pattern, specs in group["overrides"].items()},
-    )
+    values: list[Any] = [_marks]
+    for group in groups:
+        values += group["quantize"], group["min_quantized_size"]
+        values += group["state_quantizers"], group["overrides"]
+    return values
 
 
 def check_patterns(groups: Sequence[Mapping[str, Any]]) -> None:
@@ -268,7 +265,7 @@ def check_patterns(groups: Sequence[Mapping[str, Any]]) -> None:
 
 
 def matches_nothing(pattern: str, names: Sequence[str], option: str = "overrides") -> str:
-    """The error for a pattern of an option that none of these names matches."""
+    """The error for a pattern of an option without a match among these names."""
     plain = pattern.replace("*", "")
     return (
         f"{option} names {shown(pattern)}, which matches no parameter; there are {listed(names)}"
@@ -276,7 +273,7 @@ def matches_nothing(pattern: str, names: Sequence[str], option: str = "overrides
     )
 
 
-def listed(names: Sequence[str], most: int = 5) -> str:
+def listed(names: Sequence[str], count: int = 5) -> str:
     """The first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more

@@ -1,4 +1,4 @@
-"""Python code that makes an optimizer with chosen quantizers."""
+"""Python code of an optimizer with chosen quantizers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from textwrap import fill
 from typing import Any
 
-from qmaps.optim.patterns import grouped
+from qmaps.optim.groups import grouped
 
 WIDTH = 100
 """Characters of a line."""
@@ -45,22 +45,22 @@ def of(
         lines = ["from fnmatch import fnmatchcase", "", *lines]
     if codebooks:
         lines = ["import qmaps", *lines, "codebooks = ["]
-        for label, about in codebooks.items():
-            lines += _codebook(label, about)
+        for label, book in codebooks.items():
+            lines += _codebook(label, book)
         lines += ["]", ""]
-    own = {label.lower() for label in codebooks}
+    labels = {label.lower() for label in codebooks}
     lines += [*groups, IN_GROUPS if groups else OPTIONS, f"optimizer = {optimizer}("]
     lines.append("    groups," if groups else "    model.named_parameters(),")
-    lines += _argument("state_quantizers", _written(state_quantizers, own), 4)
+    lines += _argument("state_quantizers", _written(state_quantizers, labels), 4)
     if overrides:
-        chosen = {pattern: _written(given, own) for pattern, given in overrides.items()}
+        chosen = {pattern: _written(named, labels) for pattern, named in overrides.items()}
         lines += _argument("overrides", chosen, 4)
     lines += [f"    {name}={value}," for name, value in options.items()]
     return "\n".join([*lines, ")"])
 
 
 def _groups(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Lines that put a model's parameters into groups; none if `GROUPED` options are all equal."""
+    """Lines for parameter groups of a model; none if `GROUPED` options are all equal."""
 
     def option(name: str, key: str) -> str:
         value = options[name].get(key)
@@ -76,28 +76,28 @@ def _groups(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
         return []
     patterns = grouped({name: groups.index(text) for name, text in code.items()}, code)
     numbers = list(patterns.values())
-    rest = max(range(len(groups)), key=numbers.count)  # which has the most patterns
-    named = {pattern: number for pattern, number in patterns.items() if number != rest}
+    default = max(range(len(groups)), key=numbers.count)  # which has the most patterns
+    named = {pattern: number for pattern, number in patterns.items() if number != default}
     return [
-        f"# Parameter groups of the checkpoint. Names without a pattern are in groups[{rest}].",
+        f"# Parameter groups of the checkpoint. Names without a pattern are in groups[{default}].",
         "groups = [",
         *(f'    {{"params": []{text}}},' for text in groups),
         "]",
         *("patterns = {", *_entries(named, 4), "}"),
-        *FILL.format(rest=rest).splitlines(),
+        *FILL.format(default=default).splitlines(),
         "",
     ]
 
 
-def _codebook(label: str, about: Mapping[str, Any]) -> list[str]:
+def _codebook(label: str, book: Mapping[str, Any]) -> list[str]:
     values = fill(
-        ", ".join(map(repr, about["values"])) + ",",
+        ", ".join(map(repr, book["values"])) + ",",
         WIDTH,
         initial_indent=" " * 12,
         subsequent_indent=" " * 12,
         break_on_hyphens=False,
     )
-    options = f"bits={about['bits']}, signed={about['signed']}, label={_quoted(label)}"
+    options = f"bits={book['bits']}, signed={book['signed']}, label={_quoted(label)}"
     return [
         "    qmaps.Codebook(",
         "        [",
@@ -108,36 +108,36 @@ def _codebook(label: str, about: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _written(given: Any, own: set[str]) -> Any:
-    """Code of each quantizer, in the structure of `given`."""
-    if isinstance(given, Mapping):
-        return {state: _quantizer(q, own) for state, q in given.items()}
-    return "None" if given is None else _quoted(given)
+def _written(quantizers: Any, labels: set[str]) -> Any:
+    """Code of each quantizer, in the structure of `quantizers`."""
+    if isinstance(quantizers, Mapping):
+        return {state: _quantizer(q, labels) for state, q in quantizers.items()}
+    return "None" if quantizers is None else _quoted(quantizers)
 
 
-def _quantizer(q: Any, own: set[str]) -> str:
+def _quantizer(q: Any, labels: set[str]) -> str:
     if q is None:
         return "None"
     label = getattr(q.map, "label", "")
     spec = _quoted(q.spec)
-    return f"qmaps.quantizer({spec}, codebooks)" if label.lower() in own else spec
+    return f"qmaps.quantizer({spec}, codebooks)" if label.lower() in labels else spec
 
 
 def _argument(name: str, value: Any, indent: int) -> list[str]:
     """``name=value,`` on one line, or on several if that is too long."""
     before = " " * indent
-    whole = f"{before}{name}={_flat(value)},"
-    if len(whole) <= WIDTH or not isinstance(value, Mapping):
-        return [whole]
+    line = f"{before}{name}={_flat(value)},"
+    if len(line) <= WIDTH or not isinstance(value, Mapping):
+        return [line]
     return [f"{before}{name}={{", *_entries(value, indent + 4), f"{before}}},"]
 
 
 def _entries(value: Mapping[str, Any], indent: int) -> list[str]:
     before, lines = " " * indent, []
     for key, member in value.items():
-        whole = f"{before}{_quoted(key)}: {_flat(member)},"
-        if len(whole) <= WIDTH or not isinstance(member, Mapping):
-            lines.append(whole)
+        line = f"{before}{_quoted(key)}: {_flat(member)},"
+        if len(line) <= WIDTH or not isinstance(member, Mapping):
+            lines.append(line)
         else:
             lines += [f"{before}{_quoted(key)}: {{", *_entries(member, indent + 4), f"{before}}},"]
     return lines

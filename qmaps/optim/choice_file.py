@@ -49,7 +49,7 @@ class Choice:
             from state names to specs or quantizers, or None for 32 bits. ``"32-bit"`` in a dict
             means 32 bits, as None does.
         overrides: the same by parameter name, or pattern of names with ``*``, ``?`` and ``[...]``.
-            The first pattern that matches decides.
+            The first matching pattern decides.
         provenance: where the choice comes from, in values that JSON has, such as
             ``{"checkpoint": "checkpoint-500", "step": 500}``. `versions`, of qmaps and torch, is
             added if it is missing.
@@ -87,17 +87,17 @@ class Choice:
                 "patterns of names, to quantizers"
             )
         overrides = {}
-        for pattern, given in self.overrides.items():
+        for pattern, quantizers in self.overrides.items():
             if not isinstance(pattern, str):
                 raise BadTypeError(f"overrides has the key {shown(pattern)}; a key must be a str")
-            overrides[pattern] = _chosen(given, f"overrides[{pattern!r}]")
+            overrides[pattern] = _chosen(quantizers, f"overrides[{pattern!r}]")
         if not (isinstance(self.optimizer, str) and self.optimizer.isidentifier()):
             raise BadValueError(f"optimizer={shown(self.optimizer)} must be the name of a class")
-        least = self.min_quantized_size
-        if least is not None and (isinstance(least, bool) or not isinstance(least, int)):
-            raise BadTypeError(f"min_quantized_size={shown(least)} must be an int or None")
-        if least is not None and not 0 <= least <= 2**53:
-            raise BadValueError(f"min_quantized_size={shown(least)} must be 0 to 2**53")
+        minimum = self.min_quantized_size
+        if minimum is not None and (isinstance(minimum, bool) or not isinstance(minimum, int)):
+            raise BadTypeError(f"min_quantized_size={shown(minimum)} must be an int or None")
+        if minimum is not None and not 0 <= minimum <= 2**53:
+            raise BadValueError(f"min_quantized_size={shown(minimum)} must be 0 to 2**53")
         values = {
             "state_quantizers": _chosen(self.state_quantizers, "state_quantizers"),
             "overrides": overrides,
@@ -115,11 +115,11 @@ class Choice:
 
     @property
     def code(self) -> str:
-        """Python code that makes the optimizer, to paste; it needs no file."""
+        """Python code of the optimizer, to paste; it needs no file."""
         return self.code_for({})
 
     def code_for(self, options: Mapping[str, Mapping[str, Any]]) -> str:
-        """Python code that makes the optimizer with parameter groups.
+        """Python code of the optimizer with parameter groups.
 
         Args:
             options: options of each parameter's group by the parameter's name. Those of lr, betas,
@@ -131,8 +131,8 @@ class Choice:
         )
 
     def codebooks(self) -> dict[str, Codebook]:
-        """The codebooks that are not maps with a name of their own, by label."""
-        found: dict[str, Codebook] = {}
+        """The user's codebooks by label."""
+        books: dict[str, Codebook] = {}
         for q in self._quantizers():
             if not isinstance(q.map, Codebook):
                 continue
@@ -142,23 +142,23 @@ class Choice:
                     f"{q.spec} has a codebook that was fitted to one tensor; a choice accepts "
                     "qmaps.Codebook(values, label=...)"
                 )
-            known = {name.lower(): book for name, book in found.items()}
-            if known.get(label.lower(), q.map) != q.map:
+            by_lower_label = {name.lower(): book for name, book in books.items()}
+            if by_lower_label.get(label.lower(), q.map) != q.map:
                 raise BadValueError(
                     f"two codebooks have the label {label!r}; each needs its own label"
                 )
-            found[label] = q.map
-        return found
+            books[label] = q.map
+        return books
 
     def to_json(self) -> str:
-        """The choice as JSON text, which `load_choice` reads from a file."""
+        """The choice as JSON text, as in a file for `load_choice`."""
         return json_text(self._plain())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the choice to a file; it appears whole or not at all.
 
         Args:
-            path: a file that ends in ``.json``, ``.yaml`` or ``.yml``; an existing one is replaced.
+            path: a file ending in ``.json``, ``.yaml`` or ``.yml``; an existing one is replaced.
 
         Raises:
             BadValueError: another ending, or YAML without PyYAML.
@@ -171,10 +171,10 @@ class Choice:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Choice:
-        """Read a file that `save` wrote, or one written by hand, which needs `state_quantizers`.
+        """Read a file of `save`, or one written by hand with `state_quantizers`.
 
         Args:
-            path: a file that ends in ``.json``, ``.yaml`` or ``.yml``.
+            path: a file ending in ``.json``, ``.yaml`` or ``.yml``.
 
         Raises:
             BadValueError: the file is missing, damaged, of a later format, no choice, or has a key
@@ -195,12 +195,12 @@ class Choice:
     def _of(cls, plain: Mapping[str, Any]) -> Choice:
         books = [
             Codebook(
-                [float(value) for value in about["values"]],
-                bits=about.get("bits"),
-                signed=about.get("signed"),
+                [float(value) for value in book["values"]],
+                bits=book.get("bits"),
+                signed=book.get("signed"),
                 label=label,
             )
-            for label, about in (plain.get("codebooks") or {}).items()
+            for label, book in (plain.get("codebooks") or {}).items()
         ]
         overrides = plain.get("overrides") or {}
         if not isinstance(overrides, Mapping):
@@ -210,7 +210,7 @@ class Choice:
             )
         return cls(
             _known(plain["state_quantizers"], books),
-            {pattern: _known(given, books) for pattern, given in overrides.items()},
+            {pattern: _known(quantizers, books) for pattern, quantizers in overrides.items()},
             # Nobody knows the versions behind a file that does not say.
             {"versions": {}, **(plain.get("provenance") or {})},
             plain.get("optimizer", "AdamW"),
@@ -234,25 +234,25 @@ class Choice:
 
     def _least(self) -> dict[str, int]:
         """`min_quantized_size` as an argument, where it is given."""
-        least = self.min_quantized_size
-        return {} if least is None else {"min_quantized_size": least}
+        minimum = self.min_quantized_size
+        return {} if minimum is None else {"min_quantized_size": minimum}
 
     def _quantizers(self) -> Iterator[Quantizer]:
-        for given in (self.state_quantizers, *self.overrides.values()):
-            if isinstance(given, Mapping):
-                yield from (q for q in given.values() if isinstance(q, Quantizer))
+        for quantizers in (self.state_quantizers, *self.overrides.values()):
+            if isinstance(quantizers, Mapping):
+                yield from (q for q in quantizers.values() if isinstance(q, Quantizer))
 
     def _repr_html_(self) -> str:
         """HTML table for notebooks."""
         rows = [("all parameters", self.state_quantizers), *self.overrides.items()]
         lines = [
             (name, state, str(spec))
-            for name, given in rows
-            for state, spec in _states(_written(given))
+            for name, quantizers in rows
+            for state, spec in _states(_written(quantizers))
         ]
-        about = (f"{name}: {_told(value)}" for name, value in self.provenance.items())
+        lines_below = (f"{name}: {_told(value)}" for name, value in self.provenance.items())
         header = ("parameters", "state", "quantizer")
-        return _html.grid(f"Choice for {self.optimizer}", header, lines, "\n".join(about))
+        return _html.grid(f"Choice for {self.optimizer}", header, lines, "\n".join(lines_below))
 
 
 def load_choice(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def load_choice(path: str | os.PathLike[str]) -> dict[str, Any]:
     that is made of the same quantizers, bit for bit.
 
     Args:
-        path: a file that `Choice.save` wrote, or one written by hand; it ends in ``.json``,
+        path: a file of `Choice.save`, or one written by hand; it ends in ``.json``,
             ``.yaml`` or ``.yml``.
 
     Returns:
@@ -275,44 +275,44 @@ def load_choice(path: str | os.PathLike[str]) -> dict[str, Any]:
     return Choice.load(path).kwargs
 
 
-def _chosen(given: StateQuantizers, option: str) -> Chosen:
+def _chosen(quantizers: StateQuantizers, option: str) -> Chosen:
     """Quantizers in place of specs; presets keep their names."""
-    if given is None or (isinstance(given, str) and given in IN_32_BITS):
+    if quantizers is None or (isinstance(quantizers, str) and quantizers in IN_32_BITS):
         return None
-    if isinstance(given, str):
-        preset(given, option)  # raises an error that lists the presets
-        return given
-    if not isinstance(given, Mapping):
+    if isinstance(quantizers, str):
+        preset(quantizers, option)  # raises an error that lists the presets
+        return quantizers
+    if not isinstance(quantizers, Mapping):
         raise BadTypeError(
-            f"{option}={shown(given)} must be a preset's name, a dict from state names to specs, "
-            "or None"
+            f"{option}={shown(quantizers)} must be a preset's name, a dict from state names to "
+            "specs, or None"
         )
-    chosen = {}
-    for state, spec in given.items():
+    by_state = {}
+    for state, spec in quantizers.items():
         if not isinstance(state, str):
             raise BadTypeError(f"{option} has the key {shown(state)}; a key must be a state's name")
         absent = spec is None or (isinstance(spec, str) and spec in IN_32_BITS)
-        chosen[state] = None if spec is None or absent else quantizer(spec)
-    return chosen
+        by_state[state] = None if spec is None or absent else quantizer(spec)
+    return by_state
 
 
-def _known(given: Any, books: list[Codebook]) -> Any:
-    """`given` with the quantizers of a file's own codebooks in place of their specs."""
-    if not isinstance(given, Mapping):
-        return given
+def _known(quantizers: Any, books: list[Codebook]) -> Any:
+    """`quantizers` with the quantizers of a file's own codebooks in place of their specs."""
+    if not isinstance(quantizers, Mapping):
+        return quantizers
     return {
         state: quantizer(spec, books) if isinstance(spec, str) and spec not in IN_32_BITS else spec
-        for state, spec in given.items()
+        for state, spec in quantizers.items()
     }
 
 
-def _written(given: Any) -> Any:
-    """The form of `given` in a file."""
-    if given is None:
+def _written(quantizers: Any) -> Any:
+    """The form of `quantizers` in a file."""
+    if quantizers is None:
         return IN_32_BITS[0]
-    if isinstance(given, str):
-        return given
-    return {state: IN_32_BITS[0] if q is None else q.spec for state, q in given.items()}
+    if isinstance(quantizers, str):
+        return quantizers
+    return {state: IN_32_BITS[0] if q is None else q.spec for state, q in quantizers.items()}
 
 
 def _states(written: str | Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -331,7 +331,7 @@ def _described(book: Codebook) -> dict[str, Any]:
 
 
 def _short(value: float) -> float:
-    """The number of fewest digits that becomes the same float32."""
+    """The number of fewest digits for the same float32."""
     short = float(str(np.float32(value)))
     return short if float(np.float32(short)) == value else value
 
@@ -374,31 +374,31 @@ def _read_yaml(yaml: ModuleType, text: str) -> Any:
     loader = yaml.SafeLoader(text)
     root = loader.get_single_node()
     # Aliases of aliases make a few bytes into more values than any memory holds.
-    rest, left = [root] if root else [], len(text) + ALIASED
-    while rest:
-        node = rest.pop()
-        left -= 1
-        if left < 0:
+    nodes, values_left = [root] if root else [], len(text) + ALIASED
+    while nodes:
+        node = nodes.pop()
+        values_left -= 1
+        if values_left < 0:
             raise BadValueError("its aliases stand for too many values; write them out")
         if isinstance(node.value, list):
-            pairs = [each for each in node.value if isinstance(each, tuple)]
+            pairs = [member for member in node.value if isinstance(member, tuple)]
             _unique([(key.value, value) for key, value in pairs])
-            rest += [each for pair in pairs for each in pair] or node.value
+            nodes += [member for pair in pairs for member in pair] or node.value
     return loader.construct_document(root) if root else None
 
 
 def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """A dict of `pairs`, none of which would replace another."""
-    found: dict[Any, Any] = {}
+    """A dict of `pairs`; raise if a key is repeated."""
+    unique: dict[Any, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in unique:
             raise BadValueError(f"it has the key {shown(key)} twice in one dict")
-        found[key] = value
-    return found
+        unique[key] = value
+    return unique
 
 
 def _content(path: Path, read: Callable[[str], Any]) -> Mapping[str, Any]:
-    """The dict in a file, which has the keys of a choice."""
+    """The dict in a file, with the keys of a choice."""
     try:
         text = path.read_bytes().decode()
     except OSError as error:

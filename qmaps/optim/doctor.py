@@ -133,13 +133,13 @@ def doctor(parameters: int | None = None, *, seconds: float = 4.0) -> Report:
 
 def versions() -> dict[str, str]:
     """Versions of the software that results depend on, by name."""
-    known = dict.fromkeys(("qmaps", "torch", "numpy"), "unknown")
-    for package in known:
+    packages = dict.fromkeys(("qmaps", "torch", "numpy"), "unknown")
+    for package in packages:
         with suppress(PackageNotFoundError):  # a source tree that was never installed
-            known[package] = version(package)
+            packages[package] = version(package)
     compiler = "none" if native.core is None else getattr(native.core, "compiler", "unknown")
     system = {"Python": platform.python_version(), "system": platform.platform()}
-    return {**known, **system, "compiler": compiler}
+    return {**packages, **system, "compiler": compiler}
 
 
 def processor() -> dict[str, Any]:
@@ -191,12 +191,13 @@ def findings(engines: Sequence[Backend], cpu: Mapping[str, Any]) -> list[Finding
     elif (source := build.newer_source()) is not None:
         message = f"{source.as_posix()} was changed after the native engine was built."
         remarks.append(Finding(PROBLEM, message, "Build it again:", build.command()))
-    threads, count, given = cpu["threads"], cpu["cores"], os.environ.get("OMP_NUM_THREADS")
-    on_cores = f"{count} core{'s' * (count > 1)}" + (f" (OMP_NUM_THREADS={given})" if given else "")
+    threads, count, requested = cpu["threads"], cpu["cores"], os.environ.get("OMP_NUM_THREADS")
+    setting = f" (OMP_NUM_THREADS={requested})" if requested else ""
+    on_cores = f"{count} core{'s' * (count > 1)}{setting}"
     if threads > count:
         message = f"{threads} threads share {on_cores}; they wait for each other."
         remarks.append(Finding(PROBLEM, message, f"Set OMP_NUM_THREADS={count}."))
-    elif threads < (count if given else count // 2):  # torch uses one thread of two per core
+    elif threads < (count if requested else count // 2):  # torch uses one thread of two per core
         message = f"{threads} thread{' is' if threads == 1 else 's are'} used, on {on_cores}."
         repair = f"Set OMP_NUM_THREADS={count}, unless other processes need the other cores."
         remarks.append(Finding(NOTE, message, repair))

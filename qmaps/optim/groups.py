@@ -1,10 +1,12 @@
-"""Parameter groups by names and module types."""
+"""Parameter groups by names and module types, and patterns of names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
-from typing import Any
+import glob
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase, translate
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -49,10 +51,10 @@ def param_groups(
     """
     overrides = {} if overrides is None else overrides
     members = _trainable(model)
-    found = _found(model, "overrides", overrides, members)
+    matches = _matches(model, "overrides", overrides, members)
     groups: dict[tuple[Any, bool], dict[str, Any]] = {}
     for param, names in members.items():
-        chosen = next((key for key in overrides if param in found[key]), None)
+        chosen = next((key for key in overrides if param in matches[key]), None)
         kind = (chosen, weight_decay is not None and param.dim() < 2)
         if kind not in groups:
             groups[kind] = {"params": [], "param_names": []}
@@ -99,9 +101,9 @@ def muon_groups(
             f"exclude={shown(exclude)} must be a list of names, patterns or module types"
         )
     members = _trainable(model)
-    found = _found(model, "exclude", exclude, members)
+    matches = _matches(model, "exclude", exclude, members)
     embedded = [_members(model, "exclude", kind, members) for kind in EMBEDDINGS]
-    apart = set().union(*found.values(), *embedded)
+    apart = set().union(*matches.values(), *embedded)
     matrices: list[tuple[str, nn.Parameter]] = []
     others: list[tuple[str, nn.Parameter]] = []
     for param, names in members.items():
@@ -119,16 +121,16 @@ def _trainable(model: nn.Module) -> dict[nn.Parameter, list[str]]:
     return members
 
 
-def _found(
+def _matches(
     model: nn.Module, option: str, keys: Iterable[Key], members: Mapping[nn.Parameter, list[str]]
 ) -> dict[Key, set[nn.Parameter]]:
     """The parameters that each key means; an error if one means none."""
-    found = {key: _members(model, option, key, members) for key in keys}
-    for key in found:
-        if not found[key]:
+    matches = {key: _members(model, option, key, members) for key in keys}
+    for key in matches:
+        if not matches[key]:
             every = [name for names in members.values() for name in names]
             raise _no_member(model, option, key, every)
-    return found
+    return matches
 
 
 def _members(
@@ -154,3 +156,82 @@ def _no_member(model: nn.Module, option: str, key: Key, names: Sequence[str]) ->
         f"{option} names {key.__name__}, but no such module holds a trainable parameter; the "
         f"model's modules are {listed(types)}"
     )
+
+
+V = TypeVar("V", bound=Hashable)
+
+
+def grouped(overrides: Mapping[str, V], names: Iterable[str]) -> dict[str, V]:
+    """Write overrides of single parameters as patterns of names.
+
+    A pattern matches parameters with one and the same value and no other name, so the order of the
+    patterns does not matter. It replaces one or more parts of a dotted name by ``*``, or the last
+    digit of a numbered part by the digits that occur, as in ``layers.[03].weight``. A parameter
+    that shares no such pattern with another one gets its own name, escaped.
+
+    Args:
+        overrides: a value by parameter name.
+        names: the names of all parameters, those without a value included.
+
+    Returns:
+        A value by pattern, for `fnmatch.fnmatchcase`. Patterns that match more parameters come
+        first among those of a value; values have the order of `overrides`.
+
+    >>> names = [f"layers.{n}.{part}" for n in range(4) for part in ("weight", "bias")]
+    >>> grouped({name: 8 for name in names if name.endswith("weight")}, names)
+    {'layers.*.weight': 8}
+    >>> grouped({"layers.0.weight": 4, "layers.3.weight": 4}, names)
+    {'layers.[03].weight': 4}
+    """
+    every = {*names, *overrides}
+    by_value: dict[V, set[str]] = {}
+    for name, value in overrides.items():
+        by_value.setdefault(value, set()).add(name)
+    return {
+        pattern: value
+        for value, named in by_value.items()
+        for pattern in _cover(named, every - named)
+    }
+
+
+def _cover(names: set[str], others: set[str]) -> Iterator[str]:
+    """Patterns that together match each of `names`, and none of `others`; the largest first."""
+    matches: dict[tuple[bool, str], set[str]] = {}
+    for name in sorted(names):
+        for star in _stars(name):
+            matches.setdefault((True, star), set()).add(name)
+        for digits in _digits(name, names):
+            matches.setdefault((False, digits), set()).add(name)
+    candidates = {pattern: members for pattern, members in matches.items() if len(members) > 1}
+    uncovered = set(names)
+    while candidates:
+        # Of those that match as many: "*" before digits, then the longest, which says most.
+        best = max(candidates, key=lambda key: (len(candidates[key]), key[0], len(key[1]), key[1]))
+        members = candidates.pop(best)
+        if any(map(re.compile(translate(best[1])).match, others)):
+            continue
+        yield best[1]
+        uncovered -= members
+        candidates = {
+            key: rest for key, matched in candidates.items() if len(rest := matched - members) > 1
+        }
+    for name in sorted(uncovered):
+        yield glob.escape(name)
+
+
+def _stars(name: str) -> Iterator[str]:
+    """The name with each run of its parts replaced by ``*``."""
+    parts = [glob.escape(part) for part in name.split(".")]
+    for start in range(len(parts)):
+        for end in range(start + 1, len(parts) + 1):
+            yield ".".join([*parts[:start], "*", *parts[end:]])
+
+
+def _digits(name: str, names: set[str]) -> Iterator[str]:
+    """The name with the last digit of each number in it replaced by those that occur in `names`."""
+    for number in re.finditer(r"(?<![^.])[0-9]*([0-9])(?![^.])", name):
+        before, after = name[: number.start(1)], name[number.end(1) :]
+        digits = [digit for digit in "0123456789" if before + digit + after in names]
+        is_range = len(digits) > 2 and int(digits[-1]) - int(digits[0]) == len(digits) - 1
+        shown = f"{digits[0]}-{digits[-1]}" if is_range else "".join(digits)
+        yield f"{glob.escape(before)}[{shown}]{glob.escape(after)}"

@@ -13,9 +13,15 @@ from qmaps.errors import BadValueError
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.layerwise import at_most, check_bound, clipped, trust
-from qmaps.optim.norms import norm
-from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_bool, directed
+from qmaps.optim.norms import at_most, check_bound, clipped, norm, trust
+from qmaps.optim.terms import (
+    ascent,
+    check_at_least_0,
+    check_betas,
+    check_bool,
+    directed,
+    hyperparameters,
+)
 
 
 class LAMB(QuantizedOptimizer):
@@ -56,10 +62,7 @@ class LAMB(QuantizedOptimizer):
         max_unorm: shorten updates whose norm is above `max_unorm` times the parameter's norm, and
             never lengthen one, as bitsandbytes' LAMB does with 1; 0 and None set no bound. Not
             together with `trust_clip`.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -83,7 +86,7 @@ class LAMB(QuantizedOptimizer):
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
     native_rule: ClassVar[str | None] = "lamb"
     takes_norms: ClassVar[bool] = True
-    _neutral_options: ClassVar[Mapping[str, object]] = {"amsgrad": False}
+    torch_options: ClassVar[Mapping[str, object]] = {"amsgrad": False}
 
     def __init__(
         self,
@@ -97,19 +100,9 @@ class LAMB(QuantizedOptimizer):
         max_unorm: float | None = None,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "bias_correction": bias_correction,
-            "trust_clip": trust_clip,
-            "max_unorm": max_unorm,
-        }
-        super().__init__(params, own, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group)
@@ -144,7 +137,6 @@ class LAMB(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         m, v = states["exp_avg"], states["exp_avg_sq"]
         grad = directed(grad, s)
@@ -169,14 +161,8 @@ def _ratio(param_norm: Tensor, update_norm: Tensor, s: dict[str, float]) -> Tens
 
 
 class LAMB8bit(EightBit, LAMB):
-    """`LAMB` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
-
-    Takes the arguments of `LAMB`, and `block_size` for `state_quantizers` (`FixedWidth`).
-    """
+    """`LAMB` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class LAMB4bit(FourBit, LAMB):
-    """`LAMB` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``.
-
-    Takes the arguments of `LAMB`, and `block_size` for `state_quantizers` (`FixedWidth`).
-    """
+    """`LAMB` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`."""

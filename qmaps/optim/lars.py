@@ -11,8 +11,7 @@ from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.layerwise import check_bound, clipped, trust
-from qmaps.optim.norms import norm
+from qmaps.optim.norms import check_bound, clipped, norm, trust
 from qmaps.optim.terms import (
     ascent,
     check_above_0,
@@ -20,6 +19,7 @@ from qmaps.optim.terms import (
     check_bool,
     coupled,
     directed,
+    hyperparameters,
 )
 
 
@@ -45,7 +45,7 @@ class LARS(QuantizedOptimizer):
                                                          ratio overflows
 
     Norms are added up in an order that depends on the parameter's size alone
-    (`qmaps.optim.norms.square_sum`). They are those of the tensor that the optimizer is given: of a
+    (`qmaps.optim.norms.square_sum`). They are the norms of the optimizer's tensor: of a
     parameter in bfloat16 its rounded values count, and of a shard its own elements.
 
     The update uses the new buffer before it is encoded. The state is `momentum_buffer` (b), as for
@@ -57,16 +57,13 @@ class LARS(QuantizedOptimizer):
         lr: learning rate, at least 0: a number or a tensor with one element. It is
             multiplied by the trust ratio, so that good values are far larger than SGD's.
         momentum: decay of the buffer, at least 0; with 0 there is no buffer.
-        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+        weight_decay: coupled: ``weight_decay * p`` is added to the gradient; at least 0.
         trust_coefficient: norm of an update as a fraction of the parameter's norm, before `lr` and
             momentum; above 0. It has no effect where `max_unorm` is given.
-        nesterov: use Nesterov momentum, which needs `momentum` above 0.
+        nesterov: use Nesterov momentum; it needs `momentum` above 0.
         max_unorm: shorten updates whose norm is above `max_unorm` times the parameter's norm, and
             never lengthen one, as bitsandbytes' LARS does with 0.02; 0 and None set no bound.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -99,18 +96,9 @@ class LARS(QuantizedOptimizer):
         max_unorm: float | None = None,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "trust_coefficient": trust_coefficient,
-            "nesterov": nesterov,
-            "max_unorm": max_unorm,
-        }
-        super().__init__(params, own, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "momentum", "weight_decay")
         check_above_0(group, "trust_coefficient")
@@ -124,7 +112,7 @@ class LARS(QuantizedOptimizer):
         return super().state_shapes(param, group) if group["momentum"] != 0 else {}
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64; 0 for a bound that is not there."""
+        """Step scalars of a group, in float64; 0 for a missing bound."""
         momentum = float(group["momentum"])
         return {
             "weight_decay": float(group["weight_decay"]),
@@ -139,7 +127,6 @@ class LARS(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         u = coupled(param, grad, s)
         if s["max_unorm"] == 0:
@@ -158,14 +145,8 @@ def _ratio(param_norm: Tensor, grad_norm: Tensor, s: dict[str, float]) -> Tensor
 
 
 class LARS8bit(EightBit, LARS):
-    """`LARS` with an 8-bit momentum buffer: ``B256/DE@8s``.
-
-    Takes the arguments of `LARS`, and `block_size` for `state_quantizers` (`FixedWidth`).
-    """
+    """`LARS` with an 8-bit momentum buffer: ``B256/DE@8s``. See `FixedWidth`."""
 
 
 class LARS4bit(FourBit, LARS):
-    """`LARS` with a 4-bit momentum buffer: ``B128/DE@4s+sr``.
-
-    Takes the arguments of `LARS`, and `block_size` for `state_quantizers` (`FixedWidth`).
-    """
+    """`LARS` with a 4-bit momentum buffer: ``B128/DE@4s+sr``. See `FixedWidth`."""

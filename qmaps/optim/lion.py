@@ -33,10 +33,7 @@ class Lion(QuantizedOptimizer):
             third to a tenth of AdamW's.
         betas: weight of the momentum in the step, and decay of the momentum, each in [0, 1).
         weight_decay: decoupled, at least 0; the paper takes three to ten times AdamW's.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -67,13 +64,11 @@ class Lion(QuantizedOptimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay}, **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "weight_decay")
         check_betas(group)
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         lr, (beta1, beta2) = group["lr"], map(float, group["betas"])
         return {
             "decay": Decoupled(lr, float(group["weight_decay"])),
@@ -88,7 +83,6 @@ class Lion(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         m = states["exp_avg"]
         grad = directed(grad, s)
@@ -105,12 +99,9 @@ class Lion8bit(EightBit, Lion):
     Where gradients vary little, the momentum stops to follow them: a step changes it by less than
     half the distance to the next code. Then use `Lion` with ``"B256/DE@8s+sr"``.
 
-    Takes the arguments of `Lion`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `Lion` and `FixedWidth`.
     """
 
 
 class Lion4bit(FourBit, Lion):
-    """`Lion` with a 4-bit momentum: ``B128/DE@4s+sr``.
-
-    Takes the arguments of `Lion`, and `block_size` for `state_quantizers` (`FixedWidth`).
-    """
+    """`Lion` with a 4-bit momentum: ``B128/DE@4s+sr``. See `FixedWidth`."""

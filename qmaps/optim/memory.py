@@ -16,7 +16,7 @@ from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.shards import local
 from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
 from qmaps.maps import _html
-from qmaps.optim.sharding import local_shapes
+from qmaps.optim.records import ParameterRecord, StateRecord, records
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
@@ -37,7 +37,7 @@ class StateMemory:
         dtype: of the parameter.
         state: the state's name.
         quantizer: the spec, or None for 32 bits; of remainders of master weights the dtype.
-        why: what decided that.
+        why: the reason.
         nbytes: codes, scales and codebook.
         predicted: whether the state is not there yet; it then appears with the next step that
             finds a gradient, of that size.
@@ -60,13 +60,13 @@ class Memory:
     """Memory of states, one row for each parameter and state; prints as a table.
 
     Step counters, of 4 bytes each, are left out, as they are in `state_nbytes`. So are frozen
-    parameters, which get no states, as long as they have none.
+    parameters without states.
 
     Attributes:
         rows: in the order of the parameter groups.
-        numel: elements of all parameters that have states or get them; of shards, those here.
+        numel: elements of all parameters with states, now or later; of shards, the local ones.
         nbytes: of all states.
-        nbytes_in_32_bits: what the same states would take unquantized.
+        nbytes_in_32_bits: bytes of the same states in 32 bits.
     """
 
     rows: tuple[StateMemory, ...]
@@ -112,13 +112,13 @@ class Memory:
         blocks = [list(rows) for _, rows in groupby(self.rows, key=lambda row: row.parameter)]
         if len(blocks) > longest:
             blocks = _merged(blocks)
-        blocks, rest = _largest(blocks, longest)
+        blocks, smaller = _largest(blocks, longest)
         lines: list[tuple[str, ...]] = [COLUMNS]
         for block in blocks:
             lines += [_cells(row, first=row is block[0]) for row in block]
-        if rest:
-            number = sum(block[0].count for block in rest)
-            nbytes = sum(row.nbytes for block in rest for row in block)
+        if smaller:
+            number = sum(block[0].count for block in smaller)
+            nbytes = sum(row.nbytes for block in smaller for row in block)
             lines.append((f"{number} smaller ones", "", "", "", "", "", f"{nbytes:,}"))
         return lines
 
@@ -128,12 +128,12 @@ class Memory:
         return _html.grid("Memory of optimizer states", header, lines, self._totals())
 
     def _totals(self) -> str:
-        whole = 8 * self.nbytes_in_32_bits / self.numel if self.numel else 0.0
+        unquantized = 8 * self.nbytes_in_32_bits / self.numel if self.numel else 0.0
         kind = "predicted bytes" if self.predicted else "bytes"
         return (
             f"{self.nbytes:,} {kind} of states for {self.numel:,} parameters: "
             f"{self.bits_per_parameter:.2f} bits per parameter\n"
-            f"{self.nbytes_in_32_bits:,} bytes in 32 bits: {whole:.2f} bits per parameter"
+            f"{self.nbytes_in_32_bits:,} bytes in 32 bits: {unquantized:.2f} bits per parameter"
         )
 
     def __str__(self) -> str:
@@ -145,63 +145,69 @@ class Memory:
 def memory(optimizer: QuantizedOptimizer) -> Memory:
     """Memory of the states of an optimizer, also before the first step."""
     rows = []
-    numel = whole = 0
+    numel = unquantized = 0
     seen: set[Tensor] = set()
-    for number, group in enumerate(optimizer.param_groups):
-        for index, param in enumerate(group["params"]):
-            if param in seen:  # a parameter that is listed twice has its states once
-                continue
-            seen.add(param)
-            state = optimizer.state.get(param, {})
-            there = [name for name in optimizer.state_names if name in state]
-            # What never gets a gradient never gets a state.
-            if not (there or MASTER in state or REMAINDER in state) and not param.requires_grad:
-                continue
-            names = group.get("param_names")
-            name = names[index] if names else f"group {number}, number {index}"
-            numel += local(param).numel()
-            shapes = local_shapes(optimizer, param, group)
-            for state_name in optimizer.state_names:
-                if state_name in shapes or state_name in there:
-                    row = _row(optimizer, name, param, group, state_name, state.get(state_name))
-                    rows.append(row)
-                    whole += 4 * math.prod(shapes.get(state_name, local(param).shape))
-            for row in _master_rows(name, param, group, state):
-                rows.append(row)
-                whole += 4 * local(param).numel()
-    return Memory(tuple(rows), numel, sum(row.nbytes for row in rows), whole)
+    for record in records(optimizer):
+        param, group = record.param, record.group
+        if param in seen:  # a parameter that is listed twice has its states once
+            continue
+        seen.add(param)
+        state = optimizer.state.get(param, {})
+        stored = [name for name in optimizer.state_names if name in state]
+        # What never gets a gradient never gets a state.
+        if not (stored or MASTER in state or REMAINDER in state) and not param.requires_grad:
+            continue
+        numel += local(param).numel()
+        planned = {state_record.name: state_record for state_record in record.states()}
+        for name in optimizer.state_names:
+            if name in planned or name in stored:
+                rows.append(_row(record, name, planned.get(name), state.get(name)))
+                shape = planned[name].shape if name in planned else local(param).shape
+                unquantized += 4 * math.prod(shape)
+        for row in _master_rows(_name(record), param, group, state):
+            rows.append(row)
+            unquantized += 4 * local(param).numel()
+    return Memory(tuple(rows), numel, sum(row.nbytes for row in rows), unquantized)
+
+
+def _name(record: ParameterRecord) -> str:
+    """Name of a parameter, or the place of one without a name."""
+    groups = record.optimizer.param_groups
+    number = next(n for n, group in enumerate(groups) if group is record.group)
+    position = record.number - sum(len(group["params"]) for group in groups[:number])
+    names = record.group.get("param_names")
+    return names[position] if names else f"group {number}, number {position}"
 
 
 def _row(
-    optimizer: QuantizedOptimizer,
+    record: ParameterRecord,
     name: str,
-    param: Tensor,
-    group: dict[str, Any],
-    state: str,
+    planned: StateRecord | None,
     value: Tensor | QuantizedTensor | None,
 ) -> StateMemory:
-    choice = optimizer.choice_of(state, param, group)
-    q, why = choice.quantizer, choice.why
-    shape = tuple(param.shape)
-    spec = None if q is None else q.spec
+    """The row of a state; `planned` is None if the next step does not use it."""
+    spec, why = None, "no longer used"
+    if planned is not None:
+        spec = None if planned.quantizer is None else planned.quantizer.spec
+        why = planned.why
     if value is None:
-        own = local_shapes(optimizer, param, group)[state]
-        nbytes = 4 * math.prod(own) if q is None else q.nbytes(own)
+        assert planned is not None
+        q = planned.quantizer
+        nbytes = 4 * math.prod(planned.shape) if q is None else q.nbytes(planned.shape)
     else:
         nbytes = value.nbytes
-        there = value.quantizer.spec if isinstance(value, QuantizedTensor) else None
-        if state not in optimizer.state_shapes(param, group):
-            spec, why = there, "no longer used"
-        elif there != spec:
-            spec, why = there, f"{spec or '32 bits'} from the next step: {why}"
-    dtype = str(param.dtype).removeprefix("torch.")
-    return StateMemory(name, shape, dtype, state, spec, why, nbytes, value is None)
+        stored = value.quantizer.spec if isinstance(value, QuantizedTensor) else None
+        if planned is not None and stored != spec:
+            why = f"{spec or '32 bits'} from the next step: {why}"
+        spec = stored
+    shape, dtype = tuple(record.param.shape), str(record.param.dtype).removeprefix("torch.")
+    return StateMemory(_name(record), shape, dtype, name, spec, why, nbytes, value is None)
 
 
 def _master_rows(
     name: str, param: Tensor, group: dict[str, Any], state: Mapping[str, Any]
 ) -> Iterator[StateMemory]:
-    """Master weights that are there, or that the next step creates."""
+    """Master weights, present or created by the next step."""
     shape, dtype = tuple(param.shape), str(param.dtype).removeprefix("torch.")
     form = group["master_weights"]
     wanted = {
@@ -209,18 +215,18 @@ def _master_rows(
         REMAINDER: remainder_dtype(param, group),
     }
     for kind, wanted_dtype in wanted.items():
-        there: Tensor | None = state.get(kind)
-        found = wanted_dtype if there is None else there.dtype
-        if found is None:
+        stored: Tensor | None = state.get(kind)
+        stored_dtype = wanted_dtype if stored is None else stored.dtype
+        if stored_dtype is None:
             continue
         why = f"master_weights={form!r}" if wanted_dtype is not None else "no longer used"
-        kept = None if kind == MASTER else str(found).removeprefix("torch.")
-        nbytes = found.itemsize * local(param).numel()
-        yield StateMemory(name, shape, dtype, kind, kept, why, nbytes, there is None)
+        shown = None if kind == MASTER else str(stored_dtype).removeprefix("torch.")
+        nbytes = stored_dtype.itemsize * local(param).numel()
+        yield StateMemory(name, shape, dtype, kind, shown, why, nbytes, stored is None)
 
 
 def _merged(blocks: Sequence[list[StateMemory]]) -> list[list[StateMemory]]:
-    """Parameters whose names differ in numbers only, and whose states are alike, in one."""
+    """One block for parameters with equal states and names that differ only in numbers."""
     alike: dict[Any, list[list[StateMemory]]] = {}
     for block in blocks:
         pattern = re.sub(r"\d+", "*", block[0].parameter)
@@ -259,7 +265,7 @@ def _largest(
 
 
 def _cells(row: StateMemory, *, first: bool) -> tuple[str, ...]:
-    """A line of the table; what a parameter's states share stands in its first."""
+    """A line of the table; the columns of the parameter are filled in its first line."""
     count = f" (x{row.count})" if row.count > 1 else ""
     shape = " x ".join(map(str, row.shape)) if row.shape else "scalar"
     parameter = (row.parameter + count, shape, row.dtype) if first else ("", "", "")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
+import torch
 from torch import Tensor
 
 from qmaps.engines.step import Context
@@ -13,7 +14,6 @@ from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.errors import BadValueError, shown
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.newton_schulz import COEFFICIENTS, EPS, LARGEST, MOST_STEPS, STEPS, orthogonal
 from qmaps.optim.terms import (
     ascent,
     check_at_least_0,
@@ -22,14 +22,52 @@ from qmaps.optim.terms import (
     check_int,
     check_pair,
     directed,
+    hyperparameters,
     number,
 )
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Steep at 0, so that few steps are enough; singular values end near 1, not at it."""
+STEPS = 5
+MOST_STEPS = 99
+EPS = 1e-7
+LARGEST = torch.finfo(torch.bfloat16).max
+
+
+def orthogonal(
+    matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
+) -> Tensor:
+    """A matrix with the singular vectors of another one, and singular values near 1.
+
+    Each step is X = a X + (b A + c A A) X with A = X X^T, in bfloat16, on the side with fewer rows.
+
+    Args:
+        matrix: of shape (rows, columns); it is not changed.
+        coefficients: a, b and c.
+        steps: how many, at least 1.
+        eps: smallest divisor of the matrix.
+
+    Returns:
+        A bfloat16 tensor of the same shape.
+
+    Source: Jordan et al. (2024), "Muon: an optimizer for hidden layers in neural networks".
+    """
+    a, b, c = coefficients
+    tall = matrix.shape[0] > matrix.shape[1]
+    x: Tensor = matrix.bfloat16()
+    x = x.T if tall else x
+    x = x / x.norm().clamp(min=min(eps, LARGEST))
+    for _ in range(steps):
+        gram = x @ x.T
+        x = x.addmm(gram.addmm(gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if tall else x
+
 
 ADJUSTMENTS = (None, "original", "match_rms_adamw")
 
 
 class Muon(QuantizedOptimizer):
-    r"""Muon, which orthogonalizes a momentum; its state accepts any quantizer spec.
+    r"""Muon: an orthogonalized momentum; its state accepts any quantizer spec.
 
     With gradient g (negated to maximize), in float32 and in this order:
 
@@ -46,9 +84,9 @@ class Muon(QuantizedOptimizer):
         matrices, others = muon_groups(model, exclude=["embed*", "lm_head*"])
         optimizers = [Muon8bit(matrices, lr=0.02), AdamW8bit(others, lr=3e-4)]
 
-    The state is named `momentum_buffer` (m), as in `torch.optim.Muon`, whose arguments and
-    arithmetic these are; `step` counts the steps. Products of matrices are torch's, so that bits
-    depend on torch and the device. Sharded parameters are not supported: the iteration needs the
+    The state is named `momentum_buffer` (m), as in `torch.optim.Muon`, with its arguments and
+    arithmetic; `step` counts the steps. Products of matrices are torch's: bits depend on torch
+    and the device. Sharded parameters are not supported: the iteration needs the
     whole matrix.
 
     Args:
@@ -58,14 +96,11 @@ class Muon(QuantizedOptimizer):
         momentum: decay of the momentum, in [0, 1).
         nesterov: whether the update looks one step ahead.
         ns_coefficients: the three coefficients of the iteration.
-        eps: least norm that the update is divided by, at least 0.
+        eps: smallest divisor of the update, at least 0.
         ns_steps: number of iterations, from 1 to 99.
         adjust_lr_fn: how the learning rate follows the shape: "original" or None as in Jordan's
             Muon, "match_rms_adamw" for updates as large as AdamW's.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed, or a parameter is no
@@ -84,7 +119,7 @@ class Muon(QuantizedOptimizer):
     """
 
     states: ClassVar[Mapping[str, State]] = {"momentum_buffer": State(signed=True, dims=None)}
-    _neutral_options: ClassVar[Mapping[str, object]] = {"use_gram_newton_schulz": False}
+    torch_options: ClassVar[Mapping[str, object]] = {"use_gram_newton_schulz": False}
 
     def __init__(
         self,
@@ -99,20 +134,9 @@ class Muon(QuantizedOptimizer):
         adjust_lr_fn: str | None = None,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_coefficients": ns_coefficients,
-            "eps": eps,
-            "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn,
-        }
-        super().__init__(params, defaults, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "weight_decay", "eps")
         check_decay("momentum", group["momentum"])
@@ -144,7 +168,6 @@ class Muon(QuantizedOptimizer):
         )
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         lr, momentum = group["lr"], float(group["momentum"])
         return {
             "decay": Decoupled(lr, float(group["weight_decay"])),
@@ -162,7 +185,6 @@ class Muon(QuantizedOptimizer):
         states: dict[str, Tensor],
         scalars: dict[str, float],
     ) -> None:
-        """The rule in the class's docstring."""
         s, group = scalars, context.group
         m = states["momentum_buffer"]
         grad = directed(grad, s)
@@ -175,7 +197,7 @@ class Muon(QuantizedOptimizer):
 
 
 def _ratio(param: Tensor, adjustment: str | None) -> float:
-    """By what the learning rate is multiplied for a matrix."""
+    """Multiplier of the learning rate for a matrix."""
     rows, columns = param.shape
     if adjustment == "match_rms_adamw":
         return 0.2 * math.sqrt(max(rows, columns))
@@ -183,10 +205,7 @@ def _ratio(param: Tensor, adjustment: str | None) -> float:
 
 
 class Muon8bit(EightBit, Muon):
-    """`Muon` with an 8-bit momentum: ``B256/DE@8s``.
-
-    Takes the arguments of `Muon`, and `block_size` for `state_quantizers` (`FixedWidth`).
-    """
+    """`Muon` with an 8-bit momentum: ``B256/DE@8s``. See `FixedWidth`."""
 
 
 class Muon4bit(FourBit, Muon):
@@ -195,5 +214,5 @@ class Muon4bit(FourBit, Muon):
     Rounded to nearest, ``Muon(params, state_quantizers={"momentum_buffer": "B128/DE@4s"})`` ended
     lower on the model that was tried, and `Muon8bit` where 32 bits did (reports/muon.md).
 
-    Takes the arguments of `Muon`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `Muon` and `FixedWidth`.
     """

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.engines.step import PRODUCT, RESET
+from qmaps.engines.step import PRODUCT
 from qmaps.engines.step_scalars import (
     NesterovGradient,
     NesterovMoment,
@@ -18,7 +18,24 @@ from qmaps.normalize._float32 import sqrt
 from qmaps.optim.adam import decay_scalars, moment_scalars
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import check_at_least_0, check_betas, check_bool, check_finite, coupled
+from qmaps.optim.terms import (
+    check_at_least_0,
+    check_betas,
+    check_bool,
+    check_finite,
+    coupled,
+    hyperparameters,
+)
+
+
+def product_after(steps: int, group: Mapping[str, Any]) -> float:
+    """`mu_product` after steps with the options of `group`.
+
+    Args:
+        steps: the number of steps taken, since a reset if there was one.
+        group: options, `betas` and `momentum_decay` among them.
+    """
+    return nesterov_product(float(group["betas"][0]), float(group["momentum_decay"]), steps)
 
 
 class NAdam(QuantizedOptimizer):
@@ -37,7 +54,7 @@ class NAdam(QuantizedOptimizer):
 
     The update uses the new moments before they are encoded. States have torch's names: `exp_avg`
     for m, `exp_avg_sq` for v, and `step`. The product of the mu_t is kept in float32 as
-    `mu_product`, so that betas[0] and momentum_decay may change between steps.
+    `mu_product`, and betas[0] and momentum_decay may change between steps.
 
     Args:
         params: parameters, or groups of them.
@@ -48,10 +65,7 @@ class NAdam(QuantizedOptimizer):
         momentum_decay: how fast mu_t grows from about beta1 / 2 to beta1; finite, at least 0.
         decoupled_weight_decay: whether parameters decay as in AdamW, instead of through the
             gradient.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -70,7 +84,7 @@ class NAdam(QuantizedOptimizer):
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
     native_rule: ClassVar[str | None] = "nadam"
-    _numbers: ClassVar[tuple[str, ...]] = (PRODUCT,)
+    _numbers: ClassVar[Mapping[str, Any]] = {PRODUCT: product_after}
 
     def __init__(  # type: ignore[misc]  # Shared has decoupled_weight_decay for Adam
         self,
@@ -83,18 +97,9 @@ class NAdam(QuantizedOptimizer):
         decoupled_weight_decay: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum_decay": momentum_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, own, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay", "momentum_decay")
         check_finite("momentum_decay", group["momentum_decay"])
@@ -102,7 +107,6 @@ class NAdam(QuantizedOptimizer):
         check_bool(group, "decoupled_weight_decay")
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         lr, beta1 = group["lr"], float(group["betas"][0])
         momentum_decay = float(group["momentum_decay"])
         return {
@@ -115,7 +119,6 @@ class NAdam(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         m, v = states["exp_avg"], states["exp_avg_sq"]
         param.mul_(s["decay"])
@@ -127,33 +130,10 @@ class NAdam(QuantizedOptimizer):
         denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
         param.sub_(mixed.div_(denominator))
 
-    def _product(self, storage: Mapping[str, Any], group: dict[str, Any]) -> float | None:
-        """Initial value of `mu_product`: 1, or the product up to `step` for older states."""
-        if PRODUCT in storage:
-            return None
-        since = int(storage.get("step", 0)) - int(storage.get(RESET, 0))
-        return product_after(since, group)
-
-
-def product_after(steps: int, group: Mapping[str, Any]) -> float:
-    """`mu_product` after steps whose options were those of `group`.
-
-    Args:
-        steps: the number of steps taken, since a reset if there was one.
-        group: options, `betas` and `momentum_decay` among them.
-    """
-    return nesterov_product(float(group["betas"][0]), float(group["momentum_decay"]), steps)
-
 
 class NAdam8bit(EightBit, NAdam):
-    """`NAdam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
-
-    Takes the arguments of `NAdam`, and `block_size` for `state_quantizers` (`FixedWidth`).
-    """
+    """`NAdam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class NAdam4bit(FourBit, NAdam):
-    """`NAdam` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``.
-
-    Takes the arguments of `NAdam`, and `block_size` for `state_quantizers` (`FixedWidth`).
-    """
+    """`NAdam` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`."""

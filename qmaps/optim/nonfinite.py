@@ -1,6 +1,6 @@
 """Policies for NaN and infinity in gradients: the values of the option `nonfinite`.
 
-The host checks gradients, on all processes that have shards of them. An engine that checks
+The host checks gradients, on all processes with shards of them. An engine that checks
 gradients itself on its device learns from `ParameterStep.skips` whether to skip the step.
 """
 
@@ -18,7 +18,7 @@ from qmaps.engines.step import codes_of
 from qmaps.engines.threads import safe_after_fork
 from qmaps.errors import BadValueError, NonFiniteError, shown
 from qmaps.optim.checks import check_gradient
-from qmaps.optim.entries import Entry, label_of
+from qmaps.optim.records import Entry, ParameterRecord, label_of
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
@@ -39,7 +39,7 @@ def leaves_out(
 ) -> bool:
     """Return True if to skip the step of these parameters.
 
-    All processes that have shards of a parameter make the same decision.
+    All processes with shards of a parameter make the same decision.
 
     Args:
         optimizer: the optimizer of the parameters.
@@ -53,12 +53,13 @@ def leaves_out(
     if not policies or (not skipping and "raise" not in policies):
         return False
     looked = [entry for entry in entries if entry[2]["nonfinite"] != "propagate"]
-    for entry in looked:
-        check_gradient(optimizer, entry)
+    for number, param, group, gradient in looked:
+        check_gradient(ParameterRecord(optimizer, number, param, group), gradient)
     leave_out = False
     for entry, (count, first) in zip(looked, bad_elements(looked), strict=True):
         if count and entry[2]["nonfinite"] == "raise":
-            raise _error(label_of(optimizer, entry[0]), entry[3], count, first)
+            label = label_of(optimizer.param_groups, entry[0])
+            raise _error(label, entry[3], count, first)
         leave_out = leave_out or count > 0
     return leave_out
 
@@ -80,44 +81,44 @@ def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
     """For each gradient, how many elements are not finite, and the first one's flat index.
 
     For a sharded gradient both describe the whole gradient; this takes two collectives for each
-    process group. For a gradient that is kept as codes, scales are counted. The function waits for
+    process group. For a gradient stored as codes, scales are counted. The function waits for
     the gradients.
     """
-    found = []
+    bad = []
     shards = [shard_of(entry[1]) for entry in entries]
     for entry, shard in zip(entries, shards, strict=True):
         codes = codes_of(entry[3])
         if codes is not None:
-            found.append(bad_scales(codes))
+            bad.append(bad_scales(codes))
             continue
-        bad = (~entry[3].isfinite()).reshape(-1)
-        count, first = int(bad.sum()), _NONE
+        nonfinite = (~entry[3].isfinite()).reshape(-1)
+        count, first = int(nonfinite.sum()), _NONE
         if count:
-            first = int(bad.int().argmax())
+            first = int(nonfinite.int().argmax())
             if shard is not None:
-                length, distance = shard.runs or (bad.numel(), 0)
+                length, distance = shard.runs or (nonfinite.numel(), 0)
                 first = shard.first + first // length * distance + first % length
-        found.append((count, first))
+        bad.append((count, first))
     groups = dict.fromkeys(group for shard in shards if shard for group in shard.groups())
     for group in groups:
-        mine = [i for i, shard in enumerate(shards) if shard and group in shard.groups()]
-        device = entries[mine[0]][3].device
-        both = torch.tensor([found[i] for i in mine], dtype=torch.int64, device=device)
-        counts, firsts = both.unbind(1)
+        indices = [i for i, shard in enumerate(shards) if shard and group in shard.groups()]
+        device = entries[indices[0]][3].device
+        pairs = torch.tensor([bad[i] for i in indices], dtype=torch.int64, device=device)
+        counts, firsts = pairs.unbind(1)
         torch.distributed.all_reduce(counts := counts.contiguous(), group=group)
         torch.distributed.all_reduce(
             firsts := firsts.contiguous(), torch.distributed.ReduceOp.MIN, group
         )
-        for i, count, first in zip(mine, counts.tolist(), firsts.tolist(), strict=True):
-            found[i] = (count, first)
-    return found
+        for i, count, first in zip(indices, counts.tolist(), firsts.tolist(), strict=True):
+            bad[i] = (count, first)
+    return bad
 
 
 def bad_scales(t: QuantizedTensor) -> tuple[int, int]:
-    """Number of scales of `t` that are NaN or infinite, and the flat index of the first.
+    """Number of NaN or infinite scales of `t`, and the flat index of the first.
 
-    A NaN or infinite element makes its scale NaN or infinite, and every element that shares the
-    scale decodes to NaN or infinity.
+    A NaN or infinite element makes its scale NaN or infinite, and all its elements decode to NaN or
+    infinity.
     """
     for scale in t.scales:
         bad = ~scale.isfinite().reshape(-1)

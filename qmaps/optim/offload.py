@@ -1,4 +1,4 @@
-"""Optimizers that run on the CPU, for parameters of a GPU."""
+"""Optimizers on the CPU for parameters on a GPU."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from torch import Tensor
 
 from qmaps.distributed.shards import is_distributed
 from qmaps.errors import BadTypeError, shown
-from qmaps.optim import hooks
 from qmaps.optim.adamw import AdamW8bit
 from qmaps.optim.choice import MARK, keep_in_32_bits
-from qmaps.optim.host_copies import HostCopy
+from qmaps.optim.saved_states import load_with_hooks, save_with_hooks
 
 _NAMES = "param_names"
 
@@ -27,11 +26,11 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
     bits as a step of `optimizer_class` on the CPU.
 
     Learning-rate schedulers, gradient clipping and gradient accumulation work as with any
-    optimizer. `state_dict` is that of `optimizer_class`, so that a checkpoint can be loaded with
-    and without offloading. Each step copies the parameters to the CPU as well, so that it starts
+    optimizer. `state_dict` is that of `optimizer_class`: a checkpoint can be loaded with
+    and without offloading. Each step copies the parameters to the CPU as well, to start
     from the values of the model even if other code has changed them.
 
-    Parameters that ``fully_shard`` shards need no such class: shard them with
+    Parameters sharded by ``fully_shard`` need no such class: shard them with
     ``offload_policy=CPUOffloadPolicy()`` and construct the optimizer as usual.
 
     Args:
@@ -163,11 +162,11 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The state_dict of `host_optimizer`."""
-        return hooks.save(self, self._saved)
+        return save_with_hooks(self, self._saved)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a state_dict of `optimizer_class`, whether it ran on the CPU or on a GPU."""
-        hooks.load(self, state_dict, self._load)
+        load_with_hooks(self, state_dict, self._load)
 
     def _saved(self) -> dict[str, Any]:
         self._give_options()
@@ -207,7 +206,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         return {**options, "params": list(named)}
 
     def _give_options(self) -> None:
-        """Let `host_optimizer` have the options of the groups, which schedulers change."""
+        """Give `host_optimizer` the options of the groups; schedulers change them."""
         for group, host in zip(self.param_groups, self.host_optimizer.param_groups, strict=True):
             host.update(
                 {key: value for key, value in group.items() if key not in ("params", _NAMES)}
@@ -226,11 +225,99 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
 
 
 def _taking(copy: HostCopy) -> Callable[[Tensor], None]:
-    """A hook that moves a parameter's gradient to its copy, as long as the copy is in use."""
+    """A hook to move a parameter's gradient to its copy, as long as the copy is in use."""
     reference = weakref.ref(copy)
 
     def hook(_: Tensor) -> None:
-        if (found := reference()) is not None:
-            found.take_gradient()
+        if (host_copy := reference()) is not None:
+            host_copy.take_gradient()
 
     return hook
+
+
+class HostCopy:
+    """A parameter's copy on the CPU, and the transfers between both.
+
+    Transfers of CUDA tensors are asynchronous, by page-locked memory. Those to the CPU run on a
+    stream of their own, to overlap with the backward pass; `wait` waits for them. Those
+    to the GPU run on the current stream, before whatever is launched next.
+
+    Args:
+        device_param: the parameter.
+
+    Attributes:
+        param: the copy, a leaf tensor of the same shape and dtype that requires a gradient if the
+            parameter does.
+    """
+
+    def __init__(self, device_param: Tensor) -> None:
+        self._device_param = device_param
+        self._stream = _side_stream(device_param.device)
+        self._buffer: Tensor | None = None
+        # The memory of a frozen parameter's copy is never written, so it takes none.
+        values = self._empty(device_param, pinned=device_param.requires_grad)
+        self.param = torch.nn.Parameter(values, requires_grad=device_param.requires_grad)
+        self.param.grad_dtype = None  # any, as that of the parameter may change
+
+    def fetch_values(self) -> None:
+        """Copy the parameter's values; other code may have changed them since the last step."""
+        self._to_host(self._device_param.detach(), self.param.detach())
+
+    def fetch_gradient(self) -> None:
+        """Copy the parameter's gradient, or remove the copy's if there is none."""
+        grad = self._device_param.grad
+        self.param.grad = None if grad is None else self._grad_on_host(grad)
+
+    def take_gradient(self) -> None:
+        """Move the parameter's gradient to the CPU, and add it to the copy's gradient."""
+        grad = self._device_param.grad
+        self._device_param.grad = None
+        if grad is None:
+            return
+        if self.param.grad is None:
+            self.param.grad = self._grad_on_host(grad)
+        else:
+            self.wait()
+            self.param.grad += grad.to("cpu")
+
+    def wait(self) -> None:
+        """Wait until all transfers to the CPU are done."""
+        if self._stream is not None:
+            self._stream.synchronize()
+
+    def send_values(self) -> None:
+        """Copy the values to the parameter."""
+        self._device_param.copy_(self.param.detach(), non_blocking=True)
+
+    def _grad_on_host(self, grad: Tensor) -> Tensor:
+        if grad.layout != torch.strided:
+            return grad.to("cpu")  # optimizers refuse sparse gradients with their own message
+        if self._buffer is None or self._buffer.dtype != grad.dtype:
+            self._buffer = self._empty(grad)
+        self._to_host(grad, self._buffer)
+        return self._buffer
+
+    def _to_host(self, source: Tensor, target: Tensor) -> None:
+        if self._stream is None:
+            target.copy_(source)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(source.device))
+        with torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+        source.record_stream(self._stream)
+
+    def _empty(self, like: Tensor, *, pinned: bool = True) -> Tensor:
+        pin = pinned and self._stream is not None
+        return torch.empty_like(like.detach(), device="cpu", pin_memory=pin)
+
+
+_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _side_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """The stream of transfers from a CUDA device to the CPU; None for other devices."""
+    if device.type != "cuda":
+        return None
+    if device not in _STREAMS:
+        _STREAMS[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return _STREAMS[device]

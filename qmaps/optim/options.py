@@ -1,17 +1,19 @@
-"""The options that all optimizers share."""
+"""Options of all optimizers, options of torch, and unknown options."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypedDict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, TypedDict
 
+from qmaps.errors import BadTypeError, BadValueError, nearest, shown
 from qmaps.optim.choice import StateQuantizers
+from qmaps.optim.other_libraries import NEUTRAL, instead_in_groups, instead_of
 
 
 class Shared(TypedDict, total=False):
-    """The options that optimizers share; `QuantizedOptimizer` has their defaults.
+    """Options of all optimizers; `QuantizedOptimizer` has their defaults.
 
-    `amsgrad` and `decoupled_weight_decay` are accepted only where `torch_options` has them.
+    `amsgrad` and `decoupled_weight_decay` are accepted only by rules with a value for them.
     """
 
     maximize: bool
@@ -30,3 +32,145 @@ class Shared(TypedDict, total=False):
     differentiable: bool
     amsgrad: bool
     decoupled_weight_decay: bool
+
+
+HARMLESS = ("capturable", "foreach", "fused")
+"""The options that choose one of torch's implementations of the same rule."""
+
+TORCH_OPTIONS = frozenset({*HARMLESS, "amsgrad", "decoupled_weight_decay", "differentiable"})
+"""All of these options; torch's checkpoints hold them."""
+
+REASONS = {
+    "amsgrad": "qmaps does not keep the largest second moment",
+    "decoupled_weight_decay": "AdamW decouples weight decay, and Adam does either",
+    "differentiable": "autograd does not record steps",
+}
+
+
+def without_neutral_options(
+    owner: str,
+    options: Mapping[str, Any],
+    stands_for: Mapping[str, object],
+    known: Collection[str] = (),
+) -> dict[str, Any]:
+    """`options` without those of torch, and without neutral ones of other libraries.
+
+    Args:
+        owner: the optimizer's name, for error messages.
+        options: of an optimizer or of a parameter group.
+        stands_for: options implemented by this optimizer's rule, with their only value.
+        known: options of the optimizer itself.
+
+    Raises:
+        BadTypeError: an option of torch is not accepted by the optimizer, or is not a bool.
+        BadValueError: an option of torch has a value other than the rule's.
+    """
+    neutral = {**NEUTRAL, "differentiable": False, **stands_for}
+    remaining = {}
+    for name, value in options.items():
+        if name in known or (name not in neutral and name not in TORCH_OPTIONS):
+            remaining[name] = value
+        elif name not in TORCH_OPTIONS:
+            if not _same(value, neutral[name]):
+                remaining[name] = value
+        elif value is not None and not isinstance(value, bool):
+            raise BadTypeError(f"{name}={shown(value)} must be True, False or None")
+        elif name not in HARMLESS:
+            if name not in neutral:
+                raise BadTypeError(f"{name}={shown(value)} is not an option of {owner}")
+            if value != neutral[name]:
+                raise BadValueError(f"{name}={value} is not supported: {REASONS[name]}")
+    return remaining
+
+
+def _same(value: object, neutral: object) -> bool:
+    """Return True if a value is the neutral one; 1 is not True, but 0.0 is 0."""
+    plain = value is None or isinstance(value, (int, float))
+    return plain and isinstance(value, bool) == isinstance(neutral, bool) and value == neutral
+
+
+OF_CLASSES = ("block_size", "blocksize")
+"""Options that only constructors of classes of one width have."""
+SHORTEST = 4
+"""Letters of the shortest option whose misspellings are looked for: too much is near to `lr`."""
+LONG = 12
+"""Letters from which on two wrong letters still tell which option was meant."""
+
+
+def refuse_option(owner: str, name: str, value: object, options: Iterable[str]) -> None:
+    """Raise for an unknown argument of an optimizer's constructor.
+
+    Args:
+        owner: the optimizer's name.
+        name: the option.
+        value: its value.
+        options: the options of the optimizer.
+
+    Raises:
+        BadTypeError: always.
+    """
+    why = instead_of(name) or meant(name, options)
+    if name in OF_CLASSES:
+        why = "; classes of one width have it, such as AdamW8bit, and specs, such as B256/DE@8s"
+    raise BadTypeError(f"{name}={shown(value)} is not an option of {owner}{why}")
+
+
+def check_keys(owner: str, group: Mapping[str, Any], options: Iterable[str]) -> None:
+    """Raise if a key of a parameter group looks like an option, but is none.
+
+    Args:
+        owner: the optimizer's name.
+        group: the parameter group.
+        options: the options of the optimizer's groups.
+
+    Raises:
+        BadTypeError: a key is an option of another library, or a misspelt one of this optimizer.
+    """
+    allowed = list(options)
+    for name, value in group.items():
+        if name in allowed or name in ("params", "param_names") or not isinstance(name, str):
+            continue
+        why = instead_in_groups(name)
+        if name in OF_CLASSES:
+            why = "; a spec in the group's state_quantizers has the block size, such as B128/DE@4s"
+        if why or (why := meant(name, allowed)):
+            raise BadTypeError(
+                f"{name}={shown(value)} is not an option of a parameter group of {owner}{why}"
+            )
+
+
+def meant(name: str, options: Iterable[str]) -> str:
+    """A hint for a misspelt option, or ``""`` if it is near to none.
+
+    >>> meant("state_quantizer", ["lr", "state_quantizers"])
+    '; nearest match: state_quantizers'
+    >>> meant("max_momentum", ["lr", "momentum"])
+    ''
+    """
+    candidates = list(options)
+    folded = name.lower().replace("-", "_")
+    if "quantizer" in folded:  # nothing but qmaps has such a key
+        return nearest(folded, [option for option in candidates if "quantizer" in option])
+    for option in candidates:
+        typos = 0 if len(option) < SHORTEST else 1 if len(option) < LONG else 2
+        if distance(folded, option) <= typos:
+            return f"; nearest match: {option}"
+    return ""
+
+
+def distance(one: str, other: str) -> int:
+    """Number of insertions, deletions, replacements and swaps between two words.
+
+    >>> distance("nonfinite", "nonfiniet"), distance("seeds", "seed")
+    (1, 1)
+    """
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, start=1):
+        row_before, before, row = before, row, [i]
+        for j, b in enumerate(other, start=1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+                cost = min(cost, row_before[j - 2] + 1)
+            row.append(cost)
+    return row[-1]

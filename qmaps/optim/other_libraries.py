@@ -1,4 +1,4 @@
-"""Options and names of other libraries' optimizers that qmaps lacks, and what replaces each.
+"""Options and names of other libraries' optimizers, and their replacements in qmaps.
 
 `docs/bitsandbytes-and-torchao.md` prints these tables.
 """
@@ -63,7 +63,7 @@ TAGS = frozenset({"args", "dampening"})
 
 
 def instead_in_groups(name: str) -> str:
-    """`instead_of`, for a key of a parameter group; ``""`` for keys that are accepted there."""
+    """`instead_of`, for a key of a parameter group; ``""`` for accepted keys."""
     return (
         _hint(*IN_GROUPS[name]) if name in IN_GROUPS else "" if name in TAGS else instead_of(name)
     )
@@ -102,7 +102,7 @@ NAMES: Mapping[str, tuple[str, str]] = {
 
 
 def writer_of(states: Mapping[Any, Any]) -> str:
-    """The other library whose quantized states these are; ``""`` if there are none.
+    """The library of quantized states; ``""`` if there are none.
 
     Args:
         states: the `state` of a state_dict.
@@ -135,8 +135,8 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
     ) -> None:
         """Raise if the module would be a class of another library."""
         package, _, name = fullname.rpartition(".")
@@ -145,6 +145,6 @@ class _Finder(MetaPathFinder):
 
 
 def install() -> None:
-    """Let imports of other libraries' classes say what qmaps has instead."""
+    """Make imports of other libraries' classes raise an error with the replacement."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())  # last: another package's module of the name is found

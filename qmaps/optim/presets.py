@@ -16,9 +16,9 @@ class Preset:
     """Quantizers of a preset, chosen by the sign of a state alone.
 
     Attributes:
-        signed: spec of states that can be negative, None for 32 bits; ``{block}``, if it has one,
+        signed: spec of states with negative values, None for 32 bits; ``{block}``, if it has one,
             stands for the block size.
-        unsigned: the same for states that cannot.
+        unsigned: the same for the other states.
         block_size: elements per scale, unless another size is asked for.
     """
 
@@ -33,7 +33,7 @@ class Preset:
 
         Args:
             states: names of the states.
-            signed: names of the states that can be negative.
+            signed: names of the states with negative values.
             block_size: elements per scale of block-wise quantizers, at least 1; the preset's own
                 if left out.
 
@@ -68,12 +68,12 @@ reports/two-bits.md.
 
 
 def preset(name: str, option: str = "state_quantizers") -> Preset:
-    """The preset of that name, or the one that ``"SIGNED + UNSIGNED"`` of two specs describes.
+    """The preset of a name, or of two specs ``"SIGNED + UNSIGNED"``.
 
     Args:
         name: a key of `PRESETS`, or two specs with ``" + "`` between them; ``32-bit`` stands for
             no quantizer.
-        option: name of the option that asks for it, for the error message.
+        option: name of the option in the error message.
 
     Raises:
         BadValueError: there is no such preset.
@@ -86,8 +86,8 @@ def preset(name: str, option: str = "state_quantizers") -> Preset:
         return PRESETS[name]
     if " + " in name:
         pair = Pair.parse(name)
-        given = [None if q is None else q.spec for q in (pair.first, pair.second)]
-        return Preset(given[0], given[1], 1)
+        specs = [None if q is None else q.spec for q in (pair.first, pair.second)]
+        return Preset(specs[0], specs[1], 1)
     raise BadValueError(
         f"{option}={shown(name)} is not a preset; allowed are {', '.join(PRESETS)}, 'SIGNED + "
         f"UNSIGNED' of specs, or a dict from state names to specs{nearest(name, PRESETS)}"
@@ -95,28 +95,28 @@ def preset(name: str, option: str = "state_quantizers") -> Preset:
 
 
 def pair_of(
-    given: Pair | str | tuple[str | Quantizer | None, str | Quantizer | None],
+    pair: Pair | str | tuple[str | Quantizer | None, str | Quantizer | None],
     codebooks: Iterable[Codebook] = (),
 ) -> Pair:
     """The quantizers of Adam's moments, by a preset's name or as `Pair.parse` reads them.
 
     Args:
-        given: a key of `PRESETS`, ``"FIRST + SECOND"``, or a tuple of two specs or quantizers.
+        pair: a key of `PRESETS`, ``"FIRST + SECOND"``, or a tuple of two specs or quantizers.
         codebooks: maps of the caller's own, found in specs by their label.
 
     Raises:
-        SpecError: there is no such preset, not two parts, or a part that does not parse.
-        BadTypeError: `given` is neither a str, a tuple nor a `Pair`.
+        SpecError: there is no such preset, there are not two parts, or one does not parse.
+        BadTypeError: `pair` is neither a str, a tuple nor a `Pair`.
 
     >>> str(pair_of("paper-4bit"))
     'B128/DE@4s + rank1/linear@4u'
     """
-    if not isinstance(given, str) or "/" in given or " + " in given:
-        return Pair.parse(given, codebooks)
-    if given not in PRESETS:
+    if not isinstance(pair, str) or "/" in pair or " + " in pair:
+        return Pair.parse(pair, codebooks)
+    if pair not in PRESETS:
         raise SpecError(
-            f"pair={shown(given)} is not a preset; allowed are {', '.join(PRESETS)}, or 'FIRST + "
-            f"SECOND' of specs{nearest(given, PRESETS)}"
+            f"pair={shown(pair)} is not a preset; allowed are {', '.join(PRESETS)}, or 'FIRST + "
+            f"SECOND' of specs{nearest(pair, PRESETS)}"
         )
-    specs = PRESETS[given].specs(("first", "second"), signed=("first",))
+    specs = PRESETS[pair].specs(("first", "second"), signed=("first",))
     return Pair.parse((specs["first"], specs["second"]))

@@ -1,17 +1,17 @@
-"""Sums over elements whose bits depend on nothing but the elements and their order.
+"""Sums with bits that depend only on the elements and their order.
 
 The square of a float32 is exact in float64. Sums are float64, and each is taken in one order:
 
 - over a row, in chunks of 512 numbers: number i of a chunk goes to lane i % 32, a lane adds its
   numbers in their order, and the lanes are added as a balanced tree, the first half to the second;
 - over a column, in chunks of 64 numbers, each added in their order;
-- over a whole tensor that of `qmaps.optim.norms`.
+- over a whole tensor in the order of `qmaps.optim.norms`.
 
-The chunks' sums, filled up with zeros to a power of two, are added by the tree that adds lanes. So
+The chunks' sums, filled up with zeros to a power of two, are added by the tree of the lanes. So
 a tile of 64 rows by 512 columns gives its shares of all sums in one reading, to a vector unit as to
 a warp of threads. Results are rounded to float32 once.
 
-Norms along dimensions, which no engine but the reference takes, are sums in the order of a tree:
+Norms along dimensions, on the reference alone, are sums in the order of a tree:
 while more than one number is left, h is half of their count, rounded up, and number i takes number
 i + h to it.
 """
@@ -34,11 +34,11 @@ COLUMN_CHUNK = 64
 
 
 def row_means(x: Tensor, dim: int = -1) -> Tensor:
-    """Means of float32 `x` over its last dimension, which stays with size 1.
+    """Means of float32 `x` over its last dimension, kept with size 1.
 
     Args:
         x: as the parameter, or a part of it (`qmaps.distributed.over_shards`).
-        dim: which of the parameter's dimensions the last of `x` is.
+        dim: the parameter's dimension of the last one of `x`.
 
     >>> row_means(torch.tensor([[1.0, 2.0, 6.0]]))
     tensor([[3.]])
@@ -53,7 +53,7 @@ def row_means(x: Tensor, dim: int = -1) -> Tensor:
 
 
 def column_means(x: Tensor) -> Tensor:
-    """Means of float32 `x` over the dimension before its last, which stays with size 1.
+    """Means of float32 `x` over the dimension before its last, kept with size 1.
 
     >>> column_means(torch.tensor([[1.0, 2.0], [5.0, 6.0]]))
     tensor([[3., 4.]])
@@ -67,7 +67,7 @@ def column_means(x: Tensor) -> Tensor:
 
 
 def tree_sum(x: Tensor, dim: int) -> Tensor:
-    """Sum over one dimension, which stays with size 1; zero where it is empty.
+    """Sum over one dimension, kept with size 1; zero where it is empty.
 
     Args:
         x: float64.
@@ -101,7 +101,7 @@ def whole_norm(x: Tensor) -> Tensor:
 
 
 def norm(x: Tensor, dims: Iterable[int]) -> Tensor:
-    """Euclidean norm of float32 `x` over some dimensions, which stay with size 1."""
+    """Euclidean norm of float32 `x` over some dimensions, kept with size 1."""
     return _square_sum(x, dims).sqrt().float()
 
 
@@ -125,7 +125,7 @@ def _filled(x: Tensor, dim: int, size: int) -> Tensor:
 
 
 def _in_order(x: Tensor, dim: int) -> Tensor:
-    """The sum over one dimension, which goes away."""
+    """The sum over one dimension, removed from the result."""
     total = x.select(dim, 0).clone()
     for number in range(1, x.shape[dim]):
         total += x.select(dim, number)

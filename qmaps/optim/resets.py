@@ -2,7 +2,7 @@
 
 A state in few bits changes ever more slowly: once its average has settled, most of its updates are
 rounded back to the code where it was. Just after the start of an average this happens least. So a
-state that begins anew from time to time follows its gradients again.
+state follows its gradients again after a reset.
 
 Source: Topollai and Choromanska (2026), "Understanding quantization of optimizer states in LLM
 pre-training: dynamics of state staleness and effectiveness of state resets", arXiv 2603.16731.
@@ -19,7 +19,7 @@ from torch import Tensor
 from qmaps.cuda.engine import recording
 from qmaps.engines.step import COUNTER, RESET
 from qmaps.errors import BackendError, BadValueError, shown
-from qmaps.optim.entries import Entry
+from qmaps.optim.records import Entry
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
@@ -42,10 +42,10 @@ def check_reset_every(value: object) -> None:
 
 
 def reset(optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> None:
-    """Before a step, take the states away that begin anew in it.
+    """Before a step, remove the states that begin anew in it.
 
-    They are those of parameters that have taken `reset_every` steps or more since their last reset,
-    whose step is kept in their state as ``reset_step``. The step counter and a master copy stay.
+    They are the states of parameters with `reset_every` steps or more since their last reset; its
+    step is stored as ``reset_step``. The step counter and a master copy stay.
     Engines make missing states as before the first step.
 
     Args:
@@ -53,7 +53,7 @@ def reset(optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> None:
         entries: the parameters of the step.
 
     Raises:
-        BadValueError: `reset_every` of a group has become a value that is not allowed.
+        BadValueError: `reset_every` of a group is not allowed.
         BackendError: a CUDA graph records the step.
     """
     for group in optimizer.param_groups:
@@ -65,21 +65,21 @@ def reset(optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> None:
             "step() with reset_every cannot be recorded in a CUDA graph: the host reads the step "
             "counters; step outside the graph, or pass reset_every=None"
         )
-    kept = [(optimizer.state.get(param), every(group)) for _, param, group, _ in entries]
-    started = [(state, steps) for state, steps in kept if steps and state and "step" in state]
+    states = [(optimizer.state.get(param), every(group)) for _, param, group, _ in entries]
+    started = [(state, steps) for state, steps in states if steps and state and "step" in state]
     counts = _numbers([state["step"] for state, _ in started])
-    for (state, steps), taken in zip(started, counts, strict=True):
-        if taken - int(state.get(RESET, 0)) >= steps:
+    for (state, steps), count in zip(started, counts, strict=True):
+        if count - int(state.get(RESET, 0)) >= steps:
             for name in (*optimizer.state_names, *optimizer._numbers):
                 state.pop(name, None)
-            state[RESET] = torch.tensor(taken, dtype=COUNTER)
+            state[RESET] = torch.tensor(count, dtype=COUNTER)
 
 
 def _numbers(counters: Sequence[Tensor]) -> list[int]:
     """The values of step counters; the host waits for each device once."""
-    found: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     for device in {counter.device for counter in counters}:
-        here = [n for n, counter in enumerate(counters) if counter.device == device]
-        values = torch.stack([counters[n].to(COUNTER) for n in here]).tolist()
-        found |= zip(here, map(int, values), strict=True)
-    return [found[n] for n in range(len(counters))]
+        indices = [n for n, counter in enumerate(counters) if counter.device == device]
+        values = torch.stack([counters[n].to(COUNTER) for n in indices]).tolist()
+        numbers |= zip(indices, map(int, values), strict=True)
+    return [numbers[n] for n in range(len(counters))]

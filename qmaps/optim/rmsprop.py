@@ -12,7 +12,14 @@ from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_decay, coupled
+from qmaps.optim.terms import (
+    ascent,
+    check_at_least_0,
+    check_bool,
+    check_decay,
+    coupled,
+    hyperparameters,
+)
 
 
 class RMSprop(QuantizedOptimizer):
@@ -40,13 +47,10 @@ class RMSprop(QuantizedOptimizer):
         lr: learning rate, at least 0: a number or a tensor with one element.
         alpha: decay of the averages, in [0, 1).
         eps: added to the denominator, at least 0.
-        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+        weight_decay: coupled: ``weight_decay * p`` is added to the gradient; at least 0.
         momentum: decay of the buffer, at least 0; with 0 there is no buffer.
         centered: divide by an estimate of the gradient's standard deviation.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -81,18 +85,9 @@ class RMSprop(QuantizedOptimizer):
         centered: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "centered": centered,
-        }
-        super().__init__(params, own, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay", "momentum")
         check_decay("alpha", group["alpha"])
@@ -108,7 +103,6 @@ class RMSprop(QuantizedOptimizer):
         return {name: tuple(param.shape) for name in self.states if used[name]}
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         return {
             "weight_decay": float(group["weight_decay"]),
             "alpha": float(group["alpha"]),
@@ -122,7 +116,6 @@ class RMSprop(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         v = states["square_avg"]
         grad = coupled(param, grad, s)
@@ -142,12 +135,12 @@ class RMSprop(QuantizedOptimizer):
 class RMSprop8bit(EightBit, RMSprop):
     """`RMSprop` with 8-bit states: ``B256/DE-0@8u``, signed ones ``B256/DE@8s``.
 
-    Takes the arguments of `RMSprop`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `RMSprop` and `FixedWidth`.
     """
 
 
 class RMSprop4bit(FourBit, RMSprop):
     """`RMSprop` with 4-bit states: ``B128/DE-0@4u``, signed ones ``B128/DE@4s+sr``.
 
-    Takes the arguments of `RMSprop`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `RMSprop` and `FixedWidth`.
     """

@@ -27,14 +27,14 @@ class State:
     Attributes:
         signed: whether it can be negative; an unsigned map would clip it.
         exact: whether presets and fixed widths leave it in 32 bits.
-        factored: whether it is a statistic with fewer elements than the parameter that the kernels
-            of the rule compute.
-        initial: the value of all elements before the first step; or the name of the option of the
-            parameter group that has it, or a function of the group that returns it.
+        factored: whether it is a statistic with fewer elements than the parameter, computed by the
+            kernels of the rule.
+        initial: the value of all elements before the first step; or the name of an option
+            of the parameter group, or a function of the group.
         dims: gives, for the number of the parameter's dimensions, the parameter's dimension that
             each dimension of the state follows; None for a dimension whose size is always
             1. Sharded parameters need it. None instead of a function: the state
-            is computed from the whole parameter, so that sharded parameters cannot have it.
+            is computed from the whole parameter; sharded parameters cannot have it.
     """
 
     signed: bool = False
@@ -45,10 +45,10 @@ class State:
 
 
 class UpdateRule:
-    """An update rule: the states that it keeps, its step scalars, and its update.
+    """An update rule: its states, its step scalars, and its update.
 
     A rule knows nothing of formats: it sees float32 tensors. It is element-wise: a pure function
-    of the parameter, the gradient, the states, and the scalars, whose names do not depend on the
+    of the parameter, the gradient, the states, and the scalars; their names do not depend on the
     group. A rule with `takes_norms` may also use norms of whole tensors (`qmaps.optim.norms`).
     Where an option adds or removes a state, each set of states is a variant of the rule; every
     other option is a step scalar.
@@ -64,14 +64,12 @@ class UpdateRule:
     element-wise: a part of a parameter steps differently from the whole parameter."""
     native_rule: ClassVar[str | None] = None
     """The name of the rule's kernels in ``qmaps/engines/kernels/rules``; None if there are none."""
-    _numbers: ClassVar[tuple[str, ...]] = ()
-    """Single numbers that it keeps among a parameter's states besides `step`."""
     torch_options: ClassVar[Mapping[str, object]] = {}
-    """Options of torch that qmaps does not have, with the only value that is accepted, also in
-    checkpoints."""
-    _neutral_options: ClassVar[Mapping[str, object]] = {}
-    """Options of other libraries that the rule does not have, with the value that asks for what it
-    does. `qmaps.optim.other_libraries` has those that ask for nothing."""
+    """Options of torch and other libraries that the rule does not have, with the only value that
+    is accepted, also in checkpoints. `qmaps.optim.other_libraries` has those of all rules."""
+    _numbers: ClassVar[Mapping[str, Callable[[int, Mapping[str, Any]], float]]] = {}
+    """Single numbers among a parameter's states besides `step`: functions of the number of steps
+    and the group's options."""
 
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise if an option of a parameter group has a value that is not allowed."""
@@ -87,7 +85,7 @@ class UpdateRule:
 
         The rule sees their values rounded to float32. It may compare one with 0, to leave a
         term out, but must not branch on it otherwise. Options may be tensors with one element:
-        this method computes with ``float(option)``; `lr` stays a tensor, so that the host does not
+        this method computes with ``float(option)``; `lr` stays a tensor, and the host does not
         wait for it.
         """
 
@@ -109,15 +107,15 @@ class UpdateRule:
 
     def advance(
         self,
-        context: Context,  # noqa: ARG002
+        context: Context,
         param: Tensor,
         grad: Tensor,
         states: dict[str, Tensor],
         scalars: dict[str, float],
     ) -> None:
-        """Apply the rule, knowing which parameter and step it is; the default calls `update`.
+        """Apply the rule to a parameter in a step; the default calls `update`.
 
-        A rule that overrides this may use whole tensors in any way. Parameters with states that the
+        An override may use whole tensors in any way. Parameters with states that the
         kernels do not support are stepped only by this method.
 
         Args:
@@ -129,8 +127,8 @@ class UpdateRule:
         """
         self.update(param, grad, states, scalars)
 
-    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
-        """The states that the rule keeps for one parameter, and the shape of each.
+    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        """The states of one parameter, with the shape of each.
 
         Args:
             param: the parameter, all shards together.
@@ -138,22 +136,13 @@ class UpdateRule:
         """
         return dict.fromkeys(self.states, tuple(param.shape))
 
-    def _product(self, storage: Mapping[str, Any], group: dict[str, Any]) -> float | None:  # noqa: ARG002
-        """Initial value of `mu_product`; None if it is in `storage`, or not one of `_numbers`.
-
-        Args:
-            storage: a parameter's states, and the number of its steps.
-            group: its parameter group.
-        """
-        return None
-
     def adopted(
         self,
         saved: Mapping[str, Any],
-        param: Tensor,  # noqa: ARG002
-        group: dict[str, Any],  # noqa: ARG002
+        param: Tensor,
+        group: dict[str, Any],
     ) -> Mapping[str, Any]:
-        """A parameter's saved states, converted to the states that this optimizer keeps.
+        """A parameter's saved states, converted to the states of this optimizer.
 
         Args:
             saved: saved states by name, without `step` and the master copy; tensors or

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +26,13 @@ from qmaps.engines.step import COUNTER, NUMBERS, PRODUCT, RESET, codes_of
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, StateWarning, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import Choices, check_patterns, listed
-from qmaps.optim.entries import label_of
+from qmaps.optim.options import TORCH_OPTIONS
 from qmaps.optim.other_libraries import writer_of
-from qmaps.optim.sharding import rounding_key, state_dims, state_shard
-from qmaps.optim.torch_options import TORCH_OPTIONS
+from qmaps.optim.records import ParameterRecord, records, state_dims
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
+
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -54,7 +56,7 @@ def about(optimizer: QuantizedOptimizer) -> dict[str, Any]:
 
 
 def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor) -> Any:
-    """A state in the form that a state_dict stores.
+    """A state as a state_dict stores it.
 
     Args:
         optimizer: the optimizer of the state.
@@ -66,7 +68,7 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
         A tensor, or a dict of plain tensors, strings and numbers where the state is quantized. For
         a sharded parameter it is a DTensor, or a dict of DTensors where codes can be cut by rows;
         other codes are decoded, their residuals added. A remainder of 16 bits becomes int32,
-        because gloo and NCCL send no int16. `step` and values that are not tensors are returned
+        because gloo and NCCL send no int16. `step` and other values are returned
         unchanged.
     """
     shard = shard_of(param)
@@ -76,16 +78,16 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
         return write_rows(value, None) if wanted() else to_plain(value)
     if name in NUMBERS or not isinstance(value, (Tensor, QuantizedTensor)):
         return value
-    its = shard.following(state_dims(optimizer, name, param.dim()))
+    part = shard.following(state_dims(optimizer, name, param.dim()))
     if isinstance(value, Tensor):
         sent = torch.int32 if value.dtype == torch.int16 else value.dtype
-        return its.distributed(value.to(sent, copy=True))
+        return part.distributed(value.to(sent, copy=True))
     # Codes can be cut only by rows.
-    return write_rows(value, its) if its.by_rows else its.distributed(restored(value))
+    return write_rows(value, part) if part.by_rows else part.distributed(restored(value))
 
 
 def saved(optimizer: QuantizedOptimizer) -> dict[str, Any]:
-    """The state_dict of an optimizer; entries of `state` that belong to no parameter are kept."""
+    """The state_dict of an optimizer; entries of `state` without a parameter are kept."""
     take_in_all(optimizer)
     params = [param for group in optimizer.param_groups for param in group["params"]]
     numbers = {id(param): number for number, param in enumerate(params)}
@@ -106,27 +108,23 @@ def saved(optimizer: QuantizedOptimizer) -> dict[str, Any]:
     return {"state": state, "param_groups": groups, ABOUT: about(optimizer)}
 
 
-def take_in(
-    optimizer: QuantizedOptimizer, number: int, param: Tensor, group: dict[str, Any]
-) -> None:
-    """Convert a parameter's state that other code stored in the form of a state_dict.
+def take_in(record: ParameterRecord) -> None:
+    """Convert a parameter's state from the form of a state_dict, stored by other code.
 
     `torch.distributed.optim.ZeroRedundancyOptimizer` stores such states. Code that reads states
-    which it did not store itself calls this function first.
+    stored by others calls this function first.
     """
+    optimizer, param = record.optimizer, record.param
     state = optimizer.state.get(param)
     if isinstance(state, dict) and any(isinstance(value, dict) for value in state.values()):
-        with optimizer.choices.learning({number: state}):
-            label = label_of(optimizer, number)
-            read = read_state(optimizer, state, number, label, param, group)
-        optimizer.state[param] = read
+        with optimizer.choices.learning({record.number: state}):
+            optimizer.state[param] = read_state(record, state, record.label)
 
 
 def take_in_all(optimizer: QuantizedOptimizer) -> None:
     """`take_in` for all parameters."""
-    params = [(param, group) for group in optimizer.param_groups for param in group["params"]]
-    for number, (param, group) in enumerate(params):
-        take_in(optimizer, number, param, group)
+    for record in records(optimizer):
+        take_in(record)
 
 
 def read(
@@ -134,8 +132,8 @@ def read(
 ) -> tuple[list[Group], dict[Any, Any]]:
     """The parameter groups and the states of an optimizer after loading a checkpoint.
 
-    The optimizer is not changed, and shares no storage with the result. Entries that are not a
-    parameter's state, such as those that hooks add, are returned as they were saved.
+    The optimizer is not changed, and shares no storage with the result. Other entries
+    than states of parameters, such as those of hooks, are returned as they were saved.
 
     Args:
         optimizer: the optimizer of the parameters.
@@ -167,15 +165,15 @@ def warn_of_stream(
     """Warn if loaded states go on to be rounded stochastically, with other random numbers.
 
     Args:
-        stream: number of the stream that they were rounded with.
+        stream: number of the stream used for rounding.
         groups: the parameter groups.
         states: the states of each parameter.
         stacklevel: of the warning, seen from the caller.
     """
     if stream == STREAM:
         return
-    each = ((param, group) for group in groups for param in group["params"])
-    if any(_rounds_stochastically(param, group, states.get(param)) for param, group in each):
+    members = ((param, group) for group in groups for param in group["params"])
+    if any(_rounds_stochastically(param, group, states.get(param)) for param, group in members):
         warnings.warn(
             "this checkpoint was written by another version of qmaps; stochastic rounding goes on "
             "with other random numbers",
@@ -184,21 +182,21 @@ def warn_of_stream(
         )
 
 
-def warn_of_overrides(own: Sequence[Group], loaded: Sequence[Group], stacklevel: int) -> None:
+def warn_of_overrides(before: Sequence[Group], after: Sequence[Group], stacklevel: int) -> None:
     """Warn if loading replaces overrides by others.
 
     Args:
-        own: the parameter groups before loading.
-        loaded: the parameter groups after loading.
+        before: the parameter groups before loading.
+        after: the parameter groups after loading.
         stacklevel: of the warning, seen from the caller.
     """
     replaced = [
         name
-        for before, after in zip(own, loaded, strict=True)
-        for name, asked, found in zip(
-            before.get("param_names", ()), _overridden(before), _overridden(after), strict=False
+        for old, new in zip(before, after, strict=True)
+        for name, own_specs, loaded_specs in zip(
+            old.get("param_names", ()), _overridden(old), _overridden(new), strict=False
         )
-        if asked not in (None, found)
+        if own_specs not in (None, loaded_specs)
     ]
     if replaced:
         warnings.warn(
@@ -220,10 +218,10 @@ def _overridden(group: Group) -> Iterator[State | None]:
 def _rounds_stochastically(param: Tensor, group: Group, state: Any) -> bool:
     gradients = getattr(param, "accumulator", None)
     coded = [codes_of(param), None if gradients is None else gradients.total]
-    kept = list(state.values()) if isinstance(state, Mapping) else []
+    values = list(state.values()) if isinstance(state, Mapping) else []
     return (group.get("stochastic_rounding", False) and param.dtype == torch.bfloat16) or any(
-        isinstance(each, QuantizedTensor) and each.quantizer.rounding.random
-        for each in coded + kept
+        isinstance(value, QuantizedTensor) and value.quantizer.rounding.random
+        for value in coded + values
     )
 
 
@@ -237,24 +235,24 @@ def _read(
             "qmaps.capture.conversion.convert_state_dict(state_dict, 'qmaps')"
         )
     groups = _groups(optimizer, choices, state_dict["param_groups"])
-    own = [(param, group) for group in groups for param in group["params"]]
-    numbers = _numbers(state_dict, [param for param, _ in own])
+    members = [(param, group) for group in groups for param in group["params"]]
+    numbers = _numbers(state_dict, [param for param, _ in members])
     states: dict[Tensor, State] = {}
-    others: dict[Any, Any] = {}
+    entries: dict[Any, Any] = {}
     for saved_id, saved in state_dict["state"].items():
         if saved_id not in numbers:
-            others[saved_id] = saved
+            entries[saved_id] = saved
             continue
         number = numbers[saved_id]
-        param, group = own[number]
-        where = _name(own, number)
+        param, group = members[number]
+        where = _name(members, number)
         if not isinstance(saved, Mapping):
             raise BadTypeError(
                 f"the state of {where} in state_dict must be a dict, got {type(saved).__name__}"
             )
-        states[param] = read_state(optimizer, saved, number, where, param, group)
+        states[param] = read_state(ParameterRecord(optimizer, number, param, group), saved, where)
     # States in the order of parameters, as training makes them.
-    return groups, {param: states[param] for param, _ in own if param in states} | others
+    return groups, {param: states[param] for param, _ in members if param in states} | entries
 
 
 def check_form(state_dict: Mapping[str, Any]) -> None:
@@ -262,8 +260,8 @@ def check_form(state_dict: Mapping[str, Any]) -> None:
     if not isinstance(state_dict, Mapping):
         raise BadTypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
     if missing := [key for key in ("state", "param_groups") if key not in state_dict]:
-        there = listed([str(key) for key in state_dict]) or "nothing"
-        raise BadValueError(f"state_dict lacks {' and '.join(missing)}; it has {there}")
+        keys = listed([str(key) for key in state_dict]) or "nothing"
+        raise BadValueError(f"state_dict lacks {' and '.join(missing)}; it has {keys}")
     told = state_dict.get(ABOUT, {"format": FORMAT})
     number = told.get("format") if isinstance(told, Mapping) else None
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -294,29 +292,29 @@ def _groups(
         )
     # Copied together: groups that share a tensor, such as their lr, go on sharing it.
     saved_groups = copy.deepcopy(saved_groups)
-    groups = []
-    for index, (own, saved) in enumerate(zip(optimizer.param_groups, saved_groups, strict=True)):
-        if not isinstance(saved, Mapping) or not isinstance(saved.get("params"), (list, tuple)):
+    merged_groups = []
+    for index, (ours, theirs) in enumerate(zip(optimizer.param_groups, saved_groups, strict=True)):
+        if not isinstance(theirs, Mapping) or not isinstance(theirs.get("params"), (list, tuple)):
             raise BadTypeError(f"parameter group {index} of state_dict must have a list as params")
-        if len(saved["params"]) != len(own["params"]):
+        if len(theirs["params"]) != len(ours["params"]):
             raise BadValueError(
-                f"state_dict has {len(saved['params'])} parameters in group {index}, but this "
-                f"optimizer has {len(own['params'])}"
+                f"state_dict has {len(theirs['params'])} parameters in group {index}, but this "
+                f"optimizer has {len(ours['params'])}"
             )
-        _check_names(own, saved, index)
+        _check_names(ours, theirs, index)
         for name, value in optimizer.torch_options.items():
-            if saved.get(name, value) != value:
+            if theirs.get(name, value) != value:
                 raise BadValueError(
-                    f"state_dict has {name}={saved[name]}; only {value} is supported"
+                    f"state_dict has {name}={theirs[name]}; only {value} is supported"
                 )
-        kept = {
+        options = {
             key: value
-            for key, value in saved.items()
-            if (key not in TORCH_OPTIONS or key in own) and key != "params"
+            for key, value in theirs.items()
+            if (key not in TORCH_OPTIONS or key in ours) and key != "params"
         }
-        merged = {**own, **kept}
-        if own["overrides"] and not kept.get("overrides"):  # they follow the names given with them
-            merged |= {name: own[name] for name in ("overrides", "param_names") if name in own}
+        merged = {**ours, **options}
+        if ours["overrides"] and not options.get("overrides"):  # they go with their names
+            merged |= {name: ours[name] for name in ("overrides", "param_names") if name in ours}
         try:
             merged["state_quantizers"] = choices.specs(merged["state_quantizers"])
             merged["overrides"] = choices.overrides(merged["overrides"])
@@ -327,14 +325,14 @@ def _groups(
             raise BadValueError(
                 f"group {index} of state_dict has an invalid option: {error}"
             ) from None
-        groups.append(merged)
-    check_patterns(groups)
-    return groups
+        merged_groups.append(merged)
+    check_patterns(merged_groups)
+    return merged_groups
 
 
-def _check_names(own: Group, saved: Mapping[str, Any], index: int) -> None:
+def _check_names(group: Group, saved: Mapping[str, Any], index: int) -> None:
     """Raise if saved states would be loaded into parameters of other names."""
-    ours, theirs = own.get("param_names"), saved.get("param_names")
+    ours, theirs = group.get("param_names"), saved.get("param_names")
     if theirs is None:
         return
     if len(theirs) != len(saved["params"]):
@@ -353,7 +351,7 @@ def _check_names(own: Group, saved: Mapping[str, Any], index: int) -> None:
 
 
 def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[Any, int]:
-    """The number of the parameter that each saved id refers to.
+    """The parameter's number for each saved id.
 
     Ids are numbers, or names in distributed checkpoints; a key of any other type does
     not refer to a parameter.
@@ -380,63 +378,53 @@ def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[An
     return numbers
 
 
-def _name(own: Sequence[tuple[Tensor, Group]], number: int) -> str:
-    param, group = own[number]
-    position = next(i for i, each in enumerate(group["params"]) if each is param)
+def _name(members: Sequence[tuple[Tensor, Group]], number: int) -> str:
+    param, group = members[number]
+    position = next(i for i, member in enumerate(group["params"]) if member is param)
     names = group.get("param_names")
     return f"parameter {names[position]!r}" if names else f"parameter number {number}"
 
 
-def read_state(
-    optimizer: QuantizedOptimizer,
-    saved: Mapping[str, Any],
-    number: int,
-    where: str,
-    param: Tensor,
-    group: Group,
-) -> State:
+def read_state(record: ParameterRecord, saved: Mapping[str, Any], where: str) -> State:
     """One parameter's state, quantized where the optimizer quantizes it.
 
     Args:
-        optimizer: the optimizer of the parameter; it is not changed.
+        record: the parameter, with the options to use; its optimizer is not changed.
         saved: the saved state, values by name; None values are left out.
-        number: the parameter's number in the optimizer, from 0 on.
-        where: how error messages name the parameter.
-        param: the parameter.
-        group: its parameter group, with the options to use.
+        where: name of the parameter in error messages.
 
     Returns:
-        The state as the optimizer keeps it: float32 tensors and `QuantizedTensor` on the
+        The state as the optimizer stores it: float32 tensors and `QuantizedTensor` on the
         parameter's device, and `step`. It shares no storage with `saved`.
 
     Raises:
         BadValueError, BadTypeError: a state is unknown, damaged, or of another shape or kind than
             the parameter needs.
     """
+    optimizer, param, group = record.optimizer, record.param, record.group
     state: State = {}
     shapes = optimizer.state_shapes(param, group)
-    given = {name: value for name, value in saved.items() if value is not None}
-    if "step" in given:
-        state["step"] = _step(given.pop("step"), where, on_host=optimizer.native_rule is None)
-    if RESET in given:
-        state[RESET] = _step(given.pop(RESET), where, on_host=True)
-    if PRODUCT in optimizer._numbers and PRODUCT in given:
-        state[PRODUCT] = _product(given.pop(PRODUCT), where)
-    if MASTER in given:
-        state[MASTER] = _master(given.pop(MASTER), where, param, group)
-    if REMAINDER in given:
-        state[REMAINDER] = _remainder(given.pop(REMAINDER), where, param, group)
-    shard = shard_of(param)
+    values = {name: value for name, value in saved.items() if value is not None}
+    if "step" in values:
+        state["step"] = _step(values.pop("step"), where, on_host=optimizer.native_rule is None)
+    if RESET in values:
+        state[RESET] = _step(values.pop(RESET), where, on_host=True)
+    if PRODUCT in optimizer._numbers and PRODUCT in values:
+        state[PRODUCT] = _product(values.pop(PRODUCT), where)
+    if MASTER in values:
+        state[MASTER] = _master(values.pop(MASTER), where, param, group)
+    if REMAINDER in values:
+        state[REMAINDER] = _remainder(values.pop(REMAINDER), where, param, group)
     read = {}
-    for name, value in given.items():
+    for name, value in values.items():
         # A number that the rule does not keep is in no shard.
-        number_alone = name not in optimizer.state_names and getattr(value, "ndim", None) == 0
-        its = None if number_alone else state_shard(optimizer, name, param, shard)
-        found = _value(value, name, where, its)
+        is_number = name not in optimizer.state_names and getattr(value, "ndim", None) == 0
+        part = None if is_number else record.part(name)
+        checked = _value(value, name, where, part)
         if name in optimizer.state_names:
-            _check_shape(found, name, where, param, tuple(shapes.get(name, param.shape)))
-        read[name] = _local(found, its)
-    with whole_of(shard):
+            _check_shape(checked, name, where, param, tuple(shapes.get(name, param.shape)))
+        read[name] = _local(checked, part)
+    with whole_of(record.shard):
         adopted = optimizer.adopted(read, local(param), group)
     for name, value in adopted.items():
         if name not in optimizer.state_names:
@@ -454,18 +442,17 @@ def read_state(
                 f"state_dict has {RESET}={int(state[RESET])} for {where}, above its "
                 f"step={int(state['step'])}"
             )
-        if (product := optimizer._product(state, group)) is not None:
+        if (product := record.product(state)) is not None:
             state[PRODUCT] = torch.tensor(product, dtype=torch.float32)
     for name in optimizer.state_names:
         if not isinstance(value := state.get(name), Tensor):
             continue
-        if (q := optimizer.quantizer_of(name, param, group)) is None:
+        if (q := record.choice(name, shapes.get(name)).quantizer) is None:
             continue
-        step = int(state["step"])
-        key = rounding_key(optimizer, number, param, group, step=step, state=name)
-        its = state_shard(optimizer, name, param, shard)
-        if its is not None and spans_shards(q.normalizer, its):
-            (scales,) = shared_scales([Request.of(q.normalizer, value, its)])
+        key = replace(record.key(name), step=int(state["step"]))
+        part = record.part(name)
+        if part is not None and spans_shards(q.normalizer, part):
+            (scales,) = shared_scales([Request.of(q.normalizer, value, part)])
             state[name] = q.quantize_scaled(value, scales.stored, key=key)
         else:
             state[name] = q.quantize_unchecked(value, key=key)
@@ -473,42 +460,42 @@ def read_state(
 
 
 def _check_shape(
-    found: Tensor | QuantizedTensor | Rows,
+    value: Tensor | QuantizedTensor | Rows,
     name: str,
     where: str,
     param: Tensor,
     shape: tuple[int, ...],
 ) -> None:
-    if tuple(found.shape) != shape:
+    if tuple(value.shape) != shape:
         needed = "" if shape == tuple(param.shape) else f"; it must have shape {shape}"
         raise BadValueError(
-            f"state_dict has {name} of shape {tuple(found.shape)} for {where} of shape "
+            f"state_dict has {name} of shape {tuple(value.shape)} for {where} of shape "
             f"{tuple(param.shape)}{needed}"
         )
 
 
-def _local(found: Tensor | QuantizedTensor | Rows, its: Shard | None) -> Tensor | QuantizedTensor:
+def _local(value: Tensor | QuantizedTensor | Rows, part: Shard | None) -> Tensor | QuantizedTensor:
     """The part of a saved state on this process; in float32 if blocks cannot keep their codes."""
-    if isinstance(found, Rows):
-        return _joined(found, its)
-    if its is None:
-        return found.full_tensor() if is_distributed(found) else found  # type: ignore[union-attr]
-    if isinstance(found, QuantizedTensor):
-        if its.by_rows and its.shape:
-            return _joined(Rows.of(found).cut(its), its)
-        return its.cut(restored(found)) if its.shape else found
-    if is_distributed(found):
-        placed: Tensor = found.redistribute(its.mesh, its.placements())  # type: ignore[attr-defined]
+    if isinstance(value, Rows):
+        return _joined(value, part)
+    if part is None:
+        return value.full_tensor() if is_distributed(value) else value  # type: ignore[union-attr]
+    if isinstance(value, QuantizedTensor):
+        if part.by_rows and part.shape:
+            return _joined(Rows.of(value).cut(part), part)
+        return part.cut(restored(value)) if part.shape else value
+    if is_distributed(value):
+        placed: Tensor = value.redistribute(part.mesh, part.placements())  # type: ignore[attr-defined]
         return local(placed)
-    return its.cut(found)
+    return part.cut(value)
 
 
-def _joined(rows: Rows, its: Shard | None) -> Tensor | QuantizedTensor:
+def _joined(rows: Rows, part: Shard | None) -> Tensor | QuantizedTensor:
     aligned = rows.aligned
-    if its is not None and spans_shards(rows.quantizer.normalizer, its):
+    if part is not None and spans_shards(rows.quantizer.normalizer, part):
         # Encoding again uses collectives, so either all processes do it or no process does.
         flag = torch.tensor([0 if aligned else 1], dtype=torch.int32, device=rows.codes.device)
-        aligned = not int(largest_bits([flag], its.groups())[0])
+        aligned = not int(largest_bits([flag], part.groups())[0])
     return rows.joined() if aligned else rows.restored()
 
 
@@ -523,13 +510,13 @@ def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
             "copies"
         )
     shard = shard_of(param)
-    found = _value(value, MASTER, where, shard)
-    if not isinstance(found, Tensor):
+    checked = _value(value, MASTER, where, shard)
+    if not isinstance(checked, Tensor):
         raise BadTypeError(f"{MASTER} of {where} in state_dict is quantized; it must be float32")
-    _check_shape(found, MASTER, where, param, tuple(param.shape))
-    here = _local(found, shard)
-    assert isinstance(here, Tensor)
-    return here.to(param.device, torch.float32, copy=True, memory_format=torch.contiguous_format)
+    _check_shape(checked, MASTER, where, param, tuple(param.shape))
+    part = _local(checked, shard)
+    assert isinstance(part, Tensor)
+    return part.to(param.device, torch.float32, copy=True, memory_format=torch.contiguous_format)
 
 
 def _remainder(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
@@ -551,12 +538,12 @@ def _remainder(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
         kind = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
         raise BadTypeError(f"{REMAINDER} of {where} in state_dict must be {name}, got {kind}")
     _check_shape(value, REMAINDER, where, param, tuple(param.shape))
-    here = _local(value, shard_of(param))
-    assert isinstance(here, Tensor)
-    found = here.to(param.device, dtype, copy=True, memory_format=torch.contiguous_format)
-    if not torch.equal(found.to(here.device, here.dtype), here):
+    part = _local(value, shard_of(param))
+    assert isinstance(part, Tensor)
+    remainder = part.to(param.device, dtype, copy=True, memory_format=torch.contiguous_format)
+    if not torch.equal(remainder.to(part.device, part.dtype), part):
         raise BadValueError(f"{REMAINDER} of {where} in state_dict has numbers outside {name}")
-    return found
+    return remainder
 
 
 def _number(value: Any, name: str, where: str) -> float:
@@ -591,11 +578,13 @@ def _step(value: Any, where: str, *, on_host: bool) -> Tensor:
     return torch.tensor(number, dtype=COUNTER, device=device)
 
 
-def _value(value: Any, name: str, where: str, its: Shard | None) -> Tensor | QuantizedTensor | Rows:
+def _value(
+    value: Any, name: str, where: str, part: Shard | None
+) -> Tensor | QuantizedTensor | Rows:
     """A saved state, after checking its type."""
     if isinstance(value, Mapping):
         try:
-            return read_rows(value, its) if "rows" in value else from_plain(value)
+            return read_rows(value, part) if "rows" in value else from_plain(value)
         except BadValueError as error:
             raise BadValueError(f"state_dict has an invalid {name} for {where}: {error}") from None
     if not isinstance(value, (Tensor, QuantizedTensor)):
@@ -621,3 +610,48 @@ def _placed(value: Tensor | QuantizedTensor, device: torch.device) -> Tensor | Q
     if isinstance(value, QuantizedTensor):
         return value.to(device).clone()
     return value.to(device, torch.float32, copy=True)
+
+
+def save_with_hooks(
+    optimizer: torch.optim.Optimizer, saved: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Result of `saved`, or of the last hook with a result."""
+    for before in optimizer._optimizer_state_dict_pre_hooks.values():
+        before(optimizer)
+    result = saved()
+    for after in optimizer._optimizer_state_dict_post_hooks.values():
+        changed = after(optimizer, result)
+        result = result if changed is None else changed
+    return result
+
+
+def load_with_hooks(
+    optimizer: torch.optim.Optimizer,
+    state_dict: Mapping[str, Any],
+    loading: Callable[[Any], None],
+) -> None:
+    """Call `loading` with the state_dict, or with its replacement by hooks.
+
+    Raises:
+        BadValueError: `loading` raised an error of any other kind than `QmapsError`.
+    """
+    saved: Any = dict(state_dict) if isinstance(state_dict, Mapping) else state_dict
+    for before in optimizer._optimizer_load_state_dict_pre_hooks.values():
+        changed = before(optimizer, saved)
+        saved = saved if changed is None else changed
+    with damage():
+        loading(saved)
+    for after in optimizer._optimizer_load_state_dict_post_hooks.values():
+        after(optimizer)
+
+
+@contextmanager
+def damage() -> Iterator[None]:
+    """Turn whatever taking a damaged state_dict apart raises into a `BadValueError` of one line."""
+    try:
+        yield
+    except (QmapsError, MemoryError, Warning):
+        raise
+    except Exception as error:  # the cause is kept in case it is an error of qmaps
+        reason = f"{type(error).__name__}: {error}"
+        raise BadValueError(f"the parts of state_dict do not fit together ({reason})") from error

@@ -11,7 +11,14 @@ from qmaps.engines.step_scalars import First, StepScalar
 from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_finite, coupled
+from qmaps.optim.terms import (
+    ascent,
+    check_at_least_0,
+    check_bool,
+    check_finite,
+    coupled,
+    hyperparameters,
+)
 
 
 class SGD(QuantizedOptimizer):
@@ -25,26 +32,23 @@ class SGD(QuantizedOptimizer):
         p = p - lr * g
 
     The lines with b are left out where momentum is 0; the buffer then takes no memory. The first
-    step is the plain formula with -0 for momentum and 1 for 1 - dampening, which gives the bits
-    of g from a buffer of zeros. That is the parameter's first step: a buffer that a later change
-    of momentum brings in starts from zeros.
+    step is the plain formula with -0 for momentum and 1 for 1 - dampening, with the bits
+    of g from a buffer of zeros. This is the parameter's first step: a buffer created by a later
+    change of momentum starts from zeros.
 
     The update uses the new buffer before it is encoded. States are named as torch names them:
-    `momentum_buffer` for b, and `step`. A checkpoint of torch's SGD, which counts no steps, goes
-    on as if one had been taken.
+    `momentum_buffer` for b, and `step`. torch's SGD counts no steps; its checkpoint goes on as if
+    one had been taken.
 
     Args:
         params: parameters, or groups of them.
         lr: learning rate, at least 0: a number or a tensor with one element.
         momentum: decay of the buffer, at least 0; with 0 there is no buffer.
-        dampening: part of the gradient that is kept out of the buffer, except in the first step; a
+        dampening: part of the gradient left out of the buffer, except in the first step; a
             finite number.
-        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
-        nesterov: use Nesterov momentum, which needs `momentum` above 0 and `dampening` 0.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        weight_decay: coupled: ``weight_decay * p`` is added to the gradient; at least 0.
+        nesterov: use Nesterov momentum; it needs `momentum` above 0 and `dampening` 0.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -74,17 +78,9 @@ class SGD(QuantizedOptimizer):
         nesterov: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-        }
-        super().__init__(params, own, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "momentum", "weight_decay")
         momentum, dampening = group["momentum"], group["dampening"]
@@ -101,7 +97,6 @@ class SGD(QuantizedOptimizer):
         return super().state_shapes(param, group) if group["momentum"] != 0 else {}
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         momentum = float(group["momentum"])
         return {
             "weight_decay": float(group["weight_decay"]),
@@ -115,7 +110,6 @@ class SGD(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         grad = coupled(param, grad, s)
         if "momentum_buffer" in states:
@@ -126,14 +120,8 @@ class SGD(QuantizedOptimizer):
 
 
 class SGD8bit(EightBit, SGD):
-    """`SGD` with an 8-bit momentum buffer: ``B256/DE@8s``.
-
-    Takes the arguments of `SGD`, and `block_size` for `state_quantizers` (`FixedWidth`).
-    """
+    """`SGD` with an 8-bit momentum buffer: ``B256/DE@8s``. See `FixedWidth`."""
 
 
 class SGD4bit(FourBit, SGD):
-    """`SGD` with a 4-bit momentum buffer: ``B128/DE@4s+sr``.
-
-    Takes the arguments of `SGD`, and `block_size` for `state_quantizers` (`FixedWidth`).
-    """
+    """`SGD` with a 4-bit momentum buffer: ``B128/DE@4s+sr``. See `FixedWidth`."""

@@ -15,7 +15,7 @@ from qmaps.errors import BadValueError
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.rule import Dims
-from qmaps.optim.terms import ascent, check_at_least_0, check_decay, coupled
+from qmaps.optim.terms import ascent, check_at_least_0, check_decay, coupled, hyperparameters
 
 DIMENSIONS = 8
 """Tensors of more dimensions are refused."""
@@ -24,12 +24,12 @@ _ACCUMULATORS = tuple(f"accumulator_{dim}" for dim in range(DIMENSIONS))
 
 
 def _slices(dim: int, dims: int) -> Dims:
-    """The accumulator of the slices of one dimension follows that; of a scalar it has none."""
+    """The accumulator of the slices of one dimension follows it; a scalar has none."""
     return (dim,) if dims else ()
 
 
 class SM3(QuantizedOptimizer):
-    r"""SM3-II: Adagrad that keeps one accumulator for each slice of each dimension.
+    r"""SM3-II: Adagrad with one accumulator for each slice of each dimension.
 
     With gradient g (negated to maximize), in float32 and in this order:
 
@@ -50,11 +50,8 @@ class SM3(QuantizedOptimizer):
         params: parameters, or groups of them.
         lr: learning rate, at least 0: a number or a tensor with one element.
         momentum: in [0, 1); the buffer takes no memory where it is 0.
-        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        weight_decay: coupled: ``weight_decay * p`` is added to the gradient; at least 0.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -88,11 +85,9 @@ class SM3(QuantizedOptimizer):
         weight_decay: float = 0,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(params, own, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "weight_decay")
         check_decay("momentum", group["momentum"])
@@ -108,14 +103,12 @@ class SM3(QuantizedOptimizer):
                 )
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-        """The states that the rule keeps for one parameter, and the shape of each."""
         shape = tuple(param.shape)
         sizes: list[tuple[int, ...]] = [(size,) for size in shape] or [()]
         shapes = dict(zip(_ACCUMULATORS, sizes, strict=False))
         return {"momentum_buffer": shape, **shapes} if group["momentum"] != 0 else shapes
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         momentum = float(group["momentum"])
         return {
             "weight_decay": float(group["weight_decay"]),
@@ -128,7 +121,6 @@ class SM3(QuantizedOptimizer):
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """The rule in the class's docstring."""
         s = scalars
         grad = coupled(param, grad, s)
         accumulators = [states[name] for name in _ACCUMULATORS if name in states]
@@ -137,12 +129,11 @@ class SM3(QuantizedOptimizer):
             smallest = torch.minimum(smallest, _along(accumulator, dim, param.dim()))
         v = smallest + grad * grad
         for dim, accumulator in enumerate(accumulators):
-            others = [other for other in range(param.dim()) if other != dim]
+            dims = [other_dim for other_dim in range(param.dim()) if other_dim != dim]
+            largest = torch.zeros_like(accumulator)
             if v.numel():
-                largest = v.amax(others) if others else v
-            else:
-                largest = torch.zeros_like(accumulator)
-            accumulator.copy_(over_shards.largest(largest, others))
+                largest = v.amax(dims) if dims else v
+            accumulator.copy_(over_shards.largest(largest, dims))
         zero = v == 0
         u = (grad / sqrt(torch.where(zero, torch.ones_like(v), v))).masked_fill(zero, 0)
         if "momentum_buffer" in states:
@@ -151,7 +142,7 @@ class SM3(QuantizedOptimizer):
 
 
 def _along(accumulator: Tensor, dim: int, dims: int) -> Tensor:
-    """An accumulator as a tensor of `dims` dimensions that varies along one of them."""
+    """An accumulator as a tensor of `dims` dimensions, expanded along all but one."""
     shape = [1] * dims
     if dims:
         shape[dim] = accumulator.numel()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
+import torch
 from torch import Tensor
 
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
-from qmaps.optim.eigenbases import eigenbasis, from_bases, refined, slice_products, to_bases
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import (
     ascent,
@@ -20,6 +20,7 @@ from qmaps.optim.terms import (
     check_decay,
     check_int,
     directed,
+    hyperparameters,
 )
 
 DIMENSIONS = 8
@@ -30,7 +31,7 @@ _BASES = tuple(f"basis_{dim}" for dim in range(DIMENSIONS))
 
 
 class SOAP(QuantizedOptimizer):
-    r"""SOAP, which is Adam in the eigenbases of Shampoo; its states accept any quantizer spec.
+    r"""SOAP: Adam in the eigenbases of Shampoo; its states accept any quantizer spec.
 
     A matrix with m rows and n columns has two averages, L of shape (m, m) and R of shape (n, n),
     and their eigenvectors, Q and P. With gradient g (negated to maximize), in float32:
@@ -53,7 +54,7 @@ class SOAP(QuantizedOptimizer):
     The states are named `exp_avg` (m), `exp_avg_sq` (v), `gram_0` (L), `gram_1` (R), `basis_0` (Q),
     `basis_1` (P), and so on; `step` counts the steps. In 32 bits they take 8 bytes for each element
     of the parameter and 8 n^2 bytes for each dimension of n elements. Products and decompositions
-    are torch's, so that bits depend on torch and the device. Sharded parameters are not supported:
+    are torch's: bits depend on torch and the device. Sharded parameters are not supported:
     bases need the whole parameter.
 
     Args:
@@ -64,11 +65,8 @@ class SOAP(QuantizedOptimizer):
         eps: added to the denominator, at least 0.
         weight_decay: decoupled, at least 0.
         precondition_frequency: steps between updates of the bases, at least 1.
-        max_precond_dim: the most elements of a dimension that has a basis, at least 0.
-        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
-            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`.
+        max_precond_dim: largest size of a dimension with a basis, at least 0.
+        **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -102,19 +100,9 @@ class SOAP(QuantizedOptimizer):
         max_precond_dim: int = 10000,
         **shared: Unpack[Shared],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "shampoo_beta": shampoo_beta,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "precondition_frequency": precondition_frequency,
-            "max_precond_dim": max_precond_dim,
-        }
-        super().__init__(params, defaults, **shared)
+        super().__init__(params, hyperparameters(locals()), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group)
@@ -131,7 +119,6 @@ class SOAP(QuantizedOptimizer):
         return f"has {param.ndim} dimensions, and SOAP supports at most {DIMENSIONS}"
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-        """The states that the rule keeps for one parameter, and the shape of each."""
         shapes = dict.fromkeys(("exp_avg", "exp_avg_sq"), tuple(param.shape))
         sizes = param.shape if param.ndim > 1 else ()
         for gram, basis, size in zip(_GRAMS, _BASES, sizes, strict=False):
@@ -140,10 +127,9 @@ class SOAP(QuantizedOptimizer):
         return shapes
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
-        """Step scalars of a group, in float64."""
         lr, (beta1, beta2) = group["lr"], map(float, group["betas"])
-        given = group["shampoo_beta"]
-        beta = beta2 if given is None else float(given)
+        shampoo_beta = group["shampoo_beta"]
+        beta = beta2 if shampoo_beta is None else float(shampoo_beta)
         return {
             "decay": Decoupled(lr, float(group["weight_decay"])),
             "step_size": StepScalar(lr),
@@ -165,7 +151,6 @@ class SOAP(QuantizedOptimizer):
         states: dict[str, Tensor],
         scalars: dict[str, float],
     ) -> None:
-        """The rule in the class's docstring."""
         s, group, updates = scalars, context.group, context.step - 1
         grad, m, v = directed(grad, s), states["exp_avg"], states["exp_avg_sq"]
         bases = [states.get(name) for name in _BASES[: param.ndim]]
@@ -185,20 +170,80 @@ class SOAP(QuantizedOptimizer):
             if updates == 0:
                 basis.copy_(eigenbasis(average))
             elif updates % group["precondition_frequency"] == 0:
-                found, order = refined(average, basis)
-                basis.copy_(found)
+                new_basis, order = refined(average, basis)
+                basis.copy_(new_basis)
                 v.copy_(v.index_select(dim, order))
 
 
 class SOAP8bit(EightBit, SOAP):
     """`SOAP` with 8-bit states: ``B256/DE@8s``, and ``B256/DE-0@8u`` for the second moment.
 
-    Takes the arguments of `SOAP`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `SOAP` and `FixedWidth`.
     """
 
 
 class SOAP4bit(FourBit, SOAP):
     """`SOAP` with 4-bit states: ``B128/DE@4s+sr``, and ``B128/DE-0@4u`` for the second moment.
 
-    Takes the arguments of `SOAP`, and `block_size` for `state_quantizers` (`FixedWidth`).
+    Arguments: those of `SOAP` and `FixedWidth`.
     """
+
+
+def eigenbasis(gram: Tensor) -> Tensor:
+    """The eigenvectors of a symmetric matrix as columns, largest eigenvalue first.
+
+    Args:
+        gram: float32 of shape (n, n).
+
+    Returns:
+        float32 of shape (n, n); NaN if `gram` holds NaN or infinity.
+    """
+    if not gram.isfinite().all():
+        return torch.full_like(gram, torch.nan)
+    try:
+        vectors: Tensor = torch.linalg.eigh(gram).eigenvectors
+    except RuntimeError:  # LinAlgError, as it does not converge; float64 mends that
+        vectors = torch.linalg.eigh(gram.double()).eigenvectors.float()
+    return vectors.flip(1)
+
+
+def refined(gram: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+    """One step of power iteration towards the eigenvectors, made orthogonal by QR.
+
+    Args:
+        gram: float32 of shape (n, n).
+        basis: float32 of shape (n, n), a basis as columns.
+
+    Returns:
+        The new basis, sorted by eigenvalues estimated with the old one, and the old numbers of
+        its columns, int64 of shape (n,). The basis is NaN if an argument holds NaN or infinity.
+    """
+    product = gram @ basis
+    order = (basis * product).sum(0).argsort(descending=True)
+    if not product.isfinite().all():
+        return torch.full_like(basis, torch.nan), order
+    return torch.linalg.qr(product[:, order]).Q, order
+
+
+def slice_products(x: Tensor, dim: int) -> Tensor:
+    """The products of the slices of `x` along a dimension with each other, of shape (n, n)."""
+    dims = [other_dim for other_dim in range(x.ndim) if other_dim != dim]
+    products: Tensor = torch.tensordot(x, x, (dims, dims))
+    return products
+
+
+def to_bases(x: Tensor, bases: Sequence[Tensor | None]) -> Tensor:
+    """The coordinates of `x` in a basis for each dimension; None leaves a dimension as it is."""
+    return _along(x, [None if basis is None else basis.t() for basis in bases])
+
+
+def from_bases(x: Tensor, bases: Sequence[Tensor | None]) -> Tensor:
+    """The inverse of `to_bases` for orthogonal bases."""
+    return _along(x, bases)
+
+
+def _along(x: Tensor, matrices: Sequence[Tensor | None]) -> Tensor:
+    for dim, matrix in enumerate(matrices):
+        if matrix is not None:
+            x = torch.tensordot(matrix, x, ([1], [dim])).movedim(0, dim)
+    return x

@@ -1,4 +1,4 @@
-"""Terms that several update rules share, and checks of their options."""
+"""Terms of several update rules, and checks of their options."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.normalize.block import MOST
 
 
+def hyperparameters(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters of a rule, from the ``locals()`` of its constructor."""
+    others = ("self", "params", "shared", "__class__")
+    return {name: value for name, value in arguments.items() if name not in others}
+
+
 def ascent(group: dict[str, Any]) -> float:
-    """The scalar `sign`: what a gradient is multiplied by, -1 where the group maximizes."""
+    """The scalar `sign`, the factor of gradients: -1 where the group maximizes."""
     return -1.0 if group["maximize"] else 1.0
 
 
@@ -40,7 +46,7 @@ def coupled(param: Tensor, grad: Tensor, scalars: dict[str, float]) -> Tensor:
 
 
 def number(name: str, value: Any) -> float:
-    """The number that an option stands for: an int, a float, or a tensor that holds one.
+    """The number of an option: an int, a float, or a tensor with one element.
 
     Raises:
         BadTypeError: it is none.
@@ -91,7 +97,7 @@ def check_betas(group: dict[str, Any], needed: str = "two numbers", count: int =
 
     Args:
         group: options, `betas` among them.
-        needed: what the error message says is needed.
+        needed: the expected value in the error message.
         count: how many numbers.
 
     Raises:
@@ -110,7 +116,7 @@ def check_pair(name: str, value: Any, needed: str = "two numbers", count: int = 
     Args:
         name: the option's name, for the error message.
         value: the option's value.
-        needed: what the error message says is needed.
+        needed: the expected value in the error message.
         count: how many elements.
 
     Raises:
@@ -124,13 +130,13 @@ def check_pair(name: str, value: Any, needed: str = "two numbers", count: int = 
         raise BadValueError(f"{name}={shown(value)} must be {needed}")
 
 
-def check_int(name: str, value: Any, least: int, or_none: bool = False) -> None:
-    """Raise unless an option is an int from `least` to 2**53.
+def check_int(name: str, value: Any, minimum: int, or_none: bool = False) -> None:
+    """Raise unless an option is an int from `minimum` to 2**53.
 
     Args:
         name: the option's name, for the error message.
         value: the option's value.
-        least: the smallest value that is allowed.
+        minimum: the smallest allowed value.
         or_none: whether None is allowed too.
 
     Raises:
@@ -138,9 +144,9 @@ def check_int(name: str, value: Any, least: int, or_none: bool = False) -> None:
     """
     if or_none and value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or not value >= least:
+    if isinstance(value, bool) or not isinstance(value, int) or not value >= minimum:
         none = "None or " if or_none else ""
-        raise BadValueError(f"{name}={shown(value)} must be {none}an int of at least {least}")
+        raise BadValueError(f"{name}={shown(value)} must be {none}an int of at least {minimum}")
     if value > MOST:
         raise BadValueError(f"{name}={shown(value)} must be at most 2**53")
 

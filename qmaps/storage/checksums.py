@@ -102,10 +102,6 @@ def with_checksums(metadata: Mapping[str, str], tensors: Mapping[str, str]) -> d
 def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[str, str]:
     """The checksum of each tensor of a safetensors file; empty if it was written without them.
 
-    Args:
-        metadata: all metadata of the file.
-        tensors: the names of its tensors.
-
     Raises:
         BadValueError: the metadata is damaged.
     """

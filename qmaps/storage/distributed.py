@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import DAMAGE, BadValueError
-from qmaps.storage import checkpoint, edit_checkpoint
+from qmaps.storage import checkpoint
 from qmaps.storage.files import content_of, size_of
 
 METADATA = ".metadata"
@@ -121,7 +121,7 @@ class StoredTensor:
         """
         for chunk in self.chunks:
             part = chunk.part
-            edit_checkpoint.put(part.path, part.start, part.length, tensor[chunk.place])
+            checkpoint.put(part.path, part.start, part.length, tensor[chunk.place])
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def contents(folder: str | os.PathLike[str]) -> Stored:
     """
     path = Path(folder) / METADATA
     try:
-        stored = _taken_apart(_unpickled(path), Path(folder))
+        stored = _parsed(_unpickled(path), Path(folder))
         _check_files(stored)
         for tensor in stored.tensors.values():
             _check_chunks(tensor, path)
@@ -191,11 +191,33 @@ PLAIN: dict[str, Any] = {"torch.Size": torch.Size, "collections.OrderedDict": Or
 """Names in the metadata that are what they say."""
 
 
+DEEPEST, LARGEST = 16, 2**16
+"""Largest depth of nested tuples, and number of their elements, each one as often as it occurs."""
+
+TUPLES = {ord(code) for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)}
+
+
+def _bounded(load: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Let an opcode refuse tuples whose hash as a key of a dict would take minutes."""
+
+    def load_tuple(unpickler: Any) -> None:
+        load(unpickler)
+        made = unpickler.stack[-1]
+        nested = [unpickler.tuples[id(x)] for x in made if id(x) in unpickler.tuples]
+        depth = 1 + max((deep for _, deep, _ in nested), default=0)
+        size = len(made) + sum(count for _, _, count in nested)
+        if depth > DEEPEST or size > LARGEST:
+            raise pickle.UnpicklingError(f"tuples of depth {depth} with {size} elements")
+        unpickler.tuples[id(made)] = made, depth, size  # alive, so that its id stays its own
+
+    return load_tuple
+
+
 class _Unpickler(pickle._Unpickler):
     """Python's unpickler: the one in C allocates as much memory as an index in the file says."""
 
     dispatch = {  # noqa: RUF012
-        code: load
+        code: _bounded(load) if code in TUPLES else load
         for code, load in pickle._Unpickler.dispatch.items()
         if code != ord(pickle.BYTEARRAY8)  # allocates what a length in the file says
     }
@@ -203,6 +225,7 @@ class _Unpickler(pickle._Unpickler):
     def __init__(self, file: io.BytesIO, shown: str) -> None:
         super().__init__(file)
         self.shown = shown
+        self.tuples: dict[int, tuple[tuple[Any, ...], int, int]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
@@ -233,7 +256,7 @@ def _unpickled(path: Path) -> Any:
         ) from None
 
 
-def _taken_apart(metadata: Any, folder: Path) -> Stored:
+def _parsed(metadata: Any, folder: Path) -> Stored:
     parts: dict[tuple[str, tuple[int, ...]], Part] = {}
     for index, info in metadata.storage_data.items():
         if getattr(info, "transform_descriptors", None):

@@ -9,12 +9,12 @@ import math
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qmaps.errors import OutputError
+from qmaps.errors import OutputError, printable
 from qmaps.storage import checksums
 
 if TYPE_CHECKING:
@@ -250,5 +250,32 @@ def read_frame(path: str | os.PathLike[str], *, must_be_sealed: bool = False) ->
         raise _damaged(path) from None
 
 
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a frame as dicts by column."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
 def _damaged(path: str | os.PathLike[str]) -> OutputError:
     return OutputError(f"{str(path)!r} is missing or damaged; delete it, and it will be made again")
+
+
+def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    r"""Lines of a table with the first column aligned left, the others right.
+
+    Args:
+        header: title of each column.
+        rows: the cells of each row; ``|`` in them is escaped.
+
+    >>> print("\n".join(markdown_table(["map", "bits"], [["DE", "4"]])))
+    | map | bits |
+    |---|---:|
+    | DE | 4 |
+    """
+    titles = list(header)
+    rule = "|---|" + "---:|" * (len(titles) - 1)
+    return [_markdown_row(titles), rule, *map(_markdown_row, rows)]
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    escaped: Iterator[str] = (printable(cell).replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"

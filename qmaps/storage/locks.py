@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from filelock import BaseFileLock, FileLock, Timeout
@@ -64,10 +63,10 @@ class FolderLock:
         lock = FileLock(file, thread_local=False)
         self.exclusive = self._acquire(lock, parameter)
         self._release = weakref.finalize(
-            self, _let_go, lock, self._about, _identity(file), self._process
+            self, _release_files, lock, self._about, _identity(file), self._process
         )
         self._release.atexit = False  # `filelock` has released by then, and the files would stay
-        _TAKEN.add(self)
+        _HELD.add(self)
         if self.exclusive:
             with suppress(OSError):
                 self._about.write_text(json.dumps(_self()), encoding="utf-8")
@@ -84,12 +83,7 @@ class FolderLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
     def _acquire(self, lock: BaseFileLock, parameter: str) -> bool:
@@ -135,9 +129,6 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     Until then it is in the hidden folder ``.NAME.tmp`` beside `path`. If the process is killed,
     the hidden folder stays, and the next call for the same path removes it.
 
-    Args:
-        path: the folder; it must not exist.
-
     Raises:
         OutputError: the folder cannot be written, or another process writes it.
     """
@@ -161,12 +152,12 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             hidden.rmdir()
 
 
-_TAKEN: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+_HELD: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
 @atexit.register
 def _release_all() -> None:
-    for lock in list(_TAKEN):
+    for lock in list(_HELD):
         lock.release()
 
 
@@ -179,7 +170,7 @@ def _identity(file: Path) -> Identity:
     return status.st_dev, status.st_ino
 
 
-def _let_go(lock: BaseFileLock, record: Path, identity: Identity, process: int) -> None:
+def _release_files(lock: BaseFileLock, record: Path, identity: Identity, process: int) -> None:
     """Release a lock taken by `process`, and remove its files."""
     if os.getpid() != process or not lock.is_locked:
         return

@@ -30,12 +30,12 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
     entries = []
     for number, (name, fields) in enumerate(tensors.items()):
         plain = dict(fields)
-        parts = _taken(arrays, f"{number}", plain)
+        parts = _move_parts(arrays, f"{number}", plain)
         if "codebook" in plain:
             arrays[f"{number}.codebook"] = plain.pop("codebook").cpu()
         parts_beside = plain.pop("beside", [])
         beside = [
-            _taken(arrays, f"{number}.beside{place}", dict(part))
+            _move_parts(arrays, f"{number}.beside{place}", dict(part))
             for place, part in enumerate(parts_beside)
         ]
         entries.append({"name": name, "parts": parts, **plain})
@@ -73,10 +73,10 @@ def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
             arrays = _checked(file, metadata, path)
             tensors = {}
             for number, plain in enumerate(json.loads(metadata["qmaps_tensors"])):
-                plain |= _given(arrays, f"{number}", plain.pop("parts"))
+                plain |= _parts(arrays, f"{number}", plain.pop("parts"))
                 if "beside" in plain:
                     plain["beside"] = [
-                        _given(arrays, f"{number}.beside{place}", parts)
+                        _parts(arrays, f"{number}.beside{place}", parts)
                         for place, parts in enumerate(plain["beside"])
                     ]
                 if "map" in plain:
@@ -93,7 +93,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
         raise BadValueError(f"{str(path)!r} has damaged metadata ({reason})") from None
 
 
-def _taken(arrays: dict[str, Tensor], name: str, plain: dict[str, Any]) -> int:
+def _move_parts(arrays: dict[str, Tensor], name: str, plain: dict[str, Any]) -> int:
     """Move codes and scales from `plain` into `arrays`; returns the number of scales' tensors."""
     arrays[f"{name}.packed"] = plain.pop("packed").contiguous().cpu()
     scales = plain.pop("scales")
@@ -102,8 +102,8 @@ def _taken(arrays: dict[str, Tensor], name: str, plain: dict[str, Any]) -> int:
     return len(scales)
 
 
-def _given(arrays: Mapping[str, Tensor], name: str, parts: int) -> dict[str, Any]:
-    """The codes and the scales moved by `_taken`."""
+def _parts(arrays: Mapping[str, Tensor], name: str, parts: int) -> dict[str, Any]:
+    """The codes and the scales moved by `_move_parts`."""
     return {
         "packed": arrays[f"{name}.packed"],
         "scales": [arrays[f"{name}.scale{part}"] for part in range(parts)],

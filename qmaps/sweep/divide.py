@@ -14,8 +14,7 @@ from qmaps.algebra.quantizer import Quantizer
 from qmaps.errors import BadValueError
 from qmaps.maps.fitted import FittedMap
 from qmaps.sweep.measure import FIT, MOMENTS, Specs, quantizers_of
-from qmaps.sweep.slabs import SLAB
-from qmaps.sweep.units import count_of, unit_of
+from qmaps.sweep.units import SLAB, count_of, unit_of
 
 WORK = 2**30
 """Elements times specs of an item, at most, unless it has one spec: some ten seconds of a core."""
@@ -50,15 +49,15 @@ def divided(
     in_parts: bool = True,
     share: float | None = None,
 ) -> list[Range | None]:
-    """The parts of the specs that items of one parameter measure.
+    """Divide the specs of one parameter among items.
 
     Args:
         parameter: its name.
         shapes: the shape of each of its states.
-        specs: what is measured, singles first. A part has as many as the others, or one less.
-        memory: bytes that one item may use; None sets no limit.
+        specs: the specs, singles first. A part has as many as the others, or one less.
+        memory: limit of bytes for one item; None sets no limit.
         in_parts: whether rows of the states can be read without the whole.
-        share: share of the parameter that is measured; None for all of it.
+        share: measured share of the parameter; None for all of it.
 
     Returns:
         Numbers of the first spec and of the one after the last; [None] where one item measures all.
@@ -75,13 +74,13 @@ def divided(
     fewest = 1 if share is not None else max(1, min(count, -(-numel * count // WORK)))
     for parts in range(fewest, max(1, count) + 1):
         ends = [number * count // parts for number in range(parts + 1)]
-        found = list(zip(ends[:-1], [*ends[1:-1], len(singles) + len(pairs)], strict=True))
+        ranges = list(zip(ends[:-1], [*ends[1:-1], len(singles) + len(pairs)], strict=True))
         if memory is None:
-            return [None] if parts == 1 else [*found]
+            return [None] if parts == 1 else [*ranges]
         needed = 0 if in_parts or not sampled else 4 * sum(map(math.prod, shapes.values()))
-        needed += max(_bytes(shapes, _some(specs, part), sampled) for part in found)
+        needed += max(_bytes(shapes, _some(specs, part), sampled) for part in ranges)
         if needed <= memory:
-            return [None] if parts == 1 else [*found]
+            return [None] if parts == 1 else [*ranges]
     assert memory is not None
     raise BadValueError(
         f"memory={memory / GIB:.3g} GiB is not enough for {parameter!r}, which has {numel} "
@@ -110,21 +109,25 @@ def _bytes(shapes: Mapping[str, tuple[int, ...]], specs: Specs, sampled: int | N
     numel = max(map(math.prod, shapes.values()))
     every = quantizers_of(singles, pairs)
     if sampled:
-        some = min(numel, FIT)
-        fits = [BASE * some + _temporary(q, some) for q in every if isinstance(q.map, FittedMap)]
+        fitted_numel = min(numel, FIT)
+        fits = [
+            BASE * fitted_numel + _temporary(q, fitted_numel)
+            for q in every
+            if isinstance(q.map, FittedMap)
+        ]
         return max(SAMPLED * SLAB, sampled * (SAMPLED + 4 * len(every)), *fits)
     total = BASE * numel + 4 * numel * max(0, len(shapes) - 2)
-    kept = {
+    stored = {
         "exp_avg": {pair.first for pair in pairs},
         "exp_avg_sq": {pair.second for pair in pairs},
     }
     for name, shape in shapes.items():
-        total += sum(q.nbytes(shape) for q in kept.get(name, ()) if q is not None)
+        total += sum(q.nbytes(shape) for q in stored.get(name, ()) if q is not None)
     return total + max((_temporary(q, numel) for q in every), default=0)
 
 
 def _temporary(q: Quantizer, numel: int) -> int:
-    """Bytes that measuring a quantizer needs beside `BASE`."""
+    """Bytes for measuring a quantizer beside `BASE`."""
     if isinstance(q.map, FittedMap):
         return max(SLOW * min(numel, FIT) if q.map.weighted else 0, QUANTILES * numel)
     return SLOW * numel if q.map.bits > WIDEST else 0

@@ -36,7 +36,7 @@ Place = tuple[str, Quantizer | None]
 
 
 def places(pair: Pair) -> tuple[Place, Place]:
-    """The moments that the quantizers of a pair are for."""
+    """The moments of a pair, each with its quantizer."""
     return ("exp_avg", pair.first), ("exp_avg_sq", pair.second)
 
 
@@ -56,11 +56,11 @@ def rows(
     """Yield the rows of one parameter; every quantizer encodes a state once.
 
     Args:
-        states: the states that hold the parameter.
+        states: captured states with the parameter.
         parameter: its name.
-        names: its states that are measured.
+        names: its states to measure.
         specs: quantizers to measure alone, and pairs for parameters with `MOMENTS`.
-        earlier: specs whose rows exist already; what they say of states is not repeated.
+        earlier: specs measured already; their rows of states are not repeated.
 
     Returns:
         An iterator over rows as `qmaps.sweep.run` has them.
@@ -69,12 +69,12 @@ def rows(
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     pairs = specs[1] if shapes.keys() >= MOMENTS else ()
     negative = {name: bool((tensor < 0).any()) for name, tensor in tensors.items()}
-    wanted, known = wanted_of(negative, *specs), wanted_of(negative, *earlier)
+    wanted, measured_before = wanted_of(negative, *specs), wanted_of(negative, *earlier)
     singles, updates = _measured(tensors, wanted, pairs, states.eps(parameter))
     for name, shape in shapes.items():
         described = about(states, parameter, name, shape)
         for q in wanted[name]:
-            if q not in known[name]:
+            if q not in measured_before[name]:
                 of_spec = {"quantizer": q.spec, "first": None, "second": None}
                 yield {**described, **of_spec, **singles[name, q]}
     for pair in pairs:
@@ -97,7 +97,7 @@ def _measured(
 
     Args:
         tensors: the states by name.
-        wanted: the quantizers whose errors are measured on each.
+        wanted: the quantizers to measure on each.
         pairs: pairs of quantizers; if there are any, both moments are among the states.
         eps: Adam's eps.
     """
@@ -134,7 +134,7 @@ def _measured(
 def about(
     states: CapturedStates, parameter: str, state: str, shape: tuple[int, ...]
 ) -> dict[str, Any]:
-    """The columns of a row that say what it is of."""
+    """The columns of a row that identify its state."""
     return {
         "step": states.step,
         "parameter": parameter,
@@ -155,7 +155,8 @@ def wanted_of(
         pairs: pairs, whose quantizers are measured on the moments if there are both.
     """
     wanted = {
-        name: [q for q in singles if q.map.signed or not some] for name, some in negative.items()
+        name: [q for q in singles if q.map.signed or not has_negative]
+        for name, has_negative in negative.items()
     }
     if negative.keys() >= MOMENTS:
         wanted["exp_avg"] += [pair.first for pair in pairs if pair.first]
@@ -182,32 +183,34 @@ def fitted(
         return _fit(groups[group], group[1], tensors[group[0]])
 
     return {
-        (group[0], q): found
+        (group[0], q): frozen
         for group, results in zip(
             groups, dispatch.each(fit, list(groups), *tensors.values()), strict=True
         )
-        for q, found in zip(groups[group], results, strict=True)
+        for q, frozen in zip(groups[group], results, strict=True)
     }
 
 
 def _fit(quantizers: Sequence[Quantizer], normalizer: Normalizer, x: Tensor) -> list[Quantizer]:
-    """Fit maps to a tensor; those that need much memory to pieces of a large one."""
+    """Fit maps to a tensor; Lloyd-Max maps, which take much memory, to pieces of a large one."""
     heavy = [q for q in quantizers if isinstance(q.map, FittedMap) and q.map.weighted]
     if x.numel() <= FIT or not heavy:
         return fit_each(quantizers, x)
     scales = normalizer.scales(x)
-    both = (
+    normalized_and_scale = (
         normalizer.normalize(x, scales),
         normalizer.expand(scales, tuple(x.shape)).expand(x.shape),
     )
     # Spread evenly over the tensor.
     begins = [n * (x.numel() - PIECE) // (FIT // PIECE - 1) for n in range(FIT // PIECE)]
-    n, scale = (torch.cat([t.reshape(-1)[b : b + PIECE] for b in begins]) for t in both)
-    found = dict(zip(heavy, fit_normalized(heavy, n, scale), strict=True))
-    light = [q for q in quantizers if q not in found]
+    n, scale = (
+        torch.cat([t.reshape(-1)[b : b + PIECE] for b in begins]) for t in normalized_and_scale
+    )
+    frozen = dict(zip(heavy, fit_normalized(heavy, n, scale), strict=True))
+    light = [q for q in quantizers if q not in frozen]
     if light:
-        found |= dict(zip(light, fit_each(light, x), strict=True))
-    return [found[q] for q in quantizers]
+        frozen |= dict(zip(light, fit_each(light, x), strict=True))
+    return [frozen[q] for q in quantizers]
 
 
 class _Collectors(threading.local):
@@ -218,7 +221,7 @@ class _Collectors(threading.local):
 
 
 def _encoded(
-    tensor: Tensor, given: tuple[Quantizer, bool]
+    tensor: Tensor, work: tuple[Quantizer, bool]
 ) -> tuple[dict[str, float], Moment | None]:
-    q, keep = given
+    q, keep = work
     return q.measured(tensor, keep=keep)

@@ -1,12 +1,15 @@
-"""The items of a sweep: what can be measured by itself, by any process that can read the states."""
+"""The items of a sweep, each to be measured by any process that can read the states."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+import re
+import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pandas as pd
 
@@ -14,16 +17,152 @@ from qmaps.algebra.pair import Pair, listed
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
-from qmaps.capture import CapturedStates
-from qmaps.errors import CaptureError
+from qmaps.capture import CapturedStates, snapshot
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import PRESETS, pair_of
+from qmaps.storage import checksums
 from qmaps.sweep.divide import MEMORY, divided
-from qmaps.sweep.given import bytes_of, share_of
-from qmaps.sweep.identity import digest_of
 from qmaps.sweep.measure import MOMENTS, Specs, quantizers_of, rows
 from qmaps.sweep.sample import sampled_rows
 from qmaps.sweep.units import share_of_large
+
+EIGHT_BIT_MAPS = ("DE", "inverse", "quantile", "linear0", "linear", "tree", "e4m3", "power2")
+"""Maps for both moments at 8 bits; the first four are those of the 8-bit paper."""
+
+SECOND_AT_FOUR_BITS = ("DE", "DE-0", "linear", "power2", "quantile")
+
+
+def standard() -> list[str]:
+    """Pairs for Adam's moments: the papers' own and similar ones at every width.
+
+    - 8 bits: eight maps per tensor and under blocks of 2048 and 256,
+    - only one moment quantized, the other exact, to see where an error comes from,
+    - 4 bits: the second moment under five maps and five normalizers beside ``B128/DE@4s``, and
+      the first moment's alternatives beside ``rank1/linear@4u``,
+    - Lloyd-Max at 3, 4, 6 and 8 bits, with the maps to compare it with.
+    """
+    pairs = [
+        f"{norm}/{name}@8s + {norm}/{name}@8u"
+        for norm in ("tensor", "B2048", "B256")
+        for name in EIGHT_BIT_MAPS
+    ]
+    pairs += ["B256/DE@8s + B256/DE-0@8u", "B256/DE@8s + logB256/log2@8u"]
+    pairs += [f"tensor/{name}@8s + 32-bit" for name in ("DE", "inverse", "quantile", "linear0")]
+    pairs += [
+        "B128/DE@4s + 32-bit",
+        "32-bit + B128/DE@4u",
+        "32-bit + B128/DE-0@4u",
+        "32-bit + rank1/linear@4u",
+    ]
+    pairs += [
+        f"B128/DE@4s + {norm}/{name}@4u"
+        for norm in ("tensor", "B2048", "B128", "B32x8", "rank1")
+        for name in SECOND_AT_FOUR_BITS
+    ]
+    pairs += [
+        f"{first} + rank1/linear@4u"
+        for first in ("B2048/DE@4s", "B32x8/DE@4s", "B128/linear@4s", "B128/nf4@4s", "rank1/DE@4s")
+    ]
+    pairs += ["B128/DE@4s + logB128/log2@4u", "B128/DE@4s + B128&rank1/linear@4u"]
+    for bits in (3, 4, 6):
+        pairs += [
+            f"B128/{name}@{bits}s + B128/{second}@{bits}u"
+            for name, second in (("DE", "DE-0"), ("linear", "linear"), ("lloyd", "lloyd"))
+        ]
+    pairs += ["B128/DE@8s + B128/DE-0@8u", "B128/lloyd@8s + B128/lloyd@8u"]
+    return list(dict.fromkeys(pairs))
+
+
+STANDARD: tuple[str, ...] = tuple(standard())
+"""The pairs of `standard`."""
+
+
+UNITS = {"MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}
+
+
+def parse_share(sample: float | str) -> float:
+    """Parse the share of each tensor to measure.
+
+    Args:
+        sample: a number, or a text such as ``1%`` or ``0.01``. A text above 0.5 needs a percent
+            sign, for ``1`` could mean all or a hundredth.
+
+    Raises:
+        BadValueError: it is not above 0 and at most 1, or not a share.
+        BadTypeError: it is neither a number nor a text.
+
+    >>> parse_share("1%"), parse_share("0.01"), parse_share(1)
+    (0.01, 0.01, 1.0)
+    """
+    if isinstance(sample, bool) or not isinstance(sample, (int, float, str)):
+        raise BadTypeError(f"sample={shown(sample)} must be a number, or a text such as '1%'")
+    if not isinstance(sample, str):
+        if not 0 < sample <= 1:
+            raise BadValueError(f"sample={sample:g} must be above 0 and at most 1")
+        return float(sample)
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+) ?(%?)", sample.strip(), re.ASCII)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if match is None or not 0 < share <= (1 if match[2] else 0.5):
+        raise BadValueError(
+            f"sample={sample!r} must be a share above 0 and at most 100%, such as 1% or 0.01; "
+            "above 0.5 with a percent sign"
+        )
+    return share
+
+
+def parse_bytes(memory: int | str | None) -> int | None:
+    """Parse the limit of bytes for a worker; None for no limit.
+
+    Args:
+        memory: a number, None, or a text such as ``2GiB``, ``500MB``, or ``none``.
+
+    Raises:
+        BadValueError: it is not above 0, or not a number of bytes.
+        BadTypeError: it is none of these.
+
+    >>> parse_bytes("2GiB"), parse_bytes("none")
+    (2147483648, None)
+    """
+    if memory is None or memory == "none":
+        return None
+    if isinstance(memory, bool) or not isinstance(memory, (int, float, str)):
+        raise BadTypeError(f"memory={shown(memory)} must be bytes, or a text such as '2GiB'")
+    if not isinstance(memory, str):
+        if not memory > 0:
+            raise BadValueError(f"memory={memory} must be above 0, or None for no limit")
+        return int(memory)
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+) ?([MG]i?B)", memory, re.ASCII)
+    if match is None:
+        raise BadValueError(
+            f"memory={memory!r} must be a number with MB, MiB, GB or GiB, as in 2GiB, or none"
+        )
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def digest_of(states: CapturedStates) -> str:
+    """A digest of the states.
+
+    A snapshot has checksums of its tensors, and a file of ``torch.save`` the CRC-32 of each
+    record, so their digest is one of these. All other states are read.
+
+    Raises:
+        CaptureError: states cannot be read, or hold NaN or infinity.
+    """
+    source = Path(states.source)
+    if source.is_file():
+        if source.suffix == ".safetensors" and checksums.KEY in snapshot.metadata(source):
+            return snapshot.digest(source)
+        if zipfile.is_zipfile(source):
+            return _digest_of_zip(source)
+    return states.fingerprint()
+
+
+def _digest_of_zip(path: Path) -> str:
+    with zipfile.ZipFile(path) as file:
+        records = sorted((info.filename, info.file_size, info.CRC) for info in file.infolist())
+    return hashlib.sha256(json.dumps(records).encode()).hexdigest()
+
 
 Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | None]
 
@@ -37,14 +176,14 @@ class Item:
         source: the file or folder of the states; empty for states in memory.
         position: the parameter's place among those of the source.
         parameter: its name.
-        states: names of the states that are measured.
+        states: names of the measured states.
         numel: number of elements of the largest of them.
-        singles: quantizers that the sweep measures alone.
-        pairs: quantizers of both moments that it measures.
-        part: of a parameter that is divided, which of the specs, singles first, the item measures:
+        singles: quantizers of the sweep to measure alone.
+        pairs: quantizers of both moments.
+        part: of a divided parameter, the specs of this item, singles first:
             from the first number on, up to and without the second. None for all of them.
-        sweep: digest of the sweep that the item is of; empty where nothing is written.
-        sample: the share of the parameter that is measured; None for all of it.
+        sweep: digest of the sweep; empty where nothing is written.
+        sample: the measured share of the parameter; None for all of it.
     """
 
     number: int
@@ -61,12 +200,12 @@ class Item:
 
     @property
     def digest(self) -> str:
-        """A SHA-256 that tells the item from those of other sweeps and from others of its own."""
+        """A SHA-256 that identifies the item among those of all sweeps."""
         return hashlib.sha256(f"{self.sweep}:{self.number}".encode()).hexdigest()
 
     @property
     def work(self) -> int:
-        """Elements times specs that are measured, by which items are compared."""
+        """Elements times specs, for comparing items."""
         begin, end = self.part or (0, len(self.singles) + len(self.pairs))
         return self.numel * max(1, end - begin)
 
@@ -87,16 +226,16 @@ class Item:
         if states is None:
             states = opened(self.source)
             name = states.parameters()[self.position]  # names may have been given by the caller
-        found = None
+        measured = None
         if self.sample is not None:
             every = self.singles, self.pairs
-            found = sampled_rows(states, name, self.states, self.sample, every, *self._specs())
-        if found is None:
-            found = rows(states, name, self.states, *self._specs())
-        return pd.DataFrame([{**row, "parameter": self.parameter} for row in found])
+            measured = sampled_rows(states, name, self.states, self.sample, every, *self._specs())
+        if measured is None:
+            measured = rows(states, name, self.states, *self._specs())
+        return pd.DataFrame([{**row, "parameter": self.parameter} for row in measured])
 
     def _specs(self) -> tuple[Specs, Specs]:
-        """The specs that this item measures, and those of earlier items of the parameter."""
+        """The specs of this item, and those of earlier items of the parameter."""
         count = len(self.singles)
         begin, end = self.part or (0, count + len(self.pairs))
         return (
@@ -114,7 +253,7 @@ def plan(
     sample: float | str | None = None,
     memory: int | str | None = MEMORY,
 ) -> list[Item]:
-    """Divide a sweep into items that any process can measure by itself.
+    """Divide a sweep into items for any process.
 
     The items depend on the arguments alone. The specs of a large parameter are divided among
     several items (`qmaps.sweep.divide`). The rows of `qmaps.sweep.run` are those of
@@ -160,9 +299,9 @@ def items_of(
     sample: float | str | None,
     memory: int | str | None,
 ) -> list[Item]:
-    """The items of `plan` without the digest of the sweep, for which states may have to be read."""
-    share = None if sample is None else share_of(sample)
-    limit = bytes_of(memory)
+    """The items of `plan` without the digest of the sweep, so no state is read."""
+    share = None if sample is None else parse_share(sample)
+    limit = parse_bytes(memory)
     singles, pairs = _parse(specs, codebooks)
     chosen = _parameters(states, min_quantized_size)
     if pairs:
@@ -173,20 +312,24 @@ def items_of(
     for parameter, names in chosen.items():
         shapes = {name: states.shape(parameter, name) for name in names}
         numel = max(map(math.prod, shapes.values()))
-        own = share
-        if own is None:
+        share_of_parameter = share
+        if share_of_parameter is None:
             largest = max(shapes.values(), key=math.prod)
-            own = share_of_large(largest, quantizers_of(singles, pairs))
+            share_of_parameter = share_of_large(largest, quantizers_of(singles, pairs))
         in_parts = all(states.in_parts(parameter, name) for name in names)
-        for part in divided(parameter, shapes, (singles, pairs), limit, in_parts, own):
+        for part in divided(
+            parameter, shapes, (singles, pairs), limit, in_parts, share_of_parameter
+        ):
             where = (len(items), source, positions[parameter], parameter)
-            items.append(Item(*where, names, numel, singles, pairs, part, sample=own))
+            items.append(
+                Item(*where, names, numel, singles, pairs, part, sample=share_of_parameter)
+            )
     return items
 
 
 def identified(items: list[Item], states: CapturedStates, min_quantized_size: int) -> list[Item]:
-    """The items with the digest of their sweep: specs, sizes, and what the states hold."""
-    about = {
+    """The items with the digest of their sweep: specs, sizes and contents of the states."""
+    identity = {
         "specs": specs_of(items),
         "step": states.step,
         "parameters": {
@@ -197,19 +340,22 @@ def identified(items: list[Item], states: CapturedStates, min_quantized_size: in
         "states": digest_of(states),
     }
     if shares := [item.sample for item in items if item.sample is not None]:
-        about["sample"] = shares[0]
-    given = [*items[0].singles, *(q for pair in items[0].pairs for q in (pair.first, pair.second))]
-    if books := [repr(q.map) for q in given if q is not None and isinstance(q.map, Codebook)]:
-        about["codebooks"] = books  # of which a spec has the label alone
+        identity["sample"] = shares[0]
+    quantizers = [
+        *items[0].singles,
+        *(q for pair in items[0].pairs for q in (pair.first, pair.second)),
+    ]
+    if books := [repr(q.map) for q in quantizers if q is not None and isinstance(q.map, Codebook)]:
+        identity["codebooks"] = books  # of which a spec has the label alone
     if any(item.part for item in items):
-        about["parts"] = [(item.parameter, item.part) for item in items]
-    text = json.dumps(about, sort_keys=True)
+        identity["parts"] = [(item.parameter, item.part) for item in items]
+    text = json.dumps(identity, sort_keys=True)
     sweep = hashlib.sha256(text.encode()).hexdigest()
     return [replace(item, sweep=sweep) for item in items]
 
 
 def specs_of(items: list[Item]) -> list[str]:
-    """The specs of a sweep, of which there is at least one item."""
+    """The specs of a sweep with at least one item."""
     return [str(q) for q in (*items[0].singles, *items[0].pairs)]
 
 
@@ -229,7 +375,7 @@ def _parse(
 
 
 def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, tuple[str, ...]]:
-    """State names of each parameter that is large enough."""
+    """State names of each large enough parameter."""
     chosen = {}
     for parameter in states.parameters():
         names = tuple(
@@ -248,7 +394,7 @@ def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, tu
 
 
 def _require_adam(by_parameter: dict[str, tuple[str, ...]], states: CapturedStates) -> None:
-    """Raise if no parameter that is large enough has both moments."""
+    """Raise if no large enough parameter has both moments."""
     if not any(set(names) >= MOMENTS for names in by_parameter.values()):
         next(states.adam_pairs())  # raises an error that lists the states if no parameter has both
         raise CaptureError(

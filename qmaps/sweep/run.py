@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
@@ -16,10 +17,109 @@ from qmaps.errors import BadValueError
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.locks import FolderLock
 from qmaps.sweep.divide import MEMORY
-from qmaps.sweep.merge import joined, shard_of
-from qmaps.sweep.parts import Parts
+from qmaps.sweep.parts import Parts, joined, shard_of
 from qmaps.sweep.plan import Item, Spec, identified, items_of
-from qmaps.sweep.progress import Meter
+
+
+class Meter:
+    """Counts the work done, in elements measured with all specs.
+
+    Args:
+        items: the items to measure.
+        clock: gives seconds.
+    """
+
+    def __init__(self, items: Sequence[Item], clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begun = clock()
+        self._all = sum(item.work for item in items)
+        self._numel = sum({item.position: item.numel for item in items}.values())
+        self._done = 0
+
+    def add(self, item: Item) -> None:
+        """Count a measured item."""
+        self._done += item.work
+
+    def note(self, item: Item) -> str:
+        """The name of an item's parameter, with throughput and time left once they are known."""
+        seconds = self._clock() - self._begun
+        if not self._done or seconds <= 0:
+            return item.parameter
+        rate = self._done / seconds
+        remaining = (self._all - self._done) / rate
+        elements = amount(rate * self._numel / self._all)
+        return f"{item.parameter} ({elements} elements/s, {duration(remaining)} left)"
+
+
+def amount(number: float) -> str:
+    """A number with three digits and a letter for thousands, millions or billions.
+
+    >>> amount(1_234_567)
+    '1.23M'
+    """
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """A duration in its two largest units.
+
+    >>> duration(42), duration(200), duration(7300)
+    ('42 s', '3 min 20 s', '2 h 1 min')
+    """
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    minutes, seconds_left = divmod(total, 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds_left} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def summarize(sweep: pd.DataFrame, *, state: str = "update") -> pd.DataFrame:
+    """One row per quantizer: means over tensors weighted by size, and the largest maxima.
+
+    The weighted mean of an absolute or squared error is its mean over all elements. A relative
+    error is averaged over elements other than 0 alone, and a tensor without such counts as an
+    error of 0; its weighted mean is exact where no tensor holds zeros. Quantiles (median, p99,
+    p999) of several tensors cannot be computed from those of each;
+    `qmaps.analyze.update_error` measures them over all elements together. Columns whose names begin
+    with ``max_`` are maxima.
+
+    Args:
+        sweep: a frame of `qmaps.sweep.run`.
+        state: ``update`` for pairs, or a state's name.
+
+    Returns:
+        `quantizer`, `first`, `second`, `numel`, and the sweep's columns of floating-point numbers
+        other than quantiles, in the order of the sweep. The frame is empty if the sweep has no
+        rows of `state`.
+    """
+    rows = sweep[sweep["state"] == state]
+    joined = ("quantile", "median", "p99", "p999")
+    columns = [
+        name
+        for name in rows.columns
+        if pd.api.types.is_float_dtype(rows[name])
+        and rows[name].notna().any()
+        and not name.startswith(joined)
+    ]
+    records = []
+    for spec, group in rows.groupby("quantizer", sort=False):
+        weight = group["numel"] / group["numel"].sum()
+        record = {"quantizer": spec, "first": group["first"].iloc[0]}
+        record |= {"second": group["second"].iloc[0], "numel": int(group["numel"].sum())}
+        for name in columns:
+            values = group[name]
+            if name.endswith(("_low", "_high")):  # of a tensor that is measured in full: its mean
+                values = values.fillna(group[name.rpartition("_")[0]])
+            record[name] = (
+                values.max() if name.startswith("max_") else float((values * weight).sum())
+            )
+        records.append(record)
+    return pd.DataFrame(records)
 
 
 def run(
@@ -134,8 +234,8 @@ def _measure(
     """The rows of each item in the order of the items; those in `parts` already are read."""
     frames: dict[int, pd.DataFrame] = {}
     for item in items:
-        if parts is not None and (kept := parts.kept(item.number)) is not None:
-            frames[item.number] = kept
+        if parts is not None and (earlier := parts.read(item.number)) is not None:
+            frames[item.number] = earlier
     todo = [item for item in items if item.number not in frames]
     meter = Meter(todo)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from qmaps import metrics
 from qmaps.algebra.pair import Pair, adam_update, spec_of, zero_points
 from qmaps.algebra.quantizer import Quantizer, fit_normalized
-from qmaps.analyze._updates import LEVELS
+from qmaps.analyze._updates import LEVELS, bits_of
 from qmaps.capture import CapturedStates
 from qmaps.engines import reference
 from qmaps.engines.philox import RoundingKey
@@ -24,8 +24,7 @@ from qmaps.maps.base import table
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.sweep.measure import FIT, MOMENTS, Specs, about, places, quantizers_of, wanted_of
-from qmaps.sweep.slabs import Scaler, Slabs, per_unit
-from qmaps.sweep.units import Units, count_of, unit_of, units
+from qmaps.sweep.units import Scaler, Slabs, Units, choose_units, count_of, per_unit, unit_of
 
 CONFIDENCE = 0.95
 """Probability with which an interval covers the mean over all elements."""
@@ -44,17 +43,16 @@ def sampled_rows(
 
     The states are read twice, a slab at a time: for their signs, and for the largest units and the
     scales of the whole tensor. Then the chosen rows are read. Means and quantiles are estimates for
-    the whole tensor; each mean has an interval. Maxima and what is known of codes are of the
-    sample.
+    the whole tensor; each mean has an interval. Maxima and measures of codes are of the sample.
 
     Args:
-        states: the states that hold the parameter.
+        states: captured states with the parameter.
         parameter: its name.
-        names: its states that are measured.
+        names: its states to measure.
         share: share of the units.
         every: all quantizers and pairs of the sweep, which decide the units.
-        specs: those that are measured here.
-        earlier: those whose rows exist already; what they say of states is not repeated.
+        specs: those to measure here.
+        earlier: those measured already; their rows of states are not repeated.
 
     Raises:
         BadValueError: a quantizer has a low-rank part, a normalizer does not say what its scales
@@ -67,7 +65,7 @@ def sampled_rows(
     (shape,) = shapes
     opened = {name: Slabs(shape, states.opened(parameter, name)) for name in names}
     signs = {name: state.signs() for name, state in opened.items()}
-    negative = {name: found.negative > 0 for name, found in signs.items()}
+    negative = {name: state_signs.negative > 0 for name, state_signs in signs.items()}
     wanted = wanted_of(negative, *every)
     for name, quantizers in wanted.items():
         for q in quantizers:
@@ -80,25 +78,28 @@ def sampled_rows(
     count = count_of(math.prod(shape), size, share)
     if count is None:
         return None
-    own, known = wanted_of(negative, *specs), wanted_of(negative, *earlier)
+    measured_here, measured_before = wanted_of(negative, *specs), wanted_of(negative, *earlier)
     scalers = {
-        name: {q.normalizer: Scaler(q.normalizer, len(shape)) for q in own[name]} for name in names
+        name: {q.normalizer: Scaler(q.normalizer, len(shape)) for q in measured_here[name]}
+        for name in names
     }
     squares = [opened[name].surveyed(size, list(scalers[name].values())) for name in names]
-    chosen = units(parameter, shape, size, count, squares)
+    chosen = choose_units(parameter, shape, size, count, squares)
     samples = {}
     for name, state in opened.items():
         x = state.chosen(chosen.chosen, size)
         scales = {normalizer: scaler.scales(x) for normalizer, scaler in scalers[name].items()}
-        maps = [q for q in own[name] if isinstance(q.map, FittedMap)]
+        maps = [q for q in measured_here[name] if isinstance(q.map, FittedMap)]
         frozen = _fitted(state, scalers[name], maps, size)
         samples[name] = Sample(x, scales, signs[name].mean_square, frozen)
-    new = {name: [q for q in own[name] if q not in known[name]] for name in names}
-    return _rows(states, parameter, shape, samples, own, new, specs[1], chosen)
+    new = {
+        name: [q for q in measured_here[name] if q not in measured_before[name]] for name in names
+    }
+    return _rows(states, parameter, shape, samples, measured_here, new, specs[1], chosen)
 
 
 def refuse_factors(quantizers: Iterable[Quantizer]) -> None:
-    """Raise where a quantizer needs whole matrices, of which only rows are measured."""
+    """Raise if a quantizer needs whole matrices; only rows are measured."""
     for q in quantizers:
         if q.low_rank is not None:
             raise BadValueError(
@@ -115,7 +116,7 @@ class Sample:
         x: the rows.
         scales: their scales under each normalizer, as it computes them from the whole state.
         mean_square: mean of the squares of the whole state.
-        frozen: quantizers with fitted maps, with the codebooks that were fitted.
+        frozen: quantizers with fitted maps, with their codebooks.
     """
 
     x: Tensor
@@ -131,8 +132,8 @@ def _fitted(
     if not quantizers:
         return {}
     count = -(-state.numel // size)
-    some = min(count, max(1, FIT // size))
-    x = state.chosen(np.linspace(0, count - 1, some).astype(np.int64), size)
+    fitted_units = min(count, max(1, FIT // size))
+    x = state.chosen(np.linspace(0, count - 1, fitted_units).astype(np.int64), size)
     groups: dict[Normalizer, list[Quantizer]] = {}
     for q in quantizers:
         groups.setdefault(q.normalizer, []).append(q)
@@ -140,8 +141,8 @@ def _fitted(
     for normalizer, alike in groups.items():
         scales = scalers[normalizer].scales(x)
         scale = normalizer.expand(scales, tuple(x.shape)).expand(x.shape)
-        found = fit_normalized(alike, normalizer.normalize(x, scales), scale)
-        frozen |= dict(zip(alike, found, strict=True))
+        fitted = fit_normalized(alike, normalizer.normalize(x, scales), scale)
+        frozen |= dict(zip(alike, fitted, strict=True))
     return frozen
 
 
@@ -174,20 +175,20 @@ def _rows(
             if q not in new[name]:
                 continue
             error = (x.double() - y.double()).abs()
-            kept = (x != 0).double()
+            nonzero = (x != 0).double()
             relative = torch.where(x != 0, error / x.double().abs(), 0.0)
             row = {
                 **about(states, parameter, name, shape),
                 "quantizer": q.spec,
                 "first": None,
                 "second": None,
-                "bits_per_element": _bits(q, shape),
+                "bits_per_element": bits_of(q, shape),
                 **metrics.measure(x, y, codes, table(map_).numel()),
                 "mean_square": sample.mean_square,
                 **mean("mean_abs_error", error, ones, chosen),
                 **mean("mse", error.square(), ones, chosen),
-                **mean("mean_rel_error", relative, kept, chosen),
-                **mean("zeroed_share", kept * (y == 0), kept, chosen),
+                **mean("mean_rel_error", relative, nonzero, chosen),
+                **mean("zeroed_share", nonzero * (y == 0), nonzero, chosen),
             }
             row["sqnr_db"] = _decibels(row["mean_square"], row["mse"])
             yield row
@@ -196,7 +197,7 @@ def _rows(
     m, v = decoded["exp_avg", None], decoded["exp_avg_sq", None]
     eps = states.eps(parameter)
     u = adam_update(m, v, eps).double()
-    ones, kept = torch.ones_like(u), (u != 0).double()
+    ones, nonzero = torch.ones_like(u), (u != 0).double()
     for pair in pairs:
         mq, vq = decoded["exp_avg", pair.first], decoded["exp_avg_sq", pair.second]
         error = (u - adam_update(mq, vq, eps).double()).abs()
@@ -207,11 +208,11 @@ def _rows(
             "quantizer": pair.spec,
             "first": spec_of(pair.first),
             "second": spec_of(pair.second),
-            "bits_per_element": (_bits(pair.first, shape) + _bits(pair.second, shape)) / 2,
+            "bits_per_element": (bits_of(pair.first, shape) + bits_of(pair.second, shape)) / 2,
             **quantiles("abs", error, ones.bool(), chosen),
             **quantiles("rel", relative, u != 0, chosen),
             **mean("mean_abs_error", error, ones, chosen),
-            **mean("mean_rel_error", relative, kept, chosen),
+            **mean("mean_rel_error", relative, nonzero, chosen),
             **mean("zeroed_share", collapsed, ones, chosen),
         }
 
@@ -225,8 +226,8 @@ def mean(name: str, values: Tensor, weights: Tensor, chosen: Units) -> dict[str,
 
     Args:
         name: name of the metric.
-        values: what is summed, float64, of the chosen rows.
-        weights: what is counted, likewise.
+        values: summands, float64, of the chosen rows.
+        weights: counts, likewise.
         chosen: the units.
 
     Returns:
@@ -236,27 +237,27 @@ def mean(name: str, values: Tensor, weights: Tensor, chosen: Units) -> dict[str,
     total = (chosen.weights * w).sum()
     if total == 0:
         return dict.fromkeys((name, f"{name}_low", f"{name}_high"), math.nan)
-    found = (chosen.weights * y).sum() / total
+    estimate = (chosen.weights * y).sum() / total
     drawn = ~chosen.certain
-    count, rest = int(drawn.sum()), chosen.count - int(chosen.certain.sum())
-    residual = (y - found * w)[drawn]
-    variance = rest * (rest - count) / count * residual.var(ddof=1) / total**2
+    count, remaining = int(drawn.sum()), chosen.count - int(chosen.certain.sum())
+    residual = (y - estimate * w)[drawn]
+    variance = remaining * (remaining - count) / count * residual.var(ddof=1) / total**2
     half = stdtrit(count - 1, (1 + CONFIDENCE) / 2) * math.sqrt(variance)  # Student's t
-    ends = {f"{name}_low": max(0.0, found - half), f"{name}_high": found + half}
-    return {name: float(found), **{end: float(value) for end, value in ends.items()}}
+    ends = {f"{name}_low": max(0.0, estimate - half), f"{name}_high": estimate + half}
+    return {name: float(estimate), **{end: float(value) for end, value in ends.items()}}
 
 
-def quantiles(kind: str, values: Tensor, kept: Tensor, chosen: Units) -> dict[str, float]:
-    """Nearest-rank quantiles and the maximum of the elements that count, weighted by unit.
+def quantiles(kind: str, values: Tensor, counted: Tensor, chosen: Units) -> dict[str, float]:
+    """Nearest-rank quantiles and the maximum of the counted elements, weighted by unit.
 
     Args:
         kind: ``abs`` or ``rel``.
         values: errors of the chosen rows, float64.
-        kept: bool of the same shape, which of them count.
+        counted: bool of the same shape, True for elements that count.
         chosen: the units.
     """
-    weights = np.repeat(chosen.weights, chosen.size)[: values.numel()][kept.reshape(-1).numpy()]
-    flat = values[kept].numpy()
+    weights = np.repeat(chosen.weights, chosen.size)[: values.numel()][counted.reshape(-1).numpy()]
+    flat = values[counted].numpy()
     if flat.size == 0:
         return {f"{name}_{kind}_error": math.nan for name in (*LEVELS, "max")}
     order = np.argsort(flat, kind="stable")
@@ -264,10 +265,6 @@ def quantiles(kind: str, values: Tensor, kept: Tensor, chosen: Units) -> dict[st
     ranks = {name: np.searchsorted(reached, q * reached[-1]) for name, q in LEVELS.items()}
     ranks["max"] = np.intp(flat.size - 1)
     return {f"{name}_{kind}_error": float(flat[order[rank]]) for name, rank in ranks.items()}
-
-
-def _bits(q: Quantizer | None, shape: tuple[int, ...]) -> float:
-    return 32.0 if q is None else 8 * q.nbytes(shape) / math.prod(shape)
 
 
 def _decibels(signal: float, noise: float) -> float:

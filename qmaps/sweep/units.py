@@ -1,4 +1,4 @@
-"""Units of whole rows and whole blocks, some of which a sampled sweep measures.
+"""Units of whole rows and whole blocks for a sampled sweep.
 
 A unit is the smallest number of consecutive rows that is a whole number of blocks of every
 normalizer in the sweep; in a tensor of one dimension a row is one element. The given share of the
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +26,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qmaps.algebra.quantizer import Quantizer
+from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import BadValueError
-from qmaps.normalize.base import Normalizer
+from qmaps.normalize.base import Normalizer, Scales
+from qmaps.normalize.minimum import Minimum
+from qmaps.normalize.scale_format import ScaleFormat
 
 LEAST = 128
 """Units of a tensor that are measured at least; all of them where there are no more."""
@@ -41,13 +44,13 @@ SAMPLE = 2**20
 
 @dataclass(frozen=True)
 class Units:
-    """The units of one tensor that are measured.
+    """The measured units of one tensor.
 
     Attributes:
         size: elements of a unit; the last of the tensor may have fewer.
         count: number of units in the tensor.
-        chosen: numbers of the units that are measured, ascending.
-        certain: bool, which of them are there for their size.
+        chosen: numbers of the measured units, ascending.
+        certain: bool, True for units chosen by their size.
         rows: indices of their rows, ascending; int64.
     """
 
@@ -59,7 +62,7 @@ class Units:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Number of units of the tensor that each chosen one stands for."""
+        """Number of units of the tensor represented by each chosen one."""
         drawn = int((~self.certain).sum())
         return np.where(self.certain, 1.0, (self.count - self.certain.sum()) / drawn)
 
@@ -69,10 +72,10 @@ def share_of_large(shape: Sequence[int], quantizers: Iterable[Quantizer]) -> flo
 
     Args:
         shape: the tensor's shape.
-        quantizers: all that the sweep measures on it.
+        quantizers: all quantizers of the sweep for it.
 
     Returns:
-        None to measure all of it: a tensor that is not larger than `LARGEST`, and one of which a
+        None to measure all of it: a tensor of at most `LARGEST` elements, or one of which a
         quantizer needs the whole.
     """
     numel = math.prod(shape)
@@ -89,7 +92,7 @@ def unit_of(shape: Sequence[int], normalizers: Iterable[Normalizer]) -> int:
 
     Args:
         shape: the tensor's shape, of at least one dimension.
-        normalizers: those of all quantizers that the sweep measures on it.
+        normalizers: those of all quantizers of the sweep for it.
 
     Raises:
         BadValueError: a normalizer does not say what its scales span.
@@ -107,13 +110,13 @@ def unit_of(shape: Sequence[int], normalizers: Iterable[Normalizer]) -> int:
 
 
 def count_of(numel: int, size: int, share: float) -> int | None:
-    """Number of units of a tensor that are measured; None if that is all of them."""
+    """Number of measured units of a tensor; None for all of them."""
     count = -(-numel // size)
     wanted = max(LEAST, math.ceil(share * count))
     return None if wanted >= count else wanted
 
 
-def units(
+def choose_units(
     parameter: str,
     shape: Sequence[int],
     size: int,
@@ -129,7 +132,7 @@ def units(
         wanted: number of units, of `count_of`.
         squares: the sum of squares of each unit of each state.
     """
-    total = sum(found / found.sum() for found in squares if found.any())
+    total = sum(of_state / of_state.sum() for of_state in squares if of_state.any())
     count = -(-math.prod(shape) // size)
     order = np.argsort(-(np.zeros(count) + total), kind="stable")
     largest = order[: wanted // 4]
@@ -144,9 +147,162 @@ def units(
 
 def _hashes(parameter: str, count: int) -> NDArray[np.uint64]:
     """Splitmix64 of the numbers below `count`, begun at a hash of the name."""
-    seed = np.frombuffer(hashlib.sha256(parameter.encode()).digest()[:8], "<u8")[0]
+    seed = np.frombuffer(
+        hashlib.sha256(parameter.encode(errors="surrogatepass")).digest()[:8], "<u8"
+    )[0]
     z = seed + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
-    return found
+    hashes: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
+    return hashes
+
+
+SLAB = 2**20
+"""Elements of a slab, about, unless a unit has more."""
+
+
+@dataclass(frozen=True)
+class Signs:
+    """Squares and signs of the elements of a state.
+
+    Attributes:
+        mean_square: mean of the squared elements.
+        negative: number of negative elements.
+        first_negative: flat index of the first one; -1 if there is none.
+    """
+
+    mean_square: float
+    negative: int
+    first_negative: int
+
+
+@dataclass(frozen=True)
+class Slabs:
+    """A state read in slabs: consecutive rows of whole units.
+
+    Attributes:
+        shape: its shape, of at least one dimension.
+        read: reads its elements from one flat index up to another.
+    """
+
+    shape: tuple[int, ...]
+    read: Part
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Slabs:
+        """A tensor in memory."""
+        return cls(tuple(tensor.shape), Lazy.of(tensor).opened())
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def slabs(self, unit: int) -> Iterator[Tensor]:
+        """Yield all slabs, float32 of shape (rows, *shape[1:]).
+
+        Args:
+            unit: number of elements that a slab is a multiple of, but for the last one; whole rows.
+        """
+        step = unit * max(1, SLAB // unit)
+        for begin in range(0, self.numel, step):
+            yield self._rows(begin, begin + step)
+
+    def chosen(self, numbers: NDArray[np.int64], unit: int) -> Tensor:
+        """The rows of some units, float32 of shape (rows, *shape[1:])."""
+        return torch.cat([self._rows(int(n) * unit, (int(n) + 1) * unit) for n in numbers])
+
+    def _rows(self, begin: int, end: int) -> Tensor:
+        return self.read(begin, min(end, self.numel)).view(-1, *self.shape[1:])
+
+    def signs(self) -> Signs:
+        """Read all elements once for `Signs`."""
+        square, negative, first, begin = 0.0, 0, -1, 0
+        for x in self.slabs(math.prod(self.shape[1:])):
+            square += float(np.square(x.numpy().ravel(), dtype=np.float64).sum())
+            below = x.reshape(-1) < 0
+            if count := int(below.sum()):
+                first = begin + int(below.int().argmax()) if first < 0 else first
+                negative += count
+            begin += x.numel()
+        return Signs(square / self.numel, negative, first)
+
+    def surveyed(self, unit: int, scalers: Sequence[Scaler] = ()) -> NDArray[np.float64]:
+        """Read all elements once: the sum of squares of each unit.
+
+        Args:
+            unit: elements of a unit: whole rows, and whole blocks of every normalizer.
+            scalers: objects that look at each slab.
+        """
+        squares = []
+        for x in self.slabs(unit):
+            squares.append(per_unit(x.double().square(), unit))
+            for scaler in scalers:
+                scaler.look(x)
+        return np.concatenate(squares)
+
+
+class Scaler:
+    """Computes a normalizer's scales of some rows, as from the whole state.
+
+    Scales of blocks and of rows are those of the rows themselves. Those of the tensor and of other
+    slices are maxima over all slabs, and so are the ends of grids of scales.
+
+    Args:
+        normalizer: it says what its scales span.
+        dims: number of dimensions of the state.
+    """
+
+    def __init__(self, normalizer: Normalizer, dims: int) -> None:
+        self._parts: list[Scaler] = []
+        if isinstance(normalizer, Minimum):
+            self._parts = [Scaler(part, dims) for part in normalizer.parts]
+            return
+        self._format = normalizer if isinstance(normalizer, ScaleFormat) else None
+        self._inner = normalizer if self._format is None else self._format.inner
+        extents = self._inner.extents(dims) or ()
+        self._local = [bool(extent.block) or 0 in extent.axes for extent in extents]
+        self._maxima: list[Tensor] = []
+        self._ends: list[Tensor] = []
+
+    def look(self, x: Tensor) -> None:
+        """Look at the next slab."""
+        if self._parts:
+            for part in self._parts:
+                part.look(x)
+            return
+        local, spanning = self._divided(self._inner.scales(x))
+        pairs = zip(self._maxima, spanning, strict=True) if self._maxima else ()
+        self._maxima = [torch.maximum(*pair) for pair in pairs] or spanning
+        if self._format is not None and local:
+            self._ends.append(self._format.ends(local))
+
+    def scales(self, x: Tensor) -> Scales:
+        """The scales of whole rows and whole blocks, after the last slab."""
+        if self._parts:
+            return tuple(scale for part in self._parts for scale in part.scales(x))
+        maxima = iter(self._maxima)
+        local_scales = self._inner.scales(x)
+        parts = [
+            part if local else next(maxima)
+            for part, local in zip(local_scales, self._local, strict=True)
+        ]
+        if self._format is None:
+            return tuple(parts)
+        ends = [*self._ends, *([self._format.ends(self._maxima)] if self._maxima else ())]
+        return self._format.stored(parts, self._format.ends(ends))
+
+    def _divided(self, scales: Scales) -> tuple[list[Tensor], list[Tensor]]:
+        """Scales of blocks and rows, and the others."""
+        scales_and_places = list(zip(scales, self._local, strict=True))
+        return [s for s, local in scales_and_places if local], [
+            s for s, local in scales_and_places if not local
+        ]
+
+
+def per_unit(values: Tensor, size: int) -> NDArray[np.float64]:
+    """The sum of each `size` consecutive elements, float64; the last may be of fewer."""
+    flat = values.reshape(-1)
+    padded = torch.nn.functional.pad(flat, (0, -flat.numel() % size))
+    sums: NDArray[np.float64] = padded.view(-1, size).numpy().sum(axis=1)
+    return sums

@@ -1,13 +1,13 @@
 """Checks that a map, a normalizer or an optimizer of your own must pass.
 
-They are what this package's own tests run::
+This package's own tests run them::
 
     from qmaps.testing import check_map, check_normalizer, check_optimizer
 
     def test_cubic():
         check_map(Cubic)
 
-A check that fails raises AssertionError, with a note that names what failed. The checks run with
+A failed check raises AssertionError, with a note that names it. The checks run with
 or without pytest; ``pytest.register_assert_rewrite("qmaps.testing")`` makes pytest show values.
 """
 
@@ -33,14 +33,14 @@ FITTED_AT = (2, 3, 8)
 
 
 def check_map(map_: type[Map] | Map, device: torch.device | str = "cpu") -> None:
-    """Raise unless a map does what every map must.
+    """Check a map.
 
     Its codebook is sorted, finite and pure; every value has its own code; thresholds between codes
     are exact for every float32; rounding errors stay within half a gap; stochastic rounding is
     unbiased and leaves values of the codebook alone.
 
     Args:
-        map_: a class, checked at every width and sign that it has with its default fields (a
+        map_: a class, checked at every width and sign with its default fields (a
             fitted one at 2, 3 and 8 bits, fitted to normal values), or one map.
         device: where to quantize.
 
@@ -51,26 +51,26 @@ def check_map(map_: type[Map] | Map, device: torch.device | str = "cpu") -> None
     >>> from qmaps.maps import Linear
     >>> check_map(Linear(4))
     """
-    for each in forms(map_):
+    for form in forms(map_):
         for check in maps.CHECKS:
-            with about(f"{check.__name__} of {each}"):
-                check(each, torch.device(device))
+            with about(f"{check.__name__} of {form}"):
+                check(form, torch.device(device))
 
 
 def forms(map_: type[Map] | Map) -> list[Map]:
-    """The maps with a codebook that `check_map` checks."""
+    """The maps with a codebook for `check_map`."""
     if isinstance(map_, Map):
         return [_frozen(map_)]
     if not (isinstance(map_, type) and issubclass(map_, Map)):
         raise BadTypeError(f"map_ must be a map or a class of maps, got {map_!r:.50}")
-    found = [map_(bits=bits, signed=s) for s in map_.signs for bits in map_.widths_of(s)]
+    instances = [map_(bits=bits, signed=s) for s in map_.signs for bits in map_.widths_of(s)]
     if map_.fitted:
-        found = [each for each in found if each.bits in FITTED_AT]
-    return [_frozen(each) for each in found]
+        instances = [instance for instance in instances if instance.bits in FITTED_AT]
+    return [_frozen(instance) for instance in instances]
 
 
 def registered(bits: int) -> list[Map]:
-    """Every map that is registered, with each sign that it has, at the width nearest to `bits`."""
+    """Every registered map, with each of its signs, at the width nearest to `bits`."""
     return [cls.near(bits, signed) for cls in REGISTRY.values() for signed in cls.signs]
 
 
@@ -87,15 +87,15 @@ def check_normalizer(
     with_maps: Iterable[Map] | None = None,
     device: torch.device | str = "cpu",
 ) -> None:
-    """Raise unless a normalizer does what every normalizer must, with every map.
+    """Check a normalizer with every map.
 
     Specs round-trip; shapes, strides and dtypes of tensors do not matter; decoding is one division,
     the nearest code and one product; zeros stay zeros; non-finite values are refused, or stay
     non-finite; tensors are written in place and survive files; stochastic rounding is unbiased.
 
     Args:
-        normalizer: one of every kind of parameters that the class has deserves a check.
-        with_maps: what to compose it with; left out, every map that is registered, near 4 bits.
+        normalizer: one of every kind of parameters of the class deserves a check.
+        with_maps: maps to compose it with; left out, every registered map, near 4 bits.
         device: where to quantize.
 
     Raises:

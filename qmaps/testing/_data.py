@@ -1,4 +1,4 @@
-"""Values that checks quantize, and exact answers."""
+"""Values for checks, and exact answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALLEST = 2.0**-149
 
 @contextmanager
 def about(subject: object) -> Iterator[None]:
-    """Name in a failure which of several subjects failed."""
+    """Name the subject of a failure."""
     try:
         yield
     except BaseException as error:
@@ -74,7 +74,7 @@ def rounds_to_nearest(map_: Map) -> bool:
 
 
 def codes_of(n: Tensor, map_: Map) -> list[int]:
-    """The code of each value: the nearest, or by the thresholds that a map gives itself."""
+    """The code of each value: the nearest, or by the map's own thresholds."""
     if rounds_to_nearest(map_):
         book = map_.codebook().tolist()
         # Of equal values the lowest code is taken.

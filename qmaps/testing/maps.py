@@ -13,13 +13,7 @@ from torch import Tensor
 from qmaps.engines import reference
 from qmaps.engines.philox import RoundingKey, uniform
 from qmaps.maps.base import Map
-from qmaps.testing._data import (
-    codes_of,
-    inside,
-    outside,
-    rounds_to_nearest,
-    upper_is_nearer,
-)
+from qmaps.testing._data import codes_of, inside, outside, rounds_to_nearest, upper_is_nearer
 
 Check = Callable[[Map, torch.device], None]
 
@@ -37,9 +31,9 @@ def codebook_is_sorted_finite_float32_and_fits_the_width(map_: Map, device: torc
 
 def codebook_is_pure(map_: Map, device: torch.device) -> None:
     first = map_.codebook()
-    kept = first.clone()
+    copy = first.clone()
     first.fill_(7.0)
-    assert torch.equal(map_.codebook(), kept)
+    assert torch.equal(map_.codebook(), copy)
 
 
 def every_value_encodes_to_its_own_code_and_decodes_to_itself(
@@ -55,8 +49,8 @@ def every_value_encodes_to_its_own_code_and_decodes_to_itself(
 def every_threshold_is_exact(map_: Map, device: torch.device) -> None:
     """Each is the last float32 not nearer to the upper code, and the next one takes that code.
 
-    With the codebook ascending this decides the code of every float32 there is. The thresholds that
-    a map gives itself lie between their neighbours.
+    With the codebook ascending this decides the code of every float32 there is. The thresholds of
+    the map's own lie between their neighbours.
     """
     codebook = map_.codebook()
     limits = map_.thresholds()
@@ -98,9 +92,9 @@ def error_is_at_most_half_a_gap_and_outside_values_clip(map_: Map, device: torch
     codes = reference.encode(n, map_).long()
     exact = codebook.double()
     error = (n.double() - exact[codes]).abs()
-    left = exact[codes] - exact[(codes - 1).clamp(min=0)]
-    right = exact[(codes + 1).clamp(max=codebook.numel() - 1)] - exact[codes]
-    gap = torch.where(n < codebook[codes], left, right)
+    gap_below = exact[codes] - exact[(codes - 1).clamp(min=0)]
+    gap_above = exact[(codes + 1).clamp(max=codebook.numel() - 1)] - exact[codes]
+    gap = torch.where(n < codebook[codes], gap_below, gap_above)
     assert bool((error <= (gap / 2 if rounds_to_nearest(map_) else gap)).all())
     last = codebook.numel() - 1
     assert reference.encode(outside(codebook), map_).tolist() == [0, 0, last, last]
@@ -117,9 +111,9 @@ def stochastic_rounding_is_one_comparison(map_: Map, device: torch.device) -> No
     lower = np.searchsorted(values, n.numpy(), side="right") - 1
     low, high = values[lower], np.append(values, values[-1])[lower + 1]
     expected = lower + (noise * (high - low) < n.numpy() - low)
-    found = reference.encode_stochastic(n.to(device), map_, key).cpu().numpy()
-    assert np.array_equal(found, expected)
-    assert np.array_equal(values[found[2000:]], codebook[:500].numpy())
+    codes = reference.encode_stochastic(n.to(device), map_, key).cpu().numpy()
+    assert np.array_equal(codes, expected)
+    assert np.array_equal(values[codes[2000:]], codebook[:500].numpy())
 
 
 def stochastic_rounding_never_moves_a_value_of_the_codebook(

@@ -45,7 +45,7 @@ SHAPES = [
 
 
 def composed(normalizer: Normalizer, maps: Maps) -> Iterator[Quantizer]:
-    """`normalizer` with every map that it goes with."""
+    """`normalizer` with every map for it."""
     for map_ in maps:
         if normalizer.log_domain == map_.log_domain:
             yield normalizer / map_
@@ -81,8 +81,8 @@ def every_shape_keeps_its_shape_layout_and_size(
                 assert y.shape == x.shape == t.codes().shape
                 assert y.dtype == torch.float32
                 assert bool(y.isfinite().all())
-                found = tuple((part.dtype, tuple(part.shape)) for part in t.scales)
-                assert found == normalizer.layout(shape)
+                layout = tuple((part.dtype, tuple(part.shape)) for part in t.scales)
+                assert layout == normalizer.layout(shape)
                 codebook = 4 * t.quantizer.map.codebook().numel() if q.map.counted else 0
                 scales = sum(part.numel() * part.element_size() for part in t.scales)
                 assert t.nbytes == math.ceil(x.numel() * q.map.bits / 8) + scales + codebook
@@ -137,14 +137,14 @@ def strides_dtypes_and_gradients_do_not_matter(
         with about(q):
             x = sample((30, 18), q.map.signed).to(device)
             for view in (x.t(), x[::2, 1::3], x[:, 4], x[:3].expand(2, 3, 18)):
-                expected, found = q.quantize(view.contiguous()), q.quantize(view)
-                assert torch.equal(expected.packed, found.packed)
-                assert torch.equal(expected.dequantize(), found.dequantize())
+                expected, quantized = q.quantize(view.contiguous()), q.quantize(view)
+                assert torch.equal(expected.packed, quantized.packed)
+                assert torch.equal(expected.dequantize(), quantized.dequantize())
             for dtype in (torch.float16, torch.bfloat16):
                 low = x[:9].clamp(-6e4, 6e4).to(dtype)
-                expected, found = q.quantize(low.float()), q.quantize(low.requires_grad_())
-                assert torch.equal(expected.packed, found.packed)
-                half = found.dequantize(dtype=dtype)
+                expected, quantized = q.quantize(low.float()), q.quantize(low.requires_grad_())
+                assert torch.equal(expected.packed, quantized.packed)
+                half = quantized.dequantize(dtype=dtype)
                 assert half.dtype == dtype
                 assert not half.requires_grad
                 assert torch.equal(half, expected.dequantize().to(dtype))
@@ -224,8 +224,8 @@ def stochastic_rounding_takes_a_neighbour_and_follows_the_key(
             held = torch.isin(n, codebook)
             assert bool((codebook[codes] == n)[held].all())
             # Zero has the first code in a log2 range; what is below the range rounds to it or up.
-            most = 1 if normalizer.log_domain and float(codebook[0]) < 0 else 0
-            assert bool((codes[n < codebook[0]] <= most).all())
+            largest_code = 1 if normalizer.log_domain and float(codebook[0]) < 0 else 0
+            assert bool((codes[n < codebook[0]] <= largest_code).all())
             assert bool((codebook[codes[n > codebook[-1]]] == codebook[-1]).all())
             if int((inside & ~held).sum()) > 500:
                 for key in (RoundingKey(step=6), RoundingKey(step=5, tensor=1)):
@@ -250,11 +250,11 @@ def stochastic_rounding_is_unbiased_in_value(
             values = torch.stack(draws).double()
             t = q.quantize(x)
             low, high = values.amin(0), values.amax(0)
-            both = (high > low) & (x > low) & (x < high)  # both neighbours were drawn
-            share = ((x.double() - low) / (high - low))[both].clamp(0, 1)
-            kept = (share > 0.25) & (share < 0.75)  # elsewhere having seen both is informative
-            error = ((values.mean(0) - x) / (high - low))[both][kept]
-            share = share[kept]
+            saw_both = (high > low) & (x > low) & (x < high)  # both neighbours were drawn
+            share = ((x.double() - low) / (high - low))[saw_both].clamp(0, 1)
+            is_inner = (share > 0.25) & (share < 0.75)  # elsewhere having seen both is informative
+            error = ((values.mean(0) - x) / (high - low))[saw_both][is_inner]
+            share = share[is_inner]
             assert share.numel() > 300
             deviation = float((share * (1 - share) / 32).sum().sqrt())
             assert abs(float(error.sum())) < 7 * deviation
@@ -264,14 +264,14 @@ def stochastic_rounding_is_unbiased_in_value(
 def out_writes_in_place(normalizer: Normalizer, maps: Maps, device: torch.device) -> None:
     for q in composed(normalizer, maps):
         with about(q):
-            x, other = (sample((9, 30), q.map.signed, seed=seed).to(device) for seed in (1, 2))
+            x, second = (sample((9, 30), q.map.signed, seed=seed).to(device) for seed in (1, 2))
             frozen = q.fit(x)
             t = frozen.quantize(x)
             places = [address(t.packed), *(address(part) for part in t.scales)]
             # A fitted map keeps the codebook of `out`.
-            assert q.quantize(other, out=t) is t
+            assert q.quantize(second, out=t) is t
             assert places == [address(t.packed), *(address(part) for part in t.scales)]
-            expected = frozen.quantize(other)
+            expected = frozen.quantize(second)
             assert torch.equal(t.packed, expected.packed)
             assert torch.equal(t.dequantize(), expected.dequantize())
             for dtype in (torch.float32, torch.bfloat16):
@@ -350,17 +350,17 @@ def error_returns_the_metrics_of_what_decodes(
     for q in composed(normalizer, maps):
         with about(q):
             x = sample((9, 30), q.map.signed)
-            found = q.error(x)
+            measured = q.error(x)
             t = q.quantize(x)
-            assert set(found) == {"bits_per_element", *metrics.METRICS}
-            assert found["bits_per_element"] == t.bits_per_element
+            assert set(measured) == {"bits_per_element", *metrics.METRICS}
+            assert measured["bits_per_element"] == t.bits_per_element
             a, b = x.double().numpy(), t.dequantize().double().numpy()
-            assert math.isclose(found["mse"], ((a - b) ** 2).mean(), rel_tol=1e-12)
-            assert found["max_abs_error"] == np.abs(a - b).max()
+            assert math.isclose(measured["mse"], ((a - b) ** 2).mean(), rel_tol=1e-12)
+            assert measured["max_abs_error"] == np.abs(a - b).max()
             relative = (np.abs(a - b) / np.abs(a)).mean()
-            assert math.isclose(found["mean_rel_error"], relative, rel_tol=1e-6)
+            assert math.isclose(measured["mean_rel_error"], relative, rel_tol=1e-6)
             used = torch.unique(t.codes()).numel()
-            assert found["codes_used"] == used / t.quantizer.map.codebook().numel()
+            assert measured["codes_used"] == used / t.quantizer.map.codebook().numel()
 
 
 CHECKS: tuple[Check, ...] = (

@@ -40,17 +40,17 @@ class Make:
         return self.cls(params, **self.options)
 
     def parameters(self) -> list[Tensor]:
-        """Parameters of several shapes that the class takes, one of them empty."""
+        """Parameters of several shapes for the class, one of them empty."""
         generator = torch.Generator().manual_seed(0)
         drawn = [torch.randn(s, generator=generator, dtype=torch.float32) for s in SHAPES]
-        found = [torch.nn.Parameter(each) for each in drawn]
-        return [param for param in found if not self.cls.unsupported_reason(param)]
+        params = [torch.nn.Parameter(values) for values in drawn]
+        return [param for param in params if not self.cls.unsupported_reason(param)]
 
 
 def check_optimizer(cls: type[QuantizedOptimizer], **options: Any) -> None:
-    """Raise unless an optimizer does what every optimizer must, in 32, 8 and 4 bits.
+    """Check an optimizer in 32, 8 and 4 bits.
 
-    Steps give the same bits again, and on every engine that runs here; parameters move, stay
+    Steps give the same bits again, and on every available engine; parameters move, stay
     finite and keep their memory; states are kept as their quantizers say; a state_dict loads with
     ``weights_only=True`` and training goes on from it bit for bit; ``nonfinite`` is obeyed.
 
@@ -74,7 +74,7 @@ def check_optimizer(cls: type[QuantizedOptimizer], **options: Any) -> None:
 
 
 def steps(optimizer: QuantizedOptimizer, params: list[Tensor], first: int, count: int) -> None:
-    """Steps of gradients that depend on the step's number alone."""
+    """Steps of gradients by the step's number alone."""
     for step in range(first, first + count):
         generator = torch.Generator().manual_seed(step)
         for param in params:
@@ -91,15 +91,15 @@ def trained(make: Make) -> tuple[QuantizedOptimizer, list[Tensor]]:
 
 
 def bits_of(optimizer: QuantizedOptimizer, params: list[Tensor]) -> list[Tensor]:
-    """Parameters and everything that states hold."""
-    found = [param.detach() for param in params]
+    """Parameters and all tensors of states."""
+    tensors = [param.detach() for param in params]
     for param in params:
         for value in optimizer.state[param].values():
             if isinstance(value, QuantizedTensor):
-                found += [value.packed, *value.scales]
+                tensors += [value.packed, *value.scales]
             elif isinstance(value, Tensor):
-                found.append(value)
-    return found
+                tensors.append(value)
+    return tensors
 
 
 def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
@@ -125,13 +125,13 @@ def the_same_steps_give_the_same_bits(make: Make) -> None:
     """Again, and on every engine."""
     expected = bits_of(*trained(make))
     for engine in ("reference", "native"):
-        if any(each.name == engine and each.available for each in backends()):
+        if any(backend.name == engine and backend.available for backend in backends()):
             with use_backend(engine):
                 assert_same(bits_of(*trained(make)), expected)
 
 
 def states_are_kept_as_their_quantizers_say(make: Make) -> None:
-    """Quantized or float32, in the shapes that the optimizer names, as `memory` tells."""
+    """Quantized or float32, in the shapes of the optimizer's states, as in `memory`."""
     optimizer, params = trained(make)
     nbytes = 0
     for param in params:
@@ -166,7 +166,7 @@ def training_goes_on_from_a_state_dict(make: Make) -> None:
 def nonfinite_gradients_are_skipped_or_refused(make: Make) -> None:
     """With nothing changed."""
     optimizer, params = trained(make)
-    before = [each.clone() for each in bits_of(optimizer, params)]
+    before = [tensor.clone() for tensor in bits_of(optimizer, params)]
     params[0].grad = torch.full_like(params[0], torch.nan)
     optimizer.param_groups[0]["nonfinite"] = "skip"
     optimizer.step()

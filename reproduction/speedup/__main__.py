@@ -9,8 +9,9 @@ import typer
 
 from qmaps.cli import run_app
 from qmaps.cli.options import AsJson, Out
-from qmaps.cli.output import command_line, print_json, print_lines, print_table, progress, rows_of
+from qmaps.cli.output import command_line, print_json, print_lines, print_table, progress
 from qmaps.errors import BadValueError
+from qmaps.storage.files import records
 
 
 def speedup(
@@ -84,8 +85,8 @@ def speedup(
                 "paths": {name: str(path) for name, path in paths.items()},
                 "hardware": place.name,
                 "job": job.name,
-                "best": rows_of(best),
-                "tables": rows_of(tables),
+                "best": records(best),
+                "tables": records(tables),
             }
         )
         return

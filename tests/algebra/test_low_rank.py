@@ -213,7 +213,7 @@ def test_adam_leaves_it_to_the_reference() -> None:
     param = nn.Parameter(torch.ones(96, 64))
     optimizer = AdamW([param], state_quantizers=f"{SPEC} + B128/DE-0@4u", min_quantized_size=0)
     train(optimizer, range(2))
-    assert optimizer._stepper.left == 1
+    assert optimizer._stepper.reference_count == 1
     state = optimizer.state[param]["exp_avg"]
     assert len(state.beside) == 2
     saved = optimizer.state_dict()

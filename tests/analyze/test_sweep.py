@@ -10,7 +10,7 @@ import torch
 import qmaps
 from qmaps import sweep
 from qmaps.errors import CaptureError, OutputError, SpecError
-from qmaps.sweep.grid import STANDARD
+from qmaps.sweep.plan import STANDARD
 from tests.analyze.test_analyze import PAIR, states
 
 SPECS = ["B128/DE@4s", "B128/linear@4u", PAIR, "32-bit + rank1/linear@4u"]

@@ -15,7 +15,7 @@ from benchmarks.prediction.plan import COUNT, PARTS, pairs
 from benchmarks.prediction.scale import scale
 from benchmarks.trials import FULL
 from qmaps.algebra.pair import Pair
-from qmaps.analyze.recommend.loss import NATS
+from qmaps.analyze.recommend.verdict import NATS
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 from qmaps.storage.files import output_folder, write_frame, write_record
 from reproduction import judges

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from qmaps import capture
-from qmaps.capture import Gradients, StateRecorder, sampling, snapshot
+from qmaps.capture import Gradients, StateRecorder, snapshot
+from qmaps.capture.gradients import rows_of, unit
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 
 
@@ -97,8 +98,8 @@ def test_samples_are_whole_rows_and_blocks_within_the_budget(tmp_path: Path) -> 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.99, 1.0])
 def test_rows_of(shape: list[int], share: float) -> None:
     wanted = round(share * math.prod(shape))
-    rows = sampling.rows_of(shape, wanted)
-    length = sampling.unit(shape)
+    rows = rows_of(shape, wanted)
+    length = unit(shape)
     width = math.prod(shape[1:])
     if rows is None:
         assert wanted + length * width > math.prod(shape) - length * width

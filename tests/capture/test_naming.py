@@ -11,8 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from qmaps import capture
-from qmaps.capture.naming.fit import Group, Unnamed, fitted, parameter_shape
-from qmaps.capture.naming.known import Known
+from qmaps.capture.naming import Group, Known, Unnamed, fitted, parameter_shape
 from qmaps.errors import BadValueError
 
 

@@ -307,3 +307,16 @@ def test_bad_optimizer_and_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         StateRecorder(torch.optim.AdamW(model().parameters()), tmp_path / "file")
+
+
+def test_names_of_a_group_that_is_added_later_may_repeat(tmp_path: Path) -> None:
+    one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(one.named_parameters())
+    with StateRecorder(optimizer, tmp_path):
+        for layers in ((one,), (one, other)):
+            sum(layer(torch.ones(1, 2)).sum() for layer in layers).backward()
+            optimizer.step()
+            if layers == (one,):
+                optimizer.add_param_group({"params": list(other.named_parameters())})
+    names = load(tmp_path).parameters()
+    assert names == ["weight", "bias", "group1.param0", "group1.param1"]

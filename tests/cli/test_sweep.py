@@ -13,7 +13,7 @@ import pytest
 
 from qmaps import sweep
 from qmaps.cli import output
-from qmaps.cli.tables import by_width
+from qmaps.cli.output import by_width
 
 SPECS = [
     "B128/DE@4s+sr + B128/DE-0@4u", "B128/DE@4s + B128/linear@4u", "B64/DE@4s + B64/linear@4u",

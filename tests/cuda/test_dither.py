@@ -44,7 +44,7 @@ def run(change: Change, left: int = 0, steps: int = 5, **options: object) -> Ada
             change(optimizer, params[1])
         optimizer.step()
         if left >= 0:
-            assert optimizer._stepper.left == (left if number == 3 else 0)
+            assert optimizer._stepper.reference_count == (left if number == 3 else 0)
     return optimizer
 
 
@@ -76,7 +76,7 @@ def test_a_step_decodes_by_the_key_of_that_moment(
 
 def test_steps_that_are_left_out_leave_the_key(on_device: EmulatedEngine) -> None:
     ours = run(overflow, steps=4, nonfinite="skip")
-    assert ours._stepper.left == 0
+    assert ours._stepper.reference_count == 0
     assert [int(state["step"]) for state in ours.state.values()] == [3, 3]
     with use_backend("reference"):
         assert_same(ours, run(overflow, -1, steps=4, nonfinite="skip"))

@@ -57,7 +57,7 @@ def test_states(
     kind: type[QuantizedOptimizer], options: dict[str, Any], on_device: EmulatedEngine
 ) -> None:
     ours = trained(kind, 5, torch.float32, options)
-    assert ours._stepper.left == 0
+    assert ours._stepper.reference_count == 0
     assert any(name.startswith("step<") for name in on_device.launched)
     with use_backend("reference"):
         assert_same_residuals(ours, trained(kind, 5, torch.float32, options))
@@ -98,6 +98,6 @@ def test_codebooks_that_shared_memory_does_not_hold_are_left_to_the_reference(
     specs = [spec + "+ef4" if i < fed_back else spec for i, spec in enumerate(specs)]
     options = {"state_quantizers": dict(zip(optim.Adan.states, specs, strict=True))}
     ours = trained(optim.Adan, 3, torch.float32, options)
-    assert ours._stepper.left == left
+    assert ours._stepper.reference_count == left
     with use_backend("reference"):
         assert_same_residuals(ours, trained(optim.Adan, 3, torch.float32, options))

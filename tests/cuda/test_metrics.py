@@ -11,7 +11,7 @@ from torch import Tensor
 
 import qmaps
 from qmaps import analyze, sweep
-from qmaps.analyze import _grid
+from qmaps.analyze import _updates
 from qmaps.analyze._updates import Cuda, Exact, Reference
 from qmaps.cuda import layout, updates
 from qmaps.engines import dispatch
@@ -172,8 +172,8 @@ def test_grids_of_updates_that_are_not_numbers(on_device: EmulatedEngine) -> Non
         exact = Exact.of(m, v, 0.0)
         first = qmaps.quantizer("B128/DE@4s").quantize(m)
         second = qmaps.quantizer("B128/DE-0@4u").quantize(v)
-        _grid._add(grids[0], exact, first, second)
-    _grid._add(grids[1], exact, first, second)
+        _updates._add(grids[0], exact, first, second)
+    _updates._add(grids[1], exact, first, second)
     assert "sum_cells" in on_device.launched
     assert grids[0].isnan().any()
     assert torch.allclose(*grids, rtol=RTOL, atol=0, equal_nan=True)
@@ -197,7 +197,7 @@ def test_no_launch_changes_bits(device: EmulatedEngine, request: pytest.FixtureR
                 row += errors.columns().values()
             first, second = qmaps.quantizer("B256/DE@4s"), qmaps.quantizer("B256/DE@8u")
             grid = torch.zeros(4, 16, 256, dtype=torch.float64)
-            _grid._add(grid, exact, first.quantize(x), second.quantize(exact.v))
+            _updates._add(grid, exact, first.quantize(x), second.quantize(exact.v))
             row += grid.flatten().tolist()
         rows.append(row)
     assert rows[0] == rows[1] == rows[2]

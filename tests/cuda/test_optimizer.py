@@ -185,7 +185,7 @@ def test_every_kind_of_format(
 )
 def test_what_only_the_reference_knows(options: dict[str, Any], on_device: EmulatedEngine) -> None:
     ours = trained(optim.AdamW, 3, torch.float32, options)
-    assert ours._stepper.left == sum(np.prod(shape) > 100 for shape in SHAPES)
+    assert ours._stepper.reference_count == sum(np.prod(shape) > 100 for shape in SHAPES)
     with use_backend("reference"):
         theirs = trained(optim.AdamW, 3, torch.float32, options)
     assert_same(ours, theirs)
@@ -205,7 +205,7 @@ def test_states_that_begin_anew(
 ) -> None:
     options = {**options, "reset_every": 2}
     assert_as_reference(kind, options, steps=5)
-    assert trained(kind, 5, torch.float32, options)._stepper.left == 0
+    assert trained(kind, 5, torch.float32, options)._stepper.reference_count == 0
     assert any(name.startswith("step<") for name in on_device.launched)
 
 

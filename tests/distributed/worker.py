@@ -56,7 +56,7 @@ from qmaps.optim import (
     LARS8bit,
     QuantizedOptimizer,
 )
-from qmaps.optim.sharding import state_dims
+from qmaps.optim.records import state_dims
 
 Make = Callable[..., QuantizedOptimizer]
 RANK, WORLD = 0, 1  # until `start`
@@ -139,7 +139,7 @@ def check_blocks_are_those_of_the_whole() -> None:
             assert_same(ours, theirs)
             # The engine takes the shards, all of them.
             count = len(theirs.param_groups[0]["params"])
-            assert theirs._stepper.left == (0 if engine == "native" else count)
+            assert theirs._stepper.reference_count == (0 if engine == "native" else count)
             kinds = [type(v) for s in theirs.state.values() for v in s.values()]
             assert QuantizedTensor in kinds  # though a shard has less than min_quantized_size
 
@@ -236,7 +236,7 @@ def check_scales_that_span_shards_are_those_of_the_whole() -> None:
             takes = supports(q.normalizer, q.map, (64, 64))
             matrices = sum(p.dim() == 2 for p in params)
             expected = len(params) if engine == "reference" else 0 if takes else matrices
-            assert theirs._stepper.left == expected, spec
+            assert theirs._stepper.reference_count == expected, spec
         with use_backend(engine):
             assert_same(*pair(paper_4bit, 4))
 
@@ -272,7 +272,7 @@ def check_uneven_shards_share_scales() -> None:
                         optimizer.step()
             assert_same(*optimizers)
             left = 0 if engines[RANK] == "native" else len(parts)
-            assert optimizers[1]._stepper.left == left
+            assert optimizers[1]._stepper.reference_count == left
 
 
 def check_one_collective_for_all_maxima() -> None:
@@ -399,7 +399,9 @@ def check_other_placements() -> None:
         assert_same(*optimizers)
         # Random numbers of rows that are cut are the reference's work.
         rows_are_cut = shard_of(theirs).runs is not None  # type: ignore[union-attr]
-        assert optimizers[1]._stepper.left == (1 if specs is random and rows_are_cut else 0)
+        assert optimizers[1]._stepper.reference_count == (
+            1 if specs is random and rows_are_cut else 0
+        )
 
 
 def check_skipping_and_raising_together() -> None:

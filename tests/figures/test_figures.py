@@ -18,7 +18,7 @@ from matplotlib.text import Annotation, Text
 
 from qmaps import figures
 from qmaps.errors import BadValueError, OutputError
-from qmaps.figures._text import as_text
+from qmaps.figures._style import as_text
 from tests.figures import checks, synthetic
 from tests.figures.checks import legend, shown
 from tests.figures.synthetic import FRAMES, OTHER, PAIR, SUBJECTS

@@ -70,7 +70,7 @@ def test_the_native_engine_steps_such_states() -> None:
         with use_backend(engine):
             optimizer = made(params[-1])
             train(optimizer, gradients(3))
-        assert optimizer._stepper.left == left
+        assert optimizer._stepper.reference_count == left
     assert torch.equal(*params)
 
 

@@ -49,7 +49,7 @@ def test_each_step_adds_what_the_step_before_lost(engine: str) -> None:
     with use_backend(engine):
         optimizer = made(param)
         train(optimizer, grads)
-    assert optimizer._stepper.left == (engine == "reference")
+    assert optimizer._stepper.reference_count == (engine == "reference")
     decoded, residuals = [torch.zeros(48, 32)] * 2, [torch.zeros(48, 32)] * 2
     for g in grads:
         new = [
@@ -151,7 +151,7 @@ def test_another_quantizer_takes_the_residual_over(specs: str) -> None:
     lost = with_residual["exp_avg"].abs()
     assert float((found - m).abs().mean()) < float(lost.mean()) / 2
     train(optimizer, gradients(5)[4:])
-    assert optimizer._stepper.left == 0
+    assert optimizer._stepper.reference_count == 0
 
 
 def test_conversions_keep_or_add_it() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import qmaps
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import AdamW8bit, Muon, Muon4bit, Muon8bit, muon_groups
-from qmaps.optim.newton_schulz import orthogonal
+from qmaps.optim.muon import orthogonal
 
 SHAPES = ((48, 48), (96, 32), (32, 96))
 

@@ -16,7 +16,7 @@ from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.errors import BadTypeError, NonFiniteError
 from qmaps.nn import StableEmbedding
 from qmaps.optim import AdamW4bit, AdamW8bit, CPUOffloadOptimizer, Lion8bit, SGD8bit
-from qmaps.optim.host_copies import HostCopy
+from qmaps.optim.offload import HostCopy
 
 Loop = Callable[[nn.Module, torch.optim.Optimizer], None]
 DEVICES = [

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from qmaps import optim
-from qmaps.errors import BadTypeError
+from qmaps.errors import BadTypeError, BadValueError
+from qmaps.optim.options import TORCH_OPTIONS
 from qmaps.optim.other_libraries import BITSANDBYTES, INSTEAD, NAMES, NEUTRAL, TAGS, TORCHAO
-from qmaps.optim.torch_options import TORCH_OPTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "bitsandbytes-and-torchao.md"
 
@@ -64,6 +64,18 @@ DOES_THAT = [
     (optim.LARS, {"dampening": 0.0, "max_unorm": 0}),
     (optim.Muon, {"use_gram_newton_schulz": False}),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cls", "option"), [(optim.LAMB, "amsgrad"), (optim.Muon, "use_gram_newton_schulz")]
+)
+def test_checkpoints_of_another_rule_are_refused(cls: Any, option: str) -> None:
+    optimizer = cls([nn.Parameter(torch.zeros(3, 3))], lr=0.1)
+    saved = optimizer.state_dict()
+    saved["param_groups"][0][option] = True
+    with pytest.raises(BadValueError) as caught:
+        optimizer.load_state_dict(saved)
+    assert str(caught.value) == f"state_dict has {option}=True; only False is supported"
 
 
 @pytest.mark.parametrize(("cls", "neutral"), DOES_THAT, ids=str)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qmaps.optim.patterns import grouped
+from qmaps.optim.groups import grouped
 
 PARTS = st.sampled_from(["a", "ab", "0", "1", "2", "10", "12", "21", "*", "[1]", "?", "", "\u0661"])
 NAMES = st.lists(PARTS, min_size=1, max_size=4).map(".".join)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -138,4 +141,29 @@ def test_a_users_attribute_is_not_taken_for_codes() -> None:
     optimizer = AdamW8bit([param])
     optimizer.step()
     assert isinstance(optimizer._stepper, Stepper)
-    assert optimizer._stepper.left == 0
+    assert optimizer._stepper.reference_count == 0
+
+
+def test_a_repeated_step_is_few_calls() -> None:
+    """Python functions of qmaps; an optimizer with small parameters waits for nothing else."""
+    params = [nn.Parameter(torch.zeros(shape)) for shape in ((128, 64), (64,), (8192,))]
+    optimizer = AdamW8bit(params)
+    files: list[str] = []
+    package = str(Path(qmaps.__file__).parent)
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            files.append(frame.f_code.co_filename)
+
+    for _ in range(3):
+        for param in params:
+            param.grad = torch.ones_like(param)
+        files.clear()
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            optimizer.step()
+        finally:
+            sys.setprofile(before)
+    assert len(files) <= 45
+    assert len(set(files)) <= 18

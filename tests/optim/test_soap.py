@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import qmaps
 from qmaps.errors import BadValueError
 from qmaps.optim import SOAP, AdamW, SOAP4bit, SOAP8bit
-from qmaps.optim.eigenbases import eigenbasis, refined
+from qmaps.optim.soap import eigenbasis, refined
 from tests.optim import soap_golden as golden
 from tests.optim.small_run import gradient, start
 

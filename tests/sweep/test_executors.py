@@ -20,7 +20,7 @@ import torch
 from qmaps import capture, sweep
 from qmaps.analyze import executors
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, CommunicationError
-from qmaps.sweep.merge import joined
+from qmaps.sweep.parts import joined
 from tests.sweep.data import SPECS, Deadly, on_disk, same, tensors
 
 

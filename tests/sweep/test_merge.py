@@ -10,7 +10,7 @@ import pytest
 from qmaps import sweep
 from qmaps.errors import BadValueError, OutputError
 from qmaps.storage.files import write_record
-from qmaps.sweep.merge import shard_of
+from qmaps.sweep.parts import shard_of
 from tests.sweep.data import SPECS, on_disk, same
 
 

@@ -14,7 +14,7 @@ from qmaps import capture, sweep
 from qmaps.algebra.pair import Pair
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.sweep.plan import Item
-from qmaps.sweep.progress import Meter
+from qmaps.sweep.run import Meter
 from tests.sweep.data import SHAPES, SPECS, on_disk, same, tensors
 
 

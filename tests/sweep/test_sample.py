@@ -20,10 +20,18 @@ from qmaps.capture.saved import write
 from qmaps.errors import BadValueError, CaptureError, SpecError
 from qmaps.normalize.base import REGISTRY, Normalizer, Shape
 from qmaps.normalize.scale_format import SUFFIXES
-from qmaps.sweep import divide, measure, sample, slabs
+from qmaps.sweep import divide, measure, sample, units
 from qmaps.sweep.sample import quantiles
-from qmaps.sweep.slabs import Scaler, Slabs
-from qmaps.sweep.units import LEAST, Units, count_of, share_of_large, unit_of, units
+from qmaps.sweep.units import (
+    LEAST,
+    Scaler,
+    Slabs,
+    Units,
+    choose_units,
+    count_of,
+    share_of_large,
+    unit_of,
+)
 from tests.sweep.data import same
 
 SPECS = [
@@ -46,6 +54,14 @@ def tensors(seeds: range, shape: tuple[int, ...] = (4000, 64)) -> dict[str, dict
             "exp_avg_sq": v * size.square() * 1e-6,
         }
     return made
+
+
+def test_a_name_that_is_no_valid_unicode() -> None:
+    with pytest.raises(CaptureError) as error:
+        sweep.run({"w\udc80": tensors(range(1))["p0"]}, SPECS[0], sample=0.05)
+    assert str(error.value) == (
+        "'memory' names a parameter 'w\\udc80', which is no text in Unicode"
+    )
 
 
 def test_intervals_cover_the_whole_sweep() -> None:
@@ -74,7 +90,7 @@ def choose(name: str, x: torch.Tensor, normalizers: list[Normalizer], share: flo
     size = unit_of(x.shape, normalizers)
     count = count_of(x.numel(), size, share)
     assert count is not None
-    return units(name, x.shape, size, count, [Slabs.of(x).surveyed(size)])
+    return choose_units(name, x.shape, size, count, [Slabs.of(x).surveyed(size)])
 
 
 def test_the_chosen_units_are_whole_rows_and_blocks() -> None:
@@ -129,7 +145,7 @@ def test_normalizers_are_found() -> None:
 def test_rows_have_the_scales_of_the_whole(
     normalizer: Normalizer, shape: Shape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slabs, "SLAB", 400)
+    monkeypatch.setattr(units, "SLAB", 400)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     state, scaler = Slabs.of(x), Scaler(normalizer, len(shape))
     unit = unit_of(shape, [normalizer])
@@ -162,7 +178,7 @@ def test_rows_do_not_depend_on_slabs_or_memory(
     little = LEAST * 128 * (divide.SAMPLED + 4 * 4)  # for two pairs
     assert len(sweep.plan(path, SPECS, sample=0.05, memory=little)) == 2 * 3
     same(sweep.run(path, SPECS, sample=0.05, memory=little), expected)
-    monkeypatch.setattr(slabs, "SLAB", 3000)
+    monkeypatch.setattr(units, "SLAB", 3000)
     found = sweep.run(path, SPECS, sample=0.05)
     sums = ["mean_square", "sqnr_db"]
     np.testing.assert_allclose(found[sums], expected[sums], rtol=1e-12)

@@ -1,4 +1,4 @@
-"""Two choices of quantizers: where they differ, what they take, and what they cost."""
+"""Two choices of quantizers: their differences, bytes and step costs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.analyze.recommend.candidates import FULL, MOMENTS
-from qmaps.analyze.recommend.loss import predicted
 from qmaps.analyze.recommend.picks import measures_of, rows_of, scaled
-from qmaps.analyze.recommend.verdict import cost_of, verdict
+from qmaps.analyze.recommend.verdict import cost_of, predicted, verdict
 from qmaps.analyze.replay.source import share_of
 from qmaps.analyze.replay.zero_points import count_all
 from qmaps.errors import BadValueError
@@ -43,7 +42,7 @@ class ChoicesCompared:
     Attributes:
         parameters: one row per parameter of the states; without states one per pattern of the
             overrides of either, and one for all other parameters. Columns: `parameter`, `A` and `B`
-            (specs of the pairs; ``depends`` for a pattern that only the other choice has, if this
+            (specs of the pairs; ``depends`` for a pattern of the other choice alone, if this
             one has overrides, too), `bits_A` and `bits_B` (per element; without states those of a
             matrix of 1024 x 1024), `differs`; with states also `numel`, `bytes_A` and `bytes_B`.
         summary: one row per choice: `choice`, `bits_per_element` and `nbytes` of both moments of
@@ -70,11 +69,11 @@ def choices(
     Args:
         a: the one choice.
         b: the other.
-        states: states that both are replayed on: captured states, their path, or tensors by
+        states: states for the replay of both: captured states, their path, or tensors by
             parameter and state name. Recorded gradients are replayed, or simulated ones.
         steps: steps of the replay, about.
         share: share of each parameter to replay, in (0, 1]: whole rows, spread evenly. By default
-            so much that about 262,144 elements are replayed.
+            about 262,144 elements.
         seed: of stochastic rounding and of simulated gradients, 0 to 2**32 - 1.
         progress: as in `qmaps.replay.run`.
 
@@ -191,7 +190,7 @@ def _row(name: str, pairs: Mapping[str, Pair | None], bits: dict[str, float]) ->
 
 
 def _pair(choice: Choice, name: str, numel: int) -> Pair:
-    """The quantizers that an optimizer gives a parameter, as `qmaps.optim.choice` decides it."""
+    """The quantizers of a parameter in an optimizer, as `qmaps.optim.choice` decides."""
     min_size = MIN_SIZE if choice.min_quantized_size is None else choice.min_quantized_size
     if numel <= min_size:
         return FULL

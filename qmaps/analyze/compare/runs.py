@@ -1,4 +1,4 @@
-"""The moments of two runs, and what quantizers make of them."""
+"""The moments of two runs, and errors of quantizers on them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from qmaps.algebra.pair import Pair
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, as_states
 from qmaps.analyze.outlier_lines import outlier_lines
 from qmaps.analyze.recommend.candidates import MOMENTS, PRESETS
-from qmaps.analyze.recommend.verdict import records
 from qmaps.analyze.update_error import update_error
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError
 from qmaps.optim.presets import pair_of
+from qmaps.storage.files import records
 
 RUNS = ("A", "B")
 PAIRS = tuple(PRESETS)
@@ -45,8 +45,8 @@ class RunsCompared:
             mean over matrices, weighted by elements).
         errors: the same of pairs of quantizers: `run`, `parameter`, `numel`, `quantizer`,
             `preset`, then the means, maxima and shares of `qmaps.analyze.update_error`.
-        shared: parameters that both runs have.
-        only: parameters that one run has and the other does not, by run.
+        shared: parameters of both runs.
+        only: parameters of one run alone, by run.
     """
 
     moments: pd.DataFrame = field(repr=False)
@@ -68,7 +68,7 @@ def runs(
     Args:
         a: captured states, their path, or tensors by parameter and state name.
         b: the same of the other run.
-        pairs: quantizers of both moments, whose errors are measured on each run.
+        pairs: quantizers of both moments to measure on each run.
         min_quantized_size: parameters of at most this many elements are left out.
         progress: called before each parameter of each run with the number of parameters done, the
             number of all, and the parameter's name; at the end with an empty name.
@@ -116,7 +116,7 @@ def runs(
 
 
 def _names(states: CapturedStates, min_size: int) -> list[str]:
-    """The parameters that are compared."""
+    """The parameters to compare."""
     names = [
         name
         for name in states.parameters()
@@ -179,7 +179,7 @@ def _all(rows: list[dict[str, Any]], counts: dict[str, np.ndarray]) -> Iterator[
 
 
 def _error(row: dict[str, Any]) -> dict[str, Any]:
-    """The columns that can be joined over parameters."""
+    """The columns with means, maxima or shares."""
     names = [name for name in row if name.startswith(("mean_", "max_"))]
     columns = ("numel", "quantizer", "bits_per_element", *names, "zeroed_share")
     return {"preset": PRESETS.get(row["quantizer"], ""), **{name: row[name] for name in columns}}

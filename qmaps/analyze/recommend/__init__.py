@@ -1,7 +1,6 @@
-"""Recommendations: which pairs of quantizers are safe for the states of a run, and which to use."""
+"""Recommendations: pairs of quantizers that are safe for the states of a run, and a choice."""
 
-from qmaps.analyze.recommend.files import holds, write
-from qmaps.analyze.recommend.result import Recommendation
+from qmaps.analyze.recommend.result import Recommendation, holds, write
 from qmaps.analyze.recommend.run import run
 
 __all__ = ["Recommendation", "holds", "run", "write"]

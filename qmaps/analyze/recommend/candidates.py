@@ -1,4 +1,4 @@
-"""The pairs of quantizers that a recommendation compares by default."""
+"""The default pairs of quantizers of a recommendation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ DIAGNOSTICS = (
 
 
 def up_to(bits: float) -> float:
-    """The first of `LIMITS` that so many bits per element do not exceed, or infinity."""
+    """The first of `LIMITS` not below so many bits per element, or infinity."""
     return next((limit for limit in LIMITS if bits <= limit), math.inf)
 
 

@@ -11,14 +11,13 @@ import pandas as pd
 
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
-from qmaps.analyze.recommend.budget import Option, choose
+from qmaps.analyze.recommend.budget import Option, Sizes, choose
 from qmaps.analyze.recommend.candidates import FULL
-from qmaps.analyze.recommend.loss import predicted, smallest
-from qmaps.analyze.recommend.sizes import Sizes
-from qmaps.analyze.recommend.verdict import cost_of, dangerous, records
+from qmaps.analyze.recommend.verdict import cost_of, dangerous, predicted, smallest
 from qmaps.analyze.replay.summary import SUMMED
 from qmaps.errors import BadValueError, shown
 from qmaps.maps.codebook import Codebook
+from qmaps.storage.files import records
 
 TIE, NOTHING = 1.05, 1e-3
 """A simpler choice is preferred to one that lowers the error by less than this factor, or by less
@@ -88,11 +87,11 @@ def kind(parameter: str) -> str:
 
 
 class _Options:
-    """Error and bytes of the pairs, for each group of parameters that get the same pair.
+    """Error and bytes of the pairs, for each group of parameters with the same pair.
 
     Args:
         tensors: a row per parameter and pair.
-        pairs: those that may be chosen, besides 32 bits.
+        pairs: those to choose from, besides 32 bits.
         key: the group of a parameter, by name.
 
     Attributes:
@@ -129,7 +128,7 @@ class _Options:
 
 
 def scaled(frame: pd.DataFrame, numel: Mapping[str, int]) -> pd.DataFrame:
-    """A replay's frame with sums as of whole parameters, and `replayed`, the elements that were.
+    """A replay's frame with sums as of whole parameters, and `replayed` elements.
 
     Args:
         frame: of `qmaps.replay.run`.
@@ -163,7 +162,7 @@ def _error(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> float:
 def best_of(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | None:
     """The best single pair within bits per element, the simplest of equal ones."""
     rows = {row["quantizer"]: row for row in records(table)}
-    within = {
+    candidates = {
         pair: {
             "selection_error": cost_of(row),
             "bits_per_element": row["bits_per_element"],
@@ -177,22 +176,22 @@ def best_of(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | 
         and not dangerous(row)
         and not math.isnan(cost_of(row))
     }
-    return preferred(within) if within else None
+    return preferred(candidates) if candidates else None
 
 
 def preferred(rows: Mapping[Pair, Mapping[str, Any]]) -> Pair:
     """Return the pair of least error, and among equal ones the simplest.
 
-    Errors that differ by at most the factor `TIE`, or that are below `NEGLIGIBLE`, count as equal.
-    Fewest bits per element (to two decimals) come first, then maps that are known by name, then
+    Errors within the factor `TIE`, or below `NEGLIGIBLE`, count as equal.
+    Fewest bits per element (to two decimals) come first, then maps known by name, then
     rounding to nearest, then the least error.
 
     Args:
         rows: for each pair its `selection_error`, `bits_per_element`, `custom_map` and
             `stochastic`; at least one.
     """
-    least = min(row["selection_error"] for row in rows.values())
-    limit = max(TIE * least, NEGLIGIBLE)
+    smallest = min(row["selection_error"] for row in rows.values())
+    limit = max(TIE * smallest, NEGLIGIBLE)
 
     def effort(pair: Pair) -> tuple[float, bool, bool, float]:
         row = rows[pair]
@@ -207,6 +206,6 @@ def _has_custom_map(pair: Pair) -> bool:
 
 
 def replay_only(tensors: pd.DataFrame) -> pd.DataFrame:
-    """The columns that `qmaps.replay.summarize` knows."""
+    """The columns of `qmaps.replay.run`."""
     added = ["replayed", "nbytes", "error", "verdict", "chosen"]
     return tensors.drop(columns=added, errors="ignore")

@@ -1,4 +1,4 @@
-"""A recommendation, as text, JSON and HTML."""
+"""A recommendation, as text, JSON, HTML and files."""
 
 from __future__ import annotations
 
@@ -6,36 +6,44 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.candidates import FULL, moves
-from qmaps.analyze.recommend.loss import SCALE
-from qmaps.analyze.recommend.verdict import UNMEASURED
-from qmaps.errors import printable
+from qmaps.analyze.recommend.verdict import SCALE, UNMEASURED
+from qmaps.errors import OutputError, printable
 from qmaps.maps import _html
 from qmaps.optim import Choice
+from qmaps.storage.files import (
+    exists,
+    json_text,
+    read_frame,
+    read_record,
+    write_frame,
+    write_record,
+)
+from qmaps.storage.locks import FolderLock
 
 SHOWN = ("quantizer", "preset", "bits_per_element", "verdict", "reason")
-EARLY = 100
-"""Steps before which second moments with the usual beta2 of 0.999 are averages of few gradients."""
+EARLY = 0.1
+"""Share of the averaged gradients, 1 / (1 - beta2), before which a step is early."""
 HALF = 0.5
 """Share of stalled elements from which on a parameter is named."""
 SIMULATED = """Gradients were not recorded; they were simulated with the mean and variance that the
 moments tell. To replay real ones, record them while training:
 qmaps.capture.StateRecorder(optimizer, folder, gradients=60).""".replace("\n", " ")
-FEW = "second moments average about 1,000 gradients and have seen few. Ask again with a later step."
 NAMED = 3
 """Names in a note, where not all are given."""
 
 
-def brief(names: Iterable[str], most: int = NAMED) -> str:
-    """The first names; of more only the number is given."""
-    listed = list(names)
-    more = f" and {len(listed) - most} more tensors" * (len(listed) > most)
-    return ", ".join(listed[:most]) + more
+def brief(names: Iterable[str], count: int = NAMED) -> str:
+    """The first names, with escapes for control characters; of more only the number is given."""
+    listed = [printable(name) for name in names]
+    more = f" and {len(listed) - count} more tensors" * (len(listed) > count)
+    return ", ".join(listed[:count]) + more
 
 
 @dataclass(frozen=True)
@@ -45,20 +53,21 @@ class Recommendation:
     Attributes:
         choice: the quantizers of every parameter, for an optimizer or a file.
         verdict: the verdict on the choice: ``safe``, ``caution`` or ``unsafe``.
-        reason: the measure that decided it.
+        reason: the decisive measure.
         step_cost: the `step_cost` of the choice over all parameters.
-        loss: nats of validation loss above 32 bits that this step cost predicts
-            (`qmaps.analyze.recommend.loss.predicted`). Your model's may differ.
-        nbytes: what the states of the choice take, those that stay in 32 bits included.
-        full_nbytes: what all take in 32 bits.
-        bits_per_element: of both moments of the parameters that may be quantized.
+        loss: predicted nats of validation loss above 32 bits
+            (`qmaps.analyze.recommend.verdict.predicted`). Your model's may differ.
+        nbytes: bytes of the states of the choice, those in 32 bits included.
+        full_nbytes: bytes of all states in 32 bits.
+        bits_per_element: of both moments of the parameters to quantize.
         best: the best single pair for each of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per element; None if
             no pair of at most so many bits is free of zero points and of very large updates.
         singles: these pairs as choices, for an optimizer or a file.
-        simplest: the choice of the narrowest pair that is safe for all parameters; None if there
+        simplest: the choice of the narrowest safe pair for all parameters; None if there
             is none.
         gradients: ``recorded``, ``simulated`` or ``mixed``.
         min_quantized_size: parameters of at most this many elements stay in 32 bits.
+        beta2: the largest decay of a second moment.
         options: options such as lr by parameter name; empty if the parameters have no names.
         pairs: a row per candidate; see `run`.
         tensors: a row per parameter and candidate; see `run`.
@@ -77,22 +86,27 @@ class Recommendation:
     simplest: Choice | None
     gradients: str
     min_quantized_size: int
+    beta2: float
     options: Mapping[str, Mapping[str, Any]] = field(repr=False)
     pairs: pd.DataFrame = field(repr=False)
     tensors: pd.DataFrame = field(repr=False)
 
     @property
     def code(self) -> str:
-        """Python code that makes the optimizer with the parameter groups of the run, to paste."""
+        """Python code for the optimizer with the parameter groups of the run."""
         return self.choice.code_for(self.options)
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on the gradients, and on parameters that the choice may not suit."""
+        """Sentences on the gradients, and on problematic parameters."""
         rows = self.tensors[self.tensors["chosen"]]
         step, in_32_bits = int(rows["step"].iloc[0]), rows["quantizer"] == FULL.spec
         notes = [SIMULATED] * (self.gradients != "recorded")
-        notes += [f"Step {step} is early: {FEW}"] * (step < EARLY)
+        if step < EARLY * (averaged := 1 / (1 - self.beta2)):
+            notes.append(
+                f"Step {step} is early: second moments average about {averaged:,.0f} gradients and "
+                "have seen few. Ask again with a later step."
+            )
         unsafe = (rows["verdict"] == "unsafe") & ~in_32_bits
         loses_zero = {pair.spec for pair in map(Pair.parse, set(rows["quantizer"])) if moves(pair)}
         stalled = "moments did not follow the exact ones within the replay in"
@@ -108,12 +122,12 @@ class Recommendation:
         }  # fmt: skip
         for text, where in {"Unsafe by themselves:": unsafe, **named}.items():
             names = rows.loc[where, "parameter"]
-            most = NAMED if text in named else len(names)
-            notes += [f"{text} {brief(names, most)}."] * int(where.any())
+            count = NAMED if text in named else len(names)
+            notes += [f"{text} {brief(names, count)}."] * int(where.any())
         return notes
 
     def summary(self) -> dict[str, Any]:
-        """All but the frames, in values that JSON has."""
+        """All but the frames, as values for JSON."""
         return {
             "choice": json.loads(self.choice.to_json()),
             "verdict": self.verdict,
@@ -135,7 +149,7 @@ class Recommendation:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the choice to a file that `qmaps.load_choice` reads; see `Choice.save`."""
+        """Write the choice to a file for `qmaps.load_choice`; see `Choice.save`."""
         self.choice.save(path)
 
     def __str__(self) -> str:
@@ -157,3 +171,61 @@ class Recommendation:
         note = str(self).split("\n\n")[0]
         title = f"Recommendation: {self.verdict}"
         return _html.grid(title, header, table, note) + self.choice._repr_html_()
+
+
+CHOICE, SUMMARY, STATES = "choice.json", "summary.json", "states.json"
+PAIRS, TENSORS, CURVES = "pairs.parquet", "tensors.parquet", "curves.parquet"
+
+
+def write(
+    recommendation: Recommendation,
+    out: str | os.PathLike[str],
+    *,
+    curves: pd.DataFrame | None = None,
+    states: dict[str, Any] | None = None,
+) -> None:
+    """Write a recommendation to a folder: the choice, a summary, and both frames.
+
+    ``choice.json`` is removed first and written last: where it is, the other files belong to it.
+
+    Args:
+        recommendation: the recommendation.
+        out: the folder, created if need be.
+        curves: a frame of `qmaps.replay.curves` of the same states.
+        states: identity of its states, for `holds`.
+
+    Raises:
+        OutputError: the folder cannot be written, or another process writes to it.
+    """
+    with FolderLock(out, "recommendation"):
+        folder = Path(out)
+        for name in (CHOICE, STATES, CURVES):
+            (folder / name).unlink(missing_ok=True)
+        write_frame(folder / PAIRS, recommendation.pairs)
+        write_frame(folder / TENSORS, recommendation.tensors)
+        write_record(folder / SUMMARY, recommendation.summary())
+        if curves is not None:
+            write_frame(folder / CURVES, curves)
+        if states is not None:
+            write_record(folder / STATES, states)
+        recommendation.save(folder / CHOICE)
+
+
+def holds(out: str | os.PathLike[str], states: dict[str, Any]) -> bool:
+    """True if a folder has a whole recommendation for these states.
+
+    Args:
+        out: the folder.
+        states: identity of the states, as for `write`.
+    """
+    folder = Path(out)
+    if not all(exists(folder / name) for name in (CHOICE, STATES)):
+        return False
+    try:
+        for name in (PAIRS, TENSORS):
+            read_frame(folder / name)
+        read_record(folder / SUMMARY)
+        written: dict[str, Any] = read_record(folder / STATES)
+    except OutputError:  # damaged
+        return False
+    return bool(written == json.loads(json_text(states)))

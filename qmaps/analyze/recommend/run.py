@@ -14,6 +14,7 @@ from qmaps.algebra.pair import Pair
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import replay
 from qmaps.analyze._states import MIN_SIZE, States, as_states
+from qmaps.analyze.recommend.budget import BITS, Sizes, check_budget
 from qmaps.analyze.recommend.candidates import (
     CANDIDATES,
     DIAGNOSTICS,
@@ -24,7 +25,6 @@ from qmaps.analyze.recommend.candidates import (
     diagnostic,
     up_to,
 )
-from qmaps.analyze.recommend.loss import predicted
 from qmaps.analyze.recommend.picks import (
     best_of,
     least,
@@ -35,26 +35,26 @@ from qmaps.analyze.recommend.picks import (
     within,
 )
 from qmaps.analyze.recommend.result import Recommendation
-from qmaps.analyze.recommend.sizes import BITS, Sizes, check_budget
 from qmaps.analyze.recommend.verdict import (
     LEVELS,
     UNMEASURED,
     cost_of,
     dangerous,
     level,
-    records,
+    predicted,
     verdict,
 )
-from qmaps.analyze.replay.run import Given, check, chosen
-from qmaps.analyze.replay.source import share_of
+from qmaps.analyze.replay.run import PairSpec, check, chosen
+from qmaps.analyze.replay.source import betas_of, share_of
 from qmaps.analyze.replay.zero_points import count_all, holds_zero
 from qmaps.capture import CapturedStates
 from qmaps.engines.threads import one_thread
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim import Choice
-from qmaps.optim.patterns import grouped
+from qmaps.optim.groups import grouped
 from qmaps.optim.presets import pair_of
+from qmaps.storage.files import records
 
 STEPS = 60
 """Steps of the replay, about."""
@@ -71,7 +71,7 @@ def run(
     bits: float | None = None,
     nbytes: int | None = None,
     loss: float | None = None,
-    candidates: Iterable[Given] = CANDIDATES,
+    candidates: Iterable[PairSpec] = CANDIDATES,
     diagnostics: bool = False,
     codebooks: Iterable[Codebook] = (),
     steps: int = STEPS,
@@ -85,8 +85,8 @@ def run(
 ) -> Recommendation:
     """Judge pairs of quantizers on the states of a run, and choose one for each parameter.
 
-    Each candidate is replayed (`qmaps.replay.run`), and its `step_cost` decides; updates that are
-    longer than the exact ones count as if they were of equal length. A pair is
+    Each candidate is replayed (`qmaps.replay.run`), and its `step_cost` decides; updates longer
+    than the exact ones count as if they were of equal length. A pair is
 
     - ``unsafe`` if a second moment decodes to 0 where the first does not, if an update is as large
       as 10,000 learning rates, or if the step cost is above 0.1,
@@ -103,24 +103,23 @@ def run(
     Args:
         states: captured states, their path, or tensors by parameter and state name. Recorded
             gradients are replayed, round after round; without any, gradients are simulated from the
-            moments. Parameters without recorded gradients beside others that have some stay in
-            32 bits.
+            moments. Parameters without recorded gradients beside others with some stay in 32 bits.
         bits: most bits per element, scales included, as the mean over both moments of all
-            parameters that may be quantized. 4.3 if `nbytes` and `loss` are left out too.
-        nbytes: most bytes of all states together, also of those that are not quantized.
+            parameters to quantize. 4.3 if `nbytes` and `loss` are left out too.
+        nbytes: most bytes of all states together, also of those in 32 bits.
         loss: most nats of validation loss above 32 bits, instead of a budget: the choice of fewest
-            bytes that is predicted to keep to it (`qmaps.analyze.recommend.loss.NATS`; your model's
-            scale may differ).
+            bytes that is predicted to keep to it (`qmaps.analyze.recommend.verdict.NATS`; your
+            model's scale may differ).
         candidates: pairs of quantizers, or names of presets. Those with a moment in 32 bits, or
             with a map fitted to the data, are diagnostic: they are judged, but not chosen. So is a
-            default candidate whose second moment has a map with a zero (``paper-8bit``).
+            default candidate with a zero in the map of its second moment (``paper-8bit``).
         diagnostics: add diagnostic pairs to the candidates, and let pairs be chosen that have a
             moment in 32 bits or a fitted map.
-        codebooks: codebooks of the caller's own that candidates name.
+        codebooks: codebooks named by candidates.
         steps: steps of the replay, about, at least 2.
         share: share of each parameter to replay, in (0, 1]: whole rows, spread evenly. By default
-            so much that about 262,144 elements are replayed.
-        parameters: names of parameters that may be quantized, with wildcards; all if left out. The
+            about 262,144 elements.
+        parameters: names of parameters to quantize, with wildcards; all if left out. The
             others stay in 32 bits.
         min_quantized_size: parameters of at most this many elements stay in 32 bits. Other values
             than 4096 become part of the choice.
@@ -132,7 +131,7 @@ def run(
     Returns:
         The recommendation. Its frame `pairs` has one row per candidate, the narrowest first, of
         these the safest: `quantizer`, `preset` (its name, or empty), `diagnostic`, `up_to` (the
-        first of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per element that it does not exceed, or infinity),
+        first of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per element not below it, or infinity),
         `verdict`, `reason`, `nbytes` (of all states), then the columns of `qmaps.replay.summarize`,
         with gains above 1 as 1 in `step_cost`. `tensors` has one row per parameter and candidate,
         and for 32 bits: the columns of `qmaps.replay.run`, with sums and `numel` as of the whole
@@ -141,8 +140,8 @@ def run(
 
     Raises:
         SpecError: a candidate does not parse.
-        BadValueError, BadTypeError: an argument is not allowed, `parameters` matches nothing, or
-            no choice meets the budget or the loss; the message has the smallest that one does.
+        BadValueError, BadTypeError: an argument is not allowed, `parameters` matches nothing, or no
+            choice meets the budget or the loss; the message has the smallest possible one.
         CaptureError: as in `qmaps.replay.run`, or all updates are 0.
     """
     check_budget(bits=bits, nbytes=nbytes, loss=loss)
@@ -224,6 +223,7 @@ def run(
         simplest=None if simplest is None else choice(dict.fromkeys(picks, simplest)),
         gradients=measures["gradients"],
         min_quantized_size=min_quantized_size,
+        beta2=max(betas_of(captured, name)[1] for name in picks),
         options={} if numbered else {n: captured.hyperparameters(n) for n in captured.parameters()},
         pairs=table,
         tensors=tensors,
@@ -231,7 +231,7 @@ def run(
 
 
 def _replayed(states: CapturedStates, names: list[str]) -> list[str]:
-    """The parameters that a replay has gradients of; all of `names` if it has them of none."""
+    """The parameters with recorded gradients; all of `names` if there are none."""
     if not states.window():
         return names
     return [name for name in names if len(states.window(name)) > 1] or names
@@ -262,7 +262,7 @@ def _lost(row: Mapping[str, Any], total: float) -> float:
 
 
 def _unmeasured(tensors: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """The tensors' frame, with errors of those parameters whose replayed updates are all 0.
+    """The tensors' frame, with errors of parameters without replayed updates.
 
     Other elements of theirs may have updates, so they count as if they behaved as all parameters
     together.
@@ -308,7 +308,7 @@ def _choice(
 ) -> Choice:
     """The pair of most elements for all parameters, and overrides for the others.
 
-    Overrides are patterns that match the same parameters of the states, and no others.
+    Overrides are patterns for exactly these parameters of the states.
     """
     total: dict[Pair, int] = {}
     for name, pair in picks.items():

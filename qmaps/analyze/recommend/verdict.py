@@ -1,18 +1,19 @@
-"""The verdict on a pair of quantizers, and the measure behind it."""
+"""The verdict on a pair of quantizers, and its predicted validation loss."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
 from qmaps.analyze.replay import step_cost
+from qmaps.storage.files import records
 
 SAFE, UNSAFE = 0.03, 0.1
 """Step costs up to which a pair is safe, and above which it is unsafe. On `docstring-lm` a step
-cost of 0.1 went with about 0.014 nats of validation loss (`qmaps.analyze.recommend.loss.NATS`)."""
+cost of 0.1 went with about 0.014 nats of validation loss (`NATS`)."""
 EXPLODING = 1e4
 """Learning rates of the largest update from which on a pair is unsafe. Exact Adam makes at most
 7.27 at betas of 0.9 and 0.999."""
@@ -30,16 +31,11 @@ class Verdict(NamedTuple):
 
     Attributes:
         level: ``safe``, ``caution`` or ``unsafe``.
-        reason: the measure that decided.
+        reason: the decisive measure.
     """
 
     level: str
     reason: str
-
-
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame."""
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def cost_of(row: Mapping[str, Any]) -> float:
@@ -122,3 +118,50 @@ def _number(value: float) -> str:
 
 def _worst(parts: pd.DataFrame, measure: str) -> str:
     return str(max(records(parts), key=lambda row: row[measure])["parameter"])
+
+
+NATS = 0.14
+"""Nats of validation loss per step cost on one fine-tuned model: a least-squares line through zero
+over 25 pairs, which ``python -m benchmarks.prediction.scale`` fits. On another model the slope may
+differ; see docs/recommend.md."""
+SCALE = "on the scale of one small fine-tuned model; yours may differ"
+
+T = TypeVar("T")
+
+
+def predicted(measures: Mapping[str, Any]) -> float:
+    """The predicted loss in nats, less the loss with 32 bits.
+
+    Args:
+        measures: a row of `qmaps.replay.summarize`.
+
+    Returns:
+        Step cost times `NATS`; NaN with zero points or very large updates.
+    """
+    return math.nan if dangerous(measures) else NATS * cost_of(measures)
+
+
+def smallest(at: Callable[[int], T], fits: Callable[[T], bool], low: int, high: int) -> T | None:
+    """Bisect for the smallest budget with a fitting choice.
+
+    Args:
+        at: the choice within a budget of bytes.
+        fits: whether a choice is good enough.
+        low: the smallest budget.
+        high: the largest budget.
+
+    Returns:
+        The choice; None if that of the largest budget does not fit. A choice within one byte less
+        does not fit.
+    """
+    if fits(best := at(low)):
+        return best
+    if not fits(best := at(high)):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(smaller := at(middle)):
+            best, high = smaller, middle
+        else:
+            low = middle
+    return best

@@ -1,4 +1,4 @@
-"""Displacement by quantized updates along that by exact ones, step by step."""
+"""Displacement by quantized updates along the exact one, step by step."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import pandas as pd
 
 from qmaps.algebra.pair import listed
 from qmaps.analyze._states import MIN_SIZE, States, as_states
-from qmaps.analyze.replay.rows import recursions, replayed
-from qmaps.analyze.replay.run import Given, check, chosen
+from qmaps.analyze.replay.recursion import share
+from qmaps.analyze.replay.run import PairSpec, check, chosen, recursions, replayed
 from qmaps.analyze.replay.source import share_of, source
-from qmaps.analyze.replay.updates import share
 from qmaps.engines.threads import one_thread
 from qmaps.errors import BadValueError
 from qmaps.maps.codebook import Codebook
@@ -26,7 +25,7 @@ POINTS = 24
 @one_thread()
 def curves(
     states: States,
-    specs: Given | Iterable[Given],
+    specs: PairSpec | Iterable[PairSpec],
     *,
     steps: int | None = None,
     elements: int = ELEMENTS,
@@ -45,15 +44,15 @@ def curves(
         elements: elements of each parameter to replay, about, in whole rows.
         parameters: names of parameters, with wildcards; all if left out.
         min_quantized_size: parameters of at most this many elements are left out.
-        codebooks: codebooks of the caller's own that the specs name.
+        codebooks: codebooks named by the specs.
         seed: as for `run`.
         progress: as for `run`.
 
     Returns:
-        One row per parameter, pair and point, of which there are at most 24: `parameter`,
+        One row per parameter, pair and point, at most 24 points: `parameter`,
         `quantizer`, `step` (of the replay, from 1 on), `displacement_gain` (how far the quantized
         updates have led along the way of the exact ones) and `displacement_error`. Parameters
-        without recorded gradients beside others that have some are left out.
+        without recorded gradients beside others with some are left out.
 
     Raises:
         As `run`; BadValueError also if `elements` is below 1.
@@ -93,6 +92,5 @@ def curves(
     if progress:
         progress(len(names), len(names), "")
     return pd.DataFrame(
-        rows,
-        columns=["parameter", "quantizer", "step", "displacement_gain", "displacement_error"],
+        rows, columns=["parameter", "quantizer", "step", "displacement_gain", "displacement_error"]
     )

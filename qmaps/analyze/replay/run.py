@@ -1,34 +1,180 @@
-"""One row per parameter and pair of quantizers: what repeated quantization does to training."""
+"""One row per parameter and pair of quantizers: effects of repeated quantization on training."""
 
 from __future__ import annotations
 
-import fnmatch
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
 
 import pandas as pd
 
-from qmaps.algebra.pair import Pair, listed
+from qmaps.algebra.pair import Pair, listed, spec_of
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States, as_states
-from qmaps.analyze.replay.item import Item
+from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
+from qmaps.analyze._updates import bits_of
+from qmaps.analyze.replay.recursion import Recursion, Updates, exact_measures
+from qmaps.analyze.replay.source import Source, source
 from qmaps.capture import CapturedStates
+from qmaps.capture.parameters import predicate
+from qmaps.engines.philox import RoundingKey
 from qmaps.engines.threads import one_thread
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import pair_of
 
+CHECKS = 5
+"""Steps at which codes are looked at; the last is one of them."""
+
+
+def rows(step: int, data: Source, pairs: list[Pair], seed: int) -> list[dict[str, Any]]:
+    """The rows of one parameter."""
+    chosen, first, second, updates = recursions(data, pairs, seed)
+    for _ in replayed(data, first, second, updates):
+        pass
+    measured: list[dict[Quantizer | None, dict[str, float]]] = [
+        {None: exact_measures(beta), **dict(zip(quantizers, recursion.measures(), strict=True))}
+        for beta, quantizers, recursion in zip(data.betas, chosen, (first, second), strict=True)
+    ]
+    return [
+        {
+            "step": step,
+            "parameter": data.parameter,
+            "shape": "x".join(map(str, data.shape)),
+            "numel": data.m.numel(),
+            "steps": data.steps,
+            "gradients": data.kind,
+            "quantizer": pair.spec,
+            "first": spec_of(pair.first),
+            "second": spec_of(pair.second),
+            "bits_per_element": (bits_of(pair.first, data.shape) + bits_of(pair.second, data.shape))
+            / 2,
+            **of_updates,
+            **{f"{name}_first": value for name, value in measured[0][pair.first].items()},
+            **{f"{name}_second": value for name, value in measured[1][pair.second].items()},
+        }
+        for pair, of_updates in zip(pairs, updates.measures(), strict=True)
+    ]
+
+
+def recursions(
+    data: Source, pairs: list[Pair], seed: int
+) -> tuple[list[list[Quantizer]], Recursion, Recursion, Updates]:
+    """The quantizers of each moment, the recursions of both under them, and the pairs' updates."""
+    chosen = [
+        list(dict.fromkeys(q for q in quantizers if q is not None))
+        for quantizers in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
+    ]
+    first, second = (
+        Recursion(start, quantizers, beta, RoundingKey(seed=seed, tensor=data.number, state=state))
+        for state, (start, quantizers, beta) in enumerate(
+            zip((data.m, data.v), chosen, data.betas, strict=True)
+        )
+    )
+    places: list[dict[Quantizer | None, int]] = [
+        {None: 0, **{q: row for row, q in enumerate(qs, start=1)}} for qs in chosen
+    ]
+    updates = Updates(
+        [(places[0][pair.first], places[1][pair.second]) for pair in pairs],
+        data.betas,
+        data.eps,
+        data.m.numel(),
+    )
+    return chosen, first, second, updates
+
+
+def replayed(data: Source, first: Recursion, second: Recursion, updates: Updates) -> Iterator[int]:
+    """Take every step and yield its number; it is measured if there is a next gradient."""
+    looked = {-(-number * data.steps // CHECKS) for number in range(1, CHECKS + 1)}
+    flat = (gradient.reshape(-1) for gradient in data.gradients())
+    gradient = next(flat)
+    for number, following in enumerate(chain(flat, [None]), start=1):
+        step, check = data.taken + number, number in looked
+        first.advance(gradient, step, check=check)
+        second.advance(gradient * gradient, step, check=check)
+        if check:
+            updates.check(first.after, second.after)
+        if following is not None:
+            updates.add(first.before, second.before, following, step)
+            gradient = following
+            yield number
+
+
+@dataclass(frozen=True)
+class Item:
+    """A parameter to replay.
+
+    Attributes:
+        number: its place among the items, from 0 on.
+        source: the file or folder of the states; empty for states in memory.
+        position: the parameter's place among those of the source, for random numbers too.
+        parameter: its name.
+        numel: number of its elements.
+        pairs: pairs of quantizers.
+        steps, skip, rounds, share, seed: as for `qmaps.replay.run`.
+    """
+
+    number: int
+    source: str
+    position: int
+    parameter: str
+    numel: int
+    pairs: tuple[Pair, ...] = field(repr=False)
+    steps: int | None
+    skip: int
+    rounds: int
+    share: float
+    seed: int
+
+    @property
+    def work(self) -> int:
+        """Elements times pairs."""
+        return self.numel * len(self.pairs)
+
+    def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
+        """Replay the parameter in this process.
+
+        Args:
+            states: the states, if they are open already; by default they are read from `source`.
+
+        Returns:
+            Its rows of `qmaps.replay.run`; none if it has fewer than 2 gradients and others more.
+
+        Raises:
+            CaptureError: as in `qmaps.replay.run`.
+        """
+        name = self.parameter
+        if states is None:
+            states = opened(self.source)
+            name = states.parameters()[self.position]  # names may have been given by the caller
+        data = source(
+            states,
+            name,
+            self.position,
+            steps=self.steps,
+            share=self.share,
+            seed=self.seed,
+            skip=self.skip,
+            rounds=self.rounds,
+        )
+        if data is None:
+            return pd.DataFrame()
+        made = rows(states.step, data, list(self.pairs), self.seed)
+        return pd.DataFrame([{**row, "parameter": self.parameter} for row in made])
+
+
 AGAIN = "the replay begins again"
 MOMENTS = ("exp_avg", "exp_avg_sq")
-Given = Pair | str | tuple[str | Quantizer | None, str | Quantizer | None]
+PairSpec = Pair | str | tuple[str | Quantizer | None, str | Quantizer | None]
 
 
 @one_thread()
 def run(
     states: States,
-    specs: Given | Iterable[Given],
+    specs: PairSpec | Iterable[PairSpec],
     *,
     steps: int | None = None,
     skip: int = 0,
@@ -55,11 +201,11 @@ def run(
         states: captured states, their path, or tensors by parameter and state name. If gradients
             were recorded after them (``StateRecorder(..., gradients=...)``), these are replayed.
             If not, gradients are drawn at random with the mean and variance that the moments tell
-            (`qmaps.analyze.replay.simulate`), and the column `gradients` says so.
+            (`qmaps.analyze.replay.source`), and the column `gradients` says so.
         specs: pairs of quantizers, such as ``"B128/DE@4s + rank1/linear@4u"`` or the name of a
             preset, or one.
-        steps: most gradients to replay, at least 2. If left out, all that were recorded, or 100
-            that are simulated.
+        steps: most gradients to replay, at least 2. If left out, all recorded ones, or 100
+            simulated ones.
         skip: number of gradients that the moments take exactly before the replay begins.
         rounds: how many times to replay the gradients, one round after another, which shows what
             errors become in more steps than were recorded. More than 1 keeps a parameter's
@@ -67,7 +213,7 @@ def run(
         share: share of each parameter to replay, in (0, 1]: whole rows, spread evenly.
         parameters: names of parameters, with wildcards; all if left out.
         min_quantized_size: parameters of at most this many elements are left out.
-        codebooks: codebooks of the caller's own that the specs name.
+        codebooks: codebooks named by the specs.
         seed: of stochastic rounding and of simulated gradients, 0 to 2**32 - 1.
         progress: called before each parameter with the number of parameters done, the number of
             all, and the parameter's name; with workers after each; at the end with an empty name.
@@ -89,7 +235,7 @@ def run(
           cost of the exact updates is proportional if the curvature is to what Adam divides by;
           `spent_cost` is that of the quantized updates w under the same curvature, and
           `shared_cost` the sum of <sqrt(v / (1 - beta2^t)), u w>,
-        - `update_gain`: shared_cost / cost: what part of the exact updates the quantized ones have.
+        - `update_gain`: shared_cost / cost: the part of the exact updates in the quantized ones.
           Below 1 quantized updates are too short, as with a smaller learning rate,
         - `update_noise`: the root of spent_cost / cost - update_gain^2: how large the rest is that
           has nothing in common with the exact updates,
@@ -118,10 +264,11 @@ def run(
 
         and of each moment, with ``_first`` or ``_second`` at the end of the name,
 
-        - `gain`: sum <q, x> / sum <x, x>: what part of the exact state the quantized one has,
+        - `gain`: sum <q, x> / sum <x, x>: the part of the exact state in the quantized one,
         - `effective_beta`: the b for which q(t) = b q(t-1) + (1 - b) z(t) fits best (least
           squares); 1 if the state never moves,
-        - `lag`: effective_beta / (1 - effective_beta), the mean age in steps of what it averages,
+        - `lag`: effective_beta / (1 - effective_beta), the mean age in steps of the averaged
+          inputs,
         - `bias` and `noise`: the error q - x of each element, split into its mean over the steps
           and what varies about it; both as root mean squares relative to that of x. An error that
           changes more slowly than the T steps counts as bias,
@@ -134,11 +281,11 @@ def run(
           the distance to the next code of the value before; scales that move, stochastic
           rounding and dither do that.
 
-        Codes are looked at in five steps, spread evenly, of which the last is one. Measures of a
+        Codes are looked at in five steps, spread evenly, the last included. Measures of a
         moment in 32 bits are those of the exact state, or NaN.
 
     Raises:
-        SpecError: a pair does not parse, or names a width that its map does not have.
+        SpecError: a pair does not parse, or its map does not have the width.
         BadValueError, BadTypeError: an argument is not allowed, `parameters` matches nothing, or
             states without a path are given to workers.
         CommunicationError: workers were killed again and again.
@@ -237,19 +384,14 @@ def chosen(
         min_quantized_size: parameters of at most this many elements are left out.
 
     Returns:
-        Names of the parameters that have both moments and are large enough, at least one.
+        Names of the large enough parameters with both moments, at least one.
 
     Raises:
         BadValueError: `parameters` matches nothing.
         CaptureError: none has both moments, or none is large enough.
     """
-    patterns = [parameters] if isinstance(parameters, str) else parameters
-    patterns = None if patterns is None else list(patterns)
     every = states.parameters()
-    names = every if patterns is None else [
-        name for name in every
-        if name in patterns or any(fnmatch.fnmatchcase(name, p) for p in patterns)
-    ]  # fmt: skip
+    names = list(filter(predicate("parameters", parameters), every))
     if not names:
         raise BadValueError(
             f"parameters={shown(parameters)} matches no parameter of {states.source!r}; the names "

@@ -8,13 +8,73 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from qmaps.analyze.replay.recursion import advance
-from qmaps.analyze.replay.simulate import simulated
-from qmaps.capture import CapturedStates, sampling
+from qmaps.capture import CapturedStates
+from qmaps.capture.gradients import rows_of
 from qmaps.engines.step import RESET
 from qmaps.errors import CaptureError
+
+
+def mean_and_variance(
+    m: Tensor, v: Tensor, betas: tuple[float, float], taken: int
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each element's gradients, as Adam's moments tell them.
+
+    Without bias, m is an estimate of the mean whose own variance is the share
+    k = (1 - beta1) (1 + beta1^t) / ((1 + beta1) (1 - beta1^t)) of the gradients' variance, and v
+    one of mean^2 + variance. So the sums over the tensor of the squared means, S, and of the
+    variances, N, follow from sum(v) = S + N and sum(m^2) = S + k N. The means are m, reduced by
+    the factor that makes the sum of their squares S; the variances are what v leaves.
+
+    Args:
+        m: the first moment.
+        v: the second moment, of the same shape, at least 0.
+        betas: decay of both moments.
+        taken: number t of steps taken, at least 1.
+
+    Returns:
+        Mean and variance, float64 of the same shape.
+    """
+    beta1, beta2 = betas
+    m = m.double() / (1 - beta1**taken)
+    v = v.double() / (1 - beta2**taken)
+    k = (1 - beta1) * (1 + beta1**taken) / ((1 + beta1) * (1 - beta1**taken))
+    total, squares = float(v.sum()), float(m.square().sum())
+    noise = (total - squares) / (1 - k) if k < 1 else 0.0
+    signal = min(max(total - noise, 0.0), squares)
+    mean = m * (signal / squares) ** 0.5 if squares else m
+    return mean, (v - mean.square()).clamp_(min=0)
+
+
+def simulated(
+    m: Tensor, v: Tensor, betas: tuple[float, float], taken: int, steps: int, seed: tuple[int, int]
+) -> Iterator[Tensor]:
+    """Draw normal, independent gradients.
+
+    Real gradients have heavier tails and depend on the updates, so this is a substitute for
+    recorded ones.
+
+    Args:
+        m: the first moment, float32.
+        v: the second moment, float32 of the same shape, at least 0.
+        betas: decay of both moments.
+        taken: number of steps taken, at least 1.
+        steps: number of gradients to draw.
+        seed: two numbers; equal seeds give equal gradients.
+
+    Returns:
+        An iterator over float32 tensors of the shape of `m`.
+    """
+    mean, variance = mean_and_variance(m, v, betas, taken)
+    location, scale = mean.float(), variance.sqrt().float()
+    generator = torch.Generator().manual_seed((seed[0] * 1_000_003 + seed[1]) % 2**63)
+    for _ in range(steps):
+        drawn = torch.randn(m.shape, generator=generator, dtype=torch.float32)
+        yield drawn.mul_(scale).add_(location)
+
 
 RECORDED, SIMULATED = "recorded", "simulated"
 DEFAULT = 100
@@ -25,7 +85,7 @@ MANY = 10**6
 
 @dataclass(frozen=True)
 class Source:
-    """A parameter to replay, of which some rows may have been chosen.
+    """A parameter to replay, perhaps some rows of it.
 
     Attributes:
         parameter: its name.
@@ -35,7 +95,7 @@ class Source:
         v: the second moment of the chosen rows at the start, float32.
         betas: decay of both moments.
         eps: Adam's eps.
-        taken: number of steps taken before the first gradient that is replayed.
+        taken: number of steps taken before the first replayed gradient.
         kind: ``recorded`` or ``simulated``.
         steps: number of gradients, of all rounds together.
         gradients: makes an iterator over the gradients of the chosen rows, float32 like `m`,
@@ -66,13 +126,13 @@ def source(
     skip: int = 0,
     rounds: int = 1,
 ) -> Source | None:
-    """Find what a parameter's replay needs.
+    """Prepare a parameter's replay.
 
     Args:
         states: the captured states.
-        parameter: name of a parameter that has both moments.
+        parameter: name of a parameter with both moments.
         number: its position among the parameters.
-        steps: most gradients to replay; None for all that were recorded.
+        steps: most gradients to replay; None for all recorded ones.
         share: share of the parameter's elements to replay, in whole rows.
         seed: of simulated gradients.
         skip: number of gradients that the moments take exactly before the replay begins.
@@ -87,7 +147,7 @@ def source(
 
     Raises:
         CaptureError: the moments or the options are not those of Adam or AdamW, or gradients were
-            recorded that do not include coupled weight decay.
+            recorded without coupled weight decay.
     """
     m, v = states.tensor(parameter, "exp_avg"), states.tensor(parameter, "exp_avg_sq")
     shape = tuple(m.shape)
@@ -97,8 +157,8 @@ def source(
             "of another shape than its exp_avg; they cannot be Adam's moments"
         )
     options = states.hyperparameters(parameter)
-    betas = _betas(options, parameter, states)
-    taken = _taken(states, parameter) or MANY
+    betas = betas_of(states, parameter)
+    taken = _steps_since_reset(states, parameter) or MANY
     recorded = bool(states.window())
     available = len(states.window(parameter)) - skip if recorded else steps or DEFAULT
     if recorded and (every := options.get("reset_every")):
@@ -113,7 +173,7 @@ def source(
     count = available if steps is None else min(steps, available)
     rows = states.rows(parameter) if recorded else None
     held = _held(shape, rows)
-    chosen = sampling.rows_of(held, round(share * math.prod(shape))) if share < 1 else None
+    chosen = rows_of(held, round(share * math.prod(shape))) if share < 1 else None
     final = rows if chosen is None else chosen if rows is None else rows[chosen]
     if final is not None:
         m, v = m.index_select(0, final), v.index_select(0, final)
@@ -149,19 +209,14 @@ def source(
     )
 
 
-def _taken(states: CapturedStates, parameter: str) -> int:
-    """Steps that a parameter's moments average: those since their last reset."""
+def _steps_since_reset(states: CapturedStates, parameter: str) -> int:
+    """Steps since the last reset of a parameter's moments."""
     counts = states.scalars(parameter)
     return int(counts.get("step", states.step)) - int(counts.get(RESET, 0))
 
 
 def share_of(states: CapturedStates, parameters: Sequence[str], elements: int) -> float:
-    """The share of parameters that a number of elements is, of those that gradients are of.
-
-    Args:
-        states: the captured states.
-        parameters: names.
-        elements: the number.
+    """The share of a number of elements in the elements with gradients.
 
     Returns:
         At most 1.
@@ -171,7 +226,7 @@ def share_of(states: CapturedStates, parameters: Sequence[str], elements: int) -
 
 
 def _held(shape: tuple[int, ...], rows: Tensor | None) -> tuple[int, ...]:
-    """The shape of the rows that gradients were recorded of; `rows` is None for all."""
+    """The shape of the rows with recorded gradients; `rows` is None for all."""
     return shape if rows is None else (len(rows), *shape[1:])
 
 
@@ -192,8 +247,13 @@ def _advanced(
     return m, v
 
 
-def _betas(options: dict[str, Any], parameter: str, states: CapturedStates) -> tuple[float, float]:
-    """Adam's betas; torch's defaults where unknown."""
+def betas_of(states: CapturedStates, parameter: str) -> tuple[float, float]:
+    """Return Adam's betas of a parameter; torch's defaults where unknown.
+
+    Raises:
+        CaptureError: they are not two numbers in [0, 1), or the optimizer used amsgrad.
+    """
+    options = states.hyperparameters(parameter)
     betas = options.get("betas", (0.9, 0.999))
     fits = isinstance(betas, (list, tuple)) and len(betas) == 2
     if not fits or not all(isinstance(b, (int, float)) and 0 <= b < 1 for b in betas):
@@ -210,7 +270,7 @@ def _betas(options: dict[str, Any], parameter: str, states: CapturedStates) -> t
 
 
 def _refuse_decay(options: dict[str, Any], parameter: str, states: CapturedStates) -> None:
-    """Raise if the gradients that enter the moments have a term that was not recorded."""
+    """Raise if weight decay enters the moments, which recorded gradients lack."""
     decay = options.get("weight_decay")
     coupled = states.optimizer.startswith("Adam") and not states.optimizer.startswith("AdamW")
     if decay and coupled and not options.get("decoupled_weight_decay"):

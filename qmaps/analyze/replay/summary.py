@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from qmaps.analyze.replay.updates import shares, step_cost
+from qmaps.analyze.replay.recursion import shares, step_cost
 
 SUMMED = (
     "descent",
@@ -38,8 +38,8 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
           `displacement_gain` follow: those of steps of all parameters with the same learning rate,
         - `largest_update` is the largest, and `step_cost` follows from it, `update_gain` and
           `update_noise`,
-        - other measures are means over the parameters that have one, weighted by `numel`; each
-          `stalled_share` by the number of elements that moved, so that it is the share over all,
+        - other measures are means over the parameters with a value, weighted by `numel`; each
+          `stalled_share` by the number of moved elements, so it is the share over all,
         - `lag` follows from the mean `effective_beta`,
         - `gradients` is ``mixed`` where some were recorded and some simulated.
     """
@@ -82,7 +82,7 @@ def _record(spec: str, group: pd.DataFrame) -> dict[str, Any]:
 
 
 def _mean(name: str, group: pd.DataFrame) -> float:
-    """The mean of a measure over the elements that have it; NaN if none has."""
+    """The mean of a measure over the elements with a value; NaN if none has."""
     weight = group["numel"].to_numpy(float)
     if name.startswith("stalled_share"):
         moved = group[name.replace("stalled", "moved")].to_numpy(float)

@@ -1,4 +1,4 @@
-"""Zero points of whole states: second moments that decode to 0 where the first moment does not."""
+"""Zero points of whole states: v decodes to 0 where m does not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def holds_zero(q: Quantizer | None) -> bool:
 def count_all(
     frame: pd.DataFrame, states: CapturedStates, pairs: Iterable[Pair], seed: int
 ) -> pd.DataFrame:
-    """Count the zero points of those parameters of which a replay has only some elements.
+    """Count the zero points of parameters replayed in part.
 
     Args:
         frame: of `qmaps.replay.run`.

@@ -1,10 +1,8 @@
 """Optimizer checkpoints of torch, bitsandbytes, torchao and qmaps, made into one another."""
 
-from qmaps.capture.conversion.file import convert_file
+from qmaps.capture.conversion.convert import convert_file, convert_state_dict
 from qmaps.capture.conversion.formats import FORMATS
-from qmaps.capture.conversion.report import Report, StateRow, UpdateRow
-from qmaps.capture.conversion.state_dict import convert_state_dict
-from qmaps.capture.conversion.zeros import Zeros
+from qmaps.capture.conversion.report import Report, StateRow, UpdateRow, Zeros
 
 __all__ = [
     "FORMATS",

@@ -1,15 +1,102 @@
-"""Report of a conversion, with the error that it added."""
+"""Report of a conversion: zeros of second moments, and the added error."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.capture.conversion.form import OptimizerState, Parameter, State, restored_of, values_of
-from qmaps.capture.conversion.zeros import Zeros
+from qmaps.capture.conversion.optimizer_state import (
+    OptimizerState,
+    Parameter,
+    State,
+    restored_of,
+    values_of,
+)
+from qmaps.engines import packing
+from qmaps.maps.base import table
+
+POLICIES = ("raise", "leave")
+SHOWN = 5
+"""How many positions a report names."""
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """Zeros in the second moment of one parameter, under a non-zero first moment.
+
+    Attributes:
+        found: how many there are after encoding, before any is raised.
+        inherited: how many of them are zero in the source too.
+        raised: how many were raised.
+        first: flat indices of the first of those found, up to `SHOWN`.
+    """
+
+    found: int
+    inherited: int
+    raised: int
+    first: tuple[int, ...]
+
+
+def handle(first: State, second: State, source: State, *, policy: str) -> tuple[State, Zeros]:
+    """Find such zeros in an encoded second moment, and raise them if asked to.
+
+    A first moment m other than 0 has seen a gradient, so the true second moment v is not 0: with
+    ``beta1**2 < beta2`` the two averages satisfy ``m**2 <= C * v`` with a constant C of the
+    betas. The true v was below half of the format's smallest value. With a zero in its place the
+    next update is m / eps. "raise" puts the smallest value there. It is
+    above the true v, so the update becomes too short, by a bounded factor.
+
+    A zero stays where no smallest positive value is known: in a block whose scale is 0, or where
+    both the encoded second moment and its source are float32.
+
+    Returns:
+        The second moment (`second` itself if nothing was raised), and the zeros.
+    """
+    values = values_of(second)
+    zero = (values == 0) & (values_of(first) != 0)
+    count = int(zero.sum())
+    inherited = int((zero & (values_of(source) == 0)).sum())
+    indices = tuple(zero.reshape(-1).nonzero()[:SHOWN, 0].tolist())
+    raised = 0
+    if count and policy == "raise":
+        book = second if isinstance(second, QuantizedTensor) else source
+        if isinstance(book, QuantizedTensor):
+            code = _smallest(book)
+            floor = _filled(book, torch.full(book.shape, code, dtype=torch.int32)).dequantize()
+            zero &= floor > 0
+            raised = int(zero.sum())
+            if isinstance(second, QuantizedTensor):
+                codes = second.codes().masked_fill(zero, code)
+                second = _without(_filled(second, codes), floor.where(zero, 0.0))
+            else:
+                second = torch.where(zero, floor, values)
+    return second, Zeros(count, inherited, raised, indices)
+
+
+def _smallest(t: QuantizedTensor) -> int:
+    """The code of the smallest positive value."""
+    book = table(t.quantizer.map)
+    # Positions in a log2 range begin at 0; that of zero is -1.
+    positive = book >= 0 if t.quantizer.map.log_domain else book > 0
+    return int(positive.int().argmax())
+
+
+def _filled(t: QuantizedTensor, codes: Tensor) -> QuantizedTensor:
+    packed = packing.pack(codes.to(torch.int32), t.quantizer.map.bits)
+    return replace(t, packed=packed)
+
+
+def _without(t: QuantizedTensor, added: Tensor) -> QuantizedTensor:
+    """`t` with a residual smaller by as much as its codes were raised; `t` if it has none."""
+    if not t.quantizer.error_feedback:
+        return t
+    *factors, residual = t.beside
+    less = residual.quantizer.quantize(residual.dequantize() - added)
+    return replace(t, beside=(*factors, less))
 
 
 @dataclass(frozen=True)
@@ -69,7 +156,7 @@ class Report:
         optimizer: the family of optimizers.
         states: one row per parameter and state.
         updates: one row per parameter, where there are two moments.
-        notes: sentences on what no number shows.
+        notes: sentences for the reader.
     """
 
     source: str
@@ -102,20 +189,20 @@ def report(
     Args:
         source: the states as they were read.
         target: the states as they are written, with the same groups and parameters.
-        zeros: what was found of zero second moments, by the parameters' labels.
+        zeros: zeros of second moments, by the parameters' labels.
         formats: the names of the source's and the target's format.
         notes: all notes of the report; those of `source` and `target` are not added.
 
     Returns:
-        One row per state, and one row per parameter that `zeros` has.
+        One row per state, and one row per parameter in `zeros`.
     """
     states: list[StateRow] = []
     updates: list[UpdateRow] = []
     groups = zip(source.groups, target.groups, strict=True)
     for group, old, new in (
         (g, *pair)
-        for g, other in groups
-        for pair in zip(g.parameters, other.parameters, strict=True)
+        for g, new_group in groups
+        for pair in zip(g.parameters, new_group.parameters, strict=True)
     ):
         for name, state in old.states.items():
             states.append(_state_row(old.label, name, state, new.states[name]))

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from qmaps.capture.integrations.recording import CAPTURE, MONITOR, Kind, Recording
+from qmaps.capture.integrations import CAPTURE, MONITOR, Kind, Recording
 
 
 class _Callback(TrainerCallback):
@@ -33,9 +33,9 @@ class _Callback(TrainerCallback):
 
 
 class CaptureCallback(_Callback):
-    """Records optimizer states of a Trainer's run in a folder that `qmaps.capture.load` reads.
+    """Records optimizer states of a Trainer's run in a folder for `qmaps.capture.load`.
 
-    It takes any optimizer that the Trainer trains with. Steps are numbered as the Trainer numbers
+    It takes any optimizer. Steps are numbered as the Trainer numbers
     them; a resumed run goes on in the same folder. In distributed training the first process
     records.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from qmaps.capture.integrations.recording import CAPTURE, MONITOR, Kind, Recording
+from qmaps.capture.integrations import CAPTURE, MONITOR, Kind, Recording
 
 
 class _Callback(Callback):
@@ -39,9 +39,9 @@ class _Callback(Callback):
 
 
 class CaptureCallback(_Callback):
-    """Records optimizer states of a Trainer's run in a folder that `qmaps.capture.load` reads.
+    """Records optimizer states of a Trainer's run in a folder for `qmaps.capture.load`.
 
-    It takes any optimizers that `configure_optimizers` gives; several are recorded in folders of
+    It takes any optimizers; several are recorded in folders of
     their own, ``0``, ``1``, ... A resumed run goes on in the same folder. In distributed training
     the first process records.
 

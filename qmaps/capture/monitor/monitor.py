@@ -1,32 +1,30 @@
-"""Measuring what quantization does to the states of an optimizer while it trains."""
+"""Measuring the quantized states of an optimizer while it trains."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.capture.monitor.csv_file import CsvFile
-from qmaps.capture.monitor.log import logs_of, scalars
-from qmaps.capture.monitor.measures import MEASURES
-from qmaps.capture.monitor.thresholds import Thresholds, Warner
+from qmaps.capture.monitor.measures import MEASURES, Thresholds, Warner
+from qmaps.capture.monitor.outputs import CsvFile, logs_of, scalars
 from qmaps.capture.monitor.window import Row, Window
 from qmaps.capture.parameters import (
     Names,
     Parameters,
+    StepCount,
     integer,
     labelled,
     named,
     no_match,
     predicate,
+    state_counts,
     unwrapped,
 )
-from qmaps.capture.step_count import StepCount, state_counts
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.offload import CPUOffloadOptimizer
@@ -48,12 +46,12 @@ class Monitor:
     from the decoded state before its first. All measures are of the sample, and have one row for
     each quantized state:
 
-    - `held_share`: share of elements whose code is the same at the end of the window as at its
-      start,
+    - `held_share`: share of elements with the same code at the start and at the end of the window,
     - `moved_share`: share of elements whose exact state has moved, from the start of the window to
-      x, by more than the distance to the next code; `stalled_share`: the share of these that were
-      held. As in `qmaps.replay.run`, they depend on the number of steps: in 10 steps, a second
-      moment with a beta of 0.999 moves by a hundredth of the way,
+      x, by more than the distance to the next code; `stalled_share`: the share of held elements
+      among these. As in
+      `qmaps.replay.run`, they depend on the number of steps: in 10 steps, a second moment with a
+      beta of 0.999 moves by a hundredth of the way,
     - `saturated_share`: share of elements with an end code of the codebook (the largest; the
       smallest too if the map is signed) whose y is smaller in magnitude than their scale. The
       largest element of each block has the end code, and does not count,
@@ -68,46 +66,44 @@ class Monitor:
       \|u(q) - u(y)\| / \|u(y)\| over elements with u(y) != 0, where u is the update
       (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) of both moments.
 
-    Shares are fractions from 0 to 1. A measure that does not apply is NaN: `stalled_share` if
-    nothing moved, `held_share` and what follows from it in a window in which a fitted map was
-    refitted, and all that need y or x for optimizers whose rule is not element-wise (LAMB, LARS,
+    Shares are fractions from 0 to 1. A measure is NaN if it does not apply: `stalled_share` if
+    nothing moved, `held_share` and `stalled_share` in a window with a refitted map, and all
+    measures of y or x for optimizers without an element-wise rule (LAMB, LARS,
     Adafactor, SM3, APOLLO, and factored second moments). For these every element where v decodes to
     0 and m does not is a zero point. The update's error is measured for
-    rules whose states are Adam's two moments.
+    rules with Adam's two moments as states.
 
-    A step that the optimizer skips is not measured, nor is a parameter without a gradient in one of
-    the window's steps, or the first step, before which there are no states. A window is shorter if
+    A skipped step is not measured, nor is a parameter without a gradient in one of the window's
+    steps, or the first step. A window is shorter if
     a step in it was skipped, or if training or the monitor begins within it. Gradients are read
-    after the step, so no hook may empty them before that.
+    after the step, so no hook may empty them before.
 
-    Resuming: a new monitor goes on in the same file. A step that the file has already is not
-    written again, but rows of it that were cut off are. In distributed training, monitor on one
+    Resuming: a new monitor goes on in the same file. A step in the file is not written again, but
+    cut-off rows are. In distributed training, monitor on one
     process; it measures its own shards.
 
     Args:
         optimizer: an optimizer of `qmaps.optim` with at least one quantized state, also as
             accelerate's ``prepare`` returns it.
         out: the CSV file, created with its first rows; None writes none.
-        every: measure each step that this number divides; at least 1. The monitor counts the steps
-            that the optimizer takes.
-        window: number of steps before and including a measured one over which `held_share`,
-            `moved_share` and `stalled_share` are taken; 1 to `every`. If left out, 10, or `every`
-            if that is smaller.
-        sample: number of elements to sample of each state, at least 8, in runs of 256 that are
-            spread evenly; a smaller state is taken whole.
-        parameters: which parameters to measure: names with wildcards (``"blocks.*.weight"``), or
+        every: measure each multiple of this step; at least 1. The monitor counts the steps of the
+            optimizer.
+        window: number of steps before and including a measured one for `held_share`, `moved_share`
+            and `stalled_share`; 1 to `every`. If left out, 10, or `every` if it is smaller.
+        sample: number of elements to sample of each state, at least 8, in runs of 256, spread
+            evenly; a smaller state is taken whole.
+        parameters: parameters to measure: names with wildcards (``"blocks.*.weight"``), or
             a function of the name; all if left out.
-        names: parameter names: a model, or pairs of name and parameter. If left out, those
-            that the optimizer was given, else ``group0.param3``.
+        names: parameter names: a model, or pairs of name and parameter. If left out, those of the
+            optimizer's groups, else ``group0.param3``.
         log: also call this with the measures of each measured step: a function
             ``f(values, step)`` such as ``wandb.log``, an object with ``log(values, step=...)`` such
             as a run of W&B or trackio, a ``torch.utils.tensorboard.SummaryWriter``, or a list of
-            these. Values are named ``sqnr_db/0.weight.exp_avg``; those that are not finite are left
-            out.
-        thresholds: limits beyond which a measure raises a `StateWarning`, once for each state and
-            measure; None for no warnings.
-        start: number of steps taken so far. If left out, the largest ``state["step"]``, which is
-            less where all parameters began to train, or were reset, later than the training.
+            these. Values are named ``sqnr_db/0.weight.exp_avg``; non-finite ones are left out.
+        thresholds: limits of measures for a `StateWarning`, once for each state and measure; None
+            for no warnings.
+        start: number of steps taken so far. If left out, the largest ``state["step"]``, too small
+            if all parameters began to train, or were reset, later than the training.
 
     Raises:
         BadTypeError, BadValueError: an argument is not allowed, the optimizer has no quantized
@@ -115,7 +111,7 @@ class Monitor:
         OutputError: `out` cannot be written, is another file, or has another writer.
 
     Attributes:
-        rows: what was measured last, a dict by column for each quantized state.
+        rows: the last measures, a dict by column for each quantized state.
 
     >>> import tempfile, torch, qmaps
     >>> layer = torch.nn.Linear(128, 64)
@@ -194,16 +190,11 @@ class Monitor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _check(self, optimizer: QuantizedOptimizer, parameters: Parameters) -> None:
-        """Raise unless a chosen parameter has a state that is, or will be, quantized."""
+        """Raise unless a chosen parameter has a quantized state, now or after its first step."""
         everything = list(labelled(optimizer, self._names))
         chosen = [member for member in everything if self._wanted(member[0])]
         if not chosen:

@@ -30,7 +30,7 @@ BYTE = 8
 class Places:
     """Sampled elements of a flattened tensor: runs of 256, spread evenly.
 
-    Their number is a multiple of 8, so that their codes fill whole bytes. Derived indices are
+    Their number is a multiple of 8, so their codes fill whole bytes. Derived indices are
     cached, and must not be changed.
 
     Args:
@@ -58,7 +58,7 @@ class Places:
         return self.index.numel()
 
     def bytes_of(self, bits: int) -> Tensor:
-        """Indices of the bytes that hold the codes of these elements."""
+        """Indices of the bytes with the codes of these elements."""
         if (bits,) not in self._cached:
             offsets = torch.arange(bits, device=self.index.device)
             index = (self.index[::BYTE] // BYTE * bits)[:, None] + offsets
@@ -82,8 +82,8 @@ def values(x: Tensor, at: Places) -> Tensor:
     """A copy of some elements of a flattened tensor in float32, on its device.
 
     Args:
-        x: a parameter, a gradient or a state, which may be sharded, or kept as codes.
-        at: which elements.
+        x: a parameter, a gradient or a state, perhaps sharded, or kept as codes.
+        at: the elements.
     """
     codes = codes_of(x)
     if codes is not None:
@@ -92,7 +92,7 @@ def values(x: Tensor, at: Places) -> Tensor:
 
 
 def kind(t: QuantizedTensor) -> Hashable:
-    """Return the properties that quantized tensors to be `joined` must share."""
+    """Return the shared properties of quantized tensors for `joined`."""
     q = t.quantizer
     return q.map, q.rounding, _single(q.normalizer), t.device
 
@@ -132,7 +132,7 @@ def split(t: QuantizedTensor, sizes: Sequence[int]) -> list[QuantizedTensor]:
     """Undo `joined`; the results share memory with `t`.
 
     Args:
-        t: what `joined` returned.
+        t: a result of `joined`.
         sizes: number of elements of each tensor.
     """
     bits = t.quantizer.map.bits
@@ -169,5 +169,5 @@ def _scales(t: QuantizedTensor, at: Places) -> Scales:
 
 
 def _wide(codes_and_ends: Scales, count: int) -> Tensor:
-    """Scales that are stored in 8 bits, as float32."""
+    """8-bit scales as float32."""
     return EightBit(BlockWise(1)).expand(codes_and_ends, (count,))

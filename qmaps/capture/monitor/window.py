@@ -12,13 +12,73 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.capture.monitor import sample
-from qmaps.capture.monitor.exact import Exact, Values, is_element_wise
 from qmaps.capture.monitor.measures import MOMENTS, Measures, of_moments, of_states
 from qmaps.capture.monitor.sample import Places
 from qmaps.distributed.shards import local
 from qmaps.engines.masters import MASTER, REMAINDER
 from qmaps.engines.remainders import join
 from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.rule import UpdateRule
+
+Values = dict[str, Tensor]
+"""States of sampled elements by name, float32."""
+
+
+def is_element_wise(
+    optimizer: QuantizedOptimizer, parameter: Tensor, group: dict[str, Any]
+) -> bool:
+    """Return True if the rule steps each element by itself."""
+    if type(optimizer).advance is not UpdateRule.advance or optimizer.takes_norms:
+        return False
+    shapes = optimizer.state_shapes(parameter, group).values()
+    return all(tuple(shape) == tuple(parameter.shape) for shape in shapes)
+
+
+class Exact:
+    """The exact states of several parameters' samples, stepped together.
+
+    The optimizer's own rule steps them in float32, as its reference does, but the states are never
+    encoded in between. An element-wise rule steps many samples in one call.
+
+    Args:
+        optimizer: an optimizer with an element-wise rule.
+        group: the parameter group of all of them.
+        steps: number of steps taken so far, the same for all.
+        param: the sampled values of the parameters, float32; changed here.
+        states: the states of these elements, float32; changed here.
+    """
+
+    def __init__(
+        self,
+        optimizer: QuantizedOptimizer,
+        group: dict[str, Any],
+        steps: int,
+        param: Tensor,
+        states: Values,
+    ) -> None:
+        self._optimizer, self._group, self._taken = optimizer, group, steps
+        self._param, self._states = param, states
+        self._pending: list[tuple[Tensor, dict[str, float]]] = []
+
+    def step(self, gradient: Tensor) -> None:
+        """Take one step with the elements' gradient, float32 and not scaled.
+
+        The rule is applied when the states are asked for: many steps in a row take less time than
+        one after each step of the training, with the caches full of other data.
+        """
+        self._taken += 1
+        exact = self._optimizer.scalars(self._group, self._taken)
+        rounded = torch.tensor(list(exact.values()), dtype=torch.float64).float().tolist()
+        self._pending.append((gradient, dict(zip(exact, rounded, strict=True))))
+
+    @torch.no_grad()
+    def states(self) -> Values:
+        """The states after the steps so far, on the CPU."""
+        for gradient, scalars in self._pending:
+            self._optimizer.update(self._param, gradient, self._states, scalars)
+        self._pending.clear()
+        return {name: value.cpu() for name, value in self._states.items()}
+
 
 Row = dict[str, Any]
 """Measures of one state at one step, by column."""
@@ -26,14 +86,14 @@ Row = dict[str, Any]
 
 @dataclass(eq=False)
 class Watched:
-    """A parameter of which some states are quantized.
+    """A parameter with quantized states.
 
     Attributes:
         label: its name.
         parameter: the parameter.
         group: its parameter group.
-        state: the dict that its states are stored in.
-        names: the states that its rule keeps.
+        state: the dict of its states.
+        names: the states of its rule.
         at: the sampled elements.
         steps_before: number of its steps before the window.
         rows: measures of each quantized state, by name.
@@ -53,7 +113,7 @@ class Watched:
 
 @dataclass(eq=False)
 class Column:
-    """One state of several parameters, of which the samples are kept as one quantized tensor.
+    """One state of several parameters, with their samples as one quantized tensor.
 
     Attributes:
         state: its name.
@@ -82,13 +142,13 @@ class Column:
 
 @dataclass(eq=False)
 class Batch:
-    """Parameters whose samples are stepped together: all of one group, step and device.
+    """Parameters of one group, step and device; their samples are stepped together.
 
     Attributes:
         watched: the parameters.
         drifting: their exact states from the start of the window on; None if their rule is not
             element-wise.
-        last: their exact states in the last step alone; None before that step.
+        last: their exact states in the last step alone; None before it.
     """
 
     watched: list[Watched]
@@ -101,12 +161,12 @@ Decoded = dict[tuple[Watched, str], Tensor]
 
 
 class Window:
-    """Watches samples of quantized states over a few steps, of which the last is measured.
+    """Watches samples of quantized states over a few steps and measures the last.
 
     Args:
         optimizer: the optimizer, before the first of these steps.
         chosen: name, parameter and group of the parameters to watch. Those without a quantized
-            state are left out, also those that have no state yet.
+            state are left out, also those without any state yet.
         size: number of elements of a sample.
     """
 
@@ -133,14 +193,14 @@ class Window:
         ]
 
     def before_last(self) -> None:
-        """Look at the states before the step that is to be measured."""
+        """Look at the states before the measured step."""
         decoded = self._decoded({id(c): sample.joined(c.tensors()) for c in self._columns})
         for batch in self._batches:
             steps = batch.watched[0].steps_before + self._steps
             batch.last = self._exact(batch.watched, steps, decoded)
 
     def after_step(self) -> None:
-        """Take the gradients of the step that the optimizer has just taken."""
+        """Take the gradients of the optimizer's last step."""
         self._steps += 1
         scale = getattr(self._optimizer, "grad_scale", None)
         for member in self._watched:
@@ -182,7 +242,7 @@ class Window:
         return decoded
 
     def _exact(self, watched: list[Watched], steps: int, decoded: Decoded) -> Exact | None:
-        """Exact states that start from those of the optimizer now; None if the rule has none."""
+        """Exact states, begun from those of the optimizer now; None if the rule has none."""
         first, optimizer = watched[0], self._optimizer
         if not all(is_element_wise(optimizer, e.parameter, e.group) for e in watched):
             return None

@@ -10,14 +10,14 @@ from qmaps.maps._registry import modules
 __all__ = ["READERS", "Reader", "StateDict", "reader_of"]
 
 _classes: list[type[Reader]] = [
-    found
+    member
     for module in modules(__name__, list(__path__))
-    for found in vars(module).values()
-    if isinstance(found, type) and issubclass(found, Reader) and hasattr(found, "name")
+    for member in vars(module).values()
+    if isinstance(member, type) and issubclass(member, Reader) and hasattr(member, "name")
 ]
 
 READERS: dict[str, Reader] = {
-    known.name: known() for known in sorted(_classes, key=lambda cls: (cls.asked, cls.name))
+    cls.name: cls() for cls in sorted(_classes, key=lambda cls: (cls.asked, cls.name))
 }
 """By name; a checkpoint is of the first that detects it."""
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.capture.decoded import decoded
+from qmaps.capture.collect import decoded
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import CaptureError, QmapsError, shown
 from qmaps.storage.files import content_of
@@ -33,7 +33,7 @@ class Reader(ABC):
     Attributes:
         name: name of the format.
         asked: readers with a smaller number are asked first whether they detect a checkpoint.
-        latest: the file that names the newest checkpoint in a folder of several; empty where the
+        latest: the file with the name of the newest checkpoint in a folder; empty where the
             format has none.
     """
 
@@ -43,12 +43,12 @@ class Reader(ABC):
 
     @abstractmethod
     def holder(self, path: Path) -> Path | None:
-        """Return the file or folder that is one checkpoint of this format.
+        """Return the file or folder of one checkpoint of this format.
 
         It is found by names of files; nothing is loaded.
 
         Returns:
-            `path` itself, or the folder within it of the checkpoint that `latest` names; None if
+            `path` itself, or the folder in it named by `latest`; None if
             `path` is not of this format.
         """
 
@@ -57,10 +57,10 @@ class Reader(ABC):
         return self.holder(path) is not None
 
     def edited(self, path: Path) -> list[Path]:  # noqa: ARG002
-        """Files of ``torch.save`` that change when states or their steps are stored.
+        """Files of ``torch.save`` with states or their steps.
 
         Args:
-            path: what `holder` returns.
+            path: a result of `holder`.
         """
         return []
 
@@ -74,13 +74,13 @@ class Reader(ABC):
         """Read all but the tensors.
 
         Args:
-            path: a file or folder that `detect` accepts.
+            path: a file or folder of this format.
 
         Returns:
             For each optimizer a state_dict as ``torch.optim`` has it, with `state` and
             `param_groups`, in which every tensor is a `Lazy`. Parameters are named by strings
-            where the checkpoint has their names. States that are kept as they are, in no codes,
-            can be stored, and so can steps that are tensors.
+            where the checkpoint has their names. States without codes can be stored, and so can
+            steps in tensors.
 
         Raises:
             CaptureError: a file is missing, damaged, would run code, or does not fit the others.
@@ -106,7 +106,7 @@ def damage(path: Path) -> Iterator[None]:
 
 
 def unfit(path: Path, error: Exception) -> CaptureError:
-    """The error for parts of a checkpoint of which one raised `error`."""
+    """The error for a checkpoint with a part that raised `error`."""
     return CaptureError(
         f"{str(path)!r} is a checkpoint whose parts do not fit together "
         f"({type(error).__name__}: {error})"
@@ -132,45 +132,47 @@ def _call(call: Callable[..., Any], path: Path, *arguments: Any) -> Any:
 def state_of(key: str) -> str | None:
     """The name of a state at the end of a key; None if it is no optimizer's here."""
     # Imported here because reading other files needs no optimizer.
-    from qmaps.capture.conversion.families import FAMILIES
+    from qmaps.capture.conversion.optimizer_state import FAMILIES
 
     last = key.rpartition(".")[2]
-    known = last in OF_PARTS or any(last in family.states for family in FAMILIES.values())
-    return last if known else None
+    is_state = last in OF_PARTS or any(last in family.states for family in FAMILIES.values())
+    return last if is_state else None
 
 
-def lacking(state_dict: StateDict) -> tuple[Any, str] | None:
-    """A parameter and a state that it lacks and another one of its group has beside all its own.
+def missing_state(state_dict: StateDict) -> tuple[Any, str] | None:
+    """A parameter and a state missing in it, but not in a similar parameter of its group.
 
     A parameter without states has not been stepped, and one with others may be kept differently,
     as factored second moments are.
     """
     for group in state_dict["param_groups"]:
         states = {name: state_dict["state"].get(name) for name in group["params"]}
-        names = {name: frozenset(decoded(own)) for name, own in states.items() if own}
-        for other in set(names.values()):
-            for name, own in names.items():
-                if own < other and (lost := [s for s in other - own if state_of(str(s))]):
+        names = {name: frozenset(decoded(present)) for name, present in states.items() if present}
+        for complete in set(names.values()):
+            for name, present in names.items():
+                if present < complete and (
+                    lost := [s for s in complete - present if state_of(str(s))]
+                ):
                     return name, min(map(str, lost))
     return None
 
 
-def refuse_lacking(path: Path, state_dict: StateDict) -> StateDict:
-    """The state_dict of a checkpoint in which no state is missing.
+def refuse_missing_state(path: Path, state_dict: StateDict) -> StateDict:
+    """Return the state_dict, or raise if a state is missing.
 
     Raises:
-        CaptureError: `lacking` finds one.
+        CaptureError: `missing_state` finds one.
     """
-    if found := lacking(state_dict):
+    if missing := missing_state(state_dict):
         raise CaptureError(
-            f"{str(path)!r} has no {shown(found[1])} of {shown(found[0])}; other parameters of its "
-            "group have this state"
+            f"{str(path)!r} has no {shown(missing[1])} of {shown(missing[0])}; other parameters of "
+            "its group have this state"
         )
     return state_dict
 
 
 def named_by(folder: Path, file: str) -> Path | None:
-    """The folder in `folder` that a text file such as ``latest`` names; None if it names none."""
+    """The folder in `folder` named by a text file such as ``latest``; None if it names none."""
     try:
         name = content_of(folder / file, LONGEST).decode().strip()
     except (OSError, ValueError):
@@ -180,8 +182,8 @@ def named_by(folder: Path, file: str) -> Path | None:
     return folder / name if plain else None
 
 
-def equal(one: Tensor, other: Tensor) -> bool:
+def equal(x: Tensor, y: Tensor) -> bool:
     """Return True if two tensors have the same values, NaN where the other has NaN included."""
-    if one.equal(other):
+    if x.equal(y):
         return True
-    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
+    return x.shape == y.shape and bool(((x == y) | (x.isnan() & y.isnan())).all())

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qmaps.capture.readers.base import Reader, StateDict, refuse_lacking
+from qmaps.capture.readers.base import Reader, StateDict, refuse_missing_state
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import CaptureError, shown
 from qmaps.storage import distributed
@@ -34,7 +34,7 @@ Path_ = tuple[str | int, ...]
 class DistributedCheckpoint(Reader):
     """A folder with ``.metadata`` and ``.distcp`` files, as ``dcp.save`` writes it.
 
-    The optimizer's state_dict may be anywhere in what was saved: nested, or flattened by
+    The optimizer's state_dict may be anywhere in the saved dict: nested, or flattened by
     ``StateDictOptions(flatten_optimizer_state_dict=True)``. Entries of other kinds, such as the
     model's, are not read.
     """
@@ -54,24 +54,32 @@ class DistributedCheckpoint(Reader):
             key: list(_places(stored.paths.get(key, (key,))))
             for key in [*stored.tensors, *stored.objects]
         }
-        kinds = {(root, kind) for found in places.values() for root, kind, _ in found}
+        kinds = {(root, kind) for locations in places.values() for root, kind, _ in locations}
         optimizers: dict[Path_, _Optimizer] = {}
-        for key, found in places.items():
+        for key, locations in places.items():
             # Something else may be called "state" as well: the dict around, or a parameter.
-            whole = [each for each in found if all((each[0], kind) in kinds for kind in KINDS)]
-            for root, kind, rest in (whole or found)[:1]:
-                optimizers.setdefault(root, _Optimizer()).add(kind, rest, _leaf(stored, key))
+            in_optimizer = [
+                location
+                for location in locations
+                if all((location[0], kind) in kinds for kind in KINDS)
+            ]
+            for root, kind, path_within in (in_optimizer or locations)[:1]:
+                optimizers.setdefault(root, _Optimizer()).add(kind, path_within, _leaf(stored, key))
         _check_steps(stored)
-        with_groups = [found for found in optimizers.values() if found.states and found.groups]
-        complete = with_groups or [found for found in optimizers.values() if found.is_usual]
+        with_groups = [
+            optimizer for optimizer in optimizers.values() if optimizer.states and optimizer.groups
+        ]
+        complete = with_groups or [
+            optimizer for optimizer in optimizers.values() if optimizer.is_usual
+        ]
         if not complete:
             keys = [*stored.tensors, *stored.objects]
-            some = ", ".join(keys[:4]) + (", ..." if len(keys) > 4 else "")
+            listed = ", ".join(keys[:4]) + (", ..." if len(keys) > 4 else "")
             raise CaptureError(
                 f"{str(folder)!r} must hold an optimizer state_dict ('state' and 'param_groups'), "
-                f"but holds {some or 'nothing'}"
+                f"but holds {listed or 'nothing'}"
             )
-        return [refuse_lacking(folder, found.state_dict()) for found in complete]
+        return [refuse_missing_state(folder, optimizer.state_dict()) for optimizer in complete]
 
 
 def _check_steps(stored: Stored) -> None:
@@ -82,8 +90,8 @@ def _check_steps(stored: Stored) -> None:
             step = tensor.read().item()
             by_file.setdefault(tensor.chunks[0].part.path, []).append(step)
     # One parameter may well be behind the others, for example where it had no gradient at first.
-    (first, expected), *others = [*by_file.items()] or [(Path(), [])]
-    for path, steps in others:
+    (first, expected), *further = [*by_file.items()] or [(Path(), [])]
+    for path, steps in further:
         uniform = len({*expected}) == len({*steps}) == 1 and min(len(expected), len(steps)) > 1
         if uniform and steps[0] != expected[0]:
             raise CaptureError(
@@ -93,18 +101,18 @@ def _check_steps(stored: Stored) -> None:
 
 
 class _Optimizer:
-    """The entries of one state_dict, as they are found."""
+    """The entries of one state_dict, as they are added."""
 
     def __init__(self) -> None:
         self.states: list[tuple[Path_, Any]] = []
         self.groups: list[tuple[Path_, Any]] = []
 
-    def add(self, kind: str, rest: Path_, leaf: Any) -> None:
-        (self.states if kind == "state" else self.groups).append((rest, leaf))
+    def add(self, kind: str, path: Path_, leaf: Any) -> None:
+        (self.states if kind == "state" else self.groups).append((path, leaf))
 
     @property
     def is_usual(self) -> bool:
-        return any(str(rest[-1]).rpartition(".")[2] in USUAL for rest, _ in self.states)
+        return any(str(path[-1]).rpartition(".")[2] in USUAL for path, _ in self.states)
 
     def state_dict(self) -> StateDict:
         """The state_dict, with the objects of groups loaded."""
@@ -112,12 +120,12 @@ class _Optimizer:
         names = {name for group in groups for name in group["params"]}
         by_text = {str(name): name for name in names}  # numbers are stored as text
         state: dict[Any, Any] = {}
-        for rest, leaf in self.states:
-            parameter, *within = rest if len(rest) > 1 else _split(str(rest[0]), names)
+        for path, leaf in self.states:
+            parameter, *state_path = path if len(path) > 1 else _split(str(path[0]), names)
             parameter = by_text.get(str(parameter), parameter)
             if isinstance(leaf, Part):
                 leaf = leaf.load()
-            _put(state.setdefault(parameter, {}), tuple(within), leaf)
+            _put(state.setdefault(parameter, {}), tuple(state_path), leaf)
         if not groups:
             groups = [{"params": list(state)}]
         if lost := [name for name in state if all(name not in g["params"] for g in groups)]:
@@ -125,17 +133,21 @@ class _Optimizer:
         return {"state": state, "param_groups": groups}
 
     def _groups(self) -> list[dict[str, Any]]:
-        whole = [leaf.load() for rest, leaf in self.groups if not rest and isinstance(leaf, Part)]
-        if whole:
-            return [dict(group) for group in whole[0]]
+        lists = [
+            leaf.load()
+            for group_path, leaf in self.groups
+            if not group_path and isinstance(leaf, Part)
+        ]
+        if lists:
+            return [dict(group) for group in lists[0]]
         nested: dict[Any, Any] = {}
         by_parameter: dict[str, dict[str, Any]] = {}
-        for rest, leaf in self.groups:
+        for group_path, leaf in self.groups:
             value = leaf.load() if isinstance(leaf, Part) else leaf.read()
-            if len(rest) > 1:
-                _put(nested, rest, value)
+            if len(group_path) > 1:
+                _put(nested, group_path, value)
             else:
-                parameter, _, option = str(rest[0]).rpartition(".")
+                parameter, _, option = str(group_path[0]).rpartition(".")
                 by_parameter.setdefault(parameter, {})[option] = value
         if all("params" in options for options in by_parameter.values()):
             nested |= by_parameter  # keys such as 0.lr, of a list
@@ -158,16 +170,16 @@ def _folder(path: Path) -> Path | None:
 
 
 def _places(path: Path_) -> Iterator[tuple[Path_, str, Path_]]:
-    """Each optimizer that a key may be of, which of its two entries, and where in that."""
+    """Yield the possible meanings of a key: optimizer, its entry, and the path in it."""
     for number, step in enumerate(path):
         if step in KINDS:
             yield path[:number], str(step), path[number + 1 :]
         else:
-            head, dot, rest = str(step).partition(".")
+            head, dot, tail = str(step).partition(".")
             if head in KINDS and dot:
-                yield path[:number], head, (rest, *path[number + 1 :])
-    if len(path) == 1 and (found := FLAT.fullmatch(str(path[0]))):
-        yield (found[1],), found[2], (found[3],)
+                yield path[:number], head, (tail, *path[number + 1 :])
+    if len(path) == 1 and (match := FLAT.fullmatch(str(path[0]))):
+        yield (match[1],), match[2], (match[3],)
 
 
 def _leaf(stored: Stored, key: str) -> Lazy | Part:
@@ -186,13 +198,13 @@ def _know(classes: Collection[str]) -> None:
 
 def _split(key: str, names: set[Any]) -> list[str]:
     """The parameter and the state of a flattened key; a name of a state may have dots in it."""
-    known = [name for name in names if key.startswith(f"{name}.")]
-    name = max(known, key=len) if known else key.rpartition(".")[0]
+    prefixes = [name for name in names if key.startswith(f"{name}.")]
+    name = max(prefixes, key=len) if prefixes else key.rpartition(".")[0]
     return [name, key[len(name) + 1 :]]
 
 
 def _listed(value: Any) -> Any:
-    """`value` with lists in place of dicts whose keys are positions."""
+    """`value` with lists in place of dicts with positions as keys."""
     if not isinstance(value, Mapping):
         return value
     members = {key: _listed(member) for key, member in value.items()}

@@ -1,4 +1,4 @@
-"""Megatron-core: checkpoints of the format ``torch_dist``, which torch's writer is underneath."""
+"""Megatron-core: checkpoints of the format ``torch_dist``, by torch's writer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qmaps.capture.readers.base import LONGEST, Reader, StateDict, refuse_lacking
+from qmaps.capture.readers.base import LONGEST, Reader, StateDict, refuse_missing_state
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, CaptureError, shown
 from qmaps.storage import checkpoint, distributed
@@ -23,14 +23,14 @@ class Megatron(Reader):
     """The distributed optimizer, saved as ``fully_reshardable``, or an optimizer in one piece.
 
     Layers of one kind may be one parameter, with the layer as its first dimension. Megatron does
-    not save which parameters a group has, so options that differ between groups are left out.
+    not save the parameters of a group, so options with different values are left out.
     """
 
     name: ClassVar[str] = "megatron"
     latest: ClassVar[str] = "latest_checkpointed_iteration.txt"
 
     def holder(self, path: Path) -> Path | None:
-        """The folder whose ``metadata.json`` says ``torch_dist``."""
+        """The folder with ``torch_dist`` in its ``metadata.json``."""
         if not path.is_dir():
             return None
         if _is_here(path):
@@ -52,15 +52,15 @@ class Megatron(Reader):
         stored, saved = distributed.contents(folder), checkpoint.load(common)
         state: dict[str, dict[str, Any]] = {}
         for key, tensor in stored.tensors.items():
-            _, found, rest = key.partition("optimizer.state.")
-            name, dot, parameter = rest.partition(".")
-            if found and dot and name not in WEIGHTS:
+            _, marker, state_and_parameter = key.partition("optimizer.state.")
+            name, dot, parameter = state_and_parameter.partition(".")
+            if marker and dot and name not in WEIGHTS:
                 lazy = Lazy(tensor.shape, tensor.dtype, tensor.read, tensor.store)
                 state.setdefault(parameter, {})[name] = lazy
         try:
-            about = saved["optimizer"]
-            kind = about.get("param_state_sharding_type")
-            groups = about["optimizer"]["param_groups"] if state else []
+            optimizer = saved["optimizer"]
+            kind = optimizer.get("param_state_sharding_type")
+            groups = optimizer["optimizer"]["param_groups"] if state else []
         except DAMAGE:
             raise CaptureError(
                 f"{str(common)!r} must have the optimizer's param_groups, as Megatron-core saves "
@@ -77,23 +77,23 @@ class Megatron(Reader):
             for states in state.values():
                 states["step"] = step
         groups = [{**options, "params": list(state)}]
-        return [refuse_lacking(folder, {"state": state, "param_groups": groups})]
+        return [refuse_missing_state(folder, {"state": state, "param_groups": groups})]
 
 
 def _is_here(path: Path) -> bool:
     try:
-        about = json.loads(content_of(path / ABOUT, LONGEST))
+        metadata = json.loads(content_of(path / ABOUT, LONGEST))
     except (OSError, ValueError, RecursionError):
         return False
-    is_dist = isinstance(about, Mapping) and about.get("sharded_backend") == "torch_dist"
+    is_dist = isinstance(metadata, Mapping) and metadata.get("sharded_backend") == "torch_dist"
     return is_dist and exists(path / distributed.METADATA)
 
 
 def _alike(groups: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The options that all groups share."""
-    first, *others = groups
+    """The options shared by all groups."""
+    first, *further = groups
     return {
         name: value
         for name, value in first.items()
-        if all(name in group and group[name] == value for group in others)
+        if all(name in group and group[name] == value for group in further)
     }

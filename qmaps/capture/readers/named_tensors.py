@@ -1,4 +1,4 @@
-"""Safetensors files of optimizer states whose names say what each tensor is."""
+"""Safetensors files of optimizer states with names for parameter and state."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ DTYPES = {name: dtype for dtype, name in snapshot.DTYPES.items()}
 class NamedTensors(Reader):
     """Tensors named ``PARAMETER.exp_avg``, perhaps with ``state.`` before all names.
 
-    Files that `StateRecorder` wrote are not of this kind: they say in their metadata what each
-    tensor is.
+    Files of `StateRecorder` are not of this kind: they have names in their metadata.
     """
 
     name: ClassVar[str] = "safetensors"
@@ -50,7 +49,7 @@ class NamedTensors(Reader):
             for key in keys:
                 name = PREFIX.sub("", key, count=1) if prefixed else key
                 parameter, dot, _ = name.rpartition(".")
-                if not (dot and (found := state_of(key))):
+                if not (dot and (state_name := state_of(key))):
                     raise CaptureError(
                         f"{str(path)!r} has the tensor {shown(key)}; in a file of optimizer states "
                         "every name must be PARAMETER.STATE, such as layer.weight.exp_avg"
@@ -58,12 +57,12 @@ class NamedTensors(Reader):
                 entry = file.get_slice(key)
                 dtype = DTYPES.get(entry.get_dtype())
                 # Integers would be codes whose scales are elsewhere.
-                if dtype is None or not (dtype.is_floating_point or found in OF_PARTS):
+                if dtype is None or not (dtype.is_floating_point or state_name in OF_PARTS):
                     raise CaptureError(
                         f"{str(path)!r} has {shown(key)} in {entry.get_dtype()}, which is not read"
                     )
                 shape = tuple(entry.get_shape())
                 read = partial(snapshot.read_named, path, key)
                 lazy = Lazy(shape, dtype, read, parts=partial(snapshot.parts_of_named, path, key))
-                state.setdefault(parameter, {})[found] = lazy
+                state.setdefault(parameter, {})[state_name] = lazy
         return [{"state": state, "param_groups": [{"params": list(state)}]}]

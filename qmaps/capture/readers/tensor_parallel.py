@@ -1,4 +1,4 @@
-"""States of DeepSpeed's model-parallel ranks, put together as DeepSpeed says that they were cut."""
+"""States of DeepSpeed's model-parallel ranks, put together by its description of the cut."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ PIECE = re.compile(rf"({CHARACTER})([*+?])\??|((?:{CHARACTER}(?![*+?]))+)")
 
 @dataclass(frozen=True)
 class Column:
-    """Data that the data-parallel ranks of one model-parallel rank hold together.
+    """Data of all data-parallel ranks of one model-parallel rank.
 
     Attributes:
         model: the file of the model, for messages.
-        saved: what that file says besides the weights.
+        saved: content of this file besides the weights.
         state_dict: the states of its parameters, or of its slices of them.
     """
 
@@ -65,8 +65,8 @@ class Cut:
 
     Attributes:
         dim: the dimension.
-        spans: what makes up the parameter, in its order along `dim`.
-        size: number of indices along `dim` that are kept; what follows is padding.
+        spans: parts of the parameter, in its order along `dim`.
+        size: number of indices along `dim` before padding.
     """
 
     dim: int
@@ -84,7 +84,7 @@ def merged(columns: Sequence[Column]) -> StateDict:
         columns: one for each model-parallel rank, in their order.
 
     Raises:
-        CaptureError: the files do not say how a parameter was cut, or not in a way that is read.
+        CaptureError: the files do not describe a cut, or in an unsupported way.
     """
     if len(columns) == 1:
         return columns[0].state_dict
@@ -92,7 +92,10 @@ def merged(columns: Sequence[Column]) -> StateDict:
     for column in columns:
         for name in column.state_dict["state"]:
             holders.setdefault(name, []).append(column)
-    state = {name: _states(name, found, columns[0]) for name, found in holders.items()}
+    state = {
+        name: _states(name, columns_of_name, columns[0])
+        for name, columns_of_name in holders.items()
+    }
     groups: dict[str, dict[str, Any]] = {}
     for column in columns:
         for number, group in enumerate(column.state_dict["param_groups"]):
@@ -113,11 +116,11 @@ def _states(name: str, holders: Sequence[Column], first: Column) -> dict[str, An
         )
     states: dict[str, Any] = {}
     for key, value in parts[0].items():
-        own = [part[key] for part in parts]
+        slices = [part[key] for part in parts]
         if key == "step":
-            states[key] = _step_of(own)
-        elif all(isinstance(part, Lazy) for part in own):
-            states[key] = _joined(name, own, holders, first)
+            states[key] = _step_of(slices)
+        elif all(isinstance(part, Lazy) for part in slices):
+            states[key] = _joined(name, slices, holders, first)
         else:
             states[key] = value
     return states
@@ -136,31 +139,31 @@ def _step_of(steps: Sequence[Any]) -> Any:
     return Lazy(steps[0].shape, steps[0].dtype, steps[0].read, store)
 
 
-def _joined(name: str, own: Sequence[Lazy], holders: Sequence[Column], first: Column) -> Lazy:
-    cut = _cut(name, [lazy.shape for lazy in own], holders, first)
-    whole = list(own[0].shape)
+def _joined(name: str, slices: Sequence[Lazy], holders: Sequence[Column], first: Column) -> Lazy:
+    cut = _cut(name, [lazy.shape for lazy in slices], holders, first)
+    shape_of_all = list(slices[0].shape)
     if cut is None:
         return Lazy(
-            tuple(whole),
-            own[0].dtype,
-            partial(_same, name, own, first.model.parent),
-            partial(_store_same, own),
+            tuple(shape_of_all),
+            slices[0].dtype,
+            partial(_same, name, slices, first.model.parent),
+            partial(_store_same, slices),
         )
-    whole[cut.dim] = cut.size
+    shape_of_all[cut.dim] = cut.size
     expected = (first.saved.get(INFO) or {}).get(AFFINE[0]) or {}
-    for pattern, found in (expected.get(AFFINE[1]) or {}).items():
-        shape = tuple(found["logical_shape"])
-        if matches(pattern, name) and shape != tuple(whole):
+    for pattern, entry in (expected.get(AFFINE[1]) or {}).items():
+        shape = tuple(entry["logical_shape"])
+        if matches(pattern, name) and shape != tuple(shape_of_all):
             raise CaptureError(
                 f"{str(first.model)!r} says that {name!r} has the shape {shape}, but its slices "
-                f"make up {tuple(whole)}"
+                f"make up {tuple(shape_of_all)}"
             )
     return Lazy(
-        tuple(whole),
-        own[0].dtype,
-        partial(_read, own, cut, tuple(whole)),
-        partial(_store, own, cut) if all(lazy.store for lazy in own) else None,
-        partial(_opened, own, cut, tuple(whole)) if cut.dim == 0 else None,
+        tuple(shape_of_all),
+        slices[0].dtype,
+        partial(_read, slices, cut, tuple(shape_of_all)),
+        partial(_store, slices, cut) if all(lazy.store for lazy in slices) else None,
+        partial(_opened, slices, cut, tuple(shape_of_all)) if cut.dim == 0 else None,
     )
 
 
@@ -169,25 +172,25 @@ def _cut(
 ) -> Cut | None:
     """Partition of a parameter of several ranks; None if each rank has all of it."""
     model = str(first.model)
-    about = first.saved.get(INFO)
+    info = first.saved.get(INFO)
     degrees = first.saved.get("checkpoint_parallel_dimensions") or {}
-    if about is None and degrees.get("tp_degree") == 1:
+    if info is None and degrees.get("tp_degree") == 1:
         return None  # stages of a pipeline share what is tied
-    if about is None:
+    if info is None:
         raise CaptureError(
             f"{model!r} does not say how {name!r} was cut among {len(holders)} model-parallel "
             f"ranks (it has no {INFO}); make the checkpoint universal with DeepSpeed's "
             "ds_to_universal"
         )
     for kind in REFUSED:
-        if any(matches(pattern, name) for pattern in about.get(kind) or ()):
+        if any(matches(pattern, name) for pattern in info.get(kind) or ()):
             raise CaptureError(
                 f"{model!r} lists {name!r} in {kind}; such parameters of model-parallel ranks are "
                 "not read"
             )
 
     def listed(kind: str) -> bool:
-        return any(matches(pattern, name) for pattern in about.get(kind) or ())
+        return any(matches(pattern, name) for pattern in info.get(kind) or ())
 
     if listed("tp_replicated_parameter_patterns"):
         return None
@@ -203,11 +206,11 @@ def _cut(
     elif listed("parameter_with_2_sub_params_cat_dim_0"):
         widths = [[shape[0] // 2 for shape in shapes]] * 2
     else:
-        for sub in about.get("parameter_with_sub_params") or ():
+        for sub in info.get("parameter_with_sub_params") or ():
             for pattern in sub["patterns"]:
                 if matches(pattern, name):
                     dim = int(sub["partition_dim"])
-                    widths = (about.get("sub_param_shard_widths") or {}).get(pattern)
+                    widths = (info.get("sub_param_shard_widths") or {}).get(pattern)
                     if widths is None or len(sub["shape"]) != len(shapes[0]):
                         raise CaptureError(
                             f"{model!r} does not say how the parts of {name!r} were cut among "
@@ -216,22 +219,22 @@ def _cut(
                         )
     if widths is None:
         widths = [[shape[dim] for shape in shapes]]
-    others = {(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}
-    covered = [sum(own) for own in zip(*widths, strict=True)]
-    if len(others) != 1 or covered != [shape[dim] for shape in shapes]:
+    cross_sections = {(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}
+    covered = [sum(widths_of_part) for widths_of_part in zip(*widths, strict=True)]
+    if len(cross_sections) != 1 or covered != [shape[dim] for shape in shapes]:
         raise CaptureError(
             f"{str(first.model.parent)!r}: slices of {name!r} have the shapes "
             f"{', '.join(map(str, shapes))}, which do not fit together along dimension {dim}"
         )
     spans = []
     starts = [0] * len(shapes)
-    for own in widths:
-        for number, width in enumerate(own):
+    for widths_of_part in widths:
+        for number, width in enumerate(widths_of_part):
             spans.append(Span(number, starts[number], width))
             starts[number] += width
     size = sum(covered)
     if listed("vocabulary_parameter_patterns"):
-        size = min(size, int(about["original_vocab_size"]))
+        size = min(size, int(info["original_vocab_size"]))
     return Cut(dim, tuple(spans), size)
 
 
@@ -245,11 +248,11 @@ def matches(pattern: str, name: str) -> bool:
     """
     pieces, to_end = _pieces(pattern)
     ends = {0}
-    for one, repeat in pieces:
-        after = {found.end() for at in ends if (found := one.match(name, at))}
+    for piece, repeat in pieces:
+        after = {match.end() for at in ends if (match := piece.match(name, at))}
         ends = ends | after if repeat in ("*", "?") else after
         while after and repeat in ("*", "+"):
-            after = {at + 1 for at in after if one.match(name, at)} - ends
+            after = {at + 1 for at in after if piece.match(name, at)} - ends
             ends |= after
     return len(name) in ends if to_end else bool(ends)
 
@@ -257,18 +260,20 @@ def matches(pattern: str, name: str) -> bool:
 @lru_cache(1024)
 def _pieces(pattern: str) -> tuple[list[tuple[re.Pattern[str], str]], bool]:
     """A pattern as pieces, each with its repetition, and whether it is of the whole name."""
-    if not (whole := PATTERN.fullmatch(pattern)):
+    if not (match := PATTERN.fullmatch(pattern)):
         raise CaptureError(
             f"the pattern {shown(pattern)} of parameter names is not read; only characters, "
             "classes, '.', '*', '+', '?', '^' and '$' are"
         )
-    pieces = [(re.compile(one or more), repeat) for one, repeat, more in PIECE.findall(whole[1])]
-    return pieces, bool(whole[2])
+    pieces = [
+        (re.compile(repeated or more), repeat) for repeated, repeat, more in PIECE.findall(match[1])
+    ]
+    return pieces, bool(match[2])
 
 
-def _same(name: str, own: Sequence[Lazy], folder: Path) -> Tensor:
-    tensor, *others = (lazy.read() for lazy in own)
-    if not all(equal(tensor, other) for other in others):
+def _same(name: str, slices: Sequence[Lazy], folder: Path) -> Tensor:
+    tensor, *copies = (lazy.read() for lazy in slices)
+    if not all(equal(tensor, copy) for copy in copies):
         raise CaptureError(
             f"{str(folder)!r}: model-parallel ranks differ in {name!r}, of which each should have "
             "the same copy; files of two checkpoints are mixed, or stages do not share it"
@@ -276,21 +281,21 @@ def _same(name: str, own: Sequence[Lazy], folder: Path) -> Tensor:
     return tensor
 
 
-def _store_same(own: Sequence[Lazy], tensor: Tensor) -> None:
-    for lazy in own:
+def _store_same(slices: Sequence[Lazy], tensor: Tensor) -> None:
+    for lazy in slices:
         assert lazy.store
         lazy.store(tensor)
 
 
-def _read(own: Sequence[Lazy], cut: Cut, shape: tuple[int, ...]) -> Tensor:
-    slices = [lazy.read() for lazy in own]
+def _read(lazies: Sequence[Lazy], cut: Cut, shape: tuple[int, ...]) -> Tensor:
+    slices = [lazy.read() for lazy in lazies]
     parts = [slices[s.slice].narrow(cut.dim, s.start, s.width) for s in cut.spans]
     return torch.cat(parts, dim=cut.dim).narrow(cut.dim, 0, shape[cut.dim]).contiguous()
 
 
-def _store(own: Sequence[Lazy], cut: Cut, tensor: Tensor) -> None:
-    """Write the slices; padding keeps what it had."""
-    slices = [lazy.read().clone() for lazy in own]
+def _store(lazies: Sequence[Lazy], cut: Cut, tensor: Tensor) -> None:
+    """Write the slices; padding stays as it is."""
+    slices = [lazy.read().clone() for lazy in lazies]
     at = 0
     for span in cut.spans:
         width = min(span.width, cut.size - at)
@@ -298,25 +303,25 @@ def _store(own: Sequence[Lazy], cut: Cut, tensor: Tensor) -> None:
             target = slices[span.slice].narrow(cut.dim, span.start, width)
             target.copy_(tensor.narrow(cut.dim, at, width))
         at += span.width
-    for lazy, values in zip(own, slices, strict=True):
+    for lazy, values in zip(lazies, slices, strict=True):
         assert lazy.store
         lazy.store(values)
 
 
-def _opened(own: Sequence[Lazy], cut: Cut, shape: tuple[int, ...]) -> Part:
-    """Reads parts of a parameter that was cut along its first dimension."""
-    opened = [lazy.opened() for lazy in own]
+def _opened(lazies: Sequence[Lazy], cut: Cut, shape: tuple[int, ...]) -> Part:
+    """Open a parameter cut along its first dimension."""
+    opened = [lazy.opened() for lazy in lazies]
     row = torch.Size(shape[1:]).numel()
     ends = [row * end for end in accumulate(span.width for span in cut.spans)]
 
     def read(begin: int, end: int) -> Tensor:
-        found = []
+        parts = []
         for span, stop in zip(cut.spans, ends, strict=True):
             start = stop - row * span.width
             low, high = max(begin, start), min(end, stop)
             if low < high:
                 shift = row * span.start - start
-                found.append(opened[span.slice](low + shift, high + shift))
-        return torch.cat(found)
+                parts.append(opened[span.slice](low + shift, high + shift))
+        return torch.cat(parts)
 
     return read

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.capture.readers.base import Reader, StateDict, lacking, named_by
-from qmaps.capture.readers.rank_file import load_file
+from qmaps.capture.readers.base import Reader, StateDict, missing_state, named_by
+from qmaps.capture.readers.deepspeed_files import load_file
 from qmaps.capture.readers.zero import model_of, shapes_of, step_of, with_names
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
@@ -28,8 +28,8 @@ STEP = "step"
 class Universal(Reader):
     """Folder of DeepSpeed's ``ds_to_universal``, for any number of ranks.
 
-    Groups are those of ``optimizer_state.pt``; which parameters they have is in the model's file
-    that lies in the same folder, and without it all parameters are in one group. Made of ZeRO 3,
+    Groups are those of ``optimizer_state.pt``; their parameters are in the model's file in the same
+    folder; without it all are in one group. Made of ZeRO 3,
     states are flat and take their shapes from there, too.
     """
 
@@ -53,51 +53,54 @@ class Universal(Reader):
     def state_dicts(self, path: Path) -> list[StateDict]:
         """See `Reader.state_dicts`."""
         folder = self.holder(path) or path
-        about = folder / "zero" / OPTIMIZER
+        optimizer_file = folder / "zero" / OPTIMIZER
         try:
-            common = load_file(about)
+            common = load_file(optimizer_file)
             groups = [dict(group) for group in common["param_groups"]]
             step = _step(common)
         except BadValueError:
             raise
         except DAMAGE:
             raise CaptureError(
-                f"{str(about)!r} must have param_groups, the groups of the optimizer"
+                f"{str(optimizer_file)!r} must have param_groups, the groups of the optimizer"
             ) from None
         shapes = shapes_of(*model_of(folder)) if any(folder.glob("*model_states.pt")) else []
-        known = {name: shape for group in shapes for name, shape in group.items()}
-        state = {name: _states(place, known.get(name)) for name, place in _parameters(about.parent)}
+        model_shapes = {name: shape for group in shapes for name, shape in group.items()}
+        state = {
+            name: _states(place, model_shapes.get(name))
+            for name, place in _parameters(optimizer_file.parent)
+        }
         for states in state.values():
             if states and step is not None:
                 states.setdefault("step", step)
-        if missing := [name for name in known if name not in state]:
+        if missing := [name for name in model_shapes if name not in state]:
             raise CaptureError(
-                f"{str(about.parent / missing[0])!r} does not exist; the model's file has a "
-                "parameter of this name"
+                f"{str(optimizer_file.parent / missing[0])!r} does not exist; the model's file has "
+                "a parameter of this name"
             )
         flats = [flat for group in groups for flat in group["params"]]
-        if len(shapes) == len(flats) and known.keys() == state.keys():
+        if len(shapes) == len(flats) and model_shapes.keys() == state.keys():
             named = with_names(groups, shapes)
         else:
             named = [{"params": list(state)}]
-        found: StateDict = {"state": state, "param_groups": named}
-        if lost := lacking(found):
+        state_dict: StateDict = {"state": state, "param_groups": named}
+        if lost := missing_state(state_dict):
             raise CaptureError(
-                f"{str(about.parent / lost[0] / f'{lost[1]}.pt')!r} does not exist; other "
+                f"{str(optimizer_file.parent / lost[0] / f'{lost[1]}.pt')!r} does not exist; other "
                 "parameters of its group have this state"
             )
-        return [found]
+        return [state_dict]
 
 
 def _step(common: Mapping[str, Any]) -> Any:
-    """The number of steps of a checkpoint of ZeRO 3, which does not lie with the parameters."""
+    """The number of steps of a checkpoint of ZeRO 3, stored apart from the parameters."""
     inner = common.get("optimizer_state_dict") or {}
     return step_of([s["step"] for s in inner.get("state", {}).values() if "step" in s])
 
 
 def _parameters(folder: Path) -> Iterator[tuple[str, Path]]:
     """The parameters and their folders; a name may have slashes."""
-    for path in sorted({found.parent for found in folder.rglob("*.pt")} - {folder}):
+    for path in sorted({file.parent for file in folder.rglob("*.pt")} - {folder}):
         yield path.relative_to(folder).as_posix(), path
 
 
@@ -113,17 +116,17 @@ def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:
         if file.stem == STEP or not isinstance(tensor, Tensor):
             states[file.stem] = step_of([tensor])
             continue
-        own = wanted = tuple(tensor.shape)
+        stored_shape = wanted = tuple(tensor.shape)
         if shape is not None and not isinstance(value, Mapping):
             wanted = shape  # those of ZeRO 3 are flat and end with padding
-        if math.prod(wanted) > math.prod(own):
+        if math.prod(wanted) > math.prod(stored_shape):
             raise CaptureError(
-                f"{str(file)!r} has {math.prod(own)} elements, but the model's file says that "
-                f"the parameter's shape is {wanted}"
+                f"{str(file)!r} has {math.prod(stored_shape)} elements, but the model's file says "
+                f"that the parameter's shape is {wanted}"
             )
-        if isinstance(expected, Tensor) and own != tuple(expected.shape):
+        if isinstance(expected, Tensor) and stored_shape != tuple(expected.shape):
             raise CaptureError(
-                f"{str(file)!r} has the shape {own}, but {weights.name!r} beside it has "
+                f"{str(file)!r} has the shape {stored_shape}, but {weights.name!r} beside it has "
                 f"{tuple(expected.shape)}; files of two parameters are mixed"
             )
         read, store = _reader(file, wanted), _writer(file, wanted)

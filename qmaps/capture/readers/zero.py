@@ -12,12 +12,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.capture.decoded import decoded
+from qmaps.capture.collect import decoded
 from qmaps.capture.readers.base import Reader, StateDict, named_by
-from qmaps.capture.readers.experts import Experts
-from qmaps.capture.readers.rank_file import Piece, Rank, load_file
+from qmaps.capture.readers.deepspeed_files import (
+    Experts,
+    Piece,
+    Rank,
+    Weights,
+    compare,
+    load_file,
+    weights_in,
+    weights_of_layers,
+)
 from qmaps.capture.readers.tensor_parallel import INFO, Column, merged
-from qmaps.capture.readers.weights import Weights, compare, weights_in, weights_of_layers
 from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
 from qmaps.storage.files import exists
@@ -35,18 +42,18 @@ REASONS = (
 
 
 class Other:
-    """A state that is no flat tensor, such as the errors that compressed communication keeps."""
+    """A state other than a flat tensor, such as errors of compressed communication."""
 
 
 class Zero(Reader):
-    """The folder of one step, or the one above it, in which ``latest`` names a step.
+    """The folder of one step, or the one above it, with a file ``latest``.
 
     Stages 1 and 2 cut all parameters of a group, one after the other, into as many parts as there
     are ranks; stage 3 cuts every parameter. Names and shapes are those in ``param_shapes`` of the
     model's file. Each model-parallel rank has files of its own, which
     `qmaps.capture.readers.tensor_parallel` puts together; experts are those of
-    `qmaps.capture.readers.experts`. Ranks are known by the names of their files, which
-    `qmaps.capture.readers.weights` checks as far as it can be known.
+    `qmaps.capture.readers.deepspeed_files`. Ranks are known by the names of their files, which
+    `qmaps.capture.readers.deepspeed_files` checks as far as it can be known.
     """
 
     name: ClassVar[str] = "deepspeed"
@@ -81,14 +88,14 @@ class Zero(Reader):
             experts = Experts.of(path, saved, several=len(grid) > 1)
             weights = layers | weights_in(path, saved.get("module"))
             state_dict = _state_dict(ranks, shapes_of(path, saved), experts, weights)
-            found = saved.get(INFO) or ranks[0].optimizer.get(INFO)
-            columns.append(Column(path, {**saved, INFO: found}, state_dict))
+            info = saved.get(INFO) or ranks[0].optimizer.get(INFO)
+            columns.append(Column(path, {**saved, INFO: info}, state_dict))
         return [merged(columns)]
 
 
 def _is_here(path: Path) -> bool:
     try:
-        names = [found.name for found in path.iterdir()]
+        names = [file.name for file in path.iterdir()]
         return any(FILE.fullmatch(name) or WITHOUT_ZERO.fullmatch(name) for name in names)
     except OSError:  # a file, or unreadable
         return False
@@ -96,7 +103,7 @@ def _is_here(path: Path) -> bool:
 
 def _files(folder: Path) -> dict[int, dict[int, Path]]:
     """The files by model-parallel rank and by data-parallel rank."""
-    found: dict[int, dict[int, Path]] = {}
+    files: dict[int, dict[int, Path]] = {}
     for path in sorted(folder.iterdir()):
         if WITHOUT_ZERO.fullmatch(path.name):
             raise CaptureError(
@@ -105,14 +112,14 @@ def _files(folder: Path) -> dict[int, dict[int, Path]]:
             )
         if (match := FILE.fullmatch(path.name)) is None:
             continue
-        column = found.setdefault(int(match[2]), {})
+        column = files.setdefault(int(match[2]), {})
         if int(match[1]) in column:
             raise CaptureError(
                 f"{str(path)!r} and {column[int(match[1])].name!r} are both of rank "
                 f"{int(match[1])}; files of two checkpoints are mixed"
             )
         column[int(match[1])] = path
-    return {number: dict(sorted(found[number].items())) for number in sorted(found)}
+    return {number: dict(sorted(files[number].items())) for number in sorted(files)}
 
 
 def _check_model_parallel(
@@ -124,8 +131,8 @@ def _check_model_parallel(
     path, saved = models[min(models)]
     world = int(saved.get("mp_world_size") or 0)
     present = {*grid}
-    for other in folder.iterdir():
-        if match := MODEL.fullmatch(other.name):
+    for model_file in folder.iterdir():
+        if match := MODEL.fullmatch(model_file.name):
             present.add(int(match[1]))
     if not world:
         if present != {0}:
@@ -148,11 +155,11 @@ def _check_model_parallel(
                 f"{str(folder / name)!r} does not exist; the checkpoint was written by {world} "
                 "model-parallel ranks"
             )
-        other, about = models[number]
-        if about.get("mp_world_size") != world:
+        model_file, content = models[number]
+        if content.get("mp_world_size") != world:
             raise CaptureError(
-                f"{str(other)!r} was written by {about.get('mp_world_size')} model-parallel ranks, "
-                f"but {path.name!r} by {world}; files of two checkpoints are mixed"
+                f"{str(model_file)!r} was written by {content.get('mp_world_size')} model-parallel "
+                f"ranks, but {path.name!r} by {world}; files of two checkpoints are mixed"
             )
 
 
@@ -171,22 +178,17 @@ def _rank(path: Path) -> Rank:
 
 
 def model_of(folder: Path, number: int = 0) -> tuple[Path, Mapping[str, Any]]:
-    """The model's file of a model-parallel rank, and what it holds."""
+    """The model's file of a model-parallel rank, and its content."""
     names = [name.format(number) for name in MODELS]
     path = next((folder / name for name in names if exists(folder / name)), folder / names[0])
     return path, load_file(path)
 
 
 def shapes_of(path: Path, saved: Mapping[str, Any]) -> list[dict[str, tuple[int, ...]]]:
-    """Names and shapes of the parameters of each flat tensor, in their order in it.
-
-    Args:
-        path: the model's file, for messages.
-        saved: what it holds.
-    """
-    found = saved.get("param_shapes")
+    """Names and shapes of the parameters of each flat tensor, in their order in it."""
+    param_shapes = saved.get("param_shapes")
     try:
-        groups = [found] if isinstance(found, Mapping) else list(found or ())
+        groups = [param_shapes] if isinstance(param_shapes, Mapping) else list(param_shapes or ())
         return [{str(n): tuple(map(int, shape)) for n, shape in g.items()} for g in groups]
     except DAMAGE:
         raise CaptureError(
@@ -215,14 +217,14 @@ def _check(files: dict[int, Path], ranks: list[Rank]) -> None:
             f"{world} ranks"
         )
     for rank in ranks:
-        for what, expected, found in (
+        for what, expected, actual in (
             ("written by {} ranks", count, rank.optimizer["partition_count"]),
             ("of step {}", _step(first), _step(rank)),
             ("of {} flat tensors", len(first.states), len(rank.states)),
         ):
-            if found != expected:
+            if actual != expected:
                 raise CaptureError(
-                    f"{str(rank.path)!r} is {what.format(found)}, but {first.path.name!r} is "
+                    f"{str(rank.path)!r} is {what.format(actual)}, but {first.path.name!r} is "
                     f"{what.format(expected)}; files of two checkpoints are mixed"
                 )
         if _names(rank) != _names(first):
@@ -232,15 +234,15 @@ def _check(files: dict[int, Path], ranks: list[Rank]) -> None:
             )
 
 
-def _check_alike(first: Rank, other: Rank) -> None:
+def _check_alike(first: Rank, rank: Rank) -> None:
     """Raise if the ranks of two model-parallel ranks are of two checkpoints."""
-    for what, expected, found in (
-        ("of step {}", _step(first), _step(other)),
-        ("written by {} ranks", _world(first), _world(other)),
+    for what, expected, actual in (
+        ("of step {}", _step(first), _step(rank)),
+        ("written by {} ranks", _world(first), _world(rank)),
     ):
-        if found != expected:
+        if actual != expected:
             raise CaptureError(
-                f"{str(other.path)!r} is {what.format(found)}, but {first.path.name!r} is "
+                f"{str(rank.path)!r} is {what.format(actual)}, but {first.path.name!r} is "
                 f"{what.format(expected)}; files of two checkpoints are mixed"
             )
 
@@ -307,7 +309,7 @@ def _owners(
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
     experts: Experts | None,
 ) -> Iterator[tuple[list[Rank], dict[str, str]]]:
-    """Ranks that share a group, with their names of its experts; several if these differ."""
+    """Yield ranks with a common group, and their names of its experts."""
     counts = ranks[0].optimizer["partition_count"]
     count = counts[number] if isinstance(counts, (list, tuple)) else int(counts)
     if experts is None:
@@ -328,9 +330,9 @@ def with_names(
     groups: Sequence[Mapping[str, Any]], shapes: list[dict[str, tuple[int, ...]]]
 ) -> list[dict[str, Any]]:
     """Groups of flat tensors as groups of parameters; `shapes` has those of each flat tensor."""
-    rest = iter(shapes)
+    flat_shapes = iter(shapes)
     return [
-        {**group, "params": [name for _ in group["params"] for name in next(rest)]}
+        {**group, "params": [name for _ in group["params"] for name in next(flat_shapes)]}
         for group in groups
     ]
 
@@ -338,7 +340,7 @@ def with_names(
 def _parts(
     ranks: list[Rank], number: int, flat: Any, named: Mapping[str, tuple[int, ...]]
 ) -> dict[str, list[Piece]]:
-    """Stages 1 and 2: where each rank says that it has parts of the parameters of a group."""
+    """Stages 1 and 2: parts of the parameters of a group, by each rank's own account."""
     pieces: dict[str, list[Piece]] = {name: [] for name in named}
     if "param_slice_mappings" in ranks[0].optimizer:
         for rank in ranks:
@@ -366,26 +368,23 @@ def _parts(
 
 
 def _cut(
-    ranks: list[Rank],
-    number: int,
-    flat: Any,
-    named: Mapping[str, tuple[int, ...]],
+    ranks: list[Rank], number: int, flat: Any, named: Mapping[str, tuple[int, ...]]
 ) -> dict[str, list[Piece]]:
     """Stage 3: every rank has an equal part of each parameter, the last ones with padding."""
     pieces: dict[str, list[Piece]] = {}
     start = 0
     for name, shape in named.items():
-        rest = math.prod(shape)
-        each = -(-rest // len(ranks))
+        remaining = math.prod(shape)
+        share = -(-remaining // len(ranks))
         pieces[name] = []
         for rank in ranks:
-            pieces[name].append(Piece(rank, flat, start, min(each, rest)))
-            rest -= pieces[name][-1].numel
-        start += each
-    found = ranks[0].masters[number].numel()
-    if found != start:
+            pieces[name].append(Piece(rank, flat, start, min(share, remaining)))
+            remaining -= pieces[name][-1].numel
+        start += share
+    numel = ranks[0].masters[number].numel()
+    if numel != start:
         raise CaptureError(
-            f"{str(ranks[0].path)!r} has {found} elements in flat tensor {number}, but the "
+            f"{str(ranks[0].path)!r} has {numel} elements in flat tensor {number}, but the "
             f"parameters of the model's file take {start}"
         )
     return pieces
@@ -399,17 +398,19 @@ def _joined(
     folder: Path,
 ) -> dict[str, Any]:
     """The states of one parameter."""
-    found = sum(piece.numel for piece in pieces)
-    if found != math.prod(shape) or not pieces:
+    numel = sum(piece.numel for piece in pieces)
+    if numel != math.prod(shape) or not pieces:
         raise CaptureError(
-            f"{str(folder)!r}: the ranks have {found} elements of {name!r}, but the model's file "
+            f"{str(folder)!r}: the ranks have {numel} elements of {name!r}, but the model's file "
             f"says that its shape is {shape}"
         )
     states: dict[str, Any] = {}
     for state, value in flats[id(pieces[0].rank), pieces[0].flat].items():
         parts = [flats[id(piece.rank), piece.flat].get(state) for piece in pieces]
         if state == "step":
-            of_ranks = [own[state] for (_, flat), own in flats.items() if flat == pieces[0].flat]
+            of_ranks = [
+                of_rank[state] for (_, flat), of_rank in flats.items() if flat == pieces[0].flat
+            ]
             states[state] = step_of(of_ranks)
         elif not isinstance(value, (Tensor, Lazy)):
             states[state] = value
@@ -421,16 +422,16 @@ def _joined(
     return states
 
 
-def step_of(kept: Sequence[Any]) -> Any:
-    """A number of steps that is kept in several places: of tensors a `Lazy` that stores in all."""
-    if not kept or not all(isinstance(step, Tensor) for step in kept):
-        return kept[0] if kept else None
+def step_of(copies: Sequence[Any]) -> Any:
+    """A number of steps with several copies; for tensors a `Lazy` that stores in all of them."""
+    if not copies or not all(isinstance(step, Tensor) for step in copies):
+        return copies[0] if copies else None
 
     def store(tensor: Tensor) -> None:
-        for step in kept:
+        for step in copies:
             step.copy_(tensor)
 
-    return Lazy(tuple(kept[0].shape), kept[0].dtype, kept[0].clone, store)
+    return Lazy(tuple(copies[0].shape), copies[0].dtype, copies[0].clone, store)
 
 
 def _holds(part: Any, piece: Piece) -> bool:
@@ -438,7 +439,7 @@ def _holds(part: Any, piece: Piece) -> bool:
 
 
 def _opened(pieces: list[Piece], parts: list[Any]) -> Part:
-    """Reads parts of a parameter that lie in the flat tensors of several ranks."""
+    """Open a parameter spread over the flat tensors of several ranks."""
     for piece in pieces:
         if piece.rank.damage:
             raise piece.rank.damage

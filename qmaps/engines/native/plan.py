@@ -23,6 +23,7 @@ from qmaps.engines.plan import FusedPlan, fused_supports, readable
 from qmaps.engines.rules import ordered, rules
 from qmaps.engines.step import (
     NONE_SHARED,
+    RESET,
     Inputs,
     ParameterStep,
     Rule,
@@ -65,7 +66,6 @@ class NativePlan(FusedPlan):
 
     _step: Any
     _shared: list[_Shared]
-    _copies: list[Tensor]
 
     def requests(self, inputs: Inputs) -> dict[Scaled, Request]:
         """New scales over other processes' shards: the first half of a step."""
@@ -91,15 +91,12 @@ class NativePlan(FusedPlan):
             dithered.advance(int(self._counters[dithered.parameter]))
         self._round_masters()
 
-    def leave_gradients(self) -> None:
-        """Release the gradients and their contiguous copies."""
-        super().leave_gradients()
-        self._copies = []
-
     def _begin(self, inputs: Inputs) -> None:
         steps = [int(count) + 1 for count in self._counters.tolist()]
         # Parameters of one group that are at the same step since their reset share their scalars.
-        since = [p.since_reset(step) for p, step in zip(self._parameters, steps, strict=True)]
+        since = list(steps)
+        for index in self._reset:
+            since[index] = self._parameters[index].since_reset(steps[index])
         products = self._products.tolist() or [None] * len(since)
         kinds = list(zip(self._groups, since, products, strict=True))
         row = {kind: index for index, kind in enumerate(dict.fromkeys(kinds))}
@@ -107,8 +104,9 @@ class NativePlan(FusedPlan):
         for group, step, before in row:
             described = ordered(self._rule, inputs.scalars[group])
             scalars.append(values_at(described, step, before))
-            after.append(product_after(described, step, before))
-        self._new_products = [after[row[kind]] for kind in kinds] if len(self._products) else []
+            if before is not None:
+                after.append(product_after(described, step, before))
+        self._new_products = [after[row[kind]] for kind in kinds] if after else []
         # The engine reads the copies until the step is finished.
         gradients_at, self._copies = self._gradients_at()
         self._step.begin(
@@ -124,7 +122,8 @@ class NativePlan(FusedPlan):
     def _describe(self) -> None:
         self._groups = [parameter.group for parameter in self._parameters]
         self._step = core.Step()
-        self._copies, self._shared = [], []
+        self._shared = []
+        self._reset = [index for index, p in enumerate(self._parameters) if RESET in p.storage]
         pairs = zip(self._parameters, self._targets, strict=True)
         for index, (parameter, target) in enumerate(pairs):
             self._add(parameter, target)

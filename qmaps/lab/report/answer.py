@@ -12,14 +12,13 @@ import pandas as pd
 
 from qmaps import maps
 from qmaps.algebra.quantizer import quantizer
+from qmaps.analyze.recommend.budget import BITS
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
-from qmaps.analyze.recommend.loss import NATS
 from qmaps.analyze.recommend.result import brief
-from qmaps.analyze.recommend.sizes import BITS
-from qmaps.analyze.recommend.verdict import SAFE, cost_of, dangerous, records
+from qmaps.analyze.recommend.verdict import NATS, SAFE, cost_of, dangerous
 from qmaps.errors import QmapsError
 from qmaps.lab.report.templating import Cell, cell, judged
-from qmaps.storage.files import exists, read_frame, read_record
+from qmaps.storage.files import exists, read_frame, read_record, records
 
 OWN = "recommended"
 """The key of the run's own choice among its trainings."""

@@ -13,9 +13,9 @@ import pandas as pd
 from markupsafe import Markup
 
 from qmaps.analyze.recommend.candidates import FULL
-from qmaps.analyze.recommend.verdict import cost_of, dangerous, records
+from qmaps.analyze.recommend.verdict import cost_of, dangerous
 from qmaps.lab.report.answer import size
-from qmaps.storage.files import exists, read_frame
+from qmaps.storage.files import exists, read_frame, records
 
 TIMES = " \N{MULTIPLICATION SIGN} "
 STEPS = (0.003, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)

@@ -17,8 +17,7 @@ from qmaps.lab.report.claims import claims, number, percent
 from qmaps.lab.report.heatmap import heatmap
 from qmaps.lab.report.templating import Cell, cell, template
 from qmaps.storage import files
-from qmaps.storage.files import exists, output_folder, write_text
-from qmaps.storage.markdown import table
+from qmaps.storage.files import exists, markdown_table, output_folder, write_text
 from qmaps.sweep import summarize
 
 UNKNOWN = {
@@ -126,7 +125,7 @@ def write_markdown(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
         lines[-1] += claim.detail
         lines.append("")
         if claim.table:
-            lines += [*table(claim.table, zip(*claim.table.values(), strict=True)), ""]
+            lines += [*markdown_table(claim.table, zip(*claim.table.values(), strict=True)), ""]
     if losses is not None:
         rows = [
             [row["run"], f"{row['mean']:.4f}", f"{row['difference']:+.4f}",
@@ -134,7 +133,7 @@ def write_markdown(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
             for row in losses.to_dict("records")
         ]  # fmt: skip
         header = ["optimizer", "final validation loss", "minus the first", "state (MiB)"]
-        lines += ["## Training with quantized states", "", *table(header, rows), ""]
+        lines += ["## Training with quantized states", "", *markdown_table(header, rows), ""]
     output_folder(target.parent, "markdown")
     write_text(target, "\n".join(lines))
     return target

@@ -14,13 +14,13 @@ import torch
 import qmaps
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend import Recommendation, run, write
+from qmaps.analyze.recommend.budget import Sizes
 from qmaps.analyze.recommend.candidates import CANDIDATES, FULL, PRESETS, diagnostic
-from qmaps.analyze.recommend.loss import NATS, predicted, smallest
 from qmaps.analyze.recommend.picks import kind, measures_of, rows_of, within
 from qmaps.analyze.recommend.run import _choice, _lost, _quantizers
-from qmaps.analyze.recommend.sizes import Sizes
-from qmaps.analyze.recommend.verdict import cost_of, dangerous
+from qmaps.analyze.recommend.verdict import NATS, cost_of, dangerous, predicted, smallest
 from qmaps.capture import CapturedStates
+from qmaps.capture.snapshot import Lazy
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 from qmaps.optim import AdamW, Choice
 from qmaps.optim.presets import PRESETS as OPTIMIZER_PRESETS
@@ -334,6 +334,25 @@ def test_what_is_not_measured_or_unsafe_is_named() -> None:
         assert note in str(found)
 
 
+@pytest.mark.parametrize(("beta2", "averaged"), [(0.999, "1,000"), (0.9999, "10,000"), (0.9, "")])
+def test_an_early_step_is_told_by_beta2(beta2: float, averaged: str) -> None:
+    draw = torch.Generator().manual_seed(0)
+    m, v = torch.randn(48, 128, generator=draw), torch.rand(48, 128, generator=draw) + 0.5
+    states = CapturedStates(
+        {"a\nb": {"exp_avg": Lazy.of(m), "exp_avg_sq": Lazy.of(v)}},
+        step=60,
+        hyperparameters={"a\nb": {"betas": [0.9, beta2]}},
+    )
+    moving = ["B64/linear@4s+sr + B128/DE-0@4u"]
+    notes = recommend(states, bits=8, candidates=moving, steps=2).notes
+    early = (
+        f"Step 60 is early: second moments average about {averaged} gradients and have seen few. "
+        "Ask again with a later step."
+    )
+    assert (early in notes) == bool(averaged)
+    assert notes[-1].endswith("a weight whose gradient is always 0 would move in a\\nb.")
+
+
 def test_pairs_that_move_masked_weights_are_named(states: CapturedStates) -> None:
     note = "Not for masked weights: a weight whose gradient is always 0 would move in"
     moving = recommend(states, candidates=["B64/linear@4s+sr + B128/DE-0@4u"], bits=8)
@@ -465,7 +484,7 @@ def test_files_appear_whole(found: Recommendation, tmp_path: Path, monkeypatch) 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("qmaps.analyze.recommend.files.write_frame", interrupted)
+    monkeypatch.setattr("qmaps.analyze.recommend.result.write_frame", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write(found, tmp_path)
     assert not (tmp_path / "choice.json").exists()

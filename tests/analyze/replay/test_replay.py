@@ -15,7 +15,7 @@ from torch import Tensor
 import qmaps
 from qmaps.algebra.pair import Pair
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.analyze.replay.updates import largest_possible
+from qmaps.analyze.replay.recursion import largest_possible
 from qmaps.capture import CapturedStates, Gradients, StateRecorder
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, SpecError
@@ -270,7 +270,7 @@ def test_pairs_do_not_depend_on_one_another(recording: Path, frame: pd.DataFrame
 
 def test_a_sample_is_the_replay_of_its_rows(tmp_path: Path) -> None:
     whole = qmaps.capture.load(record(tmp_path / "whole"))
-    rows = qmaps.capture.sampling.rows_of((48, 128), 6144 // 2)
+    rows = qmaps.capture.gradients.rows_of((48, 128), 6144 // 2)
     assert rows is not None
     assert len(rows) < 48
     sampled = qmaps.replay.run(whole, PAIRS[1:2], share=0.5, steps=6)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import qmaps
-from qmaps.analyze.replay.simulate import mean_and_variance, simulated
+from qmaps.analyze.replay.source import mean_and_variance, simulated
 
 BETAS = (0.9, 0.999)
 PAIR = "B128/DE@4s + B128/DE@4u"

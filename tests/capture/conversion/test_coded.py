@@ -3,8 +3,7 @@
 import torch
 
 from qmaps.algebra.quantizer import quantizer
-from qmaps.capture.conversion.formats import fp8
-from qmaps.capture.conversion.formats.coded import from_codes, same_codes
+from qmaps.capture.conversion.formats.coded import FLOAT8_DTYPE, from_codes, from_floats, same_codes
 
 
 def test_a_codebook_may_be_unsorted_and_repeat_values() -> None:
@@ -17,8 +16,8 @@ def test_a_codebook_may_be_unsorted_and_repeat_values() -> None:
 
 
 def test_codes_stay_where_blocks_do_not_reach_the_largest_value() -> None:
-    codes = torch.tensor([3.0, -100.0, 0.5, 7.0]).to(fp8.DTYPE)
-    t = fp8.from_floats(codes, torch.tensor([0.25]))
+    codes = torch.tensor([3.0, -100.0, 0.5, 7.0]).to(FLOAT8_DTYPE)
+    t = from_floats(codes, torch.tensor([0.25]))
     carried = same_codes(t, quantizer("B4/e4m3@8s"))
     assert carried is not None
     assert carried.packed.equal(t.packed)

@@ -18,7 +18,7 @@ import qmaps
 from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
 from qmaps.distributed.rows import by_rows
-from qmaps.errors import CaptureError
+from qmaps.errors import BadValueError, CaptureError
 from qmaps.storage.distributed import StoredTensor, contents
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
 
@@ -251,6 +251,19 @@ def test_metadata_takes_no_more_memory_than_it_has(tmp_path: Path) -> None:
             "corrupt, truncated, or a file of another kind",
         )
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB
+
+
+@pytest.mark.parametrize("tuples", [b")" + b"2\x86" * 40, b")" + b"\x85" * 10**5])
+def test_nested_tuples_as_keys_are_refused(tuples: bytes, tmp_path: Path) -> None:
+    """Their hash takes time for each repetition, and depth on the stack."""
+    path = tmp_path / ".metadata"
+    path.write_bytes(b"\x80\x02}" + tuples + b"K\x01s.")
+    with pytest.raises(BadValueError) as error:
+        contents(tmp_path)
+    assert str(error.value) == (
+        f"{str(path)!r} is not the metadata of torch.distributed.checkpoint; it is corrupt, "
+        "truncated, or a file of another kind"
+    )
 
 
 def test_a_missing_state_is_refused(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import torch
 
 from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
-from qmaps.capture.readers.experts import Experts
-from qmaps.capture.readers.rank_file import STAND_INS
+from qmaps.capture.readers.deepspeed_files import STAND_INS, Experts
 from qmaps.capture.readers.tensor_parallel import matches
 from qmaps.errors import CaptureError, one_line
 from qmaps.storage import checkpoint

@@ -34,7 +34,7 @@ def each_isa(
 ) -> Callable[[], Iterator[str]]:
     """The same one after another, for tests that hold each to one answer of the reference.
 
-    `make test-fast` takes the best one alone.
+    `make test` takes the best one alone.
     """
     monkeypatch.setenv("QMAPS_BACKEND", "native")
     best = pytestconfig.option.markexpr == "not slow"

@@ -142,7 +142,7 @@ def test_a_step_decodes_by_the_key_of_that_moment(change: Change, left: int, isa
                 param.grad = torch.randn(48, 40, generator=generator)
                 optimizer.step()
                 if backend == "native":
-                    assert optimizer._stepper.left == (left if number == 3 else 0)
+                    assert optimizer._stepper.reference_count == (left if number == 3 else 0)
         return optimizer
 
     ours, theirs = run("native"), run("reference")
@@ -168,7 +168,7 @@ def test_factored_statistics(isa: str) -> None:
                 for param in params:
                     param.grad = torch.randn(70, 300, generator=generator)
                 optimizer.step()
-        assert optimizer._stepper.left == (2 if backend == "reference" else 0)
+        assert optimizer._stepper.reference_count == (2 if backend == "reference" else 0)
         return optimizer
 
     ours, theirs = run("native"), run("reference")

@@ -66,7 +66,7 @@ def run(specs: dict[str, object], shape: tuple[int, ...], sizes: str) -> tuple[l
         if param.numel() and size - size != 0:
             param.grad.view(-1)[param.numel() // 3] = size
         optimizer.step()
-    return states_of(optimizer), optimizer._stepper.left
+    return states_of(optimizer), optimizer._stepper.reference_count
 
 
 @settings(max_examples=examples(120), deadline=None)
@@ -207,7 +207,7 @@ def test_factored_statistics_go_to_the_reference(isa: str) -> None:
         optimizer.param_groups[0]["state_quantizers"] = {name: specs[name]}
         param.grad = torch.ones(70, 300)
         optimizer.step()
-        assert optimizer._stepper.left == (name == "row_var")
+        assert optimizer._stepper.reference_count == (name == "row_var")
 
 
 def test_the_engine_has_room_for_a_residual() -> None:

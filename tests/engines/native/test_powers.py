@@ -108,7 +108,9 @@ def test_steps(specs: str, dtype: torch.dtype, isa: str, threads: int) -> None:
                     spread = 10 ** torch.randn(p.shape, generator=generator)
                     p.grad = (torch.randn(p.shape, generator=generator) * spread).to(dtype)
                 optimizer.step()
-                assert optimizer._stepper.left == (len(params) if backend == "reference" else 0)
+                assert optimizer._stepper.reference_count == (
+                    len(params) if backend == "reference" else 0
+                )
         return states_of(optimizer)
 
     assert_same(steps("native"), steps("reference"))

@@ -1,4 +1,4 @@
-"""One file per format: every `Format` in a file of this package that has a name is known."""
+"""One file per format: every named `Format` in a file of this package is known."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from qmaps.maps._registry import ignored, load_entry_points, modules, refuse_bui
 __all__ = ["FORMATS", "Format", "know"]
 
 _classes: list[type[Format]] = [
-    found
+    member
     for module in modules(__name__, list(__path__))
-    for found in vars(module).values()
-    if isinstance(found, type) and issubclass(found, Format) and hasattr(found, "name")
+    for member in vars(module).values()
+    if isinstance(member, type) and issubclass(member, Format) and hasattr(member, "name")
 ]
 for _name, _found in load_entry_points(entry_points(group="qmaps.formats")):
     if not (isinstance(_found, type) and issubclass(_found, Format) and hasattr(_found, "name")):
         ignored("qmaps.formats", _name, "it is not a subclass of Format with a name")
         continue
     try:
-        refuse_built_in(_found.name, _found, {known.name: known for known in _classes}, "format")
+        refuse_built_in(_found.name, _found, {layout.name: layout for layout in _classes}, "format")
         _classes.append(_found)
     except BadValueError as _error:
         ignored("qmaps.formats", _name, str(_error))
 
 FORMATS: dict[str, Format] = {
-    known.name: known() for known in sorted(_classes, key=lambda cls: (cls.asked, cls.name))
+    layout.name: layout() for layout in sorted(_classes, key=lambda cls: (cls.asked, cls.name))
 }
 """By name; a state_dict is of the first that recognizes it."""
 
 
 def know(classes: Collection[str]) -> None:
-    """Let ``torch.load`` know those classes that are of a format here.
+    """Let ``torch.load`` know the classes of the formats here.
 
     Args:
-        classes: full names of the classes in a file that ``torch.load`` does not know.
+        classes: full names of the classes in a file unknown to ``torch.load``.
 
     Raises:
-        BadValueError: the library that they are of is not installed.
+        BadValueError: their library is not installed.
     """
-    for known in FORMATS.values():
-        known.know(classes)
+    for layout in FORMATS.values():
+        layout.know(classes)

@@ -13,17 +13,24 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.capture.conversion.families import Family, family_of
-from qmaps.capture.conversion.form import Group, OptimizerState, Parameter, State, checked
+from qmaps.capture.conversion.optimizer_state import (
+    Family,
+    Group,
+    OptimizerState,
+    Parameter,
+    State,
+    checked,
+    family_of,
+)
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.step import PRODUCT, RESET
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.base import Shared
+from qmaps.optim.options import TORCH_OPTIONS
 from qmaps.optim.saved_states import ABOUT
 from qmaps.optim.terms import number as checked_number
-from qmaps.optim.torch_options import TORCH_OPTIONS
 
 Plan = dict[str, dict[str, Quantizer | None]]
 """The quantizer of each state by the parameter's label and the state's name; None for 32 bits."""
@@ -48,9 +55,9 @@ class Format(ABC):
 
     Attributes:
         name: name of the format, as the options `to` and `source` give it.
-        widths: the strings that the option `states` may be.
+        widths: the allowed strings of the option `states`.
         asked: formats with a smaller number are asked first whether they recognize a state_dict.
-        keeps_resets: whether it has a place for the step in which states last began anew.
+        keeps_resets: whether it has a place for the step of the last reset.
     """
 
     name: ClassVar[str]
@@ -62,10 +69,10 @@ class Format(ABC):
         """Let ``torch.load`` know the format's own classes, where a file has such.
 
         Args:
-            classes: full names of the classes in the file that ``torch.load`` does not know.
+            classes: full names of the classes in the file unknown to ``torch.load``.
 
         Raises:
-            BadValueError: the library that they are of is not installed.
+            BadValueError: their library is not installed.
         """
 
     @abstractmethod
@@ -77,27 +84,27 @@ class Format(ABC):
         """Take the states of one parameter apart.
 
         Args:
-            saved: what the state_dict has under the parameter's key; empty before the first step.
-            label: the name of the parameter that error messages use.
+            saved: the entry of the state_dict for the parameter; empty before the first step.
+            label: the name of the parameter in error messages.
 
         Returns:
-            The states by name, without the step: torch's names, or names that `named` replaces.
+            The states by name, without the step: torch's names, or names for `named` to replace.
 
         Raises:
             BadValueError: they do not fit together.
         """
 
-    @abstractmethod
-    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:
-        """Rename the options of a parameter group.
+    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002
+        """Rename the options of a parameter group; here none is renamed.
 
         Args:
             saved: the group's entries in the state_dict, without `params` and `param_names`.
-            family: the family of optimizers that the state_dict is of.
+            family: the family of optimizers of the state_dict.
 
         Returns:
-            The options under torch's names.
+            The options under torch's names; numbers in place of tensors of one element.
         """
+        return plain_options(saved)
 
     @abstractmethod
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
@@ -105,11 +112,11 @@ class Format(ABC):
 
         Args:
             state: a state_dict taken apart, of any format.
-            wanted: the option `states`; None keeps what the source has as far as possible.
+            wanted: the option `states`; None keeps the source's form as far as possible.
 
         Returns:
-            `state` with the group options and the notes that this format needs, and the quantizer
-            of each state.
+            `state` with the group options and the notes for this format, and the quantizer of each
+            state.
 
         Raises:
             BadValueError: the format cannot hold these states, or `wanted` is not allowed.
@@ -120,10 +127,10 @@ class Format(ABC):
         """Put a state_dict together.
 
         Args:
-            state: what `plan` returned, its states encoded as the plan says.
+            state: the result of `plan`, its states encoded.
 
         Returns:
-            A state_dict that the library's optimizers load.
+            A state_dict for the library's optimizers.
         """
 
     def read(self, state_dict: Mapping[str, Any], hint: Family | None = None) -> OptimizerState:
@@ -137,10 +144,10 @@ class Format(ABC):
             The groups, parameters and states under torch's names.
 
         Raises:
-            CaptureError: it is damaged, or of an optimizer that cannot be converted.
+            CaptureError: it is damaged, or of an optimizer without a family here.
         """
         try:
-            taken = list(_groups(state_dict))
+            saved_groups = list(_groups(state_dict))
         except CaptureError:
             raise
         except DAMAGE:
@@ -148,7 +155,7 @@ class Format(ABC):
                 "the parts of the optimizer state_dict do not fit together"
             ) from None
         read: list[list[Parameter]] = []
-        for _, _, slots in taken:
+        for _, _, slots in saved_groups:
             parameters = []
             for label, name, saved in slots:
                 try:
@@ -163,10 +170,10 @@ class Format(ABC):
                         raise BadValueError(
                             f"{RESET}={reset:g} is above step={0 if step is None else step:g}"
                         )
-                    rest = {
+                    saved_states = {
                         name: value for name, value in saved.items() if name not in (RESET, PRODUCT)
                     }
-                    states = self.named(self.states(rest, label), hint)
+                    states = self.named(self.states(saved_states, label), hint)
                     product = _product(saved.get(PRODUCT))
                 except CaptureError:
                     raise
@@ -180,19 +187,19 @@ class Format(ABC):
                 checked(state, parameter.label, name, signed=name in family.signed)
         groups = tuple(
             Group(self.options(options, family), keys, tuple(parameters))
-            for (options, keys, _), parameters in zip(taken, _relabelled(read), strict=True)
+            for (options, keys, _), parameters in zip(saved_groups, _relabelled(read), strict=True)
         )
         for index, group in enumerate(groups):
             _check_numbers(group.options, index)
-        own = ("state", "param_groups", ABOUT)
-        rest = {key: value for key, value in state_dict.items() if key not in own}
-        return OptimizerState(family, groups, rest)
+        handled = ("state", "param_groups", ABOUT)
+        extras = {key: value for key, value in state_dict.items() if key not in handled}
+        return OptimizerState(family, groups, extras)
 
     def named(self, states: dict[str, State], hint: Family | None) -> dict[str, State]:  # noqa: ARG002
-        """Rename what `states` returned, where that takes the family; here nothing is renamed.
+        """Rename the states by the family, where a format needs it; here nothing is renamed.
 
         Args:
-            states: what `states` returned for one parameter.
+            states: the result of `states` for one parameter.
             hint: the family of optimizers, if the caller gave one.
 
         Returns:
@@ -204,7 +211,7 @@ class Format(ABC):
 def plain_options(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with tensors of one element as numbers.
 
-    A number that is not whole is the shortest decimal of the tensor's dtype.
+    Fractions are the shortest decimals of the tensor's dtype.
 
     >>> plain_options({"lr": torch.tensor(0.1), "betas": (0.9, 0.999)})
     {'lr': 0.1, 'betas': (0.9, 0.999)}
@@ -219,7 +226,7 @@ def _kind(value: Any) -> str:
 
 
 def float_state(value: Any) -> Tensor:
-    """Return a state that is a dense floating-point tensor as float32 on the CPU.
+    """Return a dense floating-point tensor as float32 on the CPU.
 
     Raises:
         BadValueError: `value` is something else.
@@ -235,44 +242,41 @@ def float_state(value: Any) -> Tensor:
 def written_states(
     state: OptimizerState, encoded: Callable[[str, QuantizedTensor], Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return what a state_dict has under each parameter's key.
+    """Return the entry of a state_dict for each parameter.
 
     Args:
-        state: what is to be written.
-        encoded: called with the name of a state and its quantized tensor; returns what the format
-            keeps in its place. Float32 states are kept as they are.
+        state: the states to write.
+        encoded: called with the name of a state and its quantized tensor; returns its form in this
+            format. Float32 states are kept as they are.
 
     Returns:
-        A dict by label. That of a parameter with states also has ``step`` as a tensor, which is 1
-        where the source has no step, and ``reset_step`` if they were reset; that of a parameter
-        without states is empty.
+        A dict by label; empty for a parameter without states. Others also have ``step`` as a tensor
+        (1 if the source has none), and ``reset_step`` if they were reset.
     """
     saved: dict[str, dict[str, Any]] = {}
     for parameter in state.parameters():
-        own: dict[str, Any] = {}
+        entry: dict[str, Any] = {}
         if parameter.states:
-            own["step"] = step_tensor(parameter.step or 1.0)
+            entry["step"] = step_tensor(parameter.step or 1.0)
             if parameter.reset:
-                own[RESET] = step_tensor(parameter.reset)
+                entry[RESET] = step_tensor(parameter.reset)
             if parameter.product is not None:
-                own[PRODUCT] = step_tensor(parameter.product)
+                entry[PRODUCT] = step_tensor(parameter.product)
         for name, value in parameter.states.items():
-            own[name] = encoded(name, value) if isinstance(value, QuantizedTensor) else value
-        saved[parameter.label] = own
+            entry[name] = encoded(name, value) if isinstance(value, QuantizedTensor) else value
+        saved[parameter.label] = entry
     return saved
 
 
 def assembled(
-    state: OptimizerState,
-    options: list[dict[str, Any]],
-    states: Mapping[str, dict[str, Any]],
+    state: OptimizerState, options: list[dict[str, Any]], states: Mapping[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """Put a state_dict together.
 
     Args:
         state: the parameter groups with their keys and names, and further entries.
         options: the options of each group, in the groups' order.
-        states: what the state_dict has of each parameter, by label; an empty dict is left out.
+        states: entry of each parameter, by label; an empty dict is left out.
 
     Returns:
         A dict with ``state``, ``param_groups`` and the entries of ``state.rest``. A group has
@@ -280,10 +284,10 @@ def assembled(
     """
     groups = []
     by_key: dict[Any, Any] = {}
-    for group, own in zip(state.groups, options, strict=True):
+    for group, group_options in zip(state.groups, options, strict=True):
         names = [p.name for p in group.parameters]
         named = {} if None in names or not names else {"param_names": names}
-        groups.append({**own, **named, "params": list(group.keys)})
+        groups.append({**group_options, **named, "params": list(group.keys)})
         for key, parameter in zip(group.keys, group.parameters, strict=True):
             if saved := states[parameter.label]:
                 by_key[key] = saved
@@ -291,16 +295,16 @@ def assembled(
 
 
 def without_qmaps(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options without those that only qmaps has."""
+    """Return the options without those of qmaps alone."""
     return {name: value for name, value in options.items() if name not in OF_QMAPS}
 
 
 def wanted_width(wanted: Wanted, allowed: tuple[str, ...], name: str) -> str | None:
-    """Check the option `states` of a format that takes widths and nothing else.
+    """Check the option `states` of a format with widths and nothing else.
 
     Args:
         wanted: the option as the caller gave it.
-        allowed: the widths that the format takes, such as ``("8bit", "32bit")``.
+        allowed: the widths of the format, such as ``("8bit", "32bit")``.
         name: name of the format, for the error message.
 
     Returns:
@@ -317,11 +321,11 @@ def wanted_width(wanted: Wanted, allowed: tuple[str, ...], name: str) -> str | N
 
 
 def refuse_options(state: OptimizerState, needed: Mapping[str, object], name: str) -> None:
-    """Raise where a group has an option that a format cannot express.
+    """Raise if a group has an option without an equivalent in a format.
 
     Args:
-        state: what is to be written.
-        needed: the only value that the format can express, by option.
+        state: the states to write.
+        needed: the only supported value, by option.
         name: name of the format, for the error message.
 
     Raises:
@@ -329,18 +333,18 @@ def refuse_options(state: OptimizerState, needed: Mapping[str, object], name: st
     """
     for number, group in enumerate(state.groups):
         for option, value in needed.items():
-            found = group.options.get(option, value)
-            if not _same(found, value):
+            current = group.options.get(option, value)
+            if not _same(current, value):
                 raise BadValueError(
-                    f"group {number} has {option}={shown(found)}, which {name} does not "
+                    f"group {number} has {option}={shown(current)}, which {name} does not "
                     f"support; only {option}={value} can be converted"
                 )
 
 
-def _same(found: object, value: object) -> bool:
+def _same(current: object, value: object) -> bool:
     """Return True if an option has this value; a tensor without exactly one element has none."""
     try:
-        return bool(found == value)
+        return bool(current == value)
     except (RuntimeError, ValueError):
         return False
 
@@ -351,7 +355,7 @@ def _groups(
     tuple[dict[str, Any], tuple[Any, ...], list[tuple[str, str | None, Mapping[Any, Any]]]]
 ]:
     """Options, keys, and label, name and state of each parameter, group by group."""
-    states, seen, known = state_dict["state"], set[str](), set[Any]()
+    states, seen, keys = state_dict["state"], set[str](), set[Any]()
     for number, group in enumerate(state_dict["param_groups"]):
         names = group.get("param_names") or ()
         slots: list[tuple[str, str | None, Mapping[Any, Any]]] = []
@@ -368,18 +372,18 @@ def _groups(
             if not isinstance(saved, Mapping):
                 raise TypeError
             seen.add(label)
-            known.add(key)
+            keys.add(key)
             slots.append((label, name, saved))
         options = {k: v for k, v in group.items() if k not in ("params", "param_names")}
         yield options, tuple(group["params"]), slots
-    if lost := [key for key in states if key not in known]:
+    if lost := [key for key in states if key not in keys]:
         raise CaptureError(
             f"the checkpoint has states of parameter {lost[0]!r}, which is in no group"
         )
 
 
 def _check_numbers(options: Mapping[str, Any], index: int) -> None:
-    """Raise unless the options that conversions read are numbers."""
+    """Raise unless the options for conversions are numbers."""
     try:
         for name in NUMBERS & options.keys():
             checked_number(name, options[name])
@@ -423,10 +427,10 @@ def _relabelled(groups: list[list[Parameter]]) -> list[list[Parameter]]:
             book := state.quantizer.map, Codebook
         ):
             return state
-        known = books.setdefault(book.spec, [])
-        if book not in known:
-            known.append(book)
-        if book.per_tensor or not (place := known.index(book)):
+        same_label = books.setdefault(book.spec, [])
+        if book not in same_label:
+            same_label.append(book)
+        if book.per_tensor or not (place := same_label.index(book)):
             return state
         label = f"{book.label}-{place + 1}"
         renamed = Codebook(book.codes, bits=book.bits, signed=book.signed, label=label)

@@ -12,9 +12,6 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.capture.conversion.families import Family
-from qmaps.capture.conversion.form import OptimizerState, Parameter, State
-from qmaps.capture.conversion.formats import fp8
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
@@ -26,10 +23,11 @@ from qmaps.capture.conversion.formats.base import (
     wanted_width,
     without_qmaps,
 )
-from qmaps.capture.conversion.formats.coded import codebook_of, from_codes, holds, same_codes
+from qmaps.capture.conversion.formats.coded import codebook_of, from_codes, holds, same_codes, unit
+from qmaps.capture.conversion.optimizer_state import Family, OptimizerState, Parameter, State
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.maps.base import Map
-from qmaps.optim.torch_options import TORCH_OPTIONS
+from qmaps.optim.options import TORCH_OPTIONS
 
 WRAPPED = "__bnb_optimizer_quant_state__"
 """Where newer versions keep the tensors of a state; all of them read states without it."""
@@ -49,15 +47,15 @@ SLOW = "state1 (slow)"
 
 @dataclass(frozen=True)
 class StateSlots:
-    """Names under which bitsandbytes keeps the states of a family of optimizers.
+    """Names of the states of a family of optimizers in bitsandbytes.
 
     Attributes:
         slots: the states in `state1` and, where there is one, `state2`.
-        betas: torch's name of the option that `betas`, or its first entry, stands for; "" if none.
+        betas: torch's name of the option stored in `betas`, or in its first entry; "" if none.
         usual: value of `betas` where the source has no such option.
         eps: value of eps where the source has none; None if the rule has no eps.
-        fixed: options of torch for which its kernels know a single value.
-        extra: further options that bitsandbytes needs.
+        fixed: options of torch with a single supported value.
+        extra: further options of bitsandbytes.
     """
 
     slots: tuple[tuple[str, ...], ...]
@@ -96,10 +94,10 @@ class BitsAndBytes(Format):
 
     A checkpoint holds its codebooks, so other block-wise 8-bit states are carried over as they are
     if their blocks have 256 elements. Other states are encoded by ``B256/DE@8s`` and
-    ``B256/DE@8u``, which are the library's own maps but for the last bit of some values.
+    ``B256/DE@8u``, the library's own maps but for the last bit of some values.
 
-    Either all states of a parameter are quantized or none. A parameter that a quantizing source
-    keeps in 32 bits stays so; otherwise those of at least 4096 elements are quantized.
+    Either all states of a parameter are quantized or none. A 32-bit parameter of a quantizing
+    source stays so; otherwise those of at least 4096 elements are quantized.
     """
 
     name: ClassVar[str] = "bitsandbytes"
@@ -148,10 +146,10 @@ class BitsAndBytes(Format):
         else:
             alone = [name for name, layout in SLOTS.items() if len(layout.slots) == 1]
             if hint is None or hint.name not in alone:
-                given = "" if hint is None else f"; {hint.name} has more states"
+                hint_states = "" if hint is None else f"; {hint.name} has more states"
                 raise CaptureError(
                     "the checkpoint is of a bitsandbytes optimizer with one state and does not "
-                    f"say which; set optimizer to one of {', '.join(alone)}{given}"
+                    f"say which; set optimizer to one of {', '.join(alone)}{hint_states}"
                 )
             names = [*SLOTS[hint.name].slots]
         return dict(zip([name for slot in names for name in slot], states.values(), strict=True))
@@ -160,14 +158,14 @@ class BitsAndBytes(Format):
         """The options under torch's names."""
         layout, options = SLOTS[family.name], plain_options(saved)
         betas, eps = tuple(options.pop("betas", layout.usual)), options.pop("eps", layout.eps)
-        own: dict[str, Any] = dict(layout.fixed)
+        renamed: dict[str, Any] = dict(layout.fixed)
         if layout.betas:
-            own[layout.betas] = betas if layout.betas == "betas" else betas[0]
+            renamed[layout.betas] = betas if layout.betas == "betas" else betas[0]
         if layout.eps is not None:
-            own["eps"] = eps
+            renamed["eps"] = eps
         if family.moments is not None and options.get("weight_decay"):
-            own["decoupled_weight_decay"] = True  # its Adam decouples weight decay too
-        return {k: v for k, v in options.items() if k not in layout.extra} | own
+            renamed["decoupled_weight_decay"] = True  # its Adam decouples weight decay too
+        return {k: v for k, v in options.items() if k not in layout.extra} | renamed
 
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
         """8 bits where the source has them or tensors are large; 32 bits elsewhere."""
@@ -222,11 +220,13 @@ def _eight_bits(parameter: Parameter, family: Family) -> dict[str, Quantizer | N
     """The quantizer of each state; those in one slot share a codebook."""
     plan: dict[str, Quantizer | None] = {}
     for name, value in parameter.states.items():
-        own = None
+        source_quantizer = None
         if isinstance(value, QuantizedTensor):
-            value = same_codes(value, fp8.unit(value.quantizer)) or value
-            own = value.quantizer if holds(value, 8, BLOCK) else None
-        plan[name] = own or quantizer(f"B{BLOCK}/DE@8{'s' if name in family.signed else 'u'}")
+            value = same_codes(value, unit(value.quantizer)) or value
+            source_quantizer = value.quantizer if holds(value, 8, BLOCK) else None
+        plan[name] = source_quantizer or quantizer(
+            f"B{BLOCK}/DE@8{'s' if name in family.signed else 'u'}"
+        )
     for slot in SLOTS[family.name].slots:
         if len({q.map for name in slot if (q := plan[name]) is not None}) > 1:
             plan |= dict.fromkeys(slot, quantizer(f"B{BLOCK}/DE@8s"))
@@ -278,9 +278,9 @@ def _options(options: dict[str, Any], family: Family) -> dict[str, Any]:
     """Return a group's options under the names of bitsandbytes; others are kept."""
     layout = SLOTS[family.name]
     dropped = {*TORCH_OPTIONS, *layout.fixed, "maximize", "betas", layout.betas, "eps"}
-    own = {k: v for k, v in without_qmaps(options).items() if k not in dropped}
+    unchanged = {k: v for k, v in without_qmaps(options).items() if k not in dropped}
     betas = options.get(layout.betas, layout.usual)
     if layout.betas not in ("", "betas"):
         betas = (options.get(layout.betas, layout.usual[0]), 0)
     eps = 0.0 if layout.eps is None else options.get("eps", layout.eps)
-    return {"weight_decay": 0, **own, **layout.extra, "betas": betas, "eps": eps}
+    return {"weight_decay": 0, **unchanged, **layout.extra, "betas": betas, "eps": eps}

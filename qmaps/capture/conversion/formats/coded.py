@@ -1,8 +1,9 @@
-"""Codes, a codebook and one scale per block: the form of a state in other libraries."""
+"""Codes, a codebook and one scale per block; 8-bit floating-point numbers as codes."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -15,6 +16,7 @@ from qmaps.engines import packing
 from qmaps.errors import BadValueError
 from qmaps.maps.base import Map, table
 from qmaps.maps.codebook import Codebook
+from qmaps.maps.e4m3 import Float8E4M3
 from qmaps.normalize.block import BlockWise
 
 
@@ -30,7 +32,7 @@ def from_codes(
 ) -> QuantizedTensor:
     """The quantized tensor of another library's codes; it decodes to the same bits.
 
-    A codebook that is bit for bit one of this package's maps is that map. Any other is a
+    A codebook equal to one of this package's maps, bit for bit, becomes this map. Any other is a
     `qmaps.Codebook`.
 
     Args:
@@ -77,8 +79,8 @@ def holds(t: QuantizedTensor, bits: int, block: int | None = None) -> bool:
 
     Args:
         t: the quantized tensor.
-        bits: the width that its codes must have.
-        block: the block size that it must have; any if None.
+        bits: the required width of its codes.
+        block: the required block size; any if None.
     """
     normalizer = t.quantizer.normalizer
     return (
@@ -124,11 +126,11 @@ def _named(values: tuple[float, ...], bits: int, label: str) -> Map:
         if cls.fitted or cls.log_domain or signed not in cls.signs:
             continue
         try:
-            known = cls(bits=bits, signed=signed)
+            candidate = cls(bits=bits, signed=signed)
         except BadValueError:  # the map does not have this width
             continue
-        if tuple(table(known).tolist()) == values:
-            return known
+        if tuple(table(candidate).tolist()) == values:
+            return candidate
     return Codebook(values, bits=bits, signed=signed, label=label)
 
 
@@ -145,3 +147,73 @@ def _check(tensor: Tensor, length: int, what: str, *, exactly: bool = False) -> 
         raise BadValueError(f"{what} must have {needed} values, got {count}")
     if not bool(tensor.isfinite().all()):
         raise BadValueError(f"{what} must be finite")
+
+
+FLOAT8_DTYPE = torch.float8_e4m3fn
+UNIT_FLOAT8 = Float8E4M3(bits=8, signed=True)
+"""The same values with their largest scaled to 1, as blocks are normalized here."""
+
+
+def _values() -> Tensor:
+    values = torch.arange(256, dtype=torch.int16).to(torch.uint8).view(FLOAT8_DTYPE).float()
+    finite: Tensor = torch.unique(values[values.isfinite()])
+    return finite + 0.0  # -0 becomes 0
+
+
+FLOAT8 = Codebook(_values(), bits=8, signed=True, label="float8_e4m3fn")
+"""The finite values as they are, -448 to 448. It decodes torchao's states to the same bits."""
+
+
+def unit(q: Quantizer) -> Quantizer:
+    """Return `q` with `UNIT_FLOAT8`, the map for optimizer steps, in place of `FLOAT8`."""
+    return replace(q, map=UNIT_FLOAT8) if q.map == FLOAT8 else q
+
+
+def encode(values: Tensor, q: Quantizer) -> QuantizedTensor:
+    """Quantize, also where the codebook of `q` is `FLOAT8`."""
+    t = unit(q).quantize(values)
+    return t if q.map != FLOAT8 else same_codes(t, q) or t
+
+
+def from_floats(codes: Tensor, scales: Tensor) -> QuantizedTensor:
+    """Return the quantized tensor of 8-bit floats and scales.
+
+    Args:
+        codes: float8_e4m3fn of any shape.
+        scales: float32, 1-D, one per block; their number divides that of the codes.
+
+    Raises:
+        BadValueError: a code is NaN, or the blocks do not divide the tensor.
+    """
+    values = codes.detach().cpu().float()
+    if not bool(values.isfinite().all()):
+        raise BadValueError("a code is NaN")
+    block = block_size(values.numel(), scales)
+    places = torch.searchsorted(table(FLOAT8), values.reshape(-1))
+    packed = packing.pack(places, 8)
+    q = Quantizer(BlockWise(block), FLOAT8)
+    return QuantizedTensor(q, tuple(codes.shape), packed, (scales.detach().cpu(),))
+
+
+def to_floats(t: QuantizedTensor) -> Tensor:
+    """Return the codes of a tensor under `FLOAT8` as float8_e4m3fn, in the tensor's shape."""
+    return table(FLOAT8)[t.codes().long()].to(FLOAT8_DTYPE)
+
+
+def block_size(numel: int, scales: Tensor) -> int:
+    """Return the number of elements in a block, where all blocks have the same number.
+
+    Args:
+        numel: number of elements of the tensor.
+        scales: float32, 1-D, one per block, finite and at least 0.
+
+    Raises:
+        BadValueError: the blocks do not divide the tensor, or `scales` is not as described.
+    """
+    if not isinstance(scales, Tensor) or scales.dtype != torch.float32 or scales.dim() != 1:
+        raise BadValueError("scale must be a float32 vector")
+    if not len(scales) or numel % len(scales):
+        raise BadValueError(f"{len(scales)} scales do not divide {numel} elements")
+    if not bool((scales.isfinite() & (scales >= 0)).all()):
+        raise BadValueError("a scale is negative, NaN or infinite")
+    return numel // len(scales)

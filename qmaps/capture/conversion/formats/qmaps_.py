@@ -10,18 +10,17 @@ from typing import Any, ClassVar
 
 from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.capture.conversion.families import Family
-from qmaps.capture.conversion.form import Group, OptimizerState, Parameter, State
+from qmaps.capture.collect import is_packed
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
     Wanted,
     assembled,
     float_state,
-    plain_options,
     written_states,
 )
-from qmaps.capture.conversion.formats.fp8 import unit
+from qmaps.capture.conversion.formats.coded import unit
+from qmaps.capture.conversion.optimizer_state import Family, Group, OptimizerState, Parameter, State
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim.choice import listed
 from qmaps.optim.presets import PRESETS, preset
@@ -37,10 +36,10 @@ FOREIGN = "max_exp_avg_sq"
 class Qmaps(Format):
     """``qmaps.optim``.
 
-    Quantized states keep their codes and their codebooks, which the checkpoint holds. The options
+    Quantized states keep their codes and their codebooks. The options
     of the groups say how the training goes on: `state_quantizers`, `min_quantized_size`, and
-    `overrides` for parameters that differ from their group. A parameter that differs and has no
-    name is encoded as its group is, so that loading changes nothing further; in 32 bits it stays.
+    `overrides` for parameters with other quantizers. Such a parameter without a name is encoded as
+    its group is, or stays in 32 bits, so loading changes nothing further.
     """
 
     name: ClassVar[str] = "qmaps"
@@ -54,14 +53,14 @@ class Qmaps(Format):
             ABOUT in state_dict
             or any("state_quantizers" in group for group in state_dict["param_groups"])
             or any(
-                _is_packed(value)
+                is_packed(value)
                 for saved in state_dict["state"].values()
                 for value in saved.values()
             )
         )
 
     def read(self, state_dict: Mapping[str, Any], hint: Family | None = None) -> OptimizerState:
-        """Take a state_dict apart, if it is of a version that is known."""
+        """Take a state_dict apart, if its version is known."""
         check_form(state_dict)
         return super().read(state_dict, hint)
 
@@ -73,12 +72,8 @@ class Qmaps(Format):
             if name != "step" and value is not None
         }
 
-    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002
-        """The options as they are; numbers for tensors."""
-        return plain_options(saved)
-
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
-        """The quantizers asked for, or those that the source has; 8 bits where it has none."""
+        """The quantizers asked for, or those of the source; 8 bits if it has none."""
         if any(FOREIGN in parameter.states for parameter in state.parameters()):
             raise BadValueError(
                 f"the checkpoint has {FOREIGN} (amsgrad=True), which qmaps does not support"
@@ -91,14 +86,14 @@ class Qmaps(Format):
         for group in state.groups:
             if wanted is not None:
                 specs, size = _specs(wanted, state.family), MIN_SIZE
-                own = _by_rule(group, specs, size)
+                quantizers = _by_rule(group, specs, size)
                 choice = {"state_quantizers": specs, "min_quantized_size": size, "overrides": {}}
             elif "state_quantizers" in group.options:
-                own, choice = {p.label: _kept(p) for p in group.parameters}, {}
+                quantizers, choice = {p.label: _kept(p) for p in group.parameters}, {}
             else:
-                own, choice, exact = _as_in_source(group, state.family)
+                quantizers, choice, exact = _as_in_source(group, state.family)
                 unnamed += exact
-            plan |= own
+            plan |= quantizers
             groups.append(replace(group, options={**group.options, **choice}))
         notes = state.notes
         if unnamed:
@@ -135,24 +130,28 @@ def _kept(parameter: Parameter) -> dict[str, Quantizer | None]:
 def _by_rule(
     group: Group, specs: Mapping[str, str | None], size: int
 ) -> dict[str, dict[str, Quantizer | None]]:
-    """Encode a group's states by its specs; a state that has its spec keeps its quantizer."""
+    """Encode a group's states by its specs; a state already of its spec keeps its quantizer."""
     plan: dict[str, dict[str, Quantizer | None]] = {}
-    known = {q.spec: q for p in group.parameters for q in _kept(p).values() if q is not None}
+    by_spec = {q.spec: q for p in group.parameters for q in _kept(p).values() if q is not None}
     for parameter in group.parameters:
         plan[parameter.label] = {}
-        for name, own in _kept(parameter).items():
+        for name, source_quantizer in _kept(parameter).items():
             spec = specs.get(name) if parameter.numel > size else None
-            q = None if spec is None else known.get(spec) or quantizer(spec)
-            plan[parameter.label][name] = own if own is not None and own.spec == spec else q
+            q = None if spec is None else by_spec.get(spec) or quantizer(spec)
+            plan[parameter.label][name] = (
+                source_quantizer
+                if source_quantizer is not None and source_quantizer.spec == spec
+                else q
+            )
     return plan
 
 
 def _as_in_source(
     group: Group, family: Family
 ) -> tuple[dict[str, dict[str, Quantizer | None]], dict[str, Any], list[str]]:
-    """A group's states as the source has them, the options that say so, and what they cannot say.
+    """Return a group's quantizers in the source, options for them, and exceptions.
 
-    That is which parameters without a name stay in 32 bits.
+    The exceptions are parameters without a name, to stay in 32 bits.
     """
     quantized = [p for p in group.parameters if any(_kept(p).values())]
     specs: dict[str, str | None] = {}
@@ -165,23 +164,19 @@ def _as_in_source(
     overrides: dict[str, dict[str, str | None]] = {}
     unnamed = []
     for parameter in group.parameters:
-        own = _kept(parameter)
-        if _spelled(own) == _spelled(plan[parameter.label]):
+        quantizers = _kept(parameter)
+        if _spelled(quantizers) == _spelled(plan[parameter.label]):
             continue
         if parameter.name is not None:
-            overrides[escape(parameter.name)] = _spelled(own)
-        elif any(own.values()):
+            overrides[escape(parameter.name)] = _spelled(quantizers)
+        elif any(quantizers.values()):
             continue
         else:
             unnamed.append(parameter.label)
-        plan[parameter.label] = own
+        plan[parameter.label] = quantizers
     return (
         plan,
-        {
-            "state_quantizers": specs,
-            "min_quantized_size": size,
-            "overrides": overrides,
-        },
+        {"state_quantizers": specs, "min_quantized_size": size, "overrides": overrides},
         unnamed,
     )
 
@@ -191,21 +186,17 @@ def _spelled(quantizers: Mapping[str, Quantizer | None]) -> dict[str, str | None
 
 
 def _specs(wanted: str | Mapping[str, str | None], family: Family) -> dict[str, str | None]:
-    own = [name for name in family.states if name != FOREIGN]
+    names = [name for name in family.states if name != FOREIGN]
     if isinstance(wanted, str):
-        return preset(wanted, "states").specs(own, family.signed)
+        return preset(wanted, "states").specs(names, family.signed)
     if not isinstance(wanted, Mapping):
         raise BadTypeError(f"states={wanted!r} must be a preset's name or a dict of specs")
     for name, spec in wanted.items():
-        if name not in own:
-            raise BadValueError(f"states names {name!r}, but the checkpoint has {', '.join(own)}")
+        if name not in names:
+            raise BadValueError(f"states names {name!r}, but the checkpoint has {', '.join(names)}")
         if spec is not None and name in family.signed and not quantizer(spec).map.signed:
             raise BadValueError(
                 f"states sets {name!r} to {spec}, which is unsigned; {name} has negative values "
                 "and needs a signed map"
             )
     return {name: None if spec is None else quantizer(spec).spec for name, spec in wanted.items()}
-
-
-def _is_packed(value: Any) -> bool:
-    return isinstance(value, Mapping) and {"packed", "spec"} <= value.keys()

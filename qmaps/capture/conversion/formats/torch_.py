@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from qmaps.capture.conversion.families import Family
-from qmaps.capture.conversion.form import OptimizerState, State, values_of
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
     Wanted,
     assembled,
     float_state,
-    plain_options,
     step_tensor,
     wanted_width,
     without_qmaps,
 )
+from qmaps.capture.conversion.optimizer_state import OptimizerState, State, values_of
 from qmaps.engines.step import PRODUCT
 from qmaps.optim.nadam import product_after
 
@@ -25,8 +23,8 @@ from qmaps.optim.nadam import product_after
 class Torch(Format):
     """``torch.optim``: float32 states under torch's names.
 
-    A group keeps its options that torch does not know: torch's classes leave them alone. Those
-    that only qmaps has are dropped.
+    A group keeps options unknown to torch: torch's classes leave them alone. Those of qmaps alone
+    are dropped.
     """
 
     name: ClassVar[str] = "torch"
@@ -34,7 +32,7 @@ class Torch(Format):
     asked: ClassVar[int] = 2  # it recognizes all
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """True: a state_dict that no other format recognizes is read as torch's."""
+        """True: torch is the last format to be asked."""
         return True
 
     def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
@@ -46,28 +44,24 @@ class Torch(Format):
             if name != "step" and value is not None
         }
 
-    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002
-        """The options as they are; numbers for tensors."""
-        return plain_options(saved)
-
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
         """Plan 32 bits for every state."""
         wanted_width(wanted, self.widths, self.name)
         return state, {p.label: dict.fromkeys(p.states) for p in state.parameters()}
 
     def write(self, state: OptimizerState) -> dict[str, Any]:
-        """The state_dict; steps as the tensors that torch keeps."""
+        """The state_dict; steps are tensors, as in torch."""
         saved = {}
         for group in state.groups:
             for parameter in group.parameters:
-                own: dict[str, Any] = {}
+                entry: dict[str, Any] = {}
                 if parameter.step is not None:
-                    own["step"] = step_tensor(parameter.step)
+                    entry["step"] = step_tensor(parameter.step)
                     if {"betas", "momentum_decay"} <= group.options.keys():
                         product = parameter.product
                         if product is None:
                             product = product_after(int(parameter.step), group.options)
-                        own[PRODUCT] = step_tensor(product)
-                own |= {name: values_of(value) for name, value in parameter.states.items()}
-                saved[parameter.label] = own
+                        entry[PRODUCT] = step_tensor(product)
+                entry |= {name: values_of(value) for name, value in parameter.states.items()}
+                saved[parameter.label] = entry
         return assembled(state, [without_qmaps(group.options) for group in state.groups], saved)

@@ -11,25 +11,31 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.capture.conversion.families import Family
-from qmaps.capture.conversion.form import OptimizerState, State
-from qmaps.capture.conversion.formats import fp8
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
     Wanted,
     assembled,
     float_state,
-    plain_options,
     refuse_options,
     wanted_width,
     without_qmaps,
     written_states,
 )
-from qmaps.capture.conversion.formats.coded import codebook_of, from_codes, holds
+from qmaps.capture.conversion.formats.coded import (
+    FLOAT8,
+    UNIT_FLOAT8,
+    block_size,
+    codebook_of,
+    from_codes,
+    from_floats,
+    holds,
+    to_floats,
+)
+from qmaps.capture.conversion.optimizer_state import OptimizerState, State
 from qmaps.errors import BadValueError
 from qmaps.normalize.block import BlockWise
-from qmaps.optim.torch_options import TORCH_OPTIONS
+from qmaps.optim.options import TORCH_OPTIONS
 
 MODULES = "torchao.optim.subclass_"
 """Where the classes are; their names are in every checkpoint."""
@@ -40,7 +46,7 @@ LEAST = 4096
 USUAL = {
     "8bit": (quantizer("B256/DE@8s"), quantizer("B256/DE@8u")),
     "4bit": (quantizer("B128/DE@4s"), quantizer("B128/linear@4u")),
-    "fp8": (Quantizer(BlockWise(256), fp8.RAW),) * 2,
+    "fp8": (Quantizer(BlockWise(256), FLOAT8),) * 2,
 }
 """The quantizers of `torchao.optim`, except for last bits: for signed and unsigned states."""
 
@@ -53,7 +59,7 @@ class TorchAO(Format):
     the width asked for, else of the source's width, and in 8 bits if the source has none. Tensors
     that blocks do not divide stay in 32 bits, and so do those of fewer than 4096 elements.
 
-    Reading and writing quantized states need torchao, whose classes these are.
+    Reading and writing quantized states need torchao for its classes.
     """
 
     name: ClassVar[str] = "torchao"
@@ -81,10 +87,6 @@ class TorchAO(Format):
             for name, value in saved.items()
             if name != "step"
         }
-
-    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002
-        """The options as they are; numbers for tensors."""
-        return plain_options(saved)
 
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
         """The source's width, or the one asked for."""
@@ -122,7 +124,7 @@ def _is_quantized(value: Any) -> bool:
 
 def _read_8bit(value: Any) -> QuantizedTensor:
     shape = tuple(value.codes.shape)
-    block = fp8.block_size(value.codes.numel(), value.scale)
+    block = block_size(value.codes.numel(), value.scale)
     return from_codes(
         value.codes, value.qmap, value.scale, shape, bits=8, block=block, label="torchao"
     )
@@ -132,12 +134,12 @@ def _read_4bit(value: Any) -> QuantizedTensor:
     shape = tuple(value.shape)
     pairs = value.codes
     codes = torch.stack([pairs >> 4, pairs & 15], dim=-1)  # the first in the high half
-    block = fp8.block_size(codes.numel(), value.scale)
+    block = block_size(codes.numel(), value.scale)
     return from_codes(codes, value.qmap, value.scale, shape, bits=4, block=block, label="torchao")
 
 
 def _read_fp8(value: Any) -> QuantizedTensor:
-    return fp8.from_floats(value.codes, value.scale)
+    return from_floats(value.codes, value.scale)
 
 
 READERS: dict[str, Callable[[Any], QuantizedTensor]] = {
@@ -149,9 +151,9 @@ READERS: dict[str, Callable[[Any], QuantizedTensor]] = {
 
 
 def _width(state: OptimizerState) -> str:
-    """The width of what the source has quantized."""
+    """The width of the source's quantized states."""
     maps = [t.quantizer.map for _, _, t in state.quantized()]
-    if maps and all(map_ in (fp8.RAW, fp8.UNIT) for map_ in maps):
+    if maps and all(map_ in (FLOAT8, UNIT_FLOAT8) for map_ in maps):
         return "fp8"
     return "4bit" if maps and all(map_.bits == 4 for map_ in maps) else "8bit"
 
@@ -162,11 +164,11 @@ def _carried(value: State, width: str) -> Quantizer | None:
         return None
     q = value.quantizer
     if width == "fp8":
-        q = Quantizer(q.normalizer, fp8.RAW) if q.map in (fp8.RAW, fp8.UNIT) else q
-        kept = q.map == fp8.RAW and isinstance(q.normalizer, BlockWise)
+        q = Quantizer(q.normalizer, FLOAT8) if q.map in (FLOAT8, UNIT_FLOAT8) else q
+        representable = q.map == FLOAT8 and isinstance(q.normalizer, BlockWise)
     else:
-        kept = holds(value, 4 if width == "4bit" else 8)
-    return q if kept and _divides(value.shape, q) else None
+        representable = holds(value, 4 if width == "4bit" else 8)
+    return q if representable and _divides(value.shape, q) else None
 
 
 def _divides(shape: tuple[int, ...], q: Quantizer) -> bool:
@@ -183,8 +185,8 @@ def _fits(shape: tuple[int, ...], q: Quantizer) -> bool:
 def _written(t: QuantizedTensor, signed: bool) -> Tensor:
     """An instance of torchao's class."""
     scale, map_ = t.scales[0], t.quantizer.map
-    if map_ == fp8.RAW:
-        made: Tensor = _class("fp8", "OptimStateFp8")(fp8.to_floats(t), scale, torch.float32)
+    if map_ == FLOAT8:
+        made: Tensor = _class("fp8", "OptimStateFp8")(to_floats(t), scale, torch.float32)
         return made
     codes = t.codes().to(torch.uint8)
     book = codebook_of(map_, 2**map_.bits)
@@ -203,7 +205,7 @@ def _class(module: str, name: str) -> Any:
 
 
 def imported(module: str = "8bit") -> Any:
-    """One of torchao's modules of tensor classes, which ``torch.load`` knows from then on.
+    """Import one of torchao's modules of tensor classes, so ``torch.load`` knows them.
 
     Raises:
         BadValueError: torchao is not installed.
@@ -221,7 +223,7 @@ def imported(module: str = "8bit") -> Any:
 def _options(options: dict[str, Any]) -> dict[str, Any]:
     amsgrad = bool(options.get("amsgrad", False))
     dropped = {*TORCH_OPTIONS, "maximize"}
-    own = {k: v for k, v in without_qmaps(options).items() if k not in dropped}
-    lr = torch.tensor(own.get("lr", 1e-3), dtype=torch.float32)
+    unchanged = {k: v for k, v in without_qmaps(options).items() if k not in dropped}
+    lr = torch.tensor(unchanged.get("lr", 1e-3), dtype=torch.float32)
     usual = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
-    return {**usual, **own, "lr": lr, "amsgrad": amsgrad}
+    return {**usual, **unchanged, "lr": lr, "amsgrad": amsgrad}

@@ -1,4 +1,4 @@
-// Trust ratios; qmaps.optim.layerwise.
+// Trust ratios; qmaps.optim.norms.
 //
 // A rule that takes norms (QMAPS_RULE) has besides what every rule has:
 //   measured     the element whose norm counts beside the parameter's

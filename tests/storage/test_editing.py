@@ -13,7 +13,7 @@ import torch
 
 from qmaps.errors import BadValueError
 from qmaps.storage import checkpoint, checksums
-from qmaps.storage.edit_checkpoint import editing, put, renumber
+from qmaps.storage.checkpoint import editing, put, renumber
 
 
 def saved(path: Path) -> dict[str, Any]:

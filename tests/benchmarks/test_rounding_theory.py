@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import qmaps
-from qmaps.analyze.replay import theory
+from benchmarks import rounding_theory as theory
 from qmaps.analyze.replay.recursion import Recursion
 from qmaps.engines.philox import RoundingKey
 

@@ -1,29 +1,137 @@
-"""The common form of all conversions: an optimizer's states in no library's layout."""
+"""The common form of all conversions: states by family of optimizers, in no library's layout."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from qmaps import optim
 from qmaps.algebra.quantized import QuantizedTensor, restored
-from qmaps.capture.conversion.families import Family
-from qmaps.errors import CaptureError
+from qmaps.errors import BadValueError, CaptureError, nearest
+from qmaps.optim import QuantizedOptimizer
+from qmaps.optim.rule import every
+
+
+@dataclass(frozen=True)
+class Family:
+    """Optimizers with the same states.
+
+    Attributes:
+        name: name of one of the optimizers, in lower case.
+        states: names of the states, the first moment first.
+        signed: names of the signed states.
+        optional: names of the states of some options only.
+        moments: names of the first and the second moment, where the rule divides the first by the
+            root of the second.
+    """
+
+    name: str
+    states: tuple[str, ...]
+    signed: frozenset[str]
+    optional: frozenset[str] = frozenset()
+    moments: tuple[str, str] | None = None
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family(
+            "adam",  # AdamW and LAMB as well
+            ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
+            frozenset({"exp_avg"}),
+            frozenset({"max_exp_avg_sq"}),
+            ("exp_avg", "exp_avg_sq"),
+        ),
+        Family(
+            "ademamix",
+            ("exp_avg", "exp_avg_slow", "exp_avg_sq"),
+            frozenset({"exp_avg", "exp_avg_slow"}),
+            moments=("exp_avg", "exp_avg_sq"),
+        ),
+        Family("lion", ("exp_avg",), frozenset({"exp_avg"})),
+        Family("sgd", ("momentum_buffer",), frozenset({"momentum_buffer"})),
+        Family(
+            "rmsprop",
+            ("square_avg", "momentum_buffer", "grad_avg"),
+            frozenset({"momentum_buffer", "grad_avg"}),
+            frozenset({"momentum_buffer", "grad_avg"}),
+        ),
+        Family("adagrad", ("sum",), frozenset()),
+    )
+}
+"""Those that other libraries have; `_of_rules` adds what `qmaps.optim` has besides."""
+
+
+def _of_rules() -> None:
+    """Add a family for each rule with other states of the parameter's shape."""
+    for name in optim.__all__:
+        cls = getattr(optim, name)
+        if not (isinstance(cls, type) and issubclass(cls, QuantizedOptimizer) and cls.state_names):
+            continue
+        is_element_wise = all(state.dims is every for state in cls.states.values())
+        if is_element_wise and _with(set(cls.state_names)) is None:
+            fixed = cls.state_shapes is QuantizedOptimizer.state_shapes
+            optional = frozenset() if fixed else frozenset(cls.state_names)
+            family = Family(name.lower(), cls.state_names, cls.signed_states, optional)
+            FAMILIES[family.name] = family
+
+
+def _with(names: set[str]) -> Family | None:
+    """The first family with states of these names."""
+    for family in FAMILIES.values():
+        if set(family.states) - family.optional <= names <= set(family.states):
+            return family
+    return None
+
+
+_of_rules()
+
+
+def family(name: str) -> Family:
+    """Return the family of a name, as in the option `optimizer`.
+
+    Raises:
+        BadValueError: there is no such family.
+    """
+    if name not in FAMILIES:
+        raise BadValueError(
+            f"optimizer={name!r} is unknown; allowed are "
+            f"{', '.join(FAMILIES)}{nearest(name, FAMILIES)}"
+        )
+    return FAMILIES[name]
+
+
+def family_of(names: Collection[str]) -> Family:
+    """Return the first family with states of these names.
+
+    Raises:
+        CaptureError: there is no such family.
+    """
+    states = set(names)
+    if (family := _with(states)) is not None:
+        return family
+    have = ", ".join(sorted(states)) if states else "no states"
+    raise CaptureError(
+        f"the checkpoint has {have}; only states of these optimizers can be converted: "
+        f"{', '.join(FAMILIES)}"
+    )
+
 
 State = Tensor | QuantizedTensor
 """float32 values, or codes and scales as the source has them."""
 
 
 def values_of(state: State) -> Tensor:
-    """The float32 values that a state stands for."""
+    """The float32 values of a state, decoded if it is quantized."""
     return state.dequantize() if isinstance(state, QuantizedTensor) else state
 
 
 def restored_of(state: State) -> Tensor:
-    """As `values_of`, with the residual of error feedback added, so that it is not lost."""
+    """As `values_of`, with the residual of error feedback added."""
     return restored(state) if isinstance(state, QuantizedTensor) else state
 
 
@@ -32,11 +140,11 @@ class Parameter:
     """One parameter's states.
 
     Attributes:
-        label: the name that reports use.
+        label: the name in reports.
         name: the parameter's own name; None where the checkpoint does not have it.
         step: number of steps taken; None where the optimizer does not count steps.
         states: the states by name; empty before the first step.
-        reset: the step in which the states last began anew (`reset_every`); 0 if they never did.
+        reset: the step of the last reset (`reset_every`); 0 without one.
         product: the product of NAdam's momenta; None where the checkpoint does not have it.
     """
 
@@ -64,7 +172,7 @@ class Group:
 
     Attributes:
         options: the group's options under torch's names, without `params` and `param_names`.
-        keys: the keys by which the state_dict names the parameters, in their order.
+        keys: the keys of the parameters in the state_dict, in their order.
         parameters: the parameters, in the order of the keys.
     """
 
@@ -78,10 +186,10 @@ class OptimizerState:
     """A state_dict taken apart.
 
     Attributes:
-        family: the family of optimizers, which says which states there are.
+        family: the family of optimizers.
         groups: the parameter groups.
         rest: entries of the state_dict besides `state` and `param_groups`.
-        notes: sentences on what a reader should know and no number shows.
+        notes: sentences for the reader of a report.
     """
 
     family: Family
@@ -104,10 +212,10 @@ class OptimizerState:
         ]
 
     def without_resets(self) -> OptimizerState:
-        """Return a copy that counts steps from the last reset on, and a note where there was one.
+        """Return a copy with steps counted from the last reset, and a note where there was one.
 
-        Bias corrections are those of the steps since then. What is lost is the total number of
-        steps, and that the states were to begin anew again.
+        Bias corrections are those of the steps since then. The total number of steps and the period
+        of resets are lost.
         """
         reset = [parameter for parameter in self.parameters() if parameter.reset]
         if not reset:
@@ -147,7 +255,7 @@ def _since_reset(parameter: Parameter) -> Parameter:
 
 
 def checked(state: State, label: str, name: str, *, signed: bool) -> State:
-    """Check that a state has values that an optimizer's state can have.
+    """Check the values of a state.
 
     Args:
         state: the state, in float32 or quantized; a quantized one is decoded for the check.

@@ -1,4 +1,4 @@
-"""Checks of a whole checkpoint."""
+"""Problems of saved optimizer states: lost or impossible values."""
 
 from __future__ import annotations
 
@@ -6,28 +6,140 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from qmaps.algebra.pair import zero_points
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.capture import saved
-from qmaps.capture.collect import collect
-from qmaps.capture.conversion.form import State
+from qmaps.capture.collect import collect, decoded
+from qmaps.capture.conversion.convert import recognized
 from qmaps.capture.conversion.formats import Format
-from qmaps.capture.conversion.state_dict import recognized
-from qmaps.capture.decoded import decoded
-from qmaps.capture.lint.checks import checked
-from qmaps.capture.lint.finding import ERROR, LEVELS, NOTE, WARNING, Finding
+from qmaps.capture.conversion.optimizer_state import State, values_of
 from qmaps.capture.load import load
 from qmaps.capture.saved import Names
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, CaptureError, QmapsError, one_line
 from qmaps.optim.choice import Choices
 from qmaps.storage.files import exists
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+LEVELS = (ERROR, WARNING, NOTE)
+"""The worst first."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem of one state.
+
+    Attributes:
+        level: ``error``: training from this checkpoint differs from the original training, or
+            fails; ``warning``: it may; ``note``: something else would lose values.
+        check: ``damaged``, ``nonfinite``, ``negative``, ``shape``, ``scales``, ``zeroed``,
+            ``dead-rows``, ``quantizer``, ``no-zero`` or ``float16``.
+        parameter: name of the parameter; empty if all are meant.
+        state: name of the state; empty if all are meant.
+        count: number of elements, rows or, of ``no-zero``, parameters concerned; 0 if they are not
+            counted.
+        share: `count` as a fraction of the checked elements or rows; 0 if not counted.
+        message: description of the problem in one line.
+    """
+
+    level: str
+    check: str
+    parameter: str
+    state: str
+    count: int
+    share: float
+    message: str
+
+
+SECOND = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")
+"""Averages of squares, which cannot be negative."""
+SHOWN = 5
+"""Rows that a message names."""
+
+
+def checked(
+    parameter: str, states: Mapping[str, State], kinds: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Yield the problems of a parameter's states.
+
+    Args:
+        parameter: its name.
+        states: the states by name, float or quantized.
+        kinds: how each is stored, for messages: a dtype such as ``float16``, or a spec.
+    """
+    values: dict[str, Tensor] = {}
+    for name, state in states.items():
+        if isinstance(state, QuantizedTensor):
+            yield from _scales(parameter, name, state)
+        values[name] = values_of(state)
+        yield from _finite(parameter, name, values[name])
+    m, v = values.get("exp_avg"), values.get("exp_avg_sq")
+    if m is not None and v is not None:
+        if m.shape != v.shape:
+            message = f"exp_avg has the shape {tuple(m.shape)} and exp_avg_sq {tuple(v.shape)}"
+            yield Finding(ERROR, "shape", parameter, "exp_avg_sq", 0, 0.0, message)
+            m = None
+        else:
+            coded = isinstance(states["exp_avg_sq"], QuantizedTensor)
+            yield from _zeroed(parameter, m, v, kinds["exp_avg_sq"], coded=coded)
+    for name in SECOND:
+        if name in values:
+            yield from _dead_rows(parameter, name, values[name], m)
+
+
+def _scales(parameter: str, name: str, t: QuantizedTensor) -> Iterator[Finding]:
+    """Report scales with NaN or infinity."""
+    bad = sum(int((~part.isfinite()).sum()) for part in t.scales if part.is_floating_point())
+    if bad:
+        count = sum(part.numel() for part in t.scales)
+        message = f"{bad} of {count} scales of {t.quantizer.spec} are NaN or infinite"
+        yield Finding(ERROR, "scales", parameter, name, bad, bad / count, message)
+
+
+def _finite(parameter: str, name: str, x: Tensor) -> Iterator[Finding]:
+    for check, bad, kind in (
+        ("nonfinite", ~x.isfinite(), "NaN or infinite"),
+        ("negative", x < 0, "negative"),
+    ):
+        if check == "negative" and name not in SECOND:
+            continue
+        if count := int(bad.sum()):
+            first = int(bad.reshape(-1).int().argmax())
+            share = count / x.numel()
+            message = f"{share:.2%} of the elements are {kind}, the first at flat index {first}"
+            yield Finding(ERROR, check, parameter, name, count, share, message)
+
+
+def _zeroed(parameter: str, m: Tensor, v: Tensor, kind: str, *, coded: bool) -> Iterator[Finding]:
+    """Report second moments of 0 under other first moments; their true value cannot be 0."""
+    if count := int(zero_points(m, v, torch.ones_like(v)).sum()):
+        share = count / max(1, int((m != 0).sum()))
+        why = "a map without 0, such as DE-0, avoids it" if coded else "its true values were lost"
+        message = f"0 in {kind} under {share:.2%} of the non-zero exp_avg; {why}"
+        level = WARNING if coded else ERROR
+        yield Finding(level, "zeroed", parameter, "exp_avg_sq", count, share, message)
+
+
+def _dead_rows(parameter: str, name: str, v: Tensor, m: Tensor | None) -> Iterator[Finding]:
+    """Rows of zeros: no gradient ever reached them."""
+    if v.dim() < 2 or v.numel() == 0:
+        return
+    dead = (v == 0).reshape(len(v), -1).all(dim=1)
+    if m is not None:
+        dead &= (m == 0).reshape(len(m), -1).all(dim=1)
+    if count := int(dead.sum()):
+        rows = ", ".join(map(str, dead.nonzero()[:SHOWN, 0].tolist()))
+        more = ", ..." if count > SHOWN else ""
+        message = f"{count} of {len(v)} rows are all 0, so they had no gradient: {rows}{more}"
+        yield Finding(WARNING, "dead-rows", parameter, name, count, count / len(v), message)
+
 
 Parameter = tuple[str, dict[str, State], dict[str, str], list[Finding]]
 """A parameter's name, its states, how each is stored, and what was found while reading them."""
@@ -38,10 +150,10 @@ def lint_file(
 ) -> list[Finding]:
     """Find problems of the optimizer states in a checkpoint.
 
-    What is found:
+    Checks:
 
-    - ``damaged``, ``scales`` (errors): codes and scales that do not fit their quantizer, by size,
-      range or because a scale is not finite,
+    - ``damaged``, ``scales`` (errors): codes and scales of a wrong size or range, and scales with
+      NaN or infinity,
     - ``nonfinite``, ``negative``, ``shape`` (errors): NaN and infinity, negative second moments,
       moments of different shapes,
     - ``zeroed`` (an error in float states, a warning in quantized ones): v is 0 where m
@@ -49,16 +161,15 @@ def lint_file(
       makes 0 of everything below 3e-8. The next update may be m / eps,
     - ``dead-rows`` (a warning): rows of a second moment that are all 0, with an all-zero first
       moment if there is one: no gradient has reached them,
-    - ``quantizer`` (a warning): a state that is quantized otherwise than the options of its group
-      say,
-    - ``no-zero`` (a warning): states that can be negative and whose quantizer does not keep zeros,
-      so that weights whose gradient is always 0 move,
-    - ``float16`` (a note): the share of second moments that saving in float16 would make 0.
+    - ``quantizer`` (a warning): a state with another quantizer than the options of its group say,
+    - ``no-zero`` (a warning): signed states under a quantizer without zero: weights whose gradient
+      is always 0 would move,
+    - ``float16`` (a note): the share of second moments below the range of float16.
 
     Args:
-        path: what `qmaps.capture.load` reads: a checkpoint of torch, qmaps, bitsandbytes or
+        path: as for `qmaps.capture.load`: a checkpoint of torch, qmaps, bitsandbytes or
             torchao, a folder of captures, or one captured file. It is read without executing code.
-        step: which step of a folder; the last if left out.
+        step: the step in a folder; the last if left out.
         names: parameter names for a checkpoint without them: a list in the optimizer's order, or a
             model; as for `qmaps.capture.load`.
 
@@ -115,7 +226,7 @@ def _captured(source: Path, step: int | None, names: Names) -> Iterator[Paramete
 
 
 def _saved(source: Path, names: Names) -> Iterator[Parameter]:
-    """The states of a checkpoint; those that are damaged are left out."""
+    """The states of a checkpoint; damaged ones are left out."""
     state_dicts = saved.state_dicts_in(saved.load_safely(source), source)
     slots = saved.slots_of(state_dicts, source)
     labels = saved.labels_of(slots, names, source)
@@ -141,7 +252,7 @@ def _saved(source: Path, names: Names) -> Iterator[Parameter]:
 
 
 def _tensors(state: Mapping[Any, Any]) -> dict[str, Lazy]:
-    """The states of a parameter, from which its shape is known; none if they are damaged."""
+    """The states of a parameter, for its shape; none if they are damaged."""
     try:
         return collect(decoded(state)).tensors
     except DAMAGE:
@@ -151,7 +262,7 @@ def _tensors(state: Mapping[Any, Any]) -> dict[str, Lazy]:
 def _read(
     layout: Format, state: Mapping[Any, Any], label: str
 ) -> tuple[dict[str, State], list[Finding]]:
-    """The states of a parameter, and those that cannot be read as findings."""
+    """The states of a parameter, and findings for the unreadable ones."""
     values = {name: value for name, value in state.items() if not _is_other(value)}
     try:
         return layout.named(layout.states(values, label), None), []
@@ -174,7 +285,7 @@ def _damaged(label: str, state: str, error: Exception) -> Finding:
 
 
 def _is_other(value: Any) -> bool:
-    """Return True for a number, a list, or a tensor of integers, which is no averaged state."""
+    """Return True for values without averages: a number, a list, or a tensor of integers."""
     if type(value) in (Tensor, torch.nn.Parameter):
         return not value.is_floating_point() and value.dtype != torch.uint8
     return value is None or isinstance(value, (bool, int, float, str, list, tuple))
@@ -186,7 +297,7 @@ def _other_quantizers(
     group: Mapping[str, Any],
     saved_states: Mapping[Any, Any],
 ) -> Iterator[Finding]:
-    """States that are quantized otherwise than their group says."""
+    """Report states with another quantizer than their group says."""
     quantized = {n: t for n, t in states.items() if isinstance(t, QuantizedTensor)}
     if not quantized or "state_quantizers" not in group:
         return
@@ -210,7 +321,7 @@ def _other_quantizers(
 
 
 def _without_zero(states: Mapping[str, State]) -> Iterator[tuple[str, str]]:
-    """States that can be negative and whose zeros decode to something else, and their specs."""
+    """Yield name and spec of signed states with zeros that decode to another value."""
     for name, t in states.items():
         q = t.quantizer if isinstance(t, QuantizedTensor) else None
         if q is not None and q.map.signed and not (q.map.counted or q.keeps_zero):
@@ -218,7 +329,7 @@ def _without_zero(states: Mapping[str, State]) -> Iterator[tuple[str, str]]:
 
 
 def _below_float16(states: Mapping[str, State]) -> tuple[int, int]:
-    """Number of second moments that float16 makes 0, and of all that are not 0."""
+    """Number of non-zero second moments below the range of float16, and of all."""
     v = states.get("exp_avg_sq")
     if not isinstance(v, Tensor):
         return 0, 0

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from qmaps.capture.decoded import decoded
+from qmaps.capture.collect import decoded
 from qmaps.capture.readers import Reader, reader_of
 from qmaps.capture.readers.base import damage, unfit
 from qmaps.capture.saved import labels_of, slots_of
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, OutputError, QmapsError
-from qmaps.storage.edit_checkpoint import editing, renumber
+from qmaps.storage.checkpoint import editing, renumber
 from qmaps.storage.files import exists, size_of
 from qmaps.storage.locks import new_folder
 
@@ -30,16 +30,16 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
     """Write a copy of a checkpoint with other states and steps in it.
 
     Tensors are replaced where they are in the copied files; their pickles are kept as they are,
-    except for steps that are numbers.
+    except for numbers of steps.
 
     Args:
         state_dict: an optimizer's, in 32 bits, of the template's parameters by name.
-        source: what it was read from, for messages.
+        source: its file or folder, for messages.
         template: the folder of a checkpoint, or one in which a file such as ``latest`` names it.
-        folder: the folder to write, which must not exist; it appears whole or not at all.
+        folder: a new folder; it appears whole or not at all.
 
     Returns:
-        Notes on states that were rounded.
+        Notes on rounded states.
 
     Raises:
         BadValueError: the template is of no format here, or the states are of other parameters.
@@ -73,7 +73,7 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
 
 
 def _by_name(state_dicts: list[Any], path: Path) -> dict[str, Mapping[Any, Any]]:
-    """The states of each parameter that has some."""
+    """The states of each parameter with states."""
     slots = slots_of(state_dicts, path)
     named = zip(labels_of(slots, None, path), slots, strict=True)
     with damage(path):
@@ -86,21 +86,21 @@ def _stored(reader: Reader, path: Path) -> dict[str, Mapping[Any, Any]]:
 
 def _check(ours: States, theirs: States, source: Path, template: Path) -> None:
     """Raise unless both have states of the same names and shapes, and the template in no codes."""
-    for one, other, here, there in (
+    for states_by_name, expected, path, missing_in in (
         (ours, theirs, source, template),
         (theirs, ours, template, source),
     ):
-        if odd := next((name for name in one if name not in other), None):
+        if odd := next((name for name in states_by_name if name not in expected), None):
             raise BadValueError(
-                f"{str(here)!r} has states of {odd!r}, and {str(there)!r} has none; like needs the "
-                "same parameters by the same names"
+                f"{str(path)!r} has states of {odd!r}, and {str(missing_in)!r} has none; like "
+                "needs the same parameters by the same names"
             )
     for name, states in theirs.items():
         if {*states} - {STEP} != {*ours[name]} - {STEP}:
-            have, given = (", ".join(sorted({*s} - {STEP})) for s in (states, ours[name]))
+            have, source_names = (", ".join(sorted({*s} - {STEP})) for s in (states, ours[name]))
             raise BadValueError(
-                f"{str(template)!r} has {have} of {name!r}, and {str(source)!r} has {given}; like "
-                "needs the same states"
+                f"{str(template)!r} has {have} of {name!r}, and {str(source)!r} has "
+                f"{source_names}; like needs the same states"
             )
         for state, value in states.items():
             if state == STEP:
@@ -112,15 +112,15 @@ def _check(ours: States, theirs: States, source: Path, template: Path) -> None:
                     f"{str(template)!r} does not hold {state!r} of {name!r} as numbers in floating "
                     "point; like needs a checkpoint without quantized states"
                 )
-            if value.shape != (found := tuple(ours[name][state].shape)):
+            if value.shape != (shape := tuple(ours[name][state].shape)):
                 raise BadValueError(
-                    f"{str(source)!r} has {state!r} of {name!r} in the shape {found}, and "
+                    f"{str(source)!r} has {state!r} of {name!r} in the shape {shape}, and "
                     f"{str(template)!r} in {value.shape}"
                 )
 
 
 def _put(ours: States, theirs: States) -> set[tuple[float, float]]:
-    """Store all; return pairs of old and new steps that are numbers in a pickle."""
+    """Store all; return pairs of old and new steps, where they are numbers in a pickle."""
     numbers = set()
     for name, states in theirs.items():
         for state, value in states.items():
@@ -133,7 +133,7 @@ def _put(ours: States, theirs: States) -> set[tuple[float, float]]:
 
 
 def _renumber(files: list[Path], numbers: set[tuple[float, float]], template: Path) -> None:
-    changed = sorted(each for each in numbers if each[0] != each[1])
+    changed = sorted(pair for pair in numbers if pair[0] != pair[1])
     if len(numbers) > 1 and changed:
         raise BadValueError(
             f"{str(template)!r} has one step for all parameters; got steps "
@@ -145,31 +145,31 @@ def _renumber(files: list[Path], numbers: set[tuple[float, float]], template: Pa
 
 
 def _compare(ours: States, theirs: States, source: Path, template: Path) -> list[str]:
-    """Raise if files have something else than was stored; return notes on what was rounded."""
+    """Raise if files do not have the stored states; return notes on rounded ones."""
     rounded: dict[str, None] = {}
     for name, states in theirs.items():
         for state, value in states.items():
             expected = ours[name][state]
-            found = value.read() if isinstance(value, Lazy) else value
+            written = value.read() if isinstance(value, Lazy) else value
             if state == STEP:
-                if float(found) != float(expected):
+                if float(written) != float(expected):
                     raise BadValueError(
                         f"{str(source)!r} has {name!r} at step {float(expected):.0f}, and others "
-                        f"at step {float(found):.0f}; {str(template)!r} has one for all of them"
+                        f"at step {float(written):.0f}; {str(template)!r} has one for all of them"
                     )
                 continue
-            if not found.equal(expected.to(found.dtype)):
+            if not written.equal(expected.to(written.dtype)):
                 raise CaptureError(
                     f"{str(template)!r} keeps {state!r} of {name!r} in a way that cannot be written"
                 )
-            if not found.equal(expected):
-                dtype = str(found.dtype).removeprefix("torch.")
+            if not written.equal(expected):
+                dtype = str(written.dtype).removeprefix("torch.")
                 rounded[f"{state} is rounded to {dtype}, as {template.name} has it"] = None
     return list(rounded)
 
 
 def _copy(template: Path, holder: Path, reader: Reader, new: Path) -> None:
-    """Copy a checkpoint, and the file that names it, with the usual permissions."""
+    """Copy a checkpoint, and the file with its name, with the usual permissions."""
     sources = sorted(holder.rglob("*"))
     if holder != template:
         sources.append(template / reader.latest)

@@ -1,23 +1,25 @@
-"""A CSV file that grows by whole steps, also over several runs."""
+"""Outputs of a monitor: a CSV file of whole steps, and loggers."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from qmaps.errors import OutputError, printable
+from qmaps.capture.monitor.measures import MEASURES
+from qmaps.errors import BadTypeError, OutputError, printable, shown
 from qmaps.storage.files import output_file
 from qmaps.storage.locks import FolderLock
 
 
 class CsvFile:
-    """Appends the rows of a step in one write, so that a killed run leaves whole rows.
+    """Appends the rows of a step in one write: a killed run leaves whole rows.
 
-    A file that exists is continued. Rows that it has are not written again. Text is written as
-    `qmaps.errors.printable` returns it, so that every row is one line.
+    An existing file is continued, and its rows are not written again. Text passes through
+    `qmaps.errors.printable`, so every row is one line.
 
     Args:
         path: the file; it is created with the first rows.
@@ -27,7 +29,7 @@ class CsvFile:
         OutputError: the file cannot be written, is something else, or has another writer.
 
     Attributes:
-        last: the last step that the file has; 0 if it has none.
+        last: the last step in the file; 0 if it has none.
     """
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[str]) -> None:
@@ -44,7 +46,7 @@ class CsvFile:
 
     @property
     def inherited(self) -> bool:
-        """True in a forked child, whose copy must not write."""
+        """True in a forked child, which must not write."""
         return self._lock.inherited
 
     def close(self) -> None:
@@ -52,7 +54,7 @@ class CsvFile:
         self._lock.release()
 
     def append(self, rows: Iterable[dict[str, Any]], step: int) -> bool:
-        """Write the rows of a step that the file does not have yet.
+        """Write the new rows of a step.
 
         Args:
             rows: values by column.
@@ -86,7 +88,7 @@ class CsvFile:
         return bool(lines)
 
     def _read(self) -> int:
-        """The last step of the file; a row that was cut off is removed."""
+        """Return the last step of the file; a cut-off row is removed."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -120,3 +122,59 @@ class CsvFile:
             os.truncate(self.path, len(complete))
         self._known = {tuple(row[1:3]) for row in rows if row[:1] == rows[-1][:1]}
         return last
+
+
+Log = Callable[[dict[str, float], int], object]
+"""Takes values by name and the number of the step, as ``wandb.log`` and ``trackio.log`` do."""
+
+
+def logs_of(log: Any) -> list[Log]:
+    """The functions behind the argument `log` of a monitor.
+
+    Args:
+        log: None, one of these, or a list of them: a function ``f(values, step)``; an object with
+            ``log(values, step=...)``, such as a run of W&B or trackio; or a
+            ``torch.utils.tensorboard.SummaryWriter``.
+
+    Raises:
+        BadTypeError: it is none of these.
+    """
+    if log is None:
+        return []
+    members = log if isinstance(log, Sequence) and not isinstance(log, str) else [log]
+    return [_log_of(member) for member in members]
+
+
+def _log_of(logger: Any) -> Log:
+    if hasattr(logger, "add_scalar"):
+        return tensorboard(logger)
+    # A run of W&B has a method, and so has each module.
+    if callable(log := getattr(logger, "log", None)):
+        return lambda values, step: log(values, step=step)
+    if callable(logger):
+        function: Log = logger
+        return function
+    raise BadTypeError(
+        f"log={shown(logger)} must be a function of values and step, a SummaryWriter, or an object "
+        "with a method log(values, step=...)"
+    )
+
+
+def tensorboard(writer: Any) -> Log:
+    """Return a logger for a ``torch.utils.tensorboard.SummaryWriter``."""
+
+    def log(values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+
+    return log
+
+
+def scalars(rows: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """Measures by name, ``sqnr_db/0.weight.exp_avg``; non-finite ones are left out."""
+    return {
+        f"{measure}/{printable(row['parameter'])}.{row['state']}": row[measure]
+        for row in rows
+        for measure in MEASURES
+        if math.isfinite(row[measure])
+    }

@@ -1,1 +1,0 @@
-"""Names for the parameters of a checkpoint that only numbers them."""

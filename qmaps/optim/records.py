@@ -1,0 +1,242 @@
+"""Records of an optimizer's parameters and of their states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from qmaps.distributed.shards import Shard, any_distributed, local, shard_of
+from qmaps.engines.masters import has_master, remainder_dtype
+from qmaps.engines.philox import RoundingKey
+from qmaps.engines.step import (
+    PRODUCT,
+    RESET,
+    Observer,
+    ParameterStep,
+    Shape,
+    StateStep,
+    codes_of,
+)
+from qmaps.optim.choice import Decision
+from qmaps.optim.rule import Dims, every
+
+if TYPE_CHECKING:
+    from qmaps.optim.base import QuantizedOptimizer
+
+Entry = tuple[int, Tensor, dict[str, Any], Tensor]
+"""A parameter of a step: its number among all parameters, the parameter, its group, its gradient.
+
+Of a sharded parameter these are the DTensor and the local part of the gradient."""
+
+
+@dataclass(frozen=True, eq=False)
+class StateRecord(StateStep):
+    """A state of a parameter: shape, quantizer, random numbers, shard and initial value.
+
+    Attributes:
+        whole_shape: shape of all shards together.
+        why: reason for the quantizer.
+    """
+
+    whole_shape: Shape = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class ParameterRecord:
+    """A parameter of an optimizer, with the records of its states.
+
+    Attributes:
+        optimizer: the optimizer of the parameter.
+        number: number of the parameter among all parameters of all groups, from 0 on.
+        param: the parameter; of a sharded one the DTensor.
+        group: its parameter group.
+    """
+
+    optimizer: QuantizedOptimizer
+    number: int
+    param: Tensor
+    group: dict[str, Any]
+
+    @cached_property
+    def label(self) -> str:
+        """Name of the parameter in messages."""
+        return label_of(self.optimizer.param_groups, self.number)
+
+    @cached_property
+    def shard(self) -> Shard | None:
+        """This process's part of the parameter; None if it has the whole."""
+        return shard_of(self.param)
+
+    def choice(self, name: str, shape: Shape | None = None) -> Decision:
+        """The quantizer of a state, and the reason for it.
+
+        Args:
+            name: name of the state.
+            shape: shape of all its shards together; the parameter's by default.
+        """
+        different = None if shape is None or shape == tuple(self.param.shape) else shape
+        return self.optimizer.choices.of(name, self.param, self.group, different)
+
+    def part(self, name: str) -> Shard | None:
+        """This process's part of a state or master copy; None if it has the whole."""
+        if self.shard is None:
+            return None
+        return self.shard.following(state_dims(self.optimizer, name, self.param.dim()))
+
+    def key(self, state: str | None = None) -> RoundingKey:
+        """Key of the random numbers of the parameter, or of one of its states, for step 0.
+
+        Elements of a shard have the same random numbers as in the whole tensor.
+
+        Raises:
+            BadValueError: stochastic rounding does not support the parameter's split.
+        """
+        key = RoundingKey(
+            seed=self.group["seed"],
+            purpose=0 if state is not None else 1 if codes_of(self.param) is None else 2,
+            tensor=self.number,
+            state=0 if state is None else self.optimizer.state_names.index(state),
+        )
+        shard = self.shard
+        if shard is not None and state is not None:
+            shard = self.part(state)
+        return key if shard is None else replace(key, offset=shard.first, runs=shard.runs)
+
+    def states(self) -> tuple[StateRecord, ...]:
+        """Records of the parameter's states under its group's options."""
+        return tuple(
+            [
+                self.state(name, shape)
+                for name, shape in self.optimizer.state_shapes(self.param, self.group).items()
+            ]
+        )
+
+    def state(self, name: str, shape: Shape) -> StateRecord:
+        """The record of a state.
+
+        Args:
+            name: name of the state.
+            shape: shape of all its shards together.
+        """
+        declared = self.optimizer.states[name]
+        part = None if self.shard is None else self.part(name)
+        quantizer, why = self.choice(name, shape)
+        initial = declared.initial
+        if callable(initial):
+            initial = initial(self.group)
+        elif isinstance(initial, str):
+            initial = float(self.group[initial])
+        return StateRecord(
+            name=name,
+            shape=tuple(shape) if part is None else part.local_shape,
+            quantizer=quantizer,
+            key=None if quantizer is None else self.key(name),
+            initial=float(initial),
+            factored=declared.factored,
+            shard=part,
+            whole_shape=shape,
+            why=why,
+        )
+
+    def product(self, storage: Mapping[str, Any]) -> float | None:
+        """Initial value of `PRODUCT`; None if it is in `storage`, or the rule does not have it."""
+        start = self.optimizer._numbers.get(PRODUCT)
+        if start is None or PRODUCT in storage:
+            return None
+        # States without a product are older, and go on as if options had never changed.
+        return start(int(storage.get("step", 0)) - int(storage.get(RESET, 0)), self.group)
+
+    def step(
+        self,
+        gradient: Tensor,
+        storage: dict[str, Any],
+        group_number: int,
+        observers: tuple[Observer, ...] = (),
+    ) -> ParameterStep:
+        """Description of a step of the parameter for engines.
+
+        Args:
+            gradient: the gradient; of a sharded parameter the local part.
+            storage: the dict of its states.
+            group_number: number of the parameter group.
+            observers: called with each update, if the parameter is kept as codes.
+        """
+        param, group = self.param, self.group
+        codes, grad_codes = codes_of(param), codes_of(gradient)
+        rounds = group["stochastic_rounding"] and param.dtype == torch.bfloat16
+        return ParameterStep(
+            number=self.number,
+            label=self.label,
+            param=local(param),
+            codes=codes,
+            gradient=gradient if codes is None or grad_codes is None else grad_codes,
+            states=self.states(),
+            storage=storage,
+            group=group_number,
+            options=group,
+            refit_every=group["refit_every"],
+            reset_every=group.get("reset_every") or 0,
+            skips=group["nonfinite"] == "skip",
+            key=self.key() if rounds or codes is not None else None,
+            master=has_master(param, group),
+            remainder=remainder_dtype(param, group),
+            shard=self.shard,
+            observers=() if codes is None else observers,
+            product=self.product(storage),
+        )
+
+
+def records(optimizer: QuantizedOptimizer) -> Iterator[ParameterRecord]:
+    """Records of all parameters, in the order of their groups."""
+    number = 0
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            yield ParameterRecord(optimizer, number, param, group)
+            number += 1
+
+
+def with_gradients(groups: Sequence[dict[str, Any]]) -> list[Entry]:
+    """Parameters of these groups with their gradients, where they have one."""
+    entries: list[Entry] = []
+    number = 0
+    for group in groups:
+        for param in group["params"]:
+            if (gradient := param.grad) is not None:
+                entries.append((number, param, group, gradient))
+            number += 1
+    if any_distributed(map(itemgetter(3), entries)):
+        entries = [(*entry[:3], local(entry[3])) for entry in entries]
+    return entries
+
+
+def label_of(groups: Sequence[Mapping[str, Any]], number: int) -> str:
+    """Label of a parameter in messages: its name, or its number where there are no names."""
+    position = number
+    for group in groups:
+        if position < len(group["params"]):
+            names = group.get("param_names")
+            return f"parameter {names[position]!r}" if names else f"parameter number {position}"
+        position -= len(group["params"])
+    raise IndexError(number)
+
+
+def state_dims(optimizer: QuantizedOptimizer, name: str, dims: int) -> Dims:
+    """The parameter's dimension followed by each dimension of a state.
+
+    Args:
+        optimizer: the optimizer of the state.
+        name: name of the state; states unknown to the rule have the parameter's shape.
+        dims: number of the parameter's dimensions.
+
+    Returns:
+        One entry for each dimension of the state; None where its size is always 1.
+    """
+    state = optimizer.states.get(name)
+    return (every if state is None or state.dims is None else state.dims)(dims)

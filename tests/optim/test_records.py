@@ -1,0 +1,24 @@
+"""One record has all that is known about a state."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from qmaps.engines.philox import RoundingKey
+from qmaps.optim import Adagrad
+from qmaps.optim.records import records
+
+
+def test_records_of_two_parameters() -> None:
+    params = [("head", nn.Parameter(torch.ones(80, 80))), ("bias", nn.Parameter(torch.ones(80)))]
+    optimizer = Adagrad(params, initial_accumulator_value=0.5, state_quantizers="8bit", seed=3)
+    head, bias = records(optimizer)
+    assert [record.label for record in (head, bias)] == ["parameter 'head'", "parameter 'bias'"]
+    ((state,), (other,)) = (record.states() for record in (head, bias))
+    assert (state.name, state.shape, state.whole_shape) == ("sum", (80, 80), (80, 80))
+    assert (str(state.quantizer), state.why) == ("B256/DE-0@8u", "state_quantizers")
+    assert (state.initial, state.shard) == (0.5, None)
+    assert state.key == RoundingKey(seed=3, purpose=0, step=0, tensor=0, state=0)
+    assert (other.quantizer, other.key) == (None, None)
+    assert other.why == "80 <= min_quantized_size=4096"
