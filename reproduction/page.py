@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from qmaps.lab.report import templating
 from qmaps.lab.report.page import embedded
-from qmaps.lab.report.table import Cell, judged
+from qmaps.lab.report.templating import Cell, judged
 from qmaps.storage.files import output_folder
 from reproduction import cell_text, differences
 from reproduction.deviations import deviations

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from qmaps.lab.report.claim import Verdict
-from qmaps.lab.report.table import Cell, cell, judged
+from qmaps.lab.report.templating import Cell, cell, judged
 from reproduction import page
 from reproduction.exhibit import Kind, Paper
 from reproduction.report_file import write_report

@@ -20,6 +20,9 @@ from qmaps.cli.options import (
 )
 from qmaps.cli.output import command_line, print_json, print_lines, progress
 
+MOST_WORKERS = 8
+"""Processes that the command starts if nobody says how many."""
+
 
 def lab(
     context: typer.Context,
@@ -42,6 +45,13 @@ def lab(
     seed: Seed = 0,
     steps: Steps = None,
     stable_embedding: StableEmbedding = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of processes, each with one thread; by default one per core, at most 8.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say which quantizers are safe: train, capture, sweep, recommend, train quantized, report.
@@ -58,6 +68,8 @@ def lab(
 
         qmaps lab --checkpoint checkpoint-500 --out runs/mine
     """
+    import torch
+
     from qmaps.lab import run, run_checkpoint, workloads
     from qmaps.storage.files import read_record
 
@@ -69,6 +81,7 @@ def lab(
             ("workload", "seed", "steps", "stable_embedding"),
             "cannot be combined with --checkpoint, which trains nothing",
         )
+    workers = workers or min(MOST_WORKERS, torch.get_num_threads())
     with progress(quiet=as_json) as advance:
         if checkpoint is None:
             page = run(
@@ -78,6 +91,7 @@ def lab(
                 steps=steps,
                 command=command_line(),
                 progress=advance,
+                workers=workers,
             )
         else:
             page = run_checkpoint(
@@ -87,6 +101,7 @@ def lab(
                 min_quantized_size=min_quantized_size,
                 command=command_line(),
                 progress=advance,
+                workers=workers,
             )
     told: dict[str, Any] = {"report": str(page), "out": str(out)}
     summary = read_record(page.parent / "recommend" / "summary.json")

@@ -51,7 +51,7 @@ def plot(
     """
     from qmaps import capture, figures
     from qmaps.figures._declare import kind_of
-    from qmaps.lab import plot as named
+    from qmaps.lab import pictures as named
     from qmaps.storage.files import output_file
 
     if figure is None or every:
@@ -81,7 +81,7 @@ def plot(
 
 
 def _list(as_json: bool) -> None:
-    from qmaps.lab.plot import plots
+    from qmaps.lab.pictures import plots
 
     listed = plots().values()
     if as_json:

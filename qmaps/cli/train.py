@@ -36,6 +36,14 @@ def train(
     table: Annotated[
         Path | None, typer.Option(help="Write the comparison as a Markdown table here.")
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of processes training side by side, each with one thread; by default one "
+            "run after another.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a workload with one or several optimizers and compare the final validation loss.
@@ -64,11 +72,12 @@ def train(
             progress=lambda name, step, total, loss: advance(
                 f"train {name}", step, total, f"loss {loss:.3f}"
             ),
+            workers=workers,
         )
     frame = summarize_losses(runs)
     records = frame.to_dict("records")
     if table is not None:
-        _write_table(table, records, work.name, work.unit, runs[0].steps)
+        _write_table(table, records, work.name, work.unit, runs[0].steps, workers)
     if as_json:
         print_json(records)
         return
@@ -94,7 +103,12 @@ def _loss_cells(row: dict[Any, Any]) -> list[str]:
 
 
 def _write_table(
-    path: Path, records: list[dict[Any, Any]], workload: str, unit: str, steps: int
+    path: Path,
+    records: list[dict[Any, Any]],
+    workload: str,
+    unit: str,
+    steps: int,
+    workers: int | None,
 ) -> None:
     import platform
 
@@ -104,13 +118,14 @@ def _write_table(
     from qmaps.storage.files import markdown_table, write_text
 
     header = ["optimizer", "seeds", "mean", "std", "minus the first", "its std", "state (MiB)"]
+    threads = 1 if workers else torch.get_num_threads()
     lines = [
         f"# Final validation loss of {workload} ({unit}), {steps} steps",
         "",
         f"`{command_line()}`",
         "",
         f"qmaps {__version__}, torch {torch.__version__}, {platform.machine()}, "
-        f"{torch.get_num_threads()} threads. Spread: sample standard deviation over seeds; the "
+        f"{threads} thread{'s' * (threads > 1)}. Spread: sample standard deviation over seeds; the "
         "difference is taken seed by seed, on the same weights and batches.",
         "",
         *markdown_table(header, map(_loss_cells, records)),

@@ -2,9 +2,8 @@
 
 from qmaps.lab.compare import Contender, compare, loss_frame, summarize_losses
 from qmaps.lab.frames import analyze_states
-from qmaps.lab.own_states import run_checkpoint
 from qmaps.lab.pictures import draw
-from qmaps.lab.run import run
+from qmaps.lab.pipeline import run, run_checkpoint
 
 __all__ = [
     "Contender",

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ import torch
 from torch import nn
 
 from qmaps.analyze._states import MIN_SIZE
-from qmaps.lab.workloads import TrainingRun, Workload, train
+from qmaps.lab.workloads import TrainingRun, Workload
+from qmaps.lab.workloads.processes import Training, Trainings
 from qmaps.lab.workloads.training import Hook
 from qmaps.optim import AdamW
 from qmaps.optim.choice import StateQuantizers
@@ -30,7 +30,7 @@ class Contender:
         state_quantizers: as for `qmaps.optim.AdamW`; None stands for ``torch.optim.AdamW``.
         overrides: as for `qmaps.optim.AdamW`.
         min_quantized_size: as for `qmaps.optim.AdamW`.
-        key: ``recommended`` or a preset's name, by which a page finds its result; or empty.
+        key: ``recommended`` or a preset's name, under which pages list its result; or empty.
     """
 
     label: str
@@ -58,9 +58,21 @@ class Contender:
             **options,
         )
 
-    def folder(self, seed: int) -> str:
-        """Name of the run folder of one seed."""
-        return f"{re.sub(r'[^a-z0-9]+', '-', self.label.lower()).strip('-')}-seed{seed}"
+    def training(
+        self,
+        workload: Workload,
+        out: str | os.PathLike[str],
+        seed: int = 0,
+        steps: int | None = None,
+        *,
+        hooks: Sequence[Hook] = (),
+        name: str | None = None,
+    ) -> Training:
+        """Make the training run of one seed; arguments as for `compare` and `Training`."""
+        folder = f"{re.sub(r'[^a-z0-9]+', '-', self.label.lower()).strip('-')}-seed{seed}"
+        place = Path(out) / folder
+        name = self.label if name is None else name
+        return Training(workload, self.optimizer, place, self.label, seed, steps, hooks, name)
 
 
 def compare(
@@ -72,40 +84,48 @@ def compare(
     steps: int | None = None,
     hooks: dict[tuple[str, int], Sequence[Hook]] | None = None,
     progress: Callable[[str, int, int, float], None] | None = None,
+    workers: int | None = None,
 ) -> list[TrainingRun]:
-    """Train every contender with every seed, each in a folder of its own under `out`.
+    """Train every contender with every seed, each in its own folder under `out`.
 
     Finished runs are not repeated, interrupted ones go on; see `qmaps.lab.workloads.train`.
 
     Args:
-        workload: what to train.
+        workload: the model and data to train.
         contenders: the optimizers; figures show differences to the first.
-        out: the folder that holds the run folders.
+        out: the folder of the run folders.
         seeds: seeds of the weights and the batches, each at least 0.
         steps: number of steps of each run; the workload's default if left out.
         hooks: hooks of single runs, as for `train`, by label and seed.
         progress: called after each step with a label, the step, the number of steps, and the
             training loss.
+        workers: number of processes training side by side, each with one thread; a run has the
+            same bits for any number of them. With 1 runs are done in this process, one after
+            another; by default as well, and with torch's number of threads. A script giving
+            workers needs ``if __name__ == "__main__":``, and processes must be able to import the
+            classes of its workload and hooks.
 
     Returns:
         One finished run per seed and contender, seeds outermost.
+
+    Raises:
+        As `qmaps.lab.workloads.train`; CommunicationError also if a process was killed.
     """
-    runs = []
-    for seed in seeds:
-        for contender in contenders:
-            name = contender.label if len(seeds) == 1 else f"{contender.label}, seed {seed}"
-            run = train(
-                workload,
-                contender.optimizer,
-                out=Path(out) / contender.folder(seed),
-                label=contender.label,
-                seed=seed,
-                steps=steps,
-                hooks=(hooks or {}).get((contender.label, seed), ()),
-                progress=None if progress is None else partial(progress, name),
-            )
-            runs.append(run)
-    return runs
+    jobs = [
+        contender.training(
+            workload,
+            out,
+            seed,
+            steps,
+            hooks=(hooks or {}).get((contender.label, seed), ()),
+            name=contender.label if len(seeds) == 1 else f"{contender.label}, seed {seed}",
+        )
+        for seed in seeds
+        for contender in contenders
+    ]
+    with Trainings(workers, progress) as trainings:
+        trainings.start(jobs)
+        return trainings.results(jobs)
 
 
 def loss_frame(runs: Sequence[TrainingRun]) -> pd.DataFrame:

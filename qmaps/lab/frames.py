@@ -1,24 +1,26 @@
-"""Every frame that the figures of captured states are drawn from."""
+"""The frames of all figures of captured states."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
 from qmaps import analyze, maps
 from qmaps.algebra.pair import UNQUANTIZED
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
+from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, as_states, opened
 from qmaps.capture import CapturedStates
 from qmaps.errors import OutputError
-from qmaps.lab.profiles import profiles
 from qmaps.storage.files import (
     exists,
     json_text,
@@ -57,6 +59,13 @@ SECOND_MOMENT = ("B128/DE@4u", "B128/DE-0@4u", "rank1/linear@4u")
 FIRST_MOMENT = ("tensor/DE@8s", "B128/DE@4s", "B128/linear@4s")
 MATRICES = 6
 
+PER_DECADE = 4
+"""Bins of a histogram per factor of 10."""
+CELLS = 48
+"""Largest number of cells of a picture along each axis."""
+DARKEST = 1e4
+"""Magnitude, in medians, from which on a picture's cells have the last colour."""
+
 
 def analyze_states(
     states: States,
@@ -70,13 +79,12 @@ def analyze_states(
 ) -> list[Path]:
     """Compute the frames of captured states and write them to ``out/frames``.
 
-    Frames that are there already are kept, so an interrupted call goes on; damaged ones are made
-    again.
+    Existing frames are kept, so an interrupted call goes on; damaged ones are made again.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
         out: the run folder, created if need be.
-        pairs: pairs of quantizers that figures show beside those of the papers.
+        pairs: pairs of quantizers for figures to show beside those of the papers.
         min_quantized_size: parameters of at most this many elements are left out.
         progress: called before each frame with the number of frames done, the number of all, and
             the frame's name; with workers after each; at the end with an empty name.
@@ -142,13 +150,13 @@ SPECS = {
 
 @dataclass(frozen=True)
 class Item:
-    """A frame to compute, by any process that can read the states.
+    """A frame to compute, by any process able to read the states.
 
     Attributes:
         number: its place among the frames, from 0 on.
         source: the file or folder of the states; empty for states in memory.
         name: its name.
-        parameters: names of the parameters, which the caller may have given.
+        parameters: names of the parameters, perhaps given by the caller.
         pairs: further pairs of quantizers.
         min_quantized_size: parameters of at most this many elements are left out.
     """
@@ -193,7 +201,7 @@ def _items(captured: CapturedStates, pairs: tuple[str, ...], min_quantized_size:
 def frame_of(
     name: str, states: States, *, min_quantized_size: int = MIN_SIZE
 ) -> pd.DataFrame | None:
-    """Compute one of the frames that `analyze_states` writes.
+    """Compute one of the frames of `analyze_states`.
 
     Args:
         name: its name, such as ``update_error``.
@@ -201,7 +209,7 @@ def frame_of(
         min_quantized_size: parameters of at most this many elements are left out.
 
     Returns:
-        The frame; None if no frame of states has that name.
+        The frame; None if no frame of states has this name.
 
     Raises:
         CaptureError: as in `analyze_states`.
@@ -213,7 +221,7 @@ def frame_of(
 def _jobs(
     captured: CapturedStates, pairs: tuple[str, ...], min_quantized_size: int
 ) -> Mapping[str, Callable[[], pd.DataFrame]]:
-    """The functions that compute the frames, by name."""
+    """Functions computing the frames, by name."""
     parts = [pair.split(" + ") for pair in pairs]
     firsts, seconds = (
         tuple(dict.fromkeys([*specs, *(part[i] for part in parts if part[i] != UNQUANTIZED)]))
@@ -241,7 +249,7 @@ def _jobs(
 
 
 def _claim(path: Path, identity: dict[str, Any]) -> bool:
-    """Note which states the frames are of; return whether that was noted already."""
+    """Record the identity of the states; return True if it was recorded already."""
     if not exists(path):
         write_record(path, identity)
         return False
@@ -272,7 +280,7 @@ def _kept(path: Path) -> bool:
 
 
 def _map_curves() -> pd.DataFrame:
-    """The curve of every map that needs no data, at 8 bits or the nearest width it has."""
+    """The curve of every map without a fit, at 8 bits or its nearest width."""
     classes = [maps.REGISTRY[name] for name in maps.names()]
     return analyze.map_curves([cls.near(8) for cls in classes if not cls.fitted])
 
@@ -308,3 +316,70 @@ def _outliers(states: CapturedStates) -> pd.DataFrame:
             for name in names
         }
     )
+
+
+def profiles(states: States, *, min_quantized_size: int) -> pd.DataFrame:
+    """Profiles of the moments of each large enough parameter.
+
+    Args:
+        states: captured states, their path, or tensors by parameter and state name.
+        min_quantized_size: parameters of at most this many elements are left out.
+
+    Returns:
+        One row per parameter and moment: `parameter`, `state`, `shape` (list of ints), `lowest`
+        (number of the first bin: bin b holds magnitudes from 10^(b/4) to 10^((b+1)/4)), `counts`
+        (elements in each bin), `zeros` (elements equal to 0), `picture_rows`, `picture_cols` and
+        `picture` (bytes, row by row: 0 for a magnitude of at most the median, 255 for 10,000 times
+        it, in the logarithm; the largest element of each cell; empty for fewer than two
+        dimensions), `in_rows` and `in_cols` (see `qmaps.analyze.outlier_lines`; NaN for fewer than
+        two dimensions).
+
+    Raises:
+        CaptureError: as `qmaps.analyze.update_error`.
+    """
+    return pd.DataFrame(list(_profile_rows(states, min_quantized_size)))
+
+
+def _profile_rows(states: States, min_size: int) -> Iterator[dict[str, object]]:
+    for parameter, m, v, _ in adam_pairs(states, min_size):
+        for state, x in (("exp_avg", m), ("exp_avg_sq", v)):
+            lowest, counts = _magnitudes(x)
+            yield {
+                "parameter": parameter,
+                "state": state,
+                "shape": list(x.shape),
+                "lowest": lowest,
+                "counts": counts,
+                "zeros": int((x == 0).sum()),
+                **_picture(x),
+            }
+
+
+def _magnitudes(x: Tensor) -> tuple[int, list[int]]:
+    """Number of the first bin, and the counts from there on; none for zeros alone."""
+    magnitudes = x.abs().reshape(-1)
+    logs = magnitudes[magnitudes > 0].log10_()
+    if not logs.numel():
+        return 0, []
+    bins = logs.mul_(PER_DECADE).floor_().to(torch.int64)
+    lowest = int(bins.min())
+    return lowest, torch.bincount(bins - lowest).tolist()
+
+
+def _picture(x: Tensor) -> dict[str, object]:
+    if x.dim() < 2:
+        none = float("nan")
+        return {
+            "picture_rows": 0, "picture_cols": 0, "picture": b"", "in_rows": none, "in_cols": none
+        }  # fmt: skip
+    cells = analyze.outliers({"": x}, cells=CELLS)
+    lines = analyze.outlier_lines({"": x}).iloc[0]
+    with np.errstate(divide="ignore"):
+        shades = np.log10(cells["magnitude"].to_numpy()) / np.log10(DARKEST)
+    return {
+        "picture_rows": cells["row"].nunique(),
+        "picture_cols": cells["col"].nunique(),
+        "picture": np.round(255 * shades.clip(0, 1)).astype(np.uint8).tobytes(),
+        "in_rows": float(lines["in_rows"]),
+        "in_cols": float(lines["in_cols"]),
+    }

@@ -1,18 +1,26 @@
-"""Drawing every figure that a run folder has frames for."""
+"""Figures of a run folder, all of them or one by name; also of states and of a frame in a file."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import Executor, as_completed
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from qmaps import analyze, figures
-from qmaps.errors import CaptureError
+from qmaps import analyze, figures, sweep
+from qmaps.analyze._states import MIN_SIZE, States
+from qmaps.errors import BadValueError, CaptureError, nearest, shown
+from qmaps.figures._declare import FILES
+from qmaps.lab.frames import frame_of
 from qmaps.storage.files import exists, output_folder, read_frame
+
+SWEPT = "sweep/sweep.parquet"
+PARETO = "pareto_"
 
 
 def draw(
@@ -20,14 +28,16 @@ def draw(
     *,
     keep: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
+    executor: Executor | None = None,
 ) -> list[Path]:
     """Draw the figures of a run folder to ``run/figures``.
 
     Args:
         run: a folder with ``frames/``, ``sweep/sweep.parquet``, or both.
-        keep: keep figures that are newer than their frames, instead of drawing them again.
+        keep: keep figures newer than their frames, instead of drawing them again.
         progress: called before each figure with the number of figures done, the number of all,
-            and the figure's name; at the end with an empty name.
+            and the figure's name; with an executor after each; at the end with an empty name.
+        executor: workers able to read and write the folder; each draws one figure at a time.
 
     Returns:
         The PNG files, in the order of the report.
@@ -37,43 +47,167 @@ def draw(
         OutputError: one of these files is damaged, or a figure cannot be written.
     """
     folder = Path(run)
-    sources = {
-        picture.name: _source(folder, picture.frame or picture.name)
-        for picture, _ in figures.pictures()
+    frames = {picture.name: picture.frame or picture.name for picture, _ in figures.pictures()}
+    files = {
+        name: folder / "figures" / f"{name}.png"
+        for name, frame in frames.items()
+        if _frame(folder, frame) is not None
     }
-    jobs = {
-        picture.name: partial(_drawn, drawing, frame)
-        for picture, drawing in figures.pictures()
-        if (frame := _frame(folder, picture.frame or picture.name)) is not None
-    }
-    if not jobs:
+    if not files:
         raise CaptureError(
             f"run={str(folder)!r} has no frames to draw (frames/*.parquet, sweep/sweep.parquet)"
         )
-    out = output_folder(folder / "figures")
-    files = []
-    for done, (name, job) in enumerate(jobs.items()):
+    output_folder(folder / "figures")
+    todo = [n for n, path in files.items() if not (keep and _newer(path, folder, frames[n]))]
+    done = len(files) - len(todo)
+
+    def tell(name: str) -> None:
         if progress:
-            progress(done, len(jobs), name)
-        path = out / f"{name}.png"
-        if not (keep and _newer(path, sources[name])):
-            figures.save(job(), path)
-        files.append(path)
-    if progress:
-        progress(len(jobs), len(jobs), "")
-    return files
+            progress(done, len(files), name)
+
+    if executor is None:
+        for name in todo:
+            tell(name)
+            _draw(name, folder, files[name])
+            done += 1
+    else:
+        jobs = {executor.submit(_draw, name, folder, files[name]): name for name in todo}
+        for job in as_completed(jobs):
+            job.result()
+            done += 1
+            tell(jobs[job])
+    tell("")
+    return list(files.values())
 
 
-def _drawn(drawing: Callable[..., Figure], frame: Callable[[], pd.DataFrame]) -> Figure:
-    return drawing(frame())
+def _draw(name: str, folder: Path, path: Path) -> None:
+    figures.save(of_run(plot(name), folder), path)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure to be drawn by its name.
+
+    Attributes:
+        name: name of a picture of the report, or else of the function in `qmaps.figures`.
+        title: the heading of the figure.
+        file: the file of its frame in a run folder; empty if no run folder has it.
+        frame: name of its frame among those of the laboratory; empty if it has none.
+        draw: the function in `qmaps.figures`.
+    """
+
+    name: str
+    title: str
+    file: str
+    frame: str
+    draw: Callable[..., Figure]
+
+
+def plots() -> dict[str, Plot]:
+    """Every figure by name: the pictures of the report in their order, then the others."""
+    by_name = {}
+    for picture, drawing in figures.pictures():
+        name = picture.frame or picture.name
+        swept = name == "sweep" or name.startswith(PARETO)
+        file = SWEPT if swept else f"frames/{name}.parquet"
+        by_name[picture.name] = Plot(picture.name, picture.title, file, name, drawing)
+    drawn = {figure.draw for figure in by_name.values()}
+    for name, drawing in sorted(figures.FIGURES.items()):
+        if drawing not in drawn:
+            title = (drawing.__doc__ or "").strip().split("\n")[0].rstrip(".").replace("``", "")
+            by_name[name] = Plot(name, title, FILES.get(name, ""), "", drawing)
+    return by_name
+
+
+def plot(name: str) -> Plot:
+    """A figure by its name.
+
+    Raises:
+        BadValueError: there is no such figure; the message has the nearest and all names.
+    """
+    by_name = plots()
+    if name not in by_name:
+        raise BadValueError(
+            f"figure={shown(name)} is not a figure; qmaps plot --list shows all "
+            f"{len(by_name)}{nearest(name, by_name)}"
+        )
+    return by_name[name]
+
+
+def of_run(figure: Plot, run: str | os.PathLike[str]) -> Figure:
+    """Draw a figure of a run folder.
+
+    Args:
+        figure: the figure.
+        run: the folder.
+
+    Raises:
+        CaptureError: the folder does not have its frame.
+        OutputError: the frame is damaged.
+    """
+    folder = Path(run)
+    if figure.frame:
+        read = _frame(folder, figure.frame)
+        if read is not None:
+            return figure.draw(read())
+    elif figure.file and exists(folder / figure.file):
+        return figure.draw(read_frame(folder / figure.file))
+    lacks = (
+        f"the frame of {figure.name} ({figure.file})"
+        if figure.file
+        else f"a frame for {figure.name}"
+    )
+    raise CaptureError(f"run={str(folder)!r} does not have {lacks}")
+
+
+def of_states(figure: Plot, states: States, *, min_quantized_size: int = MIN_SIZE) -> Figure:
+    """Draw a figure of captured states; its frame is made first, and not kept.
+
+    Args:
+        figure: the figure.
+        states: captured states, their path, or tensors by parameter and state name.
+        min_quantized_size: parameters of at most this many elements are left out.
+
+    Raises:
+        BadValueError: the figure is not one of states.
+        CaptureError: as in `qmaps.lab.analyze_states`.
+    """
+    if figure.file == SWEPT:
+        swept = sweep.run(states, sweep.STANDARD, min_quantized_size=min_quantized_size)
+        if not figure.frame.startswith(PARETO):
+            return figure.draw(swept)
+        return figure.draw(analyze.pareto(swept, state=figure.frame.removeprefix(PARETO)))
+    frame = frame_of(figure.frame, states, min_quantized_size=min_quantized_size)
+    if frame is None:
+        raise BadValueError(
+            f"figure={figure.name!r} cannot be drawn from states; give a run folder or a frame"
+        )
+    return figure.draw(frame)
+
+
+def of_frame(figure: Plot, path: str | os.PathLike[str]) -> Figure:
+    """Draw a figure of a frame in a Parquet file.
+
+    Args:
+        figure: the figure.
+        path: the file.
+
+    Raises:
+        BadValueError: the file is missing or no Parquet file, or lacks columns of the figure.
+    """
+    try:
+        frame = pd.read_parquet(path)
+    except Exception:  # pyarrow and pandas raise many kinds on damaged files
+        raise BadValueError(f"frame={str(path)!r} cannot be read as a Parquet file") from None
+    return figure.draw(frame)
 
 
 def _frame(folder: Path, name: str) -> Callable[[], pd.DataFrame] | None:
-    """A function that reads or makes the frame of that name; None if the folder has none."""
-    path, swept = _source(folder, name), folder / "sweep" / "sweep.parquet"
+    """A function to read or make a frame; None if the folder has none."""
+    path, swept = _source(folder, name), folder / SWEPT
     if path != swept:
         return partial(read_frame, path) if exists(path) else None
-    state = name.removeprefix("pareto_")
+    state = name.removeprefix(PARETO)
     if not exists(swept):
         return None
     sweep = read_frame(swept)
@@ -85,12 +219,13 @@ def _frame(folder: Path, name: str) -> Callable[[], pd.DataFrame] | None:
 
 
 def _source(folder: Path, name: str) -> Path:
-    """The file that the frame of that name is read from, or made from."""
+    """The file from which a frame is read or made."""
     path = folder / "frames" / f"{name}.parquet"
     if not exists(path) and name in ("sweep", "pareto_exp_avg", "pareto_exp_avg_sq"):
-        return folder / "sweep" / "sweep.parquet"
+        return folder / SWEPT
     return path
 
 
-def _newer(path: Path, source: Path) -> bool:
-    return exists(path) and path.stat().st_mtime_ns > source.stat().st_mtime_ns
+def _newer(path: Path, folder: Path, frame: str) -> bool:
+    """True if the figure in `path` is newer than its frame."""
+    return exists(path) and path.stat().st_mtime_ns > _source(folder, frame).stat().st_mtime_ns

@@ -22,7 +22,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> str:
-    """Architecture, cores, threads and the engine that runs here."""
+    """Architecture, cores, threads and the engine in use."""
     threads = torch.get_num_threads()
     return (
         f"{platform.machine()}, {os.cpu_count()} cores, {threads} thread{'s' * (threads > 1)}, "

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import t as student
+from scipy.special import stdtrit
 from torch import Tensor
 
 from qmaps import metrics
@@ -243,7 +243,7 @@ def mean(name: str, values: Tensor, weights: Tensor, chosen: Units) -> dict[str,
     count, remaining = int(drawn.sum()), chosen.count - int(chosen.certain.sum())
     residual = (y - estimate * w)[drawn]
     variance = remaining * (remaining - count) / count * residual.var(ddof=1) / total**2
-    half = student.ppf((1 + CONFIDENCE) / 2, count - 1) * math.sqrt(variance)
+    half = stdtrit(count - 1, (1 + CONFIDENCE) / 2) * math.sqrt(variance)  # Student's t
     ends = {f"{name}_low": max(0.0, estimate - half), f"{name}_high": estimate + half}
     return {name: float(estimate), **{end: float(value) for end, value in ends.items()}}
 

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 
 from qmaps import figures
 from qmaps.lab import loss_frame, summarize_losses, workloads
+from qmaps.lab.pipeline import PAPER
 from qmaps.lab.report.claim import Claim
-from qmaps.lab.run import PAPER
 from reproduction import committed
 from reproduction.context import BASE, FULL, Context
 from reproduction.differences import Difference

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
-from qmaps.lab.workloads._checks import integer, require
+from qmaps.lab.workloads.base import integer, require
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from qmaps.errors import BadValueError
-from qmaps.lab.workloads._checks import integer
-from qmaps.lab.workloads.base import Batch, Workload
+from qmaps.lab.workloads.base import Batch, Workload, integer
 from reproduction.workloads import docstrings
 from reproduction.workloads.bert import BertShape, Encoder, from_published
 

@@ -10,7 +10,7 @@ import pytest
 from qmaps import analyze, figures, lab
 from qmaps.errors import CaptureError
 from qmaps.lab.frames import frame_of
-from qmaps.lab.plot import Plot, of_run, plots
+from qmaps.lab.pictures import Plot, of_run, plots
 from qmaps.storage.files import write_frame
 from tests.figures.synthetic import FRAMES
 

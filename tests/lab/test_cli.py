@@ -11,9 +11,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import qmaps
+from qmaps import figures
 from qmaps.cli import main
 from qmaps.figures import _declare
 
@@ -25,11 +28,19 @@ def call(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, st
     return int(caught.value.code or 0), out, err
 
 
+def blank(figure: Figure, path: Path) -> None:
+    """Save a figure without rendering it, which takes long and has its tests in tests/figures."""
+    assert figure.axes
+    path.write_bytes(b"a picture")
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("lab") / "run"
-    with pytest.raises(SystemExit) as caught:
-        main(["lab", "stdlib-lm-tiny", "--steps", "20", "--out", str(out)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "save", blank)
+        with pytest.raises(SystemExit) as caught:
+            main(["lab", "stdlib-lm-tiny", "--steps", "20", "--out", str(out)])
     assert not caught.value.code
     return out
 
@@ -105,7 +116,8 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, capsys, monkeypatch) -> None:
     assert err.strip() == "interrupted; the same command goes on from here"
 
 
-def test_report_and_figures_of_a_run(lab: Path, capsys) -> None:
+def test_report_and_figures_of_a_run(lab: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(figures, "save", blank)
     before = (lab / "report.html").read_bytes()
     code, out, _ = call(f"figures --out {lab} --json", capsys)
     assert code == 0
@@ -150,7 +162,7 @@ def test_capture_sweep_figures_and_report_of_own_states(tmp_path: Path, capsys) 
     assert "Beside the papers" in (run / "report.html").read_text()
 
 
-def test_capture_and_replay_of_gradients(tmp_path: Path, capsys) -> None:
+def test_capture_and_replay_of_gradients(tmp_path: Path, capsys, monkeypatch) -> None:
     states, run = tmp_path / "states", tmp_path / "run"
     code, _, _ = call(
         "capture stdlib-lm-tiny --steps 8 --every 4 --gradients 3 --parameters 'blocks.0.*' "
@@ -174,6 +186,7 @@ def test_capture_and_replay_of_gradients(tmp_path: Path, capsys) -> None:
     ]  # fmt: skip
     frame = pd.read_parquet(run / "replay" / "replay.parquet")
     assert set(frame["step"]) == {4}
+    monkeypatch.setattr(figures, "save", blank)
     code, out, _ = call(f"{command} --rounds 2 --json", capsys)
     assert {row["steps"] for row in json.loads(out)} == {6}
     code, out, _ = call(f"{command} --step 8 --steps 4 --parameters '*.weight'", capsys)
@@ -297,7 +310,10 @@ def test_help_shows_examples(verb: str, capsys) -> None:
 
 @pytest.fixture
 def states(tmp_path: Path) -> Path:
-    folder = tmp_path / "states"
+    return capture_states(tmp_path / "states")
+
+
+def capture_states(folder: Path) -> Path:
     qmaps_states = {"exp_avg": torch.randn(80, 90), "exp_avg_sq": torch.rand(80, 90)}
     layer = torch.nn.Parameter(torch.zeros(80, 90))
     optimizer = torch.optim.AdamW([layer])
@@ -353,20 +369,19 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("command", BAD)
-def test_bad_input_is_one_line_and_exit_code_2(
-    command: str, states: Path, tmp_path: Path, capsys
-) -> None:
-    snapshot = next(states.glob("step-*"))
-    places = {name: tmp_path / name for name in ("truncated", "nan", "file", "new", "missing")}
-    places |= {"states": states, "sgd": tmp_path / "sgd.pt", "text": tmp_path / "text.pt"}
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Good and bad inputs by name."""
+    folder = tmp_path_factory.mktemp("bad")
+    places = {name: folder / name for name in ("truncated", "nan", "file", "missing", "states")}
+    places |= {name: folder / f"{name}.pt" for name in ("sgd", "text")}
+    capture_states(places["states"])
+    (snapshot,) = places["states"].glob("step-*")
     places["truncated"].mkdir()
     (places["truncated"] / snapshot.name).write_bytes(snapshot.read_bytes()[:20_000])
     places["nan"].mkdir()
     tensors = load_file(snapshot)
     tensors["0"][3, 3] = float("nan")
-    from safetensors import safe_open
-
     with safe_open(snapshot, "pt") as file:
         # Without the checksums, which would tell first.
         about = {"qmaps_capture": file.metadata()["qmaps_capture"]}
@@ -378,16 +393,18 @@ def test_bad_input_is_one_line_and_exit_code_2(
     layer(torch.ones(1, 90)).sum().backward()
     sgd.step()
     torch.save(sgd.state_dict(), places["sgd"])
+    return places
+
+
+@pytest.mark.parametrize("command", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(
+    command: str, places: dict[str, Path], tmp_path: Path, capsys
+) -> None:
+    message, new = BAD[command], tmp_path / "new"
     if "--out" not in command and command.startswith(("sweep", "replay", "recommend")):
         command += " --out {new}"
-
-    code, out, err = call(command.format(**places), capsys)
-    assert code == 2
-    assert out == ""
-    assert err.count("\n") == 1
-    assert re.match(f"error: .*{BAD[command.removesuffix(' --out {new}')]}" if
-                    command.removesuffix(" --out {new}") in BAD else
-                    f"error: .*{BAD[command]}", err)  # fmt: skip
-    written = [path for path in places["new"].rglob("*") if path.is_file()]
+    code, out, err = call(command.format(**places, new=new), capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert re.match(f"error: .*{message}", err)
     results = (".parquet", ".png", ".html", ".json", ".txt")
-    assert [path for path in written if path.suffix in results] == []
+    assert [path for path in new.rglob("*") if path.suffix in results] == []

@@ -14,9 +14,10 @@ import torch
 
 import qmaps
 import qmaps.capture.conversion
-from qmaps import lab, sweep
+from qmaps import figures, lab, sweep
 from qmaps.cli import main
 from qmaps.lab import workloads
+from tests.lab.test_cli import blank
 
 LONG = "x" * 300
 NINES = "9" * 4301
@@ -141,6 +142,7 @@ JSON = [
 
 def test_json_is_strict_json(place: Path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(place)
+    monkeypatch.setattr(figures, "save", blank)
     for command in JSON:
         code, out, _ = call(shlex.split(command), capsys)
         assert code == 0, command

@@ -33,6 +33,18 @@ KINDS: dict[str, tuple[type[QuantizedOptimizer], dict[str, Any]]] = {
 
 EVERY = pytest.mark.parametrize("kind", KINDS)
 
+OF_EACH_STEP = ("AdamW8bit", "LAMB8bit", "Adafactor8bit")
+"""One kind of each way to step: element by element, by norms, by factors."""
+
+
+def every_with(
+    parameter: str, values: Iterable[Any], further: Iterable[str] = OF_EACH_STEP
+) -> pytest.MarkDecorator:
+    """Parametrize by every kind with the first value, and by some kinds with each other value."""
+    first, *others = values
+    pairs = [(kind, first) for kind in KINDS] + [(k, value) for value in others for k in further]
+    return pytest.mark.parametrize(("kind", parameter), pairs, ids=str)
+
 
 def make(kind: str, params: Iterable[Any], **options: Any) -> QuantizedOptimizer:
     """An optimizer of that kind that quantizes tensors of any size."""

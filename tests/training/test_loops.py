@@ -10,7 +10,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import lr_scheduler
 
-from tests.training.runs import EVERY, assert_same, gradients, loss_of, make, net
+from tests.training.runs import EVERY, assert_same, every_with, gradients, loss_of, make, net
 
 
 @EVERY
@@ -50,8 +50,7 @@ SCHEDULES = {
 
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # torch's own SequentialLR gives it
 @pytest.mark.parametrize("as_tensor", [False, True])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@EVERY
+@every_with("schedule", SCHEDULES, ["AdamW8bit"])  # a schedule only sees the groups
 def test_schedules_of_the_learning_rate(
     kind: str, schedule: str, as_tensor: bool, engine: str
 ) -> None:
@@ -135,8 +134,7 @@ def test_a_closure_gives_loss_and_gradients(kind: str, engine: str) -> None:
     assert_same(optimizer, usual)
 
 
-@pytest.mark.parametrize("to_none", [False, True])
-@EVERY
+@every_with("to_none", [False, True])
 def test_accumulated_gradients(kind: str, to_none: bool, engine: str) -> None:
     model, plain = net(), net()
     optimizer, once = make(kind, model.parameters()), make(kind, plain.parameters())

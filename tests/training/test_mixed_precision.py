@@ -8,11 +8,10 @@ from torch.nn.utils import clip_grad_norm_
 
 from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.bfloat16 import round_stochastically
-from tests.training.runs import EVERY, assert_same, gradients, loss_of, make, net
+from tests.training.runs import EVERY, assert_same, every_with, gradients, loss_of, make, net
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@EVERY
+@every_with("dtype", [torch.bfloat16, torch.float16], ["AdamW8bit"])  # gradients are float32
 def test_autocast_keeps_parameters_and_steps_in_float32(
     kind: str, dtype: torch.dtype, engine: str
 ) -> None:
@@ -30,8 +29,7 @@ def test_autocast_keeps_parameters_and_steps_in_float32(
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("clipped", [False, True])
-@EVERY
+@every_with("clipped", [True, False])
 def test_a_scaler_of_gradients(kind: str, clipped: bool, engine: str) -> None:
     model, plain = net(), net()
     optimizer, unscaled = make(kind, model.parameters()), make(kind, plain.parameters())

@@ -11,7 +11,7 @@ import qmaps
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.optim import AdamW8bit
 from tests.helpers import Wrapped
-from tests.training.runs import EVERY, assert_same, gradients, make, net
+from tests.training.runs import EVERY, assert_same, every_with, gradients, make, net
 
 
 @EVERY
@@ -66,8 +66,7 @@ def test_a_step_without_any_gradient_does_nothing(kind: str) -> None:
     assert not optimizer.state
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@EVERY
+@every_with("dtype", [torch.float32, torch.bfloat16])
 def test_strides_change_nothing(kind: str, dtype: torch.dtype, engine: str) -> None:
     shapes = [(20, 30), (6, 4, 3, 3), (4, 5, 6)]
     generator = torch.Generator().manual_seed(1)

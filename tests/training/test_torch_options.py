@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qmaps import optim
-from tests.training.runs import EVERY, assert_same, gradients, make, net
+from tests.training.runs import assert_same, every_with, gradients, make, net
 
 HARMLESS = [
     {"foreach": True},
@@ -19,8 +19,7 @@ HARMLESS = [
 ]
 
 
-@pytest.mark.parametrize("options", HARMLESS, ids=str)
-@EVERY
+@every_with("options", HARMLESS, ["AdamW8bit"])
 def test_implementations_of_torch_change_nothing(
     kind: str, options: dict[str, Any], engine: str
 ) -> None:

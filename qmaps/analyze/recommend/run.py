@@ -48,6 +48,7 @@ from qmaps.analyze.replay.run import PairSpec, check, chosen
 from qmaps.analyze.replay.source import betas_of, share_of
 from qmaps.analyze.replay.zero_points import count_all, holds_zero
 from qmaps.capture import CapturedStates
+from qmaps.engines.threads import one_thread
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim import Choice
@@ -63,6 +64,7 @@ DANGER = 1e3
 """Added to the error of an option with zero points or very large updates: it comes last."""
 
 
+@one_thread()
 def run(
     states: States,
     *,

@@ -11,6 +11,7 @@ from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.analyze.replay.recursion import share
 from qmaps.analyze.replay.run import PairSpec, check, chosen, recursions, replayed
 from qmaps.analyze.replay.source import share_of, source
+from qmaps.engines.threads import one_thread
 from qmaps.errors import BadValueError
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import pair_of
@@ -21,6 +22,7 @@ POINTS = 24
 """Most points of a curve."""
 
 
+@one_thread()
 def curves(
     states: States,
     specs: PairSpec | Iterable[PairSpec],

@@ -21,6 +21,7 @@ from qmaps.analyze.replay.recursion import Recursion, Updates, exact_measures
 from qmaps.analyze.replay.source import Source, source
 from qmaps.capture import CapturedStates
 from qmaps.capture.parameters import predicate
+from qmaps.engines.threads import one_thread
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import pair_of
@@ -170,6 +171,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 PairSpec = Pair | str | tuple[str | Quantizer | None, str | Quantizer | None]
 
 
+@one_thread()
 def run(
     states: States,
     specs: PairSpec | Iterable[PairSpec],
@@ -217,9 +219,7 @@ def run(
             all, and the parameter's name; with workers after each; at the end with an empty name.
         executor: where parameters are replayed, each by one thread, as for `qmaps.sweep.run`.
         workers: number of processes to start, in place of an executor, as for `qmaps.sweep.run`.
-            The rows have the same bits for any number of workers: those of one process with one
-            thread. More threads in one process add matrix products up in another order, so that
-            last digits differ.
+            Each process uses one thread, so the rows have the same bits for any number of workers.
 
     Returns:
         One row per parameter and pair: `step` (of the states), `parameter`, `shape`, `numel`

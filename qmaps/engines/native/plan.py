@@ -202,6 +202,6 @@ def _described(t: QuantizedTensor) -> tuple[Any, ...]:
     return tensors.stored(t.packed, t.scales, q.normalizer, q.map, t.shape)
 
 
-def _rounding(q: Quantizer, key: RoundingKey | None) -> list[tuple[int, ...]]:
+def _rounding(q: Quantizer, key: RoundingKey | None) -> list[tuple[int, int, int, int, int, int]]:
     """The rounding of a quantizer under this key, as the engine has it."""
     return tensors.rounding(key if q.stochastic else None)

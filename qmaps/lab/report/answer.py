@@ -17,7 +17,7 @@ from qmaps.analyze.recommend.candidates import FULL, LIMITS
 from qmaps.analyze.recommend.result import brief
 from qmaps.analyze.recommend.verdict import NATS, SAFE, cost_of, dangerous
 from qmaps.errors import QmapsError
-from qmaps.lab.report.table import Cell, cell, judged
+from qmaps.lab.report.templating import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record, records
 
 OWN = "recommended"
@@ -87,7 +87,7 @@ def answer(
 
 
 def _trained(labels: Mapping[str, str], losses: pd.DataFrame | None) -> dict[str, float]:
-    """Final losses minus that of 32 bits, by preset; NaN where training diverged."""
+    """Final losses minus those of 32 bits, by preset; NaN where training diverged."""
     if losses is None:
         return {}
     differences = dict(zip(losses["run"], losses["difference"], strict=True))
@@ -95,7 +95,7 @@ def _trained(labels: Mapping[str, str], losses: pd.DataFrame | None) -> dict[str
 
 
 def _judged(row: Mapping[str, Any], difference: float) -> tuple[str, str]:
-    """Verdict and reason, which a worse loss of the run's own training overrules."""
+    """Verdict and reason, overruled by a worse loss of the run's own training."""
     verdict, reason = str(row["verdict"]), str(row["reason"])
     if difference <= NATS * SAFE:
         return verdict, reason
@@ -106,7 +106,7 @@ def _judged(row: Mapping[str, Any], difference: float) -> tuple[str, str]:
 
 
 def size(nbytes: float) -> str:
-    """Bytes in a unit that suits them.
+    """Bytes in a suitable unit.
 
     >>> size(3_500_000), size(900), size(56e9)
     ('3.34 MiB', '900 bytes', '52.2 GiB')
@@ -131,7 +131,7 @@ def _beside_8_bits(summary: Mapping[str, Any], pairs: pd.DataFrame) -> dict[str,
 
 
 def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[str, Any]]:
-    """The best single pair of each width, and the narrowest that is safe; by bytes."""
+    """The best single pair of each width, and the narrowest safe one; by bytes."""
     rows = {row["quantizer"]: row for row in records(pairs)}
     codes = {
         spec: summary["singles"][limit]
@@ -191,7 +191,7 @@ def _budget(budget: Mapping[str, Any]) -> str:
 
 
 def _hardest(tensors: pd.DataFrame, profiles: pd.DataFrame | None) -> Iterable[str]:
-    """The tensor that most candidates cost most, and what its states look like."""
+    """The most expensive tensor of most candidates, and the look of its states."""
     measured = tensors[(tensors["cost"] > 0) & (tensors["quantizer"] != FULL.spec)].copy()
     if measured["parameter"].nunique() < 2:
         return
@@ -242,7 +242,7 @@ def _extent(shape: Sequence[int], axis: int) -> int:
 
 
 def _maps(specs: Iterable[str]) -> Iterable[list[Cell]]:
-    """Each map of these pairs: what it is, and its names in the papers."""
+    """Each map of these pairs: description, and names in the papers."""
     names = dict.fromkeys(
         name for pair in specs for spec in pair.split(" + ") if (name := _map_of(spec))
     )

@@ -32,30 +32,30 @@ class Claim:
 
     A statement is reproduced if it holds, and in part if some of its parts do. A number is
     reproduced if ours differs from it by at most `tolerance` of it plus its `spread`, or by its
-    `rounding`. Otherwise it has the same ordering if its order among the other numbers of its kind
-    is that of the paper. A number that only the paper has, or only this project, is not compared.
-    Where a claim that is not reproduced contradicts others of its paper, the paper is in doubt. Too
-    few runs to tell whether ours differs from the paper's cannot tell.
+    `rounding`. Otherwise it has the same ordering if it is ordered among the other numbers of its
+    kind as in the paper. A number without a counterpart is not compared. Where a failed claim
+    contradicts others of its paper, the paper is in doubt. Too few runs to tell ours from the
+    paper's cannot tell.
 
     Attributes:
         text: The claim.
         holds: Whether the measurements support it, or whether they support each of its parts.
-            For a number: whether its order to each of the others is that of the paper.
-        detail: The numbers behind the verdict, or what explains it.
+            For a number: whether its order to each of the others is the paper's.
+        detail: The numbers behind the verdict, or its explanation.
         source: Paper and place; empty on the paper's own page.
-        covers: Whether a statement sums up the numbers of its figure or table, so that it
-            replaces them where they cannot be compared.
+        covers: Whether a statement sums up the numbers of its figure or table, and replaces them
+            where they cannot be compared.
         table: Rows to show, as column titles and cells.
         paper: The paper's number; None for a statement.
-        spread: The ± of that number.
-        rounding: Half a unit of the last digit that the paper prints.
+        spread: The ± of the paper's number.
+        rounding: Half a unit of the last digit in print.
         doubt: Why the paper's claim cannot be right; empty if nothing speaks against it.
-        difference: The verdict if the claim does not hold: what the difference comes from, where
-            that is known.
-        undecided: Whether too few runs were counted to tell a number from ours that is not near
-            enough to be called reproduced.
-        ours: The number that this project measured.
-        tolerance: Share of the paper's number; None where ours has another scale, so that only the
+        difference: The verdict if the claim does not hold: the cause of the difference, where it
+            is known.
+        undecided: Whether too few runs were counted to tell a number from ours, if it is not
+            reproduced.
+        ours: The number measured by this project.
+        tolerance: Share of the paper's number; None where ours has another scale, and only the
             ordering can be the same.
     """
 
@@ -105,7 +105,7 @@ class Claim:
 
 
 def weakest(verdicts: Iterable[Verdict]) -> Verdict:
-    """The weakest verdict among those that compare something."""
+    """The weakest verdict among those of comparisons."""
     given_verdicts = set(verdicts)
     for verdict in (
         Verdict.CONTRADICTS,

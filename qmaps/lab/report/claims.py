@@ -25,7 +25,7 @@ Errors = Mapping[str, Mapping[str, float]]
 
 
 def claims(update_error: pd.DataFrame, sweep: pd.DataFrame | None = None) -> list[Claim]:
-    """Every claim whose quantizers are in the frames.
+    """Every claim with its quantizers in the frames.
 
     Args:
         update_error: a frame of `qmaps.analyze.update_error`.
@@ -70,14 +70,14 @@ def percent(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant digits, plain where that is readable."""
+    """Three significant digits, plain where readable."""
     if 1000 <= abs(value) < 1e7:
         return f"{value:,.0f}"
     return f"{value:.3g}" if 1e-4 <= abs(value) < 1000 or value == 0 else f"{value:.2e}"
 
 
 def _printed(exhibit: str, quantity: str, names: Iterable[str]) -> list[tuple[float, float]]:
-    """The number that the 8-bit paper prints for each name, and its ±."""
+    """The 8-bit paper's number for each name, and its ±."""
     frame = published(EIGHT_BIT, exhibit)
     chosen = frame[frame["quantity"] == quantity].set_index("what").loc[list(names)]
     return list(zip(chosen["paper"], chosen["paper_spread"], strict=True))

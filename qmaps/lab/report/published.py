@@ -1,4 +1,4 @@
-"""The numbers that the papers print: ``papers/<paper>/<exhibit>.csv``."""
+"""Numbers printed in the papers: ``papers/<paper>/<exhibit>.csv``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def published(paper: str, exhibit: str) -> pd.DataFrame:
 
     Returns:
         `what` (row of the table), `quantity` (its column), `unit`, `paper`, `paper_spread`
-        (the ± of the paper; NaN without one), `better` (``more`` or ``less``: which way a metric
-        that cannot be measured here improves; else empty), `doubt` (key of what the paper says
-        against its own number; else empty), `rounding` (half a unit of the last digit that the
-        paper prints), `printed` (the number and its ± as the paper prints them).
+        (the ± of the paper; NaN without one), `better` (``more`` or ``less``: the better direction
+        of a metric not measured here; else empty), `doubt` (key of the paper's words against its
+        own number; else empty), `rounding` (half a unit of the last printed digit), `printed` (the
+        number and its ± as printed).
 
     Raises:
         BadValueError: nothing is published under these names.

@@ -1,4 +1,4 @@
-"""Training on real data that needs no download.
+"""Training on real data without a download.
 
 A workload is a frozen dataclass in a module of its own; `REGISTRY` finds it by its name.
 
@@ -27,12 +27,11 @@ def names() -> list[str]:
 
 
 def get(name: str, **options: Any) -> Workload:
-    """The workload of that name.
+    """Return the workload of a name.
 
     Args:
         name: one of `names`.
-        **options: fields of the workload that get other values than their defaults, such as
-            ``stable_embedding=True``.
+        **options: values of the workload's fields, such as ``stable_embedding=True``.
 
     Raises:
         BadValueError: there is no such workload, or it has no such option.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,12 +13,52 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from qmaps.lab.workloads._checks import integer, require
+from qmaps.errors import BadValueError, shown
 
 REGISTRY: dict[str, Callable[[], Workload]] = {}
 """What makes each workload, by name."""
 
 Batch = tuple[Tensor, Tensor]
+
+
+def integer(parameter: str, value: Any, minimum: int) -> int:
+    """Return a caller's integer as an int.
+
+    NumPy's integers and other types with ``__index__`` are allowed; True and 2.0 are not.
+
+    Args:
+        parameter: name of the argument, for the error message.
+        value: the argument.
+        minimum: smallest value allowed.
+
+    Raises:
+        BadValueError: `value` is not an integer, is below `minimum`, or is 2**63 or more.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < minimum:
+        raise BadValueError(f"{parameter}={shown(value)} must be an int of at least {minimum}")
+    if number >= 2**63:
+        raise BadValueError(f"{parameter}={shown(value)} must be below 2**63")
+    return number
+
+
+def require(allowed: bool, parameter: str, value: Any, wanted: str) -> None:
+    """Check an argument.
+
+    Args:
+        allowed: whether the value is allowed.
+        parameter: name of the argument, for the error message.
+        value: the argument, for the error message.
+        wanted: the allowed values, for the error message: the words after "must be".
+
+    Raises:
+        BadValueError: `allowed` is False.
+    """
+    if not allowed:
+        raise BadValueError(f"{parameter}={shown(value)} must be {wanted}")
 
 
 @contextmanager
@@ -31,9 +72,9 @@ def seeded(seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Workload(ABC):
-    """A model, the real data that it is trained on, and the options of its training.
+    """A model, real data to train it on, and the options of its training.
 
-    Weights and batches are pure functions of the seed and the step, so that a run can be resumed
+    Weights and batches are pure functions of the seed and the step, so a run can be resumed
     without the state of any random generator. ``dataclasses.replace(workload, lr=...)`` makes a
     variant.
 
@@ -91,7 +132,7 @@ class Workload(ABC):
 
     @abstractmethod
     def data_digest(self) -> str:
-        """A short hash of all data, so that no run goes on with other data than it began with."""
+        """A short hash of all data, so a run cannot be resumed with other data."""
 
     def learning_rate(self, step: int, steps: int) -> float:
         """The learning rate of `step`, counted from 1, in a run of `steps` steps."""
@@ -103,6 +144,6 @@ class Workload(ABC):
         return self.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
 
     def settings(self) -> dict[str, Any]:
-        """All that decides a run besides seed, steps and optimizer, as JSON has it."""
+        """The settings of a run besides seed, steps and optimizer, as JSON has them."""
         options = {key: value for key, value in asdict(self).items() if key != "steps"}
         return {**options, "betas": list(self.betas), "data": self.data_digest()}

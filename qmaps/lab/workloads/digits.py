@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from qmaps.errors import BadValueError
-from qmaps.lab.workloads._checks import integer
-from qmaps.lab.workloads.base import REGISTRY, Batch, Workload
+from qmaps.lab.workloads.base import REGISTRY, Batch, Workload, integer
 
 VALIDATION = 360
 """Images held out of 1797."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
-from qmaps.lab.workloads._checks import integer, require
+from qmaps.lab.workloads.base import integer, require
 from qmaps.nn import StableEmbedding
 
 
@@ -64,8 +64,8 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Decoder-only language model.
 
-    The head has weights of its own: tied to the embedding, the two would share optimizer
-    states, and the embedding's, which are sparse, could not be looked at by themselves.
+    The head's weights are not tied to the embedding: tied weights share optimizer states, and the
+    sparse ones of the embedding could not be examined alone.
 
     Args:
         shape: sizes of the model.

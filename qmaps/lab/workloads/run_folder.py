@@ -30,7 +30,7 @@ class TrainingRun:
     Attributes:
         label: name of the run.
         seed: seed of the weights and the batches.
-        steps: number of steps that were asked for.
+        steps: number of requested steps.
         losses: one dict per measurement: `step` (from 1), `split` ("train" or "val"), `metric`
             (name), `value`.
         state_nbytes: bytes of the optimizer's states at the end.
@@ -47,7 +47,7 @@ class TrainingRun:
 
         Args:
             step: number of the step, from 1.
-            split: the data that was measured on: "train" or "val".
+            split: the data of the measurement: "train" or "val".
             values: the metrics by name, such as ``{"loss": 2.5}``.
         """
         self.losses += [
@@ -93,10 +93,10 @@ class RunFolder:
 
         Args:
             out: the folder, created if need be.
-            settings: all that decides the run, of types that JSON can hold.
+            settings: all settings of the run, of JSON's types.
 
         Returns:
-            The folder, which holds nothing yet or a run of the same settings.
+            The folder, empty or with a run of the same settings.
 
         Raises:
             OutputError: `out` cannot be written, holds a run of other settings, or has a damaged
@@ -115,13 +115,13 @@ class RunFolder:
             }
             write_record(self.settings, {"settings": wanted, "made_with": made_with})
             return self
-        found = self._json(self.settings).get("settings")
-        if not isinstance(found, dict):
+        held = self._json(self.settings).get("settings")
+        if not isinstance(held, dict):
             raise self._damaged(self.settings)
-        for name, there, here in _differences(found, wanted):
+        for name, value, requested in _differences(held, wanted):
             raise OutputError(
-                f"out={str(self.folder)!r} holds a run with {name}={there!r}, but {here!r} was "
-                "requested; delete the folder or give another one"
+                f"out={str(self.folder)!r} holds a run with {name}={value!r}, but {requested!r} "
+                "was requested; delete the folder or give another one"
             )
         return self
 
@@ -258,7 +258,7 @@ def optimizer_settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON has it; the type alone of what JSON cannot hold."""
+    """`value` as JSON has it; the name of its type if JSON has none."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor) and value.numel() == 1:
@@ -271,12 +271,12 @@ def _plain(value: Any) -> Any:
 
 
 def _differences(
-    found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = ""
+    held: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Dotted name and both values of each setting that differs; None where there is none."""
-    for name in {**wanted, **found}:
-        there, here = found.get(name), wanted.get(name)
-        if isinstance(there, dict) and isinstance(here, dict):
-            yield from _differences(there, here, f"{prefix}{name}.")
-        elif there != here:
-            yield f"{prefix}{name}", there, here
+    """Dotted name and both values of each different setting; None where there is none."""
+    for name in {**wanted, **held}:
+        value, requested = held.get(name), wanted.get(name)
+        if isinstance(value, dict) and isinstance(requested, dict):
+            yield from _differences(value, requested, f"{prefix}{name}.")
+        elif value != requested:
+            yield f"{prefix}{name}", value, requested

@@ -13,30 +13,29 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from qmaps.lab.workloads import corpus
-from qmaps.lab.workloads._checks import integer, require
-from qmaps.lab.workloads.base import REGISTRY, Batch, Workload
+from qmaps.lab.workloads.base import REGISTRY, Batch, Workload, integer, require
 from qmaps.lab.workloads.gpt import GPT, GPTShape
 
 MEDIUM = GPTShape()
 TINY = GPTShape(context=64, width=64, layers=2, heads=4)
 
 VALIDATION_SEED = 2**32
-"""Of the places that `validate` looks at."""
+"""Seed of the places in the validation data."""
 
 
 @dataclass(frozen=True)
 class StdlibLM(Workload):
     """Next-byte prediction with a `GPT` of about two million parameters.
 
-    The data are the source files of the Python that runs it, so losses compare between runs on
+    The data are the source files of the running Python, so losses compare between runs on
     one Python version only.
 
     Attributes:
         shape: sizes of the model; sequences are as long as its context.
         batch_size: sequences per step.
-        validation_batches: fixed batches, of `batch_size` sequences, that `validate` averages.
-        stable_embedding: whether the tokens' embedding is a `qmaps.nn.StableEmbedding`, whose
-            states stay in 32 bits.
+        validation_batches: number of fixed batches in the average of `validate`.
+        stable_embedding: whether the tokens' embedding is a `qmaps.nn.StableEmbedding`, with
+            states in 32 bits.
     """
 
     name: ClassVar[str] = "stdlib-lm"
@@ -85,7 +84,7 @@ class StdlibLM(Workload):
         return corpus.load().digest
 
     def _held_out(self) -> NDArray[np.uint8]:
-        """Bytes that `validate` looks at."""
+        """Bytes of the validation data."""
         return corpus.load().validation
 
     def _windows(self, data: NDArray[np.uint8], generator: np.random.Generator) -> Batch:

@@ -1,20 +1,21 @@
-"""A training loop that can be stopped at any step and goes on with the same bits."""
+"""A training loop, resumed with the same bits after a stop at any step."""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import nn
 
 from qmaps.errors import BadTypeError
-from qmaps.lab.workloads._checks import integer
-from qmaps.lab.workloads._interrupts import HeldInterrupts
-from qmaps.lab.workloads.base import Workload, seeded
+from qmaps.lab.workloads.base import Workload, integer, seeded
 from qmaps.lab.workloads.run_folder import RunFolder, TrainingRun, optimizer_settings
 from qmaps.storage.locks import FolderLock
 
@@ -36,21 +37,21 @@ def train(
     hooks: Sequence[Hook] = (),
     progress: Progress | None = None,
 ) -> TrainingRun:
-    """Train a workload in the run folder `out`, or go on with the run that is there.
+    """Train a workload in the run folder `out`, or go on with an earlier run.
 
     A finished run is returned at once. An interrupted one goes on from its checkpoint and ends
     with the bits of an uninterrupted one, on the same versions, machine and number of threads.
-    Ctrl-C waits for the step to end and then writes a checkpoint. An error that `progress` raises
+    Ctrl-C waits for the step to end and then writes a checkpoint. An error in `progress`
     writes one too. After an error within a step the last checkpoint remains.
     `qmaps.lab.workloads.run_folder.RunFolder` lists the files.
 
-    A loss that is NaN or infinite is recorded like any other, and training goes on.
+    A NaN or infinite loss is recorded like any other, and training goes on.
 
     Args:
-        workload: what to train.
+        workload: the model and data to train.
         make_optimizer: called with the model and the workload, returns the optimizer. The
-            learning rate that it gives a parameter group is the group's peak: the workload's
-            schedule scales it.
+            learning rate of a parameter group is the group's peak: the workload's schedule scales
+            it.
         out: the run folder, created if need be.
         label: name of the run; the optimizer's class if left out.
         seed: seed of the weights and the batches, at least 0.
@@ -117,7 +118,7 @@ def _train(
     hooks: Sequence[Hook],
     progress: Progress | None,
 ) -> TrainingRun:
-    """`train` in a folder that is locked, once all that it needs is made."""
+    """`train` in a locked folder."""
     seed, steps = run.seed, run.steps
     if folder.finished(run):
         return run
@@ -126,7 +127,7 @@ def _train(
     # A scale, not a peak: 1 leaves the bits of the workload's own rates alone.
     scales = [float(group["lr"]) / workload.lr for group in optimizer.param_groups]
     done = folder.resume(model, optimizer, run)
-    with HeldInterrupts() as interrupts, ExitStack() as stack:
+    with _HeldInterrupts() as interrupts, ExitStack() as stack:
         for hook in hooks:
             stack.enter_context(hook(optimizer, model))
         for step in range(done + 1, steps + 1):
@@ -183,3 +184,50 @@ def _state_nbytes(optimizer: torch.optim.Optimizer) -> int:
         for name, value in state.items()
         if name != "step" and hasattr(value, "nbytes")
     )
+
+
+class _HeldInterrupts:
+    """Context manager to hold Ctrl-C back until `check` is called or the block ends.
+
+    So no step is left half done. A second Ctrl-C raises KeyboardInterrupt at once, for steps
+    without an end. Where the program handles Ctrl-C in its own
+    way, or ignores it, nothing changes. Threads other than the main one never receive Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        self._arrived = False
+        self._holding = False
+
+    def __enter__(self) -> Self:
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        if on_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._note)
+            self._holding = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._release()
+        if kind is None:
+            self.check()
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if Ctrl-C was pressed since the last call."""
+        if self._arrived:
+            self._arrived = False
+            raise KeyboardInterrupt
+
+    def _note(self, *_: object) -> None:
+        if self._arrived:
+            self._release()
+            raise KeyboardInterrupt
+        self._arrived = True
+
+    def _release(self) -> None:
+        if self._holding:
+            self._holding = False
+            signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -83,3 +83,17 @@ def test_what_workers_cannot_do(path: Path) -> None:
         "executor=Broken has lost a worker, perhaps for lack of memory; call again with a new "
         "executor, and the replay begins again"
     )
+
+
+def test_one_process_uses_one_thread(path: Path, serial: pd.DataFrame) -> None:
+    threads: list[int] = []
+    torch.set_num_threads(2)  # the fixture of each test sets one again
+    found = qmaps.replay.run(
+        path, PAIRS, steps=8, seed=5, progress=lambda *_: threads.append(torch.get_num_threads())
+    )
+    qmaps.replay.curves(
+        path, PAIRS, steps=3, progress=lambda *_: threads.append(torch.get_num_threads())
+    )
+    assert set(threads) == {1}
+    assert torch.get_num_threads() == 2
+    same(found, serial)

@@ -17,8 +17,8 @@ import torch
 from qmaps.analyze import recommend
 from qmaps.capture import CapturedStates
 from qmaps.lab import report
-from qmaps.lab.profiles import profiles
-from qmaps.lab.recommendation import recommend_for
+from qmaps.lab.frames import profiles
+from qmaps.lab.pipeline import recommend_for
 from qmaps.lab.report.answer import size
 from qmaps.storage.files import write_record
 from tests.browser import CHROMIUM, WHY_NOT, check, look

@@ -1,17 +1,23 @@
-"""From a checkpoint to its page in one command, which goes on where it was interrupted."""
+"""From a checkpoint, or from a training, to the page; an interrupted run goes on."""
 
 from __future__ import annotations
 
 import json
+import pickle
 import re
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from qmaps import capture, figures
-from qmaps.lab import own_states
+from qmaps import capture, figures, lab
+from qmaps.analyze import executors, recommend
+from qmaps.lab import pipeline
+from qmaps.lab.workloads.processes import Training, Trainings
 from tests.lab.test_cli import call
 
 
@@ -44,14 +50,14 @@ def test_an_interrupted_run_goes_on_to_a_whole_page(
     out, names = tmp_path / "run", tmp_path / "names.txt"
     names.write_text("\n".join("abcdef"))
     command = f"lab --checkpoint '{trained}' --names {names} --min-quantized-size 100 --out {out}"
-    draw = own_states.draw
+    draw = pipeline.draw
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(own_states, "draw", interrupted)
+    monkeypatch.setattr(pipeline, "draw", interrupted)
     assert call(command, capsys)[0] == 130
-    monkeypatch.setattr(own_states, "draw", draw)
+    monkeypatch.setattr(pipeline, "draw", draw)
     # Rendering takes most of the time, and tests of figures do it.
     monkeypatch.setattr(figures, "save", lambda figure, path: path.write_bytes(b"a picture"))
     kept = {
@@ -141,3 +147,39 @@ def test_captures_of_a_folder_have_names(trained: Path, tmp_path: Path, capsys) 
     assert capture.load(tmp_path / "again").parameters() == list("abcdef")
     code, _, err = call(f"capture digits --names {names} --out {tmp_path}/new", capsys)
     assert (code, err) == (2, f"error: names={str(names)!r} needs --checkpoint\n")
+
+
+def test_workers_share_every_stage_of_a_training(tmp_path: Path, monkeypatch) -> None:
+    pools, stages = [], []
+
+    def pool(workers: int) -> Executor:
+        pools.append(ThreadPoolExecutor(workers))  # threads of one thread each, as processes are
+        return pools[-1]
+
+    class Pickled(Trainings):
+        """Trainings of one process, pickled as for several."""
+
+        def start(self, trainings: Sequence[Training]) -> None:
+            pickle.dumps(trainings)
+            super().start(trainings)
+
+    monkeypatch.setattr(executors, "new_pool", pool)
+    monkeypatch.setattr(pipeline, "Trainings", lambda _, told: Pickled(1, told))
+    monkeypatch.setattr(figures, "save", lambda figure, path: path.write_bytes(b"a picture"))
+    monkeypatch.setattr(recommend, "run", partial(recommend.run, steps=4))
+    page = lab.run(
+        lab.workloads.get("digits"),
+        tmp_path / "run",
+        steps=2,
+        pairs=["B128/DE@4s + B128/DE-0@4u"],
+        contenders=[],
+        workers=2,
+        progress=lambda *told: stages.append(told),
+    )
+    assert page.exists()
+    assert len(pools) == 1
+    assert pools[0]._shutdown
+    on_workers = [note for _, done, _, note in stages if done == 0 and note.endswith("on workers")]
+    assert on_workers == ["2 parameters on workers", "2 items on workers", "9 frames on workers"]
+    assert ("train 32-bit AdamW", 2, 2) in {told[:3] for told in stages}
+    assert stages[-1] == ("draw figures", 11, 11, "")

@@ -1,0 +1,213 @@
+"""Training runs side by side, each in a process with one thread."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Any, Self
+
+from qmaps.engines.threads import one_thread
+from qmaps.errors import CommunicationError
+from qmaps.lab.workloads.base import Workload
+from qmaps.lab.workloads.run_folder import RunFolder, TrainingRun
+from qmaps.lab.workloads.training import Hook, MakeOptimizer, Progress, train
+from qmaps.storage.files import exists, output_folder
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A training run, as for `train`. Another process can do it if all of it can be pickled.
+
+    Attributes:
+        workload, make_optimizer, out, label, seed, steps, hooks: as for `train`.
+        name: name of the run in progress and in messages.
+    """
+
+    workload: Workload
+    make_optimizer: MakeOptimizer
+    out: str | os.PathLike[str]
+    label: str
+    seed: int
+    steps: int | None
+    hooks: Sequence[Hook]
+    name: str
+
+    def run(self, progress: Progress | None) -> TrainingRun:
+        """Train in this process; `progress` as for `train`."""
+        return train(
+            self.workload,
+            self.make_optimizer,
+            out=self.out,
+            label=self.label,
+            seed=self.seed,
+            steps=self.steps,
+            hooks=self.hooks,
+            progress=progress,
+        )
+
+
+class Trainings:
+    """Context manager of training runs in processes.
+
+    At the end of the block, also after an error or Ctrl-C, unfinished runs write a checkpoint and
+    stop; `train` resumes them. They do so as well if this process is killed. A run has the same
+    bits for any number of processes.
+
+    Args:
+        workers: number of processes, each with one thread. With 1 the runs are done in this
+            process, one after another; with None as well, and with torch's number of threads.
+        progress: called in this process with the name of the run, the step, the number of steps,
+            and the training loss.
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        progress: Callable[[str, int, int, float], None] | None = None,
+    ) -> None:
+        self._workers = workers
+        self._progress = progress or (lambda *_: None)
+        self._waiting: list[Training] = []
+        self._processes: dict[Connection, tuple[Training, BaseProcess]] = {}
+        self._begun: set[Connection] = set()
+        self._runs: dict[Training, TrainingRun] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def start(self, trainings: Sequence[Training]) -> None:
+        """Start these runs, as many at once as there are processes.
+
+        Raises:
+            BadValueError, BadTypeError, OutputError: as `train`, in this or a later call.
+        """
+        for training in trainings:
+            if self._workers is None or self._workers == 1 or _ended(training):
+                with one_thread() if self._workers else contextlib.nullcontext():
+                    self._runs[training] = training.run(partial(self._progress, training.name))
+            else:
+                self._waiting.append(training)
+        self._fill()
+
+    def poll(self, timeout: float | None = 0) -> None:
+        """Report the progress so far, and start the next run if a process is free.
+
+        Args:
+            timeout: seconds to wait for news; None waits as long as it takes.
+
+        Raises:
+            CommunicationError: a process ended without a result; the message names its run.
+        """
+        for pipe in wait([*self._processes], timeout) if self._processes else ():
+            assert isinstance(pipe, Connection)
+            training, process = self._processes[pipe]
+            try:
+                news = pipe.recv()
+            except EOFError:
+                process.join()
+                del self._processes[pipe]
+                raise CommunicationError(
+                    f"the training of {training.name!r} ended with exit code {process.exitcode}, "
+                    "perhaps for lack of memory; call again to resume it"
+                ) from None
+            if isinstance(news, tuple):
+                self._begun.add(pipe)
+                self._progress(training.name, *news)
+                continue
+            del self._processes[pipe]
+            process.join()
+            if isinstance(news, BaseException):
+                raise news
+            self._runs[training] = news
+        self._fill()
+
+    def results(self, trainings: Sequence[Training]) -> list[TrainingRun]:
+        """Wait for started runs, and return them in this order.
+
+        Raises:
+            As `start` and `poll`.
+        """
+        while any(training not in self._runs for training in trainings):
+            self.poll(timeout=None)
+        return [self._runs[training] for training in trainings]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._waiting.clear()
+        for pipe, (_, process) in self._processes.items():
+            if pipe not in self._begun:
+                process.terminate()  # there is nothing to save yet
+            pipe.close()
+        try:
+            for _, process in self._processes.values():
+                process.join()
+        except BaseException:  # Ctrl-C once more
+            for _, process in self._processes.values():
+                process.terminate()
+            raise
+        finally:
+            self._processes.clear()
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._processes) < (self._workers or 1):
+            training = self._waiting.pop(0)
+            context = multiprocessing.get_context("spawn")
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_train, args=(training, theirs))
+            with _no_interrupts():
+                process.start()
+            theirs.close()
+            self._processes[ours] = training, process
+
+
+def _ended(training: Training) -> bool:
+    """True if the folder has the result of the run already."""
+    return exists(RunFolder(output_folder(training.out)).result)
+
+
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Let processes started in the block ignore Ctrl-C, sent to all by terminals."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _train(training: Training, pipe: Connection) -> None:
+    """Do a run in this process; `pipe` gets its steps, then the run or the error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def tell(step: int, steps: int, loss: float) -> None:
+        pipe.send((step, steps, loss))
+        if pipe.poll():  # the other end is closed
+            raise KeyboardInterrupt
+
+    result: Any
+    try:
+        with one_thread():
+            result = training.run(tell)
+    except (KeyboardInterrupt, BrokenPipeError, ConnectionResetError):
+        return
+    except Exception as error:
+        error.add_note(f"in the training of {training.name!r}:\n{traceback.format_exc()}")
+        result = error
+    with contextlib.suppress(OSError):
+        pipe.send(result)
