@@ -21,13 +21,13 @@ from reproduction.report_file import ROOT, MadeAt, git, now, read, stamped
 REPORTS = ROOT / "reports"
 INDEX = REPORTS / "README.md"
 MATHEMATICS = ("qmaps/maps", "qmaps/normalize", "qmaps/algebra")
-STEPS = ("qmaps/optim", "qmaps/engines")
+STEPS = ("qmaps/optim", "qmaps/engines", "qmaps/ops")
 MEASURED = {
     "": (*MATHEMATICS, *STEPS),
     "approximation": MATHEMATICS,
     "bench/": (*STEPS, "qmaps/algebra"),
     "checkpoints": ("qmaps/storage", "qmaps/capture"),
-    "communication": ("qmaps/distributed", "qmaps/engines"),
+    "communication": ("qmaps/distributed", "qmaps/engines", "qmaps/ops"),
     "losses/lpmm": (*MATHEMATICS, "qmaps/lpmm"),
     "gpu/": ("qmaps/cuda", "qmaps/engines/kernels"),
     "low-precision-model-memory/": (*MATHEMATICS, "qmaps/lpmm"),
@@ -36,7 +36,7 @@ MEASURED = {
     "papers": ("reproduction", *MATHEMATICS, *STEPS),
     "parallel-training": ("qmaps/distributed", *MATHEMATICS),
     "prediction/": ("qmaps/analyze", *STEPS),
-    "quantile-accuracy": ("qmaps/algebra", "qmaps/engines"),
+    "quantile-accuracy": ("qmaps/ops", "qmaps/engines"),
     "recommended": ("qmaps/analyze", *STEPS),
     "scale": ("qmaps/sweep", "qmaps/engines"),
     "sharded": ("qmaps/distributed", *STEPS),
