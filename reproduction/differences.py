@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import pandas as pd
-
-from qmaps.lab.report.claim import Claim, Verdict
-
-if TYPE_CHECKING:
-    from reproduction.exhibit import Finding
+from qmaps.lab.report.claim import Verdict
 
 
 @dataclass(frozen=True)
@@ -39,42 +33,6 @@ class Difference:
     def explains(self, name: str) -> bool:
         """True if a statement, or a number of this name, differs for this reason."""
         return re.search(self.of, name) is not None
-
-
-def explain(finding: Finding) -> Finding:
-    """The finding with the verdicts that its differences give.
-
-    The first difference that fits decides. What none explains keeps the verdict "differs", and
-    differences that explain nothing are left out.
-    """
-    used: list[Difference] = []
-
-    def verdict(name: str) -> Verdict:
-        for difference in finding.differences:
-            if difference.explains(name):
-                if difference not in used:
-                    used.append(difference)
-                return difference.verdict
-        return Verdict.DIFFERS
-
-    def statement(claim: Claim) -> Claim:
-        if claim.verdict is not Verdict.DIFFERS:
-            return claim
-        return replace(claim, difference=verdict(claim.text))
-
-    statements = [statement(difference) for difference in finding.statements]
-    numbers = None if finding.numbers is None else _explained(finding.numbers, verdict)
-    used_differences = [difference for difference in finding.differences if difference in used]
-    return replace(finding, statements=statements, numbers=numbers, differences=used_differences)
-
-
-def _explained(numbers: pd.DataFrame, verdict: Callable[[str], Verdict]) -> pd.DataFrame:
-    names = numbers["quantity"] + ": " + numbers["what"] + ": " + numbers["proxy"]
-    given = [
-        verdict(name).value if old == Verdict.DIFFERS else old
-        for name, old in zip(names, numbers["verdict"], strict=True)
-    ]
-    return numbers.assign(verdict=given)
 
 
 def lines(differences: Sequence[Difference]) -> list[str]:

@@ -126,11 +126,11 @@ def explain(finding: Finding) -> Finding:
     used: list[Difference] = []
 
     def verdict(name: str) -> Verdict:
-        for each in finding.differences:
-            if each.explains(name):
-                if each not in used:
-                    used.append(each)
-                return each.verdict
+        for difference in finding.differences:
+            if difference.explains(name):
+                if difference not in used:
+                    used.append(difference)
+                return difference.verdict
         return Verdict.DIFFERS
 
     def statement(claim: Claim) -> Claim:
@@ -138,14 +138,14 @@ def explain(finding: Finding) -> Finding:
             return claim
         return replace(claim, difference=verdict(claim.text))
 
-    statements = [statement(each) for each in finding.statements]
+    statements = [statement(difference) for difference in finding.statements]
     numbers = None if finding.numbers is None else _explained(finding.numbers, verdict)
-    kept = [each for each in finding.differences if each in used]
-    return replace(finding, statements=statements, numbers=numbers, differences=kept)
+    used_differences = [difference for difference in finding.differences if difference in used]
+    return replace(finding, statements=statements, numbers=numbers, differences=used_differences)
 
 
 def _explained(numbers: pd.DataFrame, verdict: Callable[[str], Verdict]) -> pd.DataFrame:
-    names = numbers["quantity"] + ": " + numbers["what"] + ": " + numbers["stand_in"]
+    names = numbers["quantity"] + ": " + numbers["what"] + ": " + numbers["proxy"]
     given = [
         verdict(name).value if old == Verdict.DIFFERS else old
         for name, old in zip(names, numbers["verdict"], strict=True)

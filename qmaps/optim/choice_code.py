@@ -16,7 +16,7 @@ IN_GROUPS = "# Give the options that all groups share as before."
 GROUPED = ("lr", "betas", "eps", "weight_decay")
 FILL = """\
 for name, param in model.named_parameters():
-    number = next((n for pattern, n in patterns.items() if fnmatchcase(name, pattern)), {rest})
+    number = next((n for pattern, n in patterns.items() if fnmatchcase(name, pattern)), {default})
     groups[number]["params"].append((name, param))
 """
 
