@@ -30,7 +30,7 @@ $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 NATIVE := $(wildcard qmaps/engines/native/CMakeLists.txt qmaps/engines/native/src/* qmaps/engines/native/src/*/* \
-	qmaps/engines/kernels/* qmaps/engines/kernels/*/*)
+	qmaps/engines/kernels/* qmaps/engines/kernels/*/* qmaps/normalize/scale_kind.py)
 
 SOURCES := $(shell find qmaps -name '*.py')
 

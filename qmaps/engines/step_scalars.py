@@ -43,7 +43,7 @@ class StepScalar:
 KINDS: list[type[StepScalar]] = [StepScalar]
 """Every kind of number, in the order of the classes below.
 
-CUDA's ``enum StepScalarKind`` is made from it; ``src/prologue.cuh`` has a case for each.
+CUDA's ``enum StepScalarKind`` is made from it; ``qmaps/cuda/src/prologue.cuh`` has a case for each.
 """
 
 

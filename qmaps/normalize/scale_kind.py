@@ -1,7 +1,8 @@
 """Numbers of the formats of stored scales, declared here for Python, C++ and CUDA.
 
 `qmaps.engines.kernels.declarations` makes the C++ from this file without importing qmaps, so this
-file imports nothing of it. ``scale_formats.hpp`` beside it converts scales to and from their bits.
+file imports nothing of it. ``qmaps/engines/kernels/scale_formats.hpp`` converts scales to and from
+their bits.
 """
 
 from __future__ import annotations

@@ -18,11 +18,15 @@ PACKAGE = Path(__file__).parents[2]
 SOURCES = ("engines/native/src", "engines/kernels")
 """Folders of the package with what the extension is compiled from."""
 SUFFIXES = (".cpp", ".hpp", ".inl")
-BUILD = ("engines/native/CMakeLists.txt", "engines/kernels/declarations.py")
+BUILD = (
+    "engines/native/CMakeLists.txt",
+    "engines/kernels/declarations.py",
+    "normalize/scale_kind.py",
+)
 """Further files that decide what is compiled."""
 
 SLOWER = "a step takes about 10 times as long, and 100 times with quantized states"
-"""What the reference costs; docs/engines.md has the measurement."""
+"""Cost of the reference, roughly."""
 
 _told = False
 
