@@ -1,1 +1,1 @@
-"""Operations on quantized tensors: the one place that chooses an engine."""
+"""Operations on quantized tensors; chooses the engine of a tensor."""
