@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.engines.test_remainders import in_24_bits
 from torch import nn
 
 import qmaps
@@ -17,6 +16,7 @@ from qmaps.capture.conversion import convert_state_dict
 from qmaps.engines.bfloat16 import SPLITS, join
 from qmaps.engines.masters import MASTER, REMAINDER
 from qmaps.optim import AdamW8bit, QuantizedOptimizer
+from tests.engines.test_bfloat16 import in_24_bits
 from tests.training.runs import EVERY, assert_same, gradients, loss_of, make, net, parts
 
 FORMS = pytest.mark.parametrize("form", SPLITS)

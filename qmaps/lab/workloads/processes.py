@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +23,9 @@ from qmaps.lab.workloads.base import Workload
 from qmaps.lab.workloads.run_folder import RunFolder, TrainingRun
 from qmaps.lab.workloads.training import Hook, MakeOptimizer, Progress, train
 from qmaps.storage.files import exists, output_folder
+
+INTERVAL = 0.25
+"""Seconds between two messages of a process on its progress."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +84,7 @@ class Trainings:
         self._waiting: list[Training] = []
         self._processes: dict[Connection, tuple[Training, BaseProcess]] = {}
         self._begun: set[Connection] = set()
-        self._runs: dict[Training, TrainingRun] = {}
+        self._results: dict[Training, TrainingRun | Exception] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +98,7 @@ class Trainings:
         for training in trainings:
             if self._workers is None or self._workers == 1 or _ended(training):
                 with one_thread() if self._workers else contextlib.nullcontext():
-                    self._runs[training] = training.run(partial(self._progress, training.name))
+                    self._results[training] = training.run(partial(self._progress, training.name))
             else:
                 self._waiting.append(training)
         self._fill()
@@ -114,20 +119,21 @@ class Trainings:
                 news = pipe.recv()
             except EOFError:
                 process.join()
-                del self._processes[pipe]
-                raise CommunicationError(
+                news = CommunicationError(
                     f"the training of {training.name!r} ended with exit code {process.exitcode}, "
                     "perhaps for lack of memory; call again to resume it"
-                ) from None
+                )
             if isinstance(news, tuple):
                 self._begun.add(pipe)
                 self._progress(training.name, *news)
                 continue
-            del self._processes[pipe]
             process.join()
-            if isinstance(news, BaseException):
+            pipe.close()
+            del self._processes[pipe]
+            self._begun.discard(pipe)
+            self._results[training] = news
+            if isinstance(news, Exception):
                 raise news
-            self._runs[training] = news
         self._fill()
 
     def results(self, trainings: Sequence[Training]) -> list[TrainingRun]:
@@ -136,9 +142,15 @@ class Trainings:
         Raises:
             As `start` and `poll`.
         """
-        while any(training not in self._runs for training in trainings):
+        while any(training not in self._results for training in trainings):
             self.poll(timeout=None)
-        return [self._runs[training] for training in trainings]
+        runs = []
+        for training in trainings:
+            result = self._results[training]
+            if isinstance(result, Exception):
+                raise result
+            runs.append(result)
+        return runs
 
     def __exit__(
         self,
@@ -148,7 +160,7 @@ class Trainings:
     ) -> None:
         self._waiting.clear()
         for pipe, (_, process) in self._processes.items():
-            if pipe not in self._begun:
+            if pipe not in self._begun and not pipe.poll():
                 process.terminate()  # there is nothing to save yet
             pipe.close()
         try:
@@ -192,11 +204,16 @@ def _no_interrupts() -> Iterator[None]:
 
 
 def _train(training: Training, pipe: Connection) -> None:
-    """Do a run in this process; `pipe` gets its steps, then the run or the error."""
+    """Do a run in this process; `pipe` gets some of its steps, then the run or the error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    due = 0.0
 
     def tell(step: int, steps: int, loss: float) -> None:
-        pipe.send((step, steps, loss))
+        nonlocal due
+        # Few messages, since a full pipe would stop the run until someone reads it.
+        if (now := time.monotonic()) >= due or step == steps:
+            pipe.send((step, steps, loss))
+            due = now + INTERVAL
         if pipe.poll():  # the other end is closed
             raise KeyboardInterrupt
 
@@ -207,7 +224,13 @@ def _train(training: Training, pipe: Connection) -> None:
     except (KeyboardInterrupt, BrokenPipeError, ConnectionResetError):
         return
     except Exception as error:
-        error.add_note(f"in the training of {training.name!r}:\n{traceback.format_exc()}")
         result = error
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            result = CommunicationError(
+                f"the training of {training.name!r} failed: {type(error).__name__}: {error}"
+            )
+        result.add_note(f"in the training of {training.name!r}:\n{traceback.format_exc()}")
     with contextlib.suppress(OSError):
         pipe.send(result)

@@ -30,6 +30,17 @@ def slow(optimizer: torch.optim.Optimizer, _: nn.Module) -> Iterator[None]:
     yield
 
 
+class UnpicklableError(Exception):
+    """An error that pickles, and cannot be made from its pickle."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
+
+
+def failing(optimizer: torch.optim.Optimizer, _: nn.Module) -> None:
+    raise UnpicklableError("no ", "luck")
+
+
 def dying(optimizer: torch.optim.Optimizer, _: nn.Module) -> None:
     """A hook that ends the process, as the system does for lack of memory."""
     os._exit(9)
@@ -66,8 +77,9 @@ def test_a_process_that_was_killed_is_named(tmp_path: Path) -> None:
     training = ENTRANT.training(WORK, tmp_path, hooks=[dying], name="AdamW 8bit, seed 0")
     with Trainings(2) as trainings:
         trainings.start([training])
-        with pytest.raises(CommunicationError) as caught:
-            trainings.results([training])
+        for _ in range(2):  # the error stays
+            with pytest.raises(CommunicationError) as caught:
+                trainings.results([training])
     assert str(caught.value) == (
         "the training of 'AdamW 8bit, seed 0' ended with exit code 9, perhaps for lack of memory; "
         "call again to resume it"
@@ -81,6 +93,11 @@ def test_errors_and_runs_without_a_reader_end_the_process(tmp_path: Path) -> Non
     assert isinstance(error, BadValueError)
     assert str(error).startswith("state_quantizers='9bit' is not a preset")
     assert error.__notes__[0].startswith("in the training of 'AdamW 9bit':\nTraceback")
+    _train(ENTRANT.training(WORK, tmp_path, hooks=[failing], name="ours"), theirs)
+    error = ours.recv()
+    assert isinstance(error, CommunicationError)
+    assert str(error) == "the training of 'ours' failed: UnpicklableError: no luck"
+    assert "no luck" in error.__notes__[0]
     ours.close()
     _train(ENTRANT.training(WORK, tmp_path), theirs)
     assert (tmp_path / "adamw-8bit-seed0" / "checkpoint.pt").exists()
