@@ -161,7 +161,8 @@ def choices(draw: Any) -> tuple[Any, Any]:
     specs = {}
     for name in family.full.state_names:
         q = draw(quantizers)
-        fits = q.map.signed or name not in signed
+        # Of states that are never negative, no code may be negative for a zero.
+        fits = q.map.signed if name in signed else not q.map.signed or q.keeps_zero
         specs[name] = q if fits and draw(st.booleans()) else None
     return (family, options), specs
 

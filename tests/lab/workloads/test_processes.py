@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,14 @@ from qmaps.lab.workloads.processes import Trainings, _train
 WORK = dataclasses.replace(workloads.get("digits"), batch_size=4)
 ENTRANT = Contender("AdamW 8bit", "8bit")
 STEPS = 8
+
+
+@pytest.fixture
+def _sigint() -> Iterator[None]:
+    """Put back what a process for a training ignores."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -86,6 +95,7 @@ def test_a_process_that_was_killed_is_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("_sigint")
 def test_errors_and_runs_without_a_reader_end_the_process(tmp_path: Path) -> None:
     ours, theirs = multiprocessing.Pipe()
     _train(Contender("AdamW 9bit", "9bit").training(WORK, tmp_path), theirs)
