@@ -91,7 +91,7 @@ $(RUN_NOTEBOOKS)/.done: $(wildcard notebooks/*.ipynb) $(SOURCES) $(VENV)/.notebo
 	rm -rf $(RUN_NOTEBOOKS)
 	mkdir -p $(RUN_NOTEBOOKS)
 	cp notebooks/*.ipynb $(RUN_NOTEBOOKS)
-	$(BIN)/python -m pytest -p no:hypothesispytest --nbmake --overwrite --override-ini=addopts= $(RUN_NOTEBOOKS)
+	$(BIN)/python -m pytest -p no:hypothesispytest --nbmake --nbmake-timeout=1200 --overwrite --override-ini=addopts= $(RUN_NOTEBOOKS)
 	@touch $@
 
 docs: $(VENV)/.docs $(RUN_NOTEBOOKS)/.done
