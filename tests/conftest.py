@@ -52,10 +52,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark slow tests: slow files, further instruction sets, two threads, the rest of grids."""
+    from qmaps.engines import native  # only now: tests/engines/native may put another build first
+
+    others = native.isas()[1:]  # the best comes first
     grids: dict[tuple[Path, str], list[pytest.Function]] = {}
     for item in items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
-        again = params.get("isa") in ("avx2", "portable") or params.get("threads") == 2
+        again = params.get("isa") in others or params.get("threads") == 2
         if again or _is_slow(item.path):
             item.add_marker(pytest.mark.slow)
         elif params:

@@ -14,7 +14,6 @@ from qmaps.engines.kernels.declarations import Dtype
 from qmaps.maps.base import Map, cached, limits, table
 
 MANTISSA_BITS = 23
-MAX_STEPS = 8
 
 BYTE = 8
 """Bits of the codes whose tables kernels copy to shared memory."""
