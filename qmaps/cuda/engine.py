@@ -105,7 +105,7 @@ class CudaEngine(Engine):
         return values[0] if values else None
 
 
-_stand_in: ContextVar[Engine | None] = ContextVar("qmaps_cuda_stand_in", default=None)
+stand_in: ContextVar[Engine | None] = ContextVar("qmaps_cuda_stand_in", default=None)
 """An engine for tensors of another device, for tests."""
 
 
@@ -139,15 +139,10 @@ def _engine(device: torch.device) -> Engine | None:
     return CudaEngine(device) if supported else None
 
 
-def stand_in() -> Engine | None:
-    """The engine for tensors of another device, in tests."""
-    return _stand_in.get()
-
-
 def engine_on(device: torch.device) -> Engine | None:
     """The engine of a device, or None if it has no engine."""
-    if (stand_in := _stand_in.get()) is not None and device == stand_in.device:
-        return stand_in
+    if (emulated := stand_in.get()) is not None and device == emulated.device:
+        return emulated
     return _engine(device) if device.type == "cuda" else None
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
-from qmaps.engines.sharding.exchange import Request, SharedScales, shared_scales, spans_shards
+from qmaps.engines.sharding.exchange import Request, SharedScales, spans_shards
 from qmaps.engines.sharding.shards import Shard
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize.base import Normalizer
@@ -231,34 +231,12 @@ class StepPlan(ABC):
         """Keep the gradients no longer: their step has ended, or will not be taken."""
 
 
-def run_together(plans: Sequence[StepPlan], inputs: Inputs) -> None:
-    """Take one step of several plans, with one exchange of the scales over other shards.
-
-    Processes exchange the scales of the same states in the same order, even if different engines
-    step a parameter on different processes.
-    """
-    asked: dict[Scaled, Request] = {}
-    for plan in plans:
-        asked |= plan.requests(inputs)
-    shared = NONE_SHARED
-    if asked:
-        order = sorted(asked)
-        scales = shared_scales([asked[scaled] for scaled in order])
-        shared = dict(zip(order, scales, strict=True))
-    for plan in plans:
-        plan.run(inputs, shared)
-
-
 class StepEngine(ABC):
     """An engine for optimizer steps."""
 
     @abstractmethod
     def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
         """Reason why the engine does not step a parameter; empty if it does."""
-
-    def supports(self, rule: Rule, parameter: ParameterStep) -> bool:
-        """Return True if the engine steps a parameter."""
-        return not self.unsupported_reason(rule, parameter)
 
     @abstractmethod
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:

@@ -127,7 +127,7 @@ def use_backend(name: str) -> Iterator[None]:
 
 def requested() -> tuple[Any, ...]:
     """The settings that the choice of an engine depends on: equal settings, equal engines."""
-    return _chosen.get(), os.environ.get("QMAPS_BACKEND", ""), cuda.stand_in()
+    return _chosen.get(), os.environ.get("QMAPS_BACKEND", ""), cuda.stand_in.get()
 
 
 def _wanted() -> str:

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
+from qmaps.engines.sharding.shards import local
 from qmaps.engines.step_scalars import Slowing, StepScalar
 from qmaps.errors import BadValueError, shown
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.records import with_gradients
 from qmaps.optim.terms import ascent, check_at_least_0, coupled, hyperparameters
 
 
@@ -89,7 +89,9 @@ class Adagrad(QuantizedOptimizer):
         """
         blank = not self.state and all(float(group["lr"]) == 0 for group in self.param_groups)
         loss = super().step(closure)
-        if blank and not any(bool(entry[3].any()) for entry in with_gradients(self.param_groups)):
+        params = [param for group in self.param_groups for param in group["params"]]
+        gradients = [local(param.grad) for param in params if param.grad is not None]
+        if blank and not any(bool(gradient.any()) for gradient in gradients):
             for state in self.state.values():
                 state["step"].zero_()
         return loss

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +16,7 @@ from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
 from qmaps.engines.sharding.shards import local
 from qmaps.maps import _html
-from qmaps.optim.records import ParameterRecord, StateRecord, records
-
-if TYPE_CHECKING:
-    from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.records import ParameterRecord, Parameters, StateRecord
 
 LONGEST = 40
 """Parameters that a table shows one by one; more are put together by layer."""
@@ -142,24 +139,24 @@ class Memory:
     __repr__ = __str__
 
 
-def memory(optimizer: QuantizedOptimizer) -> Memory:
+def memory(parameters: Parameters) -> Memory:
     """Memory of the states of an optimizer, also before the first step."""
     rows = []
     numel = unquantized = 0
     seen: set[Tensor] = set()
-    for record in records(optimizer):
+    for record in parameters.records():
         param, group = record.param, record.group
         if param in seen:  # a parameter that is listed twice has its states once
             continue
         seen.add(param)
-        state = optimizer.state.get(param, {})
-        stored = [name for name in optimizer.state_names if name in state]
+        state = parameters.state.get(param, {})
+        stored = [name for name in parameters.rule.states if name in state]
         # What never gets a gradient never gets a state.
         if not (stored or MASTER in state or REMAINDER in state) and not param.requires_grad:
             continue
         numel += local(param).numel()
         planned = {state_record.name: state_record for state_record in record.states()}
-        for name in optimizer.state_names:
+        for name in parameters.rule.states:
             if name in planned or name in stored:
                 rows.append(_row(record, name, planned.get(name), state.get(name)))
                 shape = planned[name].shape if name in planned else local(param).shape
@@ -172,11 +169,7 @@ def memory(optimizer: QuantizedOptimizer) -> Memory:
 
 def _name(record: ParameterRecord) -> str:
     """Name of a parameter, or the place of one without a name."""
-    groups = record.optimizer.param_groups
-    number = next(n for n, group in enumerate(groups) if group is record.group)
-    position = record.number - sum(len(group["params"]) for group in groups[:number])
-    names = record.group.get("param_names")
-    return names[position] if names else f"group {number}, number {position}"
+    return record.name or "group {}, number {}".format(*record.place)
 
 
 def _row(

@@ -67,6 +67,8 @@ class UpdateRule:
     torch_options: ClassVar[Mapping[str, object]] = {}
     """Options of torch and other libraries that the rule does not have, with the only value that
     is accepted, also in checkpoints. `qmaps.optim.other_libraries` has those of all rules."""
+    _steps_codes: ClassVar[bool] = False
+    """Whether the optimizer steps parameters that are kept as codes (`qmaps.lpmm`)."""
     _numbers: ClassVar[Mapping[str, Callable[[int, Mapping[str, Any]], float]]] = {}
     """Single numbers among a parameter's states besides `step`: functions of the number of steps
     and the group's options."""

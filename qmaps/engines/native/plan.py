@@ -14,7 +14,7 @@ from qmaps.engines.addresses import address
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.native import core, tensors
 from qmaps.engines.plan import FusedPlan
-from qmaps.engines.rules import ordered
+from qmaps.engines.rules import ordered, scalar_names
 from qmaps.engines.sharding.exchange import Request, SharedScales, unformatted_shapes
 from qmaps.engines.sharding.shards import Shard
 from qmaps.engines.step import (
@@ -68,7 +68,7 @@ class NativePlan(FusedPlan):
             self._begin(inputs)
         for scales in self._shared:
             scales.encode_by(shared[scales.scaled])
-        self._step.finish(tensors.threads(self._numel))
+        self._step.finish(self._threads)
         for scales in self._shared:
             scales.store(shared[scales.scaled])
         self._counters += 1
@@ -86,11 +86,14 @@ class NativePlan(FusedPlan):
         row = {kind: index for index, kind in enumerate(dict.fromkeys(kinds))}
         scalars, after = [], []
         for group, step, before in row:
-            described = ordered(self._rule, inputs.scalars[group])
+            described = inputs.scalars[group].values()
+            if tuple(inputs.scalars[group]) != self._scalar_names:  # not the order of qmaps' rules
+                described = ordered(self._rule, inputs.scalars[group])
             scalars.append(values_at(described, step, before))
             if before is not None:
                 after.append(product_after(described, step, before))
         self._new_products = [after[row[kind]] for kind in kinds] if after else []
+        self._threads = 1 if self._numel < tensors.FEW else torch.get_num_threads()
         # The engine reads the copies until the step is finished.
         gradients_at, self._copies = self._gradients_at()
         self._step.begin(
@@ -99,11 +102,12 @@ class NativePlan(FusedPlan):
             scalars,
             list(map(row.__getitem__, kinds)),
             steps,
-            tensors.threads(self._numel),
+            self._threads,
         )
 
     def _describe(self) -> None:
         self._groups = [parameter.group for parameter in self._parameters]
+        self._scalar_names = scalar_names(self._rule)
         self._step = core.Step()
         self._shared = []
         self._reset = [index for index, p in enumerate(self._parameters) if RESET in p.storage]
