@@ -212,7 +212,7 @@ class Quantizer:
         """
         prefix = "" if self.low_rank is None else self.low_rank.prefix.removesuffix("+")
         suffix = "" if self.rounding.memoryless else self.rounding.value
-        return " and ".join(part for part in (prefix, suffix) if part)
+        return f"{prefix} and {suffix}" if prefix and suffix else prefix or suffix
 
     def beside(self, shape: Sequence[int]) -> tuple[tuple[Quantizer, tuple[int, ...]], ...]:
         """Quantizers and shapes of the tensors stored beside a tensor's codes.

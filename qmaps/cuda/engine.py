@@ -131,19 +131,13 @@ def available() -> str:
 
 
 @functools.cache
-def _engine(device: torch.device) -> Engine | None:
+def engine_of(device: torch.device) -> Engine | None:
+    """The engine of a CUDA device, or None if it has no engine."""
     if available():
         return None
     major, minor = torch.cuda.get_device_capability(device)
     supported = f"sm_{major}{minor}" in compiler.architectures()
     return CudaEngine(device) if supported else None
-
-
-def engine_on(device: torch.device) -> Engine | None:
-    """The engine of a device, or None if it has no engine."""
-    if (emulated := stand_in.get()) is not None and device == emulated.device:
-        return emulated
-    return _engine(device) if device.type == "cuda" else None
 
 
 def recording() -> bool:

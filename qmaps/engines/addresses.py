@@ -124,6 +124,8 @@ def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
 
 def overlapping(tensors: Sequence[Tensor]) -> set[int]:
     """Indices of tensors with overlapping memory, or repeated in `tensors`."""
+    if len(tensors) == 1:
+        return set()
     spans = []
     for number, x in enumerate(tensors):
         begin = end = 0

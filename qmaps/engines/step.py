@@ -12,8 +12,9 @@ parameter's states. Everything else in a description is not changed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -164,19 +165,26 @@ class ParameterStep:
         """The number of a step, from 1 on, counted from the last reset, for step scalars."""
         return step - int(self.storage.get(RESET, 0))
 
-    @property
+    @cached_property
     def kernel_states(self) -> str:
         """The states as kernels name them: ``"exp_avg factored"``."""
         names = [state.name for state in self.states if not state.factored]
         return " ".join(names if len(names) == len(self.states) else [*names, FACTORED])
 
+    @property
+    def has_factored(self) -> bool:
+        """True if a state is a factored statistic."""
+        return self.kernel_states.endswith(FACTORED)
 
-def spanning_states(parameter: ParameterStep) -> Iterator[tuple[StateStep, Normalizer, Shard]]:
+
+def spanning_states(parameter: ParameterStep) -> list[tuple[StateStep, Normalizer, Shard]]:
     """States with scales over other processes' shards."""
+    spanning = []
     for state in parameter.states:
         q, shard = state.quantizer, state.shard
         if q is not None and shard is not None and spans_shards(q.normalizer, shard):
-            yield state, q.normalizer, shard
+            spanning.append((state, q.normalizer, shard))
+    return spanning
 
 
 @dataclass(frozen=True, eq=False)

@@ -111,7 +111,7 @@ class Support(ABC):
             yield f"the rule {rule.name!r} takes norms, and the parameter is sharded"
         if shard is not None and shard.runs is not None and parameter.key is not None:
             yield "it is rounded stochastically, and its shard is not one stretch"
-        if any(state.factored for state in parameter.states):
+        if parameter.has_factored:
             if shard is not None:
                 yield "its factored statistics need all shards"
             if not parameter.param.numel():
@@ -179,8 +179,14 @@ class NativeSupport(Support):
 
     def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
         del device  # the memory of tensors is checked
-        states = [state.quantizer for state in parameter.states if not state.factored]
-        ranges = {q.normalizer for q in states if q is not None and _in_ranges(q, parameter)}
+        ranges = set()
+        for state in parameter.states:
+            if state.quantizer is not None and not state.factored:
+                normalizer = state.quantizer.normalizer
+                # Scales of ranges are computed from all elements of a block at once.
+                geometry = normalizer.geometry(tuple(parameter.param.shape))
+                if geometry is not None and geometry.log:
+                    ranges.add(normalizer)
         # Blocks of different log2 ranges may have different boundaries.
         if len(ranges) > (1 if parameter.codes is None else 0):
             yield "its states have log2 ranges over different blocks"
@@ -291,12 +297,6 @@ def _of_dense(parameter: ParameterStep) -> Iterator[str]:
         yield f"it is {param.dtype} and has no master copy"
     if not parameter.master and not param.is_contiguous():
         yield "it is not contiguous"
-
-
-def _in_ranges(q: Quantizer, parameter: ParameterStep) -> bool:
-    """Return True if scales are computed from all elements of a block at once, unlike maxima."""
-    geometry = q.normalizer.geometry(tuple(parameter.param.shape))
-    return geometry is not None and geometry.log
 
 
 def _in_local_blocks(t: QuantizedTensor) -> bool:

@@ -16,8 +16,8 @@ from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.nonfinite import bad_scales
+from qmaps.optim.rule import check_int
 from qmaps.optim.saved_states import check_form
-from qmaps.optim.terms import check_int
 
 
 class Observer(Protocol):

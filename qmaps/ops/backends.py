@@ -95,15 +95,16 @@ def cuda_engine(*tensors: Tensor) -> Engine | None:
         tensors: at least one tensor.
     """
     device = tensors[0].device
-    engine = cuda.engine_on(device)
-    if engine is None or _wanted() == "reference":
-        return None
-    return engine if all(x.device == device and in_memory(x) for x in tensors) else None
+    engine = cuda_engine_on(device)
+    readable = engine is not None and all(x.device == device and in_memory(x) for x in tensors)
+    return engine if readable else None
 
 
 def cuda_engine_on(device: torch.device) -> Engine | None:
     """The CUDA engine of a device, or None where the reference runs; see `cuda_engine`."""
-    engine = cuda.engine_on(device)
+    engine = cuda.stand_in.get()
+    if engine is None or device != engine.device:
+        engine = cuda.engine_of(device) if device.type == "cuda" else None
     return None if engine is None or _wanted() == "reference" else engine
 
 

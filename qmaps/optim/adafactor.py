@@ -28,7 +28,7 @@ from qmaps.optim.apollo import SCALE_TYPES, Projection
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.factored import clipped, confident, decayed, limited, scaled
 from qmaps.optim.fixed_width import FixedWidth
-from qmaps.optim.terms import (
+from qmaps.optim.rule import (
     ascent,
     check_above_0,
     check_at_least_0,

@@ -14,7 +14,7 @@ from qmaps.errors import BadValueError, shown
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, coupled, hyperparameters
+from qmaps.optim.rule import ascent, check_at_least_0, coupled, hyperparameters
 
 
 class Adagrad(QuantizedOptimizer):

@@ -11,7 +11,7 @@ from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.optim.adam import Adam, descend, moment_scalars
 from qmaps.optim.base import Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import directed, hyperparameters
+from qmaps.optim.rule import directed, hyperparameters
 
 
 class AdamW(Adam):

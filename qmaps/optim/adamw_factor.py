@@ -16,7 +16,7 @@ from qmaps.optim.adamw import AdamW
 from qmaps.optim.base import State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.reductions import column_means, row_means
-from qmaps.optim.terms import directed
+from qmaps.optim.rule import directed
 
 
 class AdamWFactor(AdamW):

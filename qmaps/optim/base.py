@@ -36,9 +36,8 @@ from qmaps.optim.other_libraries import TAGS
 from qmaps.optim.presets import Preset
 from qmaps.optim.records import Parameters, states_of
 from qmaps.optim.resets import check_reset_every
-from qmaps.optim.rule import State, UpdateRule
+from qmaps.optim.rule import State, UpdateRule, check_bool, check_int
 from qmaps.optim.stepper import Stepper
-from qmaps.optim.terms import check_bool, check_int
 
 __all__ = ["QuantizedOptimizer", "Shared", "State"]
 

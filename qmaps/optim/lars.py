@@ -12,7 +12,7 @@ from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.norms import check_bound, clipped, norm, trust
-from qmaps.optim.terms import (
+from qmaps.optim.rule import (
     ascent,
     check_above_0,
     check_at_least_0,

@@ -11,7 +11,7 @@ from torch import Tensor
 from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, check_betas, directed
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, directed
 
 
 class Lion(QuantizedOptimizer):

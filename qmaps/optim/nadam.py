@@ -18,7 +18,7 @@ from qmaps.normalize._float32 import sqrt
 from qmaps.optim.adam import decay_scalars, moment_scalars
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import (
+from qmaps.optim.rule import (
     check_at_least_0,
     check_betas,
     check_bool,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qmaps.engines.sharding import over_shards
 from qmaps.errors import BadValueError, shown
-from qmaps.optim.terms import number
+from qmaps.optim.rule import number
 
 CHUNK = 4096
 """Elements whose squares are added first; a power of two."""

@@ -87,7 +87,7 @@ class ParameterRecord:
     param: Tensor
     group: dict[str, Any]
 
-    @property
+    @cached_property
     def rule(self) -> UpdateRule:
         """The update rule."""
         return self.parameters.rule

@@ -12,7 +12,7 @@ from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import (
+from qmaps.optim.rule import (
     ascent,
     check_at_least_0,
     check_bool,

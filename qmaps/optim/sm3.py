@@ -14,8 +14,7 @@ from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadValueError
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
-from qmaps.optim.rule import Dims
-from qmaps.optim.terms import ascent, check_at_least_0, check_decay, coupled, hyperparameters
+from qmaps.optim.rule import Dims, ascent, check_at_least_0, check_decay, coupled, hyperparameters
 
 DIMENSIONS = 8
 """Tensors of more dimensions are refused."""

@@ -104,7 +104,8 @@ class Stepper:
         settings = _settings(parameters, self.observers, scaled)
         if self._cached is not None and self._cached.settings != settings:
             self._cached = None
-        if _policed(parameters.groups) if self._cached is None else self._cached.policed:
+        policed = _policed(parameters.groups) if self._cached is None else self._cached.policed
+        if policed:
             entries = _localized(entries)
             if leaves_out(parameters, entries, skipping=not self._alone(entries)):
                 self._skipped += 1
@@ -114,7 +115,10 @@ class Stepper:
         planned = self._cached
         if planned is None or not planned.fits(parameters, entries):
             entries = _localized(entries)
-            planned = self._planned(parameters, entries, settings, states, scaled)
+            planned = self._planned(parameters, entries, states, scaled)
+            if not planned.reference_count and not scaled and planned is not self._cached:
+                planned.remember(parameters, entries, settings, policed)
+                self._cached = planned
         try:
             self._run(parameters, entries, planned, states, (grad_scale, found_inf))
         finally:
@@ -160,7 +164,6 @@ class Stepper:
         self,
         parameters: Parameters,
         entries: list[Entry],
-        settings: list[Any],
         states: dict[Tensor, dict[str, Any]],
         scaled: bool,
     ) -> _PlannedStep:
@@ -169,8 +172,7 @@ class Stepper:
         Args:
             parameters: the parameters of the optimizer.
             entries: the parameters of the step.
-            settings: result of `_settings`.
-            states: states of new parameters.
+            states: states of new parameters; the optimizer gets them.
             scaled: True if gradients of parameters kept as codes must be divided by a scale.
         """
         cached, self._cached = self._cached, None
@@ -195,11 +197,7 @@ class Stepper:
             steps.append(record.step(entry[3], storage, self.observers))
             if storage:
                 check_states(steps[-1], tuple(record.param.shape))
-        planned = self._plan(parameters.rule, entries, steps, scaled)
-        if not planned.reference_count and not scaled:
-            planned.remember(parameters, entries, settings, [step.storage for step in steps])
-            self._cached = planned
-        return planned
+        return self._plan(parameters.rule, entries, steps, scaled)
 
     def _plan(
         self, optimizer: UpdateRule, entries: list[Entry], steps: list[ParameterStep], scaled: bool
@@ -208,7 +206,7 @@ class Stepper:
         rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance)
         # An engine steps parameters at the same time; one that is listed twice steps twice.
         shared = overlapping([step.param for step in steps])
-        planned = _PlannedStep(self._alone(entries))
+        planned = _PlannedStep(self._alone(entries), [step.storage for step in steps])
         devices: dict[torch.device, list[int]] = {}
         for position, entry in enumerate(entries):
             devices.setdefault(entry[1].device, []).append(position)
@@ -266,6 +264,7 @@ class _PlannedStep:
 
     Args:
         alone: True if one CUDA engine decides by itself whether to skip the step.
+        storages: the dicts of the parameters' states.
 
     Attributes:
         plans: plans of fused engines, and of the reference.
@@ -275,8 +274,9 @@ class _PlannedStep:
         policed: result of `_policed`.
     """
 
-    def __init__(self, alone: bool) -> None:
+    def __init__(self, alone: bool, storages: list[dict[str, Any]]) -> None:
         self.alone = alone
+        self._storages = storages
         self.plans: list[StepPlan] = []
         self.positions: list[list[int]] = []
         self.reference_count = 0
@@ -288,7 +288,7 @@ class _PlannedStep:
         parameters: Parameters,
         entries: Sequence[Entry],
         settings: list[Any],
-        storages: list[dict[str, Any]],
+        policed: bool,
     ) -> None:
         """Record the parameters and settings of the plans, to use them again.
 
@@ -296,19 +296,19 @@ class _PlannedStep:
             parameters: the parameters of the optimizer.
             entries: the parameters of the step.
             settings: result of `_settings`.
-            storages: the dicts of the parameters' states.
+            policed: result of `_policed`.
         """
         self.settings = [
             copy.deepcopy(value) if isinstance(value, dict) else value for value in settings
         ]
-        self.policed = _policed(parameters.groups)
+        self.policed = policed
         self._numbers, params, groups, _ = zip(*entries, strict=True)
         self._sharded = any_distributed(params)
-        self._storages = storages
-        self._objects = self._parts(parameters, params, groups, storages)
+        self._objects = self._parts(parameters, params, groups, self._storages)
         # Fitted maps are checked anew each time, for their refits.
-        quantized = [value for value in self._objects if isinstance(value, QuantizedTensor)]
-        self._fitted = any(value.quantizer.map.counted for value in quantized)
+        states = chain.from_iterable(map(dict.values, self._storages))
+        quantizers = {value.quantizer for value in states if isinstance(value, QuantizedTensor)}
+        self._fitted = any(q.map.counted for q in quantizers)
 
     def fits(self, parameters: Parameters, entries: Sequence[Entry]) -> bool:
         """Return True if the plans can take a step with equal `settings`.

@@ -106,13 +106,16 @@ class NativePlan(FusedPlan):
         )
 
     def _describe(self) -> None:
-        self._groups = [parameter.group for parameter in self._parameters]
+        self._groups: list[int] = []
+        self._reset: list[int] = []
         self._scalar_names = scalar_names(self._rule)
         self._step = core.Step()
         self._shared = []
-        self._reset = [index for index, p in enumerate(self._parameters) if RESET in p.storage]
         pairs = zip(self._parameters, self._targets, strict=True)
         for index, (parameter, target) in enumerate(pairs):
+            self._groups.append(parameter.group)
+            if RESET in parameter.storage:
+                self._reset.append(index)
             self._add(parameter, target)
             if index in self._masters and _rounded_here(parameter.param):
                 self._step.add_rounded(address(parameter.param))
@@ -142,8 +145,8 @@ class NativePlan(FusedPlan):
 
     def _add_states(self, parameter: ParameterStep) -> None:
         step = self._step
-        spanning = {state.name: (norm, shard) for state, norm, shard in spanning_states(parameter)}
-        if any(state.factored for state in parameter.states):
+        spanning = spanning_states(parameter)
+        if parameter.has_factored:
             step.arrange_factored(list(parameter.param.shape))
         for state in parameter.states:
             value = parameter.storage[state.name]
@@ -158,10 +161,11 @@ class NativePlan(FusedPlan):
                 step.add_factored_quantized(torch.Size(value.shape).numel(), *stored)
             else:
                 step.add_quantized(*stored)
-            if state.name in spanning:
-                scaled = (parameter.number, state.name)
-                self._shared.append(_Shared.of(scaled, value, *spanning[state.name]))
-                step.add_shared_scales(list(map(address, self._shared[-1].request.scales)))
+            for spanning_state, normalizer, shard in spanning:
+                if spanning_state is state:
+                    scaled = (parameter.number, state.name)
+                    self._shared.append(_Shared.of(scaled, value, normalizer, shard))
+                    step.add_shared_scales(list(map(address, self._shared[-1].request.scales)))
 
 
 class _Shared(NamedTuple):
@@ -208,4 +212,4 @@ def _described(t: QuantizedTensor) -> tuple[Any, ...]:
 
 def _rounding(q: Quantizer, key: RoundingKey | None) -> list[tuple[int, int, int, int, int, int]]:
     """The rounding of a quantizer under this key, as the engine has it."""
-    return tensors.rounding(key if q.stochastic else None)
+    return [key.words()] if key is not None and q.stochastic else []
