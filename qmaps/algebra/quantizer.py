@@ -377,11 +377,7 @@ class Quantizer:
         return quantize_scaled(self, x, scales, key=key, after=after)
 
     def dequantize(
-        self,
-        t: QuantizedTensor,
-        *,
-        out: Tensor | None = None,
-        dtype: torch.dtype = torch.float32,
+        self, t: QuantizedTensor, *, out: Tensor | None = None, dtype: torch.dtype = torch.float32
     ) -> Tensor:
         """The values of `t`; the same as ``t.dequantize(out=out, dtype=dtype)``.
 

@@ -11,14 +11,7 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.cuda import layout
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.kernels import kernel
-from qmaps.cuda.tensors import (
-    DTYPES,
-    described,
-    format_name,
-    layout_of,
-    prepare,
-    store_scales,
-)
+from qmaps.cuda.tensors import DTYPES, described, format_name, layout_of, prepare, store_scales
 from qmaps.engines.addresses import address
 from qmaps.maps.base import Map, table
 from qmaps.metrics import Sums

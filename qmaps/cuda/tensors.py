@@ -322,12 +322,7 @@ def store_scales(engine: Engine, task: np.ndarray, scale_layout: ScaleLayout) ->
 
 
 def dequantize(
-    engine: Engine,
-    packed: Tensor,
-    scales: Scales,
-    normalizer: Normalizer,
-    map_: Map,
-    out: Tensor,
+    engine: Engine, packed: Tensor, scales: Scales, normalizer: Normalizer, map_: Map, out: Tensor
 ) -> None:
     """Decode packed codes into `out`.
 

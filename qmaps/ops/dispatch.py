@@ -130,12 +130,7 @@ def dequantize(
 
 
 def measure(
-    x: Tensor,
-    normalizer: Normalizer,
-    map_: Map,
-    key: RoundingKey | None = None,
-    *,
-    keep: bool,
+    x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None = None, *, keep: bool
 ) -> tuple[Sums, Tensor | None, Scales, bool] | None:
     """Sums of the errors of quantizing `x`, or None where only the reference supports it.
 

@@ -16,13 +16,7 @@ from qmaps.engines.step_scalars import values_at
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim import saved_states
 from qmaps.optim.checks import check_last_group
-from qmaps.optim.choice import (
-    MARK,
-    Choices,
-    StateQuantizers,
-    check_patterns,
-    keep_in_32_bits,
-)
+from qmaps.optim.choice import MARK, Choices, StateQuantizers, check_patterns, keep_in_32_bits
 from qmaps.optim.memory import Memory, memory
 from qmaps.optim.nonfinite import check_policy
 from qmaps.optim.options import (

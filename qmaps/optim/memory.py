@@ -231,10 +231,7 @@ def _merged(blocks: Sequence[list[StateMemory]]) -> list[list[StateMemory]]:
         merged.append(
             [
                 replace(
-                    rows[0],
-                    parameter=name,
-                    nbytes=sum(row.nbytes for row in rows),
-                    count=len(same),
+                    rows[0], parameter=name, nbytes=sum(row.nbytes for row in rows), count=len(same)
                 )
                 for rows in zip(*same, strict=True)
             ]

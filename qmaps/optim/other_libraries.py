@@ -51,10 +51,7 @@ def instead_of(name: str) -> str:
 
 
 IN_GROUPS: Mapping[str, tuple[str, str]] = {
-    "optim_bits": (
-        BITSANDBYTES,
-        "`'state_quantizers': '8bit'`, or `'quantize': False` for 32 bits",
-    ),
+    "optim_bits": (BITSANDBYTES, "`'state_quantizers': '8bit'`, or `'quantize': False` for 32 bits")
 }
 """The same for options that are replaced by something else in a parameter group."""
 
@@ -133,10 +130,7 @@ class _Finder(MetaPathFinder):
     """
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> None:
         """Raise if the module would be a class of another library."""
         package, _, name = fullname.rpartition(".")

@@ -13,15 +13,7 @@ from torch import Tensor
 from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.masters import has_master, remainder_dtype
 from qmaps.engines.sharding.shards import Shard, local, shard_of
-from qmaps.engines.step import (
-    PRODUCT,
-    RESET,
-    Observer,
-    ParameterStep,
-    Shape,
-    StateStep,
-    codes_of,
-)
+from qmaps.engines.step import PRODUCT, RESET, Observer, ParameterStep, Shape, StateStep, codes_of
 from qmaps.optim.choice import Choices, Decision
 from qmaps.optim.rule import Dims, UpdateRule, every
 
@@ -184,10 +176,7 @@ class ParameterRecord:
         return start(int(storage.get("step", 0)) - int(storage.get(RESET, 0)), self.group)
 
     def step(
-        self,
-        gradient: Tensor,
-        storage: dict[str, Any],
-        observers: tuple[Observer, ...] = (),
+        self, gradient: Tensor, storage: dict[str, Any], observers: tuple[Observer, ...] = ()
     ) -> ParameterStep:
         """Description of a step of the parameter for engines.
 

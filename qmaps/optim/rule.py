@@ -143,10 +143,7 @@ class UpdateRule:
         return dict.fromkeys(self.states, tuple(param.shape))
 
     def adopted(
-        self,
-        saved: Mapping[str, Any],
-        param: Tensor,
-        group: dict[str, Any],
+        self, saved: Mapping[str, Any], param: Tensor, group: dict[str, Any]
     ) -> Mapping[str, Any]:
         """A parameter's saved states, converted to the states of this optimizer.
 

@@ -611,9 +611,7 @@ def save_with_hooks(
 
 
 def load_with_hooks(
-    optimizer: torch.optim.Optimizer,
-    state_dict: Mapping[str, Any],
-    loading: Callable[[Any], None],
+    optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any], loading: Callable[[Any], None]
 ) -> None:
     """Call `loading` with the state_dict, or with its replacement by hooks.
 

@@ -284,11 +284,7 @@ class _PlannedStep:
         self.policed = True
 
     def remember(
-        self,
-        parameters: Parameters,
-        entries: Sequence[Entry],
-        settings: list[Any],
-        policed: bool,
+        self, parameters: Parameters, entries: Sequence[Entry], settings: list[Any], policed: bool
     ) -> None:
         """Record the parameters and settings of the plans, to use them again.
 

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 def measure(
-    x: Tensor,
-    normalizer: Normalizer,
-    map_: Map,
-    key: RoundingKey | None,
-    *,
-    keep: bool,
+    x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None, *, keep: bool
 ) -> tuple[Sums, Tensor | None, Scales, int]:
     """Quantize `x` and sum up its errors; codes and values are worked on in cache.
 

@@ -154,11 +154,7 @@ def quantize(
 
 
 def dequantize(
-    packed: Tensor,
-    scales: Scales,
-    normalizer: Normalizer,
-    map_: Map,
-    out: Tensor,
+    packed: Tensor, scales: Scales, normalizer: Normalizer, map_: Map, out: Tensor
 ) -> None:
     """Decode packed codes into `out`.
 
