@@ -27,21 +27,9 @@ def measure(
     *,
     keep: bool,
 ) -> tuple[Sums, Tensor | None, Scales, int]:
-    """Quantize `x` and sum up its errors; decoded values are never stored.
+    """See `qmaps.ops.dispatch.measure`; the last result is `Flags` or-ed together.
 
     Float64 sums are taken in an order fixed by the number of elements. The host waits once.
-
-    Args:
-        engine: the engine of the device of `x`.
-        x: float32, float16 or bfloat16, not empty.
-        normalizer: a normalizer supported by `Support.measures`.
-        map_: a map supported by `Support.measures`.
-        key: names the random numbers of stochastic rounding; None rounds to nearest.
-        keep: whether to store the codes.
-
-    Returns:
-        Sums, with `codes` on the CPU; packed codes (None without `keep`); scales; and `Flags`
-        or-ed together. If they are not 0, the others are meaningless.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()

@@ -71,11 +71,9 @@ class CudaSteps(StepEngine):
         return int(self._skipped)
 
     def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
-        """Reason why the engine does not step a parameter; empty if it does."""
         return CUDA.of_parameter(rule, parameter, self._engine.device)
 
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
-        """A plan for supported parameters; missing states are created."""
         if recording():
             raise BackendError(
                 "step() cannot be recorded in a CUDA graph yet; first take one step with the same "
@@ -203,9 +201,8 @@ class CudaPlan(FusedPlan):
     def run(
         self,
         inputs: Inputs,
-        shared: Mapping[Scaled, SharedScales] = NONE_SHARED,  # noqa: ARG002
+        shared: Mapping[Scaled, SharedScales] = NONE_SHARED,
     ) -> None:
-        """Take one step."""
         if not self._parameters:
             return
         scale, found_inf = _on(self._engine, inputs.grad_scale), _on(self._engine, inputs.found_inf)

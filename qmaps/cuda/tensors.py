@@ -215,23 +215,9 @@ def quantize(
     *,
     check: bool,
 ) -> tuple[Tensor, Scales, int]:
-    """Quantize `x` to packed codes and scales.
+    """See `qmaps.ops.dispatch.quantize`; the last result is `Flags` or-ed together.
 
     Without `check` the host waits for nothing.
-
-    Args:
-        engine: the engine of the device of all tensors.
-        x: float32, float16 or bfloat16.
-        normalizer: a normalizer supported by the engine.
-        map_: a map supported by the engine.
-        key: names the random numbers of rounding, without `runs`; None rounds to nearest.
-        out: packed codes and scales to write into, contiguous; None allocates them.
-        check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
-
-    Returns:
-        Packed codes (1-D uint8), scales, and the result of `check`: `Flags` or-ed together. If it
-        is not 0, `out` is unchanged, and allocated codes and scales are meaningless. Without
-        `check` the third value means nothing.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
@@ -324,19 +310,7 @@ def store_scales(engine: Engine, task: np.ndarray, scale_layout: ScaleLayout) ->
 def dequantize(
     engine: Engine, packed: Tensor, scales: Scales, normalizer: Normalizer, map_: Map, out: Tensor
 ) -> None:
-    """Decode packed codes into `out`.
-
-    Args:
-        engine: the engine of the device of all tensors.
-        packed: 1-D uint8 packed codes, contiguous.
-        scales: scales in the parts of ``normalizer.layout(out.shape)``, contiguous.
-        normalizer: a normalizer supported by the engine.
-        map_: a map supported by the engine.
-        out: contiguous float32, float16 or bfloat16, of the tensor's shape.
-
-    Raises:
-        BadValueError: a tensor is not contiguous, or has a wrong number of elements.
-    """
+    """See `qmaps.ops.dispatch.dequantize`; all tensors are contiguous, on the engine's device."""
     scale_layout = layout_of(normalizer, tuple(out.shape))
     task = described(out, packed, map_, scale_layout)
     memory = describe_stored(engine, task, scale_layout, scales)

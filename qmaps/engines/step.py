@@ -215,7 +215,7 @@ class StepPlan(ABC):
             gradients: their gradients now.
         """
 
-    def requests(self, inputs: Inputs) -> dict[Scaled, Request]:  # noqa: ARG002
+    def requests(self, inputs: Inputs) -> dict[Scaled, Request]:
         """Begin the next step, up to the results of other processes.
 
         Args:

@@ -174,7 +174,6 @@ class NativeSupport(Support):
         return "log2 ranges end at a quantile, or are rounded in log2" if special else ""
 
     def decodes(self, t: QuantizedTensor) -> bool:
-        """Return True if the engine reads single codes of `t`."""
         return t.device.type == "cpu" and super().decodes(t)
 
     def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
@@ -230,7 +229,6 @@ class CudaSupport(Support):
         return ""
 
     def decodes(self, t: QuantizedTensor) -> bool:
-        """Return True if the engine reads single codes of `t`, on a device of the engine."""
         geometry = t.quantizer.normalizer.geometry(t.shape)
         # Powers are left to the reference.
         return geometry is not None and not geometry.ratio and super().decodes(t)

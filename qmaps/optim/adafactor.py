@@ -38,7 +38,6 @@ from qmaps.optim.rule import (
     check_int,
     check_pair,
     directed,
-    hyperparameters,
     number,
 )
 
@@ -193,7 +192,7 @@ class Adafactor(QuantizedOptimizer):
         apollo_factorize: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)
@@ -445,8 +444,6 @@ class Adafactor8bit(FixedWidth, Adafactor):
     Blocks keep the range of log2 of their values, and zero exactly. The first moment is
     ``B128/DE@8s``. Rows and columns are quantized where there are more than `min_quantized_size`
     of them; those of projected gradients stay in 32 bits.
-
-    Arguments: those of `Adafactor` and `FixedWidth`.
 
     Source: 8-bit Adafactor, project page and its later development.
 

@@ -14,7 +14,7 @@ from qmaps.errors import BadValueError, shown
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.rule import ascent, check_at_least_0, coupled, hyperparameters
+from qmaps.optim.rule import ascent, check_at_least_0, coupled
 
 
 class Adagrad(QuantizedOptimizer):
@@ -66,7 +66,7 @@ class Adagrad(QuantizedOptimizer):
         eps: float = 1e-10,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

@@ -11,14 +11,7 @@ from qmaps.engines.step_scalars import Corrected, Decoupled, RootCorrection, Ste
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.rule import (
-    ascent,
-    check_at_least_0,
-    check_betas,
-    check_bool,
-    coupled,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, coupled
 
 
 class Adam(QuantizedOptimizer):
@@ -75,7 +68,7 @@ class Adam(QuantizedOptimizer):
         decoupled_weight_decay: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

@@ -116,21 +116,17 @@ class AdamWFactor(AdamW):
 
 
 class AdamW8bitFactor(EightBit, AdamWFactor):
-    """`AdamWFactor` with an 8-bit first moment, ``B256/DE@8s``.
+    """`AdamWFactor` with an 8-bit first moment, ``B256/DE@8s``. See `FixedWidth`.
 
     The second moment of other tensors is ``B256/DE-0@8u``.
-
-    Arguments: those of `AdamWFactor` and `FixedWidth`.
     """
 
 
 class AdamW4bitFactor(FourBit, AdamWFactor):
-    """`AdamWFactor` with a 4-bit first moment, ``B128/DE@4s+sr``.
+    """`AdamWFactor` with a 4-bit first moment, ``B128/DE@4s+sr``. See `FixedWidth`.
 
     The second moment of other tensors is ``B128/DE-0@4u``. The paper's first moment
     is rounded to nearest: ``AdamWFactor(..., state_quantizers="paper-4bit")``.
-
-    Arguments: those of `AdamWFactor` and `FixedWidth`.
 
     Source: after 4-bit optimizers, section 5 ("4-bit Factor").
     """

@@ -11,14 +11,7 @@ from qmaps.engines.step_scalars import Corrected, Decoupled, First, RootCorrecti
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.rule import (
-    ascent,
-    check_at_least_0,
-    check_betas,
-    check_bool,
-    directed,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, directed
 
 
 class Adan(QuantizedOptimizer):
@@ -83,7 +76,7 @@ class Adan(QuantizedOptimizer):
         no_prox: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)
@@ -131,14 +124,8 @@ class Adan(QuantizedOptimizer):
 
 
 class Adan8bit(EightBit, Adan):
-    """`Adan` with 8-bit states: ``B256/DE@8s`` three times and ``B256/DE-0@8u``.
-
-    Arguments: those of `Adan` and `FixedWidth`.
-    """
+    """`Adan` with 8-bit states: ``B256/DE@8s`` three times and ``B256/DE-0@8u``."""
 
 
 class Adan4bit(FourBit, Adan):
-    """`Adan` with 4-bit states: ``B128/DE@4s+sr`` three times and ``B128/DE-0@4u``.
-
-    Arguments: those of `Adan` and `FixedWidth`.
-    """
+    """`Adan` with 4-bit states: ``B128/DE@4s+sr`` three times and ``B128/DE-0@4u``."""

@@ -19,14 +19,7 @@ from qmaps.engines.step_scalars import (
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.rule import (
-    ascent,
-    check_at_least_0,
-    check_betas,
-    check_int,
-    directed,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_int, directed
 
 
 class AdEMAMix(QuantizedOptimizer):
@@ -100,7 +93,7 @@ class AdEMAMix(QuantizedOptimizer):
         weight_decay: float = 1e-2,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)
@@ -147,10 +140,7 @@ class AdEMAMix(QuantizedOptimizer):
 
 
 class AdEMAMix8bit(EightBit, AdEMAMix):
-    """`AdEMAMix` with 8-bit moments: ``B256/DE@8s`` twice and ``B256/DE-0@8u``.
-
-    Arguments: those of `AdEMAMix` and `FixedWidth`.
-    """
+    """`AdEMAMix` with 8-bit moments: ``B256/DE@8s`` twice and ``B256/DE-0@8u``."""
 
 
 class AdEMAMix4bit(FourBit, AdEMAMix):
@@ -158,6 +148,4 @@ class AdEMAMix4bit(FourBit, AdEMAMix):
 
     Rounded to the nearest of 16 values, a moment as slow as n would stand still, since a gradient
     moves it by 1e-4 of itself. Rounded stochastically (``+sr``), it moves in expectation.
-
-    Arguments: those of `AdEMAMix` and `FixedWidth`.
     """

@@ -35,6 +35,9 @@ from qmaps.optim.stepper import Stepper
 
 __all__ = ["QuantizedOptimizer", "Shared", "State"]
 
+LOCALS = ("self", "params", "shared", "__class__")
+"""Locals of a rule's constructor that are no hyper-parameters."""
+
 
 class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
     """An optimizer with states that can be quantized between steps.
@@ -53,7 +56,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     Args:
         params: as for any torch optimizer; named parameters give better error messages.
-        defaults: the rule's own hyper-parameters.
+        defaults: the rule's own hyper-parameters, or the ``locals()`` of its constructor.
         maximize: ascend instead of descend.
         state_quantizers: "8bit", "4bit", "3bit", "2bit", "paper-8bit", "paper-4bit" or
             "32bit" (`qmaps.optim.PRESETS`), or a dict from state names to specs or quantizers,
@@ -134,6 +137,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         **others: Any,
     ) -> None:
         owner = type(self).__name__
+        defaults = {name: value for name, value in defaults.items() if name not in LOCALS}
         self.choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)
         specs = self.choices.specs(state_quantizers)
         for name, value in without_neutral_options(owner, others, self._stands_for(specs)).items():

@@ -14,14 +14,7 @@ from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.norms import at_most, check_bound, clipped, norm, trust
-from qmaps.optim.rule import (
-    ascent,
-    check_at_least_0,
-    check_betas,
-    check_bool,
-    directed,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, directed
 
 
 class LAMB(QuantizedOptimizer):
@@ -100,7 +93,7 @@ class LAMB(QuantizedOptimizer):
         max_unorm: float | None = None,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

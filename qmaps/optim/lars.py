@@ -12,15 +12,7 @@ from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.norms import check_bound, clipped, norm, trust
-from qmaps.optim.rule import (
-    ascent,
-    check_above_0,
-    check_at_least_0,
-    check_bool,
-    coupled,
-    directed,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_above_0, check_at_least_0, check_bool, coupled, directed
 
 
 class LARS(QuantizedOptimizer):
@@ -96,7 +88,7 @@ class LARS(QuantizedOptimizer):
         max_unorm: float | None = None,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

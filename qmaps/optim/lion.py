@@ -98,8 +98,6 @@ class Lion8bit(EightBit, Lion):
 
     Where gradients vary little, the momentum stops to follow them: a step changes it by less than
     half the distance to the next code. Then use `Lion` with ``"B256/DE@8s+sr"``.
-
-    Arguments: those of `Lion` and `FixedWidth`.
     """
 
 

@@ -22,7 +22,6 @@ from qmaps.optim.rule import (
     check_int,
     check_pair,
     directed,
-    hyperparameters,
     number,
 )
 
@@ -134,7 +133,7 @@ class Muon(QuantizedOptimizer):
         adjust_lr_fn: str | None = None,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)
@@ -209,10 +208,8 @@ class Muon8bit(EightBit, Muon):
 
 
 class Muon4bit(FourBit, Muon):
-    """`Muon` with a 4-bit momentum: ``B128/DE@4s+sr``.
+    """`Muon` with a 4-bit momentum: ``B128/DE@4s+sr``. See `FixedWidth`.
 
     Rounded to nearest, ``Muon(params, state_quantizers={"momentum_buffer": "B128/DE@4s"})`` ended
     lower on the model that was tried, and `Muon8bit` where 32 bits did (reports/muon.md).
-
-    Arguments: those of `Muon` and `FixedWidth`.
     """

@@ -18,14 +18,7 @@ from qmaps.normalize._float32 import sqrt
 from qmaps.optim.adam import decay_scalars, moment_scalars
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.rule import (
-    check_at_least_0,
-    check_betas,
-    check_bool,
-    check_finite,
-    coupled,
-    hyperparameters,
-)
+from qmaps.optim.rule import check_at_least_0, check_betas, check_bool, check_finite, coupled
 
 
 def product_after(steps: int, group: Mapping[str, Any]) -> float:
@@ -97,7 +90,7 @@ class NAdam(QuantizedOptimizer):
         decoupled_weight_decay: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

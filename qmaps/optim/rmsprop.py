@@ -12,14 +12,7 @@ from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.rule import (
-    ascent,
-    check_at_least_0,
-    check_bool,
-    check_decay,
-    coupled,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_at_least_0, check_bool, check_decay, coupled
 
 
 class RMSprop(QuantizedOptimizer):
@@ -85,7 +78,7 @@ class RMSprop(QuantizedOptimizer):
         centered: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)
@@ -133,14 +126,8 @@ class RMSprop(QuantizedOptimizer):
 
 
 class RMSprop8bit(EightBit, RMSprop):
-    """`RMSprop` with 8-bit states: ``B256/DE-0@8u``, signed ones ``B256/DE@8s``.
-
-    Arguments: those of `RMSprop` and `FixedWidth`.
-    """
+    """`RMSprop` with 8-bit states: ``B256/DE-0@8u``, signed ones ``B256/DE@8s``."""
 
 
 class RMSprop4bit(FourBit, RMSprop):
-    """`RMSprop` with 4-bit states: ``B128/DE-0@4u``, signed ones ``B128/DE@4s+sr``.
-
-    Arguments: those of `RMSprop` and `FixedWidth`.
-    """
+    """`RMSprop` with 4-bit states: ``B128/DE-0@4u``, signed ones ``B128/DE@4s+sr``."""

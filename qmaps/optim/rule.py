@@ -159,12 +159,6 @@ class UpdateRule:
         return saved
 
 
-def hyperparameters(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Hyper-parameters of a rule, from the ``locals()`` of its constructor."""
-    others = ("self", "params", "shared", "__class__")
-    return {name: value for name, value in arguments.items() if name not in others}
-
-
 def ascent(group: dict[str, Any]) -> float:
     """The scalar `sign`, the factor of gradients: -1 where the group maximizes."""
     return -1.0 if group["maximize"] else 1.0

@@ -11,14 +11,7 @@ from qmaps.engines.step_scalars import First, StepScalar
 from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.rule import (
-    ascent,
-    check_at_least_0,
-    check_bool,
-    check_finite,
-    coupled,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_at_least_0, check_bool, check_finite, coupled
 
 
 class SGD(QuantizedOptimizer):
@@ -78,7 +71,7 @@ class SGD(QuantizedOptimizer):
         nesterov: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

@@ -14,7 +14,7 @@ from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadValueError
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
-from qmaps.optim.rule import Dims, ascent, check_at_least_0, check_decay, coupled, hyperparameters
+from qmaps.optim.rule import Dims, ascent, check_at_least_0, check_decay, coupled
 
 DIMENSIONS = 8
 """Tensors of more dimensions are refused."""
@@ -84,7 +84,7 @@ class SM3(QuantizedOptimizer):
         weight_decay: float = 0,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)

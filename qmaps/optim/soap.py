@@ -13,15 +13,7 @@ from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.rule import (
-    ascent,
-    check_at_least_0,
-    check_betas,
-    check_decay,
-    check_int,
-    directed,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_decay, check_int, directed
 
 DIMENSIONS = 8
 """Parameters of more dimensions are refused."""
@@ -100,7 +92,7 @@ class SOAP(QuantizedOptimizer):
         max_precond_dim: int = 10000,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
         super().check_group(group)
@@ -176,17 +168,11 @@ class SOAP(QuantizedOptimizer):
 
 
 class SOAP8bit(EightBit, SOAP):
-    """`SOAP` with 8-bit states: ``B256/DE@8s``, and ``B256/DE-0@8u`` for the second moment.
-
-    Arguments: those of `SOAP` and `FixedWidth`.
-    """
+    """`SOAP` with 8-bit states: ``B256/DE@8s``, and ``B256/DE-0@8u`` for the second moment."""
 
 
 class SOAP4bit(FourBit, SOAP):
-    """`SOAP` with 4-bit states: ``B128/DE@4s+sr``, and ``B128/DE-0@4u`` for the second moment.
-
-    Arguments: those of `SOAP` and `FixedWidth`.
-    """
+    """`SOAP` with 4-bit states: ``B128/DE@4s+sr``, and ``B128/DE-0@4u`` for the second moment."""
 
 
 def eigenbasis(gram: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import qmaps
-from qmaps.cuda import catalogue, compiler, engine
-from qmaps.cuda.__main__ import main
+from benchmarks.gpu import catalogue
+from benchmarks.gpu.kernels import main
+from qmaps.cuda import compiler, engine
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.kernels import FILES, kernel
 from qmaps.cuda.source import SOURCES

@@ -23,21 +23,10 @@ if TYPE_CHECKING:
 def measure(
     x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None, *, keep: bool
 ) -> tuple[Sums, Tensor | None, Scales, int]:
-    """Quantize `x` and sum up its errors; codes and values are worked on in cache.
+    """See `qmaps.ops.dispatch.measure`; the last result is `Flags` or-ed together.
 
     Float64 sums are taken in an order fixed by shape and quantizer: they have the same bits on
     every instruction set and for any number of threads.
-
-    Args:
-        x: float32, float16 or bfloat16 on the CPU.
-        normalizer: a normalizer supported by `Support.measures`.
-        map_: a map supported by `Support.measures`.
-        key: names the random numbers of stochastic rounding; None rounds to nearest.
-        keep: whether to store the codes.
-
-    Returns:
-        Sums, packed codes (None without `keep`), scales, and `Flags` or-ed together.
-        If they are not 0, the others are meaningless.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()

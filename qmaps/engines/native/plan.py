@@ -39,11 +39,9 @@ class NativeEngine(StepEngine):
     """Steps on the CPU, in C++."""
 
     def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
-        """Reason why the engine does not step a parameter; empty if it does."""
         return NATIVE.of_parameter(rule, parameter, CPU)
 
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
-        """A plan for supported parameters; missing states are created."""
         return NativePlan(rule, parameters)
 
 
@@ -61,7 +59,6 @@ class NativePlan(FusedPlan):
         return {scales.scaled: scales.request for scales in self._shared}
 
     def run(self, inputs: Inputs, shared: Mapping[Scaled, SharedScales] = NONE_SHARED) -> None:
-        """Take one step."""
         if not self._parameters:
             return
         if not self._shared:
