@@ -41,11 +41,6 @@ class Engine(ABC):
         """Run `entry` with one block per item, but at most `blocks` blocks.
 
         Kernels launched by this method loop over their items.
-
-        Args:
-            entry: the kernel.
-            items: the number of items; where it is 0, nothing is launched.
-            argument: the kernel's argument structure, copied before this returns.
         """
         if items > 0:
             self.launch(entry, min(items, self.blocks), argument)

@@ -59,27 +59,12 @@ def measure(
 
 
 def partial_sums(numel: int, count: int, device: torch.device) -> Tensor:
-    """Uninitialized memory for `count` sums of each chunk of `layout.SUMS_CHUNK` elements.
-
-    Args:
-        numel: the number of elements of the tensor.
-        count: sums per chunk.
-        device: where the memory is allocated.
-
-    Returns:
-        float64 of shape (chunks, count).
-    """
+    """Uninitialized memory for `count` sums of each chunk of `layout.SUMS_CHUNK` elements."""
     return torch.empty(-(-numel // layout.SUMS_CHUNK), count, dtype=torch.float64, device=device)
 
 
 def add_parts(engine: Engine, parts: Tensor, totals: int) -> None:
-    """Add the sums of all chunks, in their order, to totals on the device.
-
-    Args:
-        engine: the engine of the device.
-        parts: contiguous float64 of shape (chunks, count), from `partial_sums`.
-        totals: the address of `count` float64 numbers on the device.
-    """
+    """Add the sums of all chunks, in their order, to totals on the device."""
     task = np.zeros((), dtype=layout.PARTIAL_SUMS)
     task["parts"], task["count"], task["totals"] = address(parts), len(parts), totals
     engine.launch(kernel("add_parts", parts.shape[1]), 1, task)

@@ -140,14 +140,7 @@ class Spans:
         self._add_multi_block(target["scales"], index, place, scale_layout, value.scales)
 
     def add_slices(self, index: int, shape: tuple[int, ...], states: Sequence[Tensor]) -> None:
-        """Describe maxima over slices; addresses are set by `place`.
-
-        Args:
-            index: the row of the parameter in the table.
-            shape: the shape of the parameter.
-            states: float32, one tensor for each dimension of `shape`, in its order; one tensor
-                of one element where there are no dimensions.
-        """
+        """Describe maxima over slices, one float32 state for each dimension; `place` follows."""
         target = self._table[index]["factored"]["slices"]
         self._add_multi_block(target, index, layout.MAX_STATES, slices(shape), states)
 
@@ -169,9 +162,6 @@ class Spans:
 
     def place(self, device: torch.device) -> Tensor | None:
         """Describe the multi-block scales, and allocate memory for their maxima.
-
-        Args:
-            device: where the memory is allocated.
 
         Returns:
             The memory, to be kept as long as the table; None if there are no such scales.

@@ -87,13 +87,7 @@ def block_of(geometry: Geometry, numel: int) -> int:
 
 
 def format_name(map_: Map, scale_layout: ScaleLayout, *, stochastic: bool = False) -> str:
-    """The ``Format`` of ``src/codebook.cuh`` as C++ text, a template argument of kernels.
-
-    Args:
-        map_: a map with a codebook, of at most 16 bits.
-        scale_layout: the layout of the scales.
-        stochastic: whether codes are rounded stochastically.
-    """
+    """The ``Format`` of ``src/codebook.cuh`` as C++ text, a template argument of kernels."""
     search = searching(map_, stochastic=stochastic)
     flags = [str(flag).lower() for flag in (scale_layout.log, stochastic, search.signed)]
     arguments = [map_.bits, scale_layout.block, *flags, search.steps]
@@ -161,16 +155,7 @@ def describe_scales(
     places: Sequence[Places],
     memory: Tensor,
 ) -> None:
-    """Fill in ``Scales``.
-
-    Args:
-        target: a record of dtype `SCALES`, changed in place.
-        scale_layout: the layout of the scales.
-        scales: the stored scales.
-        places: the places of each part in `memory`, from `Workspace.place`. A part without maxima
-            of its own uses its stored scales.
-        memory: the memory of the `Workspace`.
-    """
+    """Fill in ``Scales``; a part without maxima of its own uses its stored scales."""
     target["parts"], target["log"] = len(scale_layout.geometry.parts), scale_layout.log
     geometry = scale_layout.geometry
     target["quantile"], target["ratio"] = geometry.quantile, geometry.ratio
@@ -296,13 +281,7 @@ def _make_scales(
 
 
 def store_scales(engine: Engine, task: np.ndarray, scale_layout: ScaleLayout) -> None:
-    """Store the scales rounded by `prepare`; all others are stored already.
-
-    Args:
-        engine: the engine of the device.
-        task: the ``Tensor`` filled in by `prepare`.
-        scale_layout: the layout of the scales.
-    """
+    """Store the scales rounded by `prepare`; all others are stored already."""
     if scale_layout.rounds and not scale_layout.block:
         engine.launch_over(kernel("commit_tensor_scales"), chunks(scale_layout), task)
 
@@ -352,12 +331,6 @@ def _place_scales(
 
 def described(x: Tensor, packed: Tensor | None, map_: Map, scale_layout: ScaleLayout) -> np.ndarray:
     """A ``Tensor`` without its scales and noise.
-
-    Args:
-        x: the elements to read or write: contiguous float32, float16 or bfloat16.
-        packed: contiguous 1-D uint8 packed codes; None where no codes are stored.
-        map_: a map with a codebook, of at most 16 bits.
-        scale_layout: the layout of the scales.
 
     Returns:
         A record of dtype `layout.TENSOR`; other fields are 0.

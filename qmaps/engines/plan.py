@@ -196,11 +196,6 @@ def start(parameter: ParameterStep) -> None:
 def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> QuantizedTensor:
     """A quantized tensor with codes and scales of 0, as a state begins.
 
-    Args:
-        q: the quantizer; its map has a codebook, and codes and scales are all that it stores.
-        shape: the shape of the tensor.
-        device: where codes and scales are allocated.
-
     Returns:
         A tensor of `shape`, with packed codes of dtype uint8 and the normalizer's zero scales.
     """

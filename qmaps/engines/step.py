@@ -208,18 +208,10 @@ class StepPlan(ABC):
 
     @abstractmethod
     def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Return True if the next step can be taken by this plan; if so, with these gradients.
-
-        Args:
-            params: the parameters of the plan, as the optimizer has them now.
-            gradients: their gradients now.
-        """
+        """Return True if the next step can be taken by this plan; if so, with these gradients."""
 
     def requests(self, inputs: Inputs) -> dict[Scaled, Request]:
         """Begin the next step, up to the results of other processes.
-
-        Args:
-            inputs: the inputs of the following `run`.
 
         Returns:
             New scales over other processes' shards; none by default.
@@ -228,12 +220,7 @@ class StepPlan(ABC):
 
     @abstractmethod
     def run(self, inputs: Inputs, shared: Mapping[Scaled, SharedScales] = NONE_SHARED) -> None:
-        """Take one step.
-
-        Args:
-            inputs: the values of the step.
-            shared: an answer to each of `requests`; they may hold those of other plans too.
-        """
+        """Take one step."""
 
     def leave_gradients(self) -> None:  # noqa: B027
         """Keep the gradients no longer: their step has ended, or will not be taken."""

@@ -251,13 +251,7 @@ class NesterovMoment(NesterovGradient):
 def values_at(
     scalars: Iterable[float | StepScalar], step: int, before: float | None = None
 ) -> list[float]:
-    """The values of scalars in step 1, 2, ...
-
-    Args:
-        scalars: numbers and descriptions; a number is its own value.
-        step: the number of the step.
-        before: the product of momenta up to the step before, of NAdam.
-    """
+    """The values of scalars in step 1, 2, ...; `before` is NAdam's product before it."""
     return [
         scalar.at(step, before)
         if isinstance(scalar, NesterovGradient)

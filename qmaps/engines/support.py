@@ -65,13 +65,7 @@ class Support(ABC):
         return not self.of_tensor(normalizer, map_, shape)
 
     def of_tensor(self, normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> str:
-        """Reason why the engine does not quantize and decode a tensor.
-
-        Args:
-            normalizer: computes the scales.
-            map_: has the codebook; a fitted map must be frozen.
-            shape: the shape of the tensor.
-        """
+        """Reason why the engine does not quantize and decode a tensor."""
         if map_.bits > MAX_BITS:
             return f"{map_.spec} has more than {MAX_BITS} bits"
         if map_.bits > BYTE and (why := self._of_wide_map(normalizer)):
@@ -92,13 +86,7 @@ class Support(ABC):
         return plain and self.measures(q.normalizer, q.map, t.shape)
 
     def of_parameter(self, rule: Rule, parameter: ParameterStep, device: torch.device) -> str:
-        """Reason why the engine does not step a parameter.
-
-        Args:
-            rule: the update rule.
-            parameter: the parameter.
-            device: the engine's device.
-        """
+        """Reason why the engine does not step a parameter."""
         return next(self._of_parameter(rule, parameter, device), "")
 
     def _of_parameter(
@@ -249,12 +237,7 @@ NATIVE, CUDA = NativeSupport(), CudaSupport()
 
 
 def of_key(key: RoundingKey | None, *, dithered: bool = False) -> str:
-    """Reason why no fused engine rounds with a key.
-
-    Args:
-        key: names the random numbers; None rounds to nearest.
-        dithered: True for subtractive dither.
-    """
+    """Reason why no fused engine rounds with a key."""
     if dithered:
         return "it has +dither, which only the reference encodes and decodes"
     if key is not None and key.runs is not None:

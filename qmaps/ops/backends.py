@@ -90,9 +90,6 @@ def cuda_engine(*tensors: Tensor) -> Engine | None:
 
     It runs wherever `backends` reports it as available and every tensor is `in_memory`, unless
     `use_backend` or the environment variable ``QMAPS_BACKEND`` says "reference".
-
-    Args:
-        tensors: at least one tensor.
     """
     device = tensors[0].device
     engine = cuda_engine_on(device)

@@ -443,7 +443,7 @@ class Adafactor8bit(FixedWidth, Adafactor):
 
     Blocks keep the range of log2 of their values, and zero exactly. The first moment is
     ``B128/DE@8s``. Rows and columns are quantized where there are more than `min_quantized_size`
-    of them; those of projected gradients stay in 32 bits.
+    of them; those of projected gradients stay in 32 bits. See `FixedWidth`.
 
     Source: 8-bit Adafactor, project page and its later development.
 

@@ -115,17 +115,7 @@ def moment_scalars(group: dict[str, Any]) -> dict[str, float | StepScalar]:
 def descend(
     param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
 ) -> None:
-    """The common part of Adam and AdamW: everything after weight decay.
-
-    Args:
-        param: float32 parameter, changed in place.
-        grad: float32 gradient of the same shape, negated to maximize, with coupled weight decay if
-            there is one; it is not changed.
-        states: `exp_avg` and `exp_avg_sq`, float32 of the same shape, changed in place.
-        scalars: `beta1`, `beta2`, `rest1` (1 - beta1), `rest2` (1 - beta2), `step_size`
-            (lr / (1 - beta1^t)), `root_correction` (sqrt(1 - beta2^t)) and `eps`; see
-            `moment_scalars`.
-    """
+    """The common part of Adam and AdamW: everything after weight decay."""
     s = scalars
     m, v = states["exp_avg"], states["exp_avg_sq"]
     m.mul_(s["beta1"]).add_(grad * s["rest1"])

@@ -124,8 +124,8 @@ class Adan(QuantizedOptimizer):
 
 
 class Adan8bit(EightBit, Adan):
-    """`Adan` with 8-bit states: ``B256/DE@8s`` three times and ``B256/DE-0@8u``."""
+    """`Adan` in 8 bits: ``B256/DE@8s`` three times and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class Adan4bit(FourBit, Adan):
-    """`Adan` with 4-bit states: ``B128/DE@4s+sr`` three times and ``B128/DE-0@4u``."""
+    """`Adan` in 4 bits: ``B128/DE@4s+sr`` three times and ``B128/DE-0@4u``. See `FixedWidth`."""

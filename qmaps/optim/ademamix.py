@@ -140,7 +140,7 @@ class AdEMAMix(QuantizedOptimizer):
 
 
 class AdEMAMix8bit(EightBit, AdEMAMix):
-    """`AdEMAMix` with 8-bit moments: ``B256/DE@8s`` twice and ``B256/DE-0@8u``."""
+    """`AdEMAMix` in 8 bits: ``B256/DE@8s`` twice and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class AdEMAMix4bit(FourBit, AdEMAMix):

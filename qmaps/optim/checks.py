@@ -129,12 +129,7 @@ def check_shard(record: ParameterRecord) -> None:
 
 
 def check_states(step: ParameterStep, shape: tuple[int, ...]) -> None:
-    """Raise if a parameter's states do not fit its shape, as after resizing it by ``.data``.
-
-    Args:
-        step: the step of the parameter, with its states in ``step.storage``.
-        shape: the shape of the parameter, all shards together.
-    """
+    """Raise if a parameter's states do not fit its shape, as after resizing it by ``.data``."""
     local_shape = tuple(step.param.shape)
     shapes = {state.name: state.shape for state in step.states}
     shapes |= {"step": (), MASTER: local_shape, REMAINDER: local_shape}

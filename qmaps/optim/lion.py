@@ -97,7 +97,8 @@ class Lion8bit(EightBit, Lion):
     """`Lion` with an 8-bit momentum: ``B256/DE@8s``, rounded to the nearest as in bitsandbytes.
 
     Where gradients vary little, the momentum stops to follow them: a step changes it by less than
-    half the distance to the next code. Then use `Lion` with ``"B256/DE@8s+sr"``.
+    half the distance to the next code. Then use `Lion` with ``"B256/DE@8s+sr"``. See
+    `FixedWidth`.
     """
 
 

@@ -22,12 +22,7 @@ from qmaps.optim.rule import check_at_least_0, check_betas, check_bool, check_fi
 
 
 def product_after(steps: int, group: Mapping[str, Any]) -> float:
-    """`mu_product` after steps with the options of `group`.
-
-    Args:
-        steps: the number of steps taken, since a reset if there was one.
-        group: options, `betas` and `momentum_decay` among them.
-    """
+    """`mu_product` after steps with the options of `group`."""
     return nesterov_product(float(group["betas"][0]), float(group["momentum_decay"]), steps)
 
 

@@ -53,18 +53,7 @@ def without_neutral_options(
     stands_for: Mapping[str, object],
     known: Collection[str] = (),
 ) -> dict[str, Any]:
-    """`options` without those of torch, and without neutral ones of other libraries.
-
-    Args:
-        owner: the optimizer's name, for error messages.
-        options: of an optimizer or of a parameter group.
-        stands_for: options implemented by this optimizer's rule, with their only value.
-        known: options of the optimizer itself.
-
-    Raises:
-        BadTypeError: an option of torch is not accepted by the optimizer, or is not a bool.
-        BadValueError: an option of torch has a value other than the rule's.
-    """
+    """`options` without those of torch, and without neutral ones of other libraries."""
     neutral = {**NEUTRAL, "differentiable": False, **stands_for}
     remaining = {}
     for name, value in options.items():
@@ -98,17 +87,7 @@ LONG = 12
 
 
 def refuse_option(owner: str, name: str, value: object, options: Iterable[str]) -> None:
-    """Raise for an unknown argument of an optimizer's constructor.
-
-    Args:
-        owner: the optimizer's name.
-        name: the option.
-        value: its value.
-        options: the options of the optimizer.
-
-    Raises:
-        BadTypeError: always.
-    """
+    """Raise for an unknown argument of an optimizer's constructor."""
     why = instead_of(name) or meant(name, options)
     if name in OF_CLASSES:
         why = "; classes of one width have it, such as AdamW8bit, and specs, such as B256/DE@8s"
@@ -116,16 +95,7 @@ def refuse_option(owner: str, name: str, value: object, options: Iterable[str]) 
 
 
 def check_keys(owner: str, group: Mapping[str, Any], options: Iterable[str]) -> None:
-    """Raise if a key of a parameter group looks like an option, but is none.
-
-    Args:
-        owner: the optimizer's name.
-        group: the parameter group.
-        options: the options of the optimizer's groups.
-
-    Raises:
-        BadTypeError: a key is an option of another library, or a misspelt one of this optimizer.
-    """
+    """Raise if a key of a parameter group looks like an option, but is none."""
     allowed = list(options)
     for name, value in group.items():
         if name in allowed or name in ("params", "param_names") or not isinstance(name, str):

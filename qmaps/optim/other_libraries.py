@@ -99,11 +99,7 @@ NAMES: Mapping[str, tuple[str, str]] = {
 
 
 def writer_of(states: Mapping[Any, Any]) -> str:
-    """The library of quantized states; ``""`` if there are none.
-
-    Args:
-        states: the `state` of a state_dict.
-    """
+    """The library of quantized states; ``""`` if there are none."""
     for state in states.values():
         if isinstance(state, Mapping):
             if not {"state1", "__bnb_optimizer_quant_state__"}.isdisjoint(state):

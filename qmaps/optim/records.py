@@ -101,12 +101,7 @@ class ParameterRecord:
         return shard_of(self.param)
 
     def choice(self, name: str, shape: Shape | None = None) -> Decision:
-        """The quantizer of a state, and the reason for it.
-
-        Args:
-            name: name of the state.
-            shape: shape of all its shards together; the parameter's by default.
-        """
+        """The quantizer of a state, and the reason for it."""
         different = None if shape is None or shape == tuple(self.param.shape) else shape
         return self.parameters.choices.of(name, self.param, self.group, different)
 
@@ -141,12 +136,7 @@ class ParameterRecord:
         return tuple([self.state(name, shape) for name, shape in shapes.items()])
 
     def state(self, name: str, shape: Shape) -> StateRecord:
-        """The record of a state.
-
-        Args:
-            name: name of the state.
-            shape: shape of all its shards together.
-        """
+        """The record of a state."""
         declared = self.rule.states[name]
         part = None if self.shard is None else self.part(name)
         quantizer, why = self.choice(name, shape)
@@ -178,13 +168,7 @@ class ParameterRecord:
     def step(
         self, gradient: Tensor, storage: dict[str, Any], observers: tuple[Observer, ...] = ()
     ) -> ParameterStep:
-        """Description of a step of the parameter for engines.
-
-        Args:
-            gradient: the gradient; of a sharded parameter the local part.
-            storage: the dict of its states.
-            observers: called with each update, if the parameter is kept as codes.
-        """
+        """Description of a step of the parameter for engines."""
         param, group = self.param, self.group
         codes, grad_codes = codes_of(param), codes_of(gradient)
         rounds = group["stochastic_rounding"] and param.dtype == torch.bfloat16

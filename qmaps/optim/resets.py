@@ -45,10 +45,6 @@ def reset(parameters: Parameters, entries: Sequence[Entry]) -> None:
     step is stored as ``reset_step``. The step counter and a master copy stay.
     Engines make missing states as before the first step.
 
-    Args:
-        parameters: all parameters of the optimizer.
-        entries: those of the step.
-
     Raises:
         BadValueError: `reset_every` of a group is not allowed.
         BackendError: a CUDA graph records the step.

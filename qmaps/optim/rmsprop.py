@@ -126,8 +126,8 @@ class RMSprop(QuantizedOptimizer):
 
 
 class RMSprop8bit(EightBit, RMSprop):
-    """`RMSprop` with 8-bit states: ``B256/DE-0@8u``, signed ones ``B256/DE@8s``."""
+    """`RMSprop` in 8 bits: ``B256/DE-0@8u``, signed ones ``B256/DE@8s``. See `FixedWidth`."""
 
 
 class RMSprop4bit(FourBit, RMSprop):
-    """`RMSprop` with 4-bit states: ``B128/DE-0@4u``, signed ones ``B128/DE@4s+sr``."""
+    """`RMSprop` in 4 bits: ``B128/DE-0@4u``, signed ones ``B128/DE@4s+sr``. See `FixedWidth`."""

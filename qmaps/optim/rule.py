@@ -170,28 +170,14 @@ def directed(grad: Tensor, scalars: dict[str, float]) -> Tensor:
 
 
 def coupled(param: Tensor, grad: Tensor, scalars: dict[str, float]) -> Tensor:
-    """The directed gradient with L2 weight decay: ``g + weight_decay * p``, or g where it is 0.
-
-    Args:
-        param: float32 parameter p.
-        grad: float32 gradient of the same shape; it is not changed.
-        scalars: `sign` and `weight_decay`.
-
-    Returns:
-        float32 of the same shape; `grad` itself where nothing has to be done.
-    """
+    """The directed gradient with L2 weight decay: ``g + weight_decay * p``, or g where it is 0."""
     grad = directed(grad, scalars)
     decay = scalars["weight_decay"]
     return grad + param * decay if decay != 0 else grad
 
 
 def number(name: str, value: Any) -> float:
-    """The number of an option: an int, a float, or a tensor with one element.
-
-    Raises:
-        BadTypeError: it is none.
-        BadValueError: it is an int beyond all floats, or a tensor of more elements or none.
-    """
+    """The number of an option: an int, a float, or a tensor with one element."""
     if isinstance(value, str):
         raise BadTypeError(
             f"{name}={shown(value)} must be a number; YAML reads 1e-3 as text, but 1.0e-3 as a "
@@ -233,36 +219,14 @@ def check_decay(name: str, value: Any) -> None:
 
 
 def check_betas(group: dict[str, Any], needed: str = "two numbers", count: int = 2) -> None:
-    """Raise unless `betas` are `count` numbers in [0, 1).
-
-    Args:
-        group: options, `betas` among them.
-        needed: the expected value in the error message.
-        count: how many numbers.
-
-    Raises:
-        BadTypeError: `betas` is no sequence and no 1-D tensor, or holds something else than
-            numbers.
-        BadValueError: there are more or fewer numbers, or one is outside [0, 1).
-    """
+    """Raise unless `betas` are `count` numbers in [0, 1)."""
     check_pair("betas", group["betas"], needed, count)
     for index, beta in enumerate(group["betas"]):
         check_decay(f"betas[{index}]", beta)
 
 
 def check_pair(name: str, value: Any, needed: str = "two numbers", count: int = 2) -> None:
-    """Raise unless an option is a sequence or a 1-D tensor of `count` elements.
-
-    Args:
-        name: the option's name, for the error message.
-        value: the option's value.
-        needed: the expected value in the error message.
-        count: how many elements.
-
-    Raises:
-        BadTypeError: `value` is no sequence and no 1-D tensor, or a str.
-        BadValueError: there are more or fewer elements.
-    """
+    """Raise unless an option is a sequence or a 1-D tensor of `count` elements."""
     row = value.dim() == 1 if isinstance(value, Tensor) else isinstance(value, Sequence)
     if not row or isinstance(value, str):
         raise BadTypeError(f"{name}={shown(value)} must be {needed}")
@@ -271,17 +235,7 @@ def check_pair(name: str, value: Any, needed: str = "two numbers", count: int = 
 
 
 def check_int(name: str, value: Any, minimum: int, or_none: bool = False) -> None:
-    """Raise unless an option is an int from `minimum` to 2**53.
-
-    Args:
-        name: the option's name, for the error message.
-        value: the option's value.
-        minimum: the smallest allowed value.
-        or_none: whether None is allowed too.
-
-    Raises:
-        BadValueError: `value` is of another type or out of range.
-    """
+    """Raise unless an option is an int from `minimum` to 2**53."""
     if or_none and value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or not value >= minimum:

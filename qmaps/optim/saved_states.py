@@ -52,12 +52,6 @@ ABOUT = "qmaps"
 def written(rule: UpdateRule, name: str, value: Any, param: Tensor) -> Any:
     """A state as a state_dict stores it.
 
-    Args:
-        rule: the update rule of the state.
-        name: the state's name; `step`, `master_param` and `master_remainder` are states too.
-        value: the state as the optimizer keeps it.
-        param: the parameter.
-
     Returns:
         A tensor, or a dict of plain tensors, strings and numbers where the state is quantized. For
         a sharded parameter it is a DTensor, or a dict of DTensors where codes can be cut by rows;
@@ -130,10 +124,6 @@ def read(
     The optimizer is not changed, and shares no storage with the result. Other entries
     than states of parameters, such as those of hooks, are returned as they were saved.
 
-    Args:
-        parameters: the parameters of the optimizer.
-        state_dict: from an optimizer of this package, or of torch.
-
     Raises:
         BadValueError, BadTypeError: the checkpoint does not fit this optimizer, or is damaged.
     """
@@ -157,14 +147,7 @@ def read(
 def warn_of_stream(
     stream: object, groups: Iterable[Group], states: Mapping[Any, Any], stacklevel: int
 ) -> None:
-    """Warn if loaded states go on to be rounded stochastically, with other random numbers.
-
-    Args:
-        stream: number of the stream used for rounding.
-        groups: the parameter groups.
-        states: the states of each parameter.
-        stacklevel: of the warning, seen from the caller.
-    """
+    """Warn if loaded states go on to be rounded stochastically, with other random numbers."""
     if stream == STREAM:
         return
     members = ((param, group) for group in groups for param in group["params"])
@@ -178,13 +161,7 @@ def warn_of_stream(
 
 
 def warn_of_overrides(before: Sequence[Group], after: Sequence[Group], stacklevel: int) -> None:
-    """Warn if loading replaces overrides by others.
-
-    Args:
-        before: the parameter groups before loading.
-        after: the parameter groups after loading.
-        stacklevel: of the warning, seen from the caller.
-    """
+    """Warn if loading replaces overrides by others."""
     replaced = [
         name
         for old, new in zip(before, after, strict=True)
@@ -373,10 +350,6 @@ def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[An
 
 def read_state(record: ParameterRecord, saved: Mapping[str, Any]) -> State:
     """One parameter's state, quantized where the optimizer quantizes it.
-
-    Args:
-        record: the parameter, with the options to use.
-        saved: the saved state, values by name; None values are left out.
 
     Returns:
         The state as the optimizer stores it: float32 tensors and `QuantizedTensor` on the

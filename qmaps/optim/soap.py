@@ -168,11 +168,11 @@ class SOAP(QuantizedOptimizer):
 
 
 class SOAP8bit(EightBit, SOAP):
-    """`SOAP` with 8-bit states: ``B256/DE@8s``, and ``B256/DE-0@8u`` for the second moment."""
+    """`SOAP` in 8 bits: ``B256/DE@8s``, second moments ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class SOAP4bit(FourBit, SOAP):
-    """`SOAP` with 4-bit states: ``B128/DE@4s+sr``, and ``B128/DE-0@4u`` for the second moment."""
+    """`SOAP` in 4 bits: ``B128/DE@4s+sr``, second moments ``B128/DE-0@4u``. See `FixedWidth`."""
 
 
 def eigenbasis(gram: Tensor) -> Tensor:

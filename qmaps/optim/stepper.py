@@ -88,11 +88,6 @@ class Stepper:
     ) -> None:
         """Take one step of all parameters with gradients.
 
-        Args:
-            parameters: the parameters of the optimizer.
-            grad_scale: as in `Inputs`.
-            found_inf: as in `Inputs`.
-
         Raises:
             NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise".
         """
@@ -133,15 +128,7 @@ class Stepper:
         states: dict[Tensor, dict[str, Any]],
         scaling: tuple[Tensor | None, Tensor | None],
     ) -> None:
-        """Take a planned step, unless an engine other than CUDA skips it.
-
-        Args:
-            parameters: the parameters of the optimizer.
-            entries: the parameters of the step.
-            planned: the plans of the step.
-            states: states of new parameters; the optimizer gets them.
-            scaling: `grad_scale` and `found_inf` of `Inputs`.
-        """
+        """Take a planned step, unless an engine other than CUDA skips it."""
         found_inf = scaling[1]
         if planned.reference_count or not planned.alone:
             # All engines must know whether one of them would skip the step.
@@ -167,14 +154,7 @@ class Stepper:
         states: dict[Tensor, dict[str, Any]],
         scaled: bool,
     ) -> _PlannedStep:
-        """A new plan of a step, or the cached one if it fits after all.
-
-        Args:
-            parameters: the parameters of the optimizer.
-            entries: the parameters of the step.
-            states: states of new parameters; the optimizer gets them.
-            scaled: True if gradients of parameters kept as codes must be divided by a scale.
-        """
+        """A new plan of a step, or the cached one if it fits after all."""
         cached, self._cached = self._cached, None
         everything = parameters.records()
         records = [everything[entry[0]] for entry in entries]
@@ -286,14 +266,7 @@ class _PlannedStep:
     def remember(
         self, parameters: Parameters, entries: Sequence[Entry], settings: list[Any], policed: bool
     ) -> None:
-        """Record the parameters and settings of the plans, to use them again.
-
-        Args:
-            parameters: the parameters of the optimizer.
-            entries: the parameters of the step.
-            settings: result of `_settings`.
-            policed: result of `_policed`.
-        """
+        """Record the parameters and settings of the plans, to use them again."""
         self.settings = [
             copy.deepcopy(value) if isinstance(value, dict) else value for value in settings
         ]

@@ -77,10 +77,10 @@ class UpdateErrors:
         """Add the errors of one parameter.
 
         Args:
-            exact: its exact update, float32 and contiguous on the CPU, like all tensors below.
+            exact: its exact update, float32 and contiguous, like all tensors below.
             v: its exact second moment.
-            first: the first moment, quantized or decoded.
-            second: the second moment, quantized or decoded.
+            first: the first moment, decoded, or quantized as `Support.decodes` accepts it.
+            second: the second moment, like `first`.
             eps: Adam's `eps`.
         """
         numel = exact.numel()
