@@ -25,7 +25,7 @@ from qmaps.engines.step_scalars import (
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim import factored
 from qmaps.optim.apollo import SCALE_TYPES, Projection
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.factored import clipped, confident, decayed, limited, scaled
 from qmaps.optim.fixed_width import FixedWidth
 from qmaps.optim.rule import (
@@ -287,9 +287,7 @@ class Adafactor(QuantizedOptimizer):
             "sign": ascent(group),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         grad = directed(grad, s)
         alpha = decayed(param, s)
@@ -304,12 +302,7 @@ class Adafactor(QuantizedOptimizer):
         param.sub_(u * alpha)
 
     def advance(
-        self,
-        context: Context,
-        param: Tensor,
-        grad: Tensor,
-        states: dict[str, Tensor],
-        scalars: dict[str, float],
+        self, context: Context, param: Tensor, grad: Tensor, states: States, scalars: Values
     ) -> None:
         """Apply the rule, with APOLLO's projection where the parameter has one; see `update`."""
         number, step, group = context
@@ -330,7 +323,7 @@ class Adafactor(QuantizedOptimizer):
         param.sub_(_held(grad * factor, states, s) * alpha)
 
 
-def _held(u: Tensor, states: dict[str, Tensor], s: dict[str, float]) -> Tensor:
+def _held(u: Tensor, states: States, s: Values) -> Tensor:
     """An update after clipping and the limiter."""
     u = clipped(u, s["d"])
     return limited(u, states["update_norm"], s["growth"]) if "update_norm" in states else u

@@ -12,7 +12,7 @@ from qmaps.engines.sharding.shards import local
 from qmaps.engines.step_scalars import Slowing, StepScalar
 from qmaps.errors import BadValueError, shown
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.rule import ascent, check_at_least_0, coupled
 
@@ -104,9 +104,7 @@ class Adagrad(QuantizedOptimizer):
             "sign": ascent(group),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         grad = coupled(param, grad, s)
         v = states["sum"].add_(grad * grad)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qmaps.engines.step_scalars import Corrected, Decoupled, RootCorrection, StepScalar
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, coupled
 
@@ -80,9 +80,7 @@ class Adam(QuantizedOptimizer):
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
         return {**decay_scalars(group), **moment_scalars(group)}
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         param.mul_(scalars["decay"])
         descend(param, coupled(param, grad, scalars), states, scalars)
 
@@ -112,9 +110,7 @@ def moment_scalars(group: dict[str, Any]) -> dict[str, float | StepScalar]:
     }
 
 
-def descend(
-    param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-) -> None:
+def descend(param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
     """The common part of Adam and AdamW: everything after weight decay."""
     s = scalars
     m, v = states["exp_avg"], states["exp_avg_sq"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.optim.adam import Adam, descend, moment_scalars
-from qmaps.optim.base import Shared
+from qmaps.optim.base import Shared, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.rule import directed
 
@@ -73,9 +73,7 @@ class AdamW(Adam):
         decay = Decoupled(group["lr"], float(group["weight_decay"]))
         return {"decay": decay, **moment_scalars(group)}
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         param.mul_(scalars["decay"])
         descend(param, directed(grad, scalars), states, scalars)
 

@@ -13,7 +13,7 @@ from qmaps.algebra.saved import from_plain
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim import factored
 from qmaps.optim.adamw import AdamW
-from qmaps.optim.base import State
+from qmaps.optim.base import State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.reductions import column_means, row_means
 from qmaps.optim.rule import directed
@@ -83,9 +83,7 @@ class AdamWFactor(AdamW):
             "exp_avg_sq_col": factored.col_shape(shape),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         if "exp_avg_sq" in states:
             super().update(param, grad, states, scalars)
             return

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qmaps.engines.step_scalars import Corrected, Decoupled, First, RootCorrection, StepScalar
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, directed
 
@@ -105,9 +105,7 @@ class Adan(QuantizedOptimizer):
             "rest3": 1 - beta3,
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         m, n, v, before = (states[name] for name in self.state_names)
         grad = directed(grad, s)

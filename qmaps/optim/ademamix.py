@@ -17,7 +17,7 @@ from qmaps.engines.step_scalars import (
     Warmed,
 )
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_int, directed
 
@@ -123,9 +123,7 @@ class AdEMAMix(QuantizedOptimizer):
             "rest3": LengthenedRest(beta3, beta1, t_beta3) if grows else 1 - beta3,
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         m, n, v = (states[name] for name in self.state_names)
         grad = directed(grad, s)

@@ -30,10 +30,10 @@ from qmaps.optim.other_libraries import TAGS
 from qmaps.optim.presets import Preset
 from qmaps.optim.records import Parameters, states_of
 from qmaps.optim.resets import check_reset_every
-from qmaps.optim.rule import State, UpdateRule, check_bool, check_int
+from qmaps.optim.rule import State, States, UpdateRule, Values, check_bool, check_int
 from qmaps.optim.stepper import Stepper
 
-__all__ = ["QuantizedOptimizer", "Shared", "State"]
+__all__ = ["QuantizedOptimizer", "Shared", "State", "States", "Values"]
 
 LOCALS = ("self", "params", "shared", "__class__")
 """Locals of a rule's constructor that are no hyper-parameters."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qmaps.engines.step_scalars import Decoupled, StepScalar
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.rule import ascent, check_at_least_0, check_betas, directed
 
@@ -80,9 +80,7 @@ class Lion(QuantizedOptimizer):
             "rest2": 1 - beta2,
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         m = states["exp_avg"]
         grad = directed(grad, s)

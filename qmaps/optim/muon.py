@@ -12,7 +12,7 @@ from torch import Tensor
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.errors import BadValueError, shown
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.rule import (
     ascent,
@@ -177,12 +177,7 @@ class Muon(QuantizedOptimizer):
         }
 
     def advance(
-        self,
-        context: Context,
-        param: Tensor,
-        grad: Tensor,
-        states: dict[str, Tensor],
-        scalars: dict[str, float],
+        self, context: Context, param: Tensor, grad: Tensor, states: States, scalars: Values
     ) -> None:
         s, group = scalars, context.group
         m = states["momentum_buffer"]

@@ -16,7 +16,7 @@ from qmaps.engines.step_scalars import (
 )
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.adam import decay_scalars, moment_scalars
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.rule import check_at_least_0, check_betas, check_bool, check_finite, coupled
 
@@ -104,9 +104,7 @@ class NAdam(QuantizedOptimizer):
             "gradient_step_size": NesterovGradient(lr, beta1, momentum_decay),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         m, v = states["exp_avg"], states["exp_avg_sq"]
         param.mul_(s["decay"])

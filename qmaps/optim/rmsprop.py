@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.rule import ascent, check_at_least_0, check_bool, check_decay, coupled
 
@@ -106,9 +106,7 @@ class RMSprop(QuantizedOptimizer):
             "sign": ascent(group),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         v = states["square_avg"]
         grad = coupled(param, grad, s)

@@ -17,6 +17,10 @@ from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.normalize.block import MOST
 
 Dims = tuple[int | None, ...]
+States = dict[str, Tensor]
+"""Float32 states by name."""
+Values = dict[str, float]
+"""Step scalars by name, rounded to float32."""
 
 
 def every(dims: int) -> Dims:
@@ -96,9 +100,7 @@ class UpdateRule:
         """
 
     @abstractmethod
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         """Apply the rule in place to float32 `param` and `states`; do not change `grad`.
 
         The rule is a sequence of float32 operations; a product is never fused with a sum.
@@ -112,12 +114,7 @@ class UpdateRule:
         """
 
     def advance(
-        self,
-        context: Context,
-        param: Tensor,
-        grad: Tensor,
-        states: dict[str, Tensor],
-        scalars: dict[str, float],
+        self, context: Context, param: Tensor, grad: Tensor, states: States, scalars: Values
     ) -> None:
         """Apply the rule to a parameter in a step; the default calls `update`.
 
@@ -164,12 +161,12 @@ def ascent(group: dict[str, Any]) -> float:
     return -1.0 if group["maximize"] else 1.0
 
 
-def directed(grad: Tensor, scalars: dict[str, float]) -> Tensor:
+def directed(grad: Tensor, scalars: Values) -> Tensor:
     """The gradient times `sign`."""
     return -grad if scalars["sign"] < 0 else grad
 
 
-def coupled(param: Tensor, grad: Tensor, scalars: dict[str, float]) -> Tensor:
+def coupled(param: Tensor, grad: Tensor, scalars: Values) -> Tensor:
     """The directed gradient with L2 weight decay: ``g + weight_decay * p``, or g where it is 0."""
     grad = directed(grad, scalars)
     decay = scalars["weight_decay"]

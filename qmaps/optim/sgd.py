@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qmaps.engines.step_scalars import First, StepScalar
 from qmaps.errors import BadValueError
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.rule import ascent, check_at_least_0, check_bool, check_finite, coupled
 
@@ -100,9 +100,7 @@ class SGD(QuantizedOptimizer):
             "sign": ascent(group),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         grad = coupled(param, grad, s)
         if "momentum_buffer" in states:

@@ -13,7 +13,7 @@ from qmaps.engines.sharding import over_shards
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadValueError
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import Dims, ascent, check_at_least_0, check_decay, coupled
 
 DIMENSIONS = 8
@@ -117,9 +117,7 @@ class SM3(QuantizedOptimizer):
             "sign": ascent(group),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         grad = coupled(param, grad, s)
         accumulators = [states[name] for name in _ACCUMULATORS if name in states]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import Decoupled, StepScalar
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_decay, check_int, directed
 
@@ -136,12 +136,7 @@ class SOAP(QuantizedOptimizer):
         }
 
     def advance(
-        self,
-        context: Context,
-        param: Tensor,
-        grad: Tensor,
-        states: dict[str, Tensor],
-        scalars: dict[str, float],
+        self, context: Context, param: Tensor, grad: Tensor, states: States, scalars: Values
     ) -> None:
         s, group, updates = scalars, context.group, context.step - 1
         grad, m, v = directed(grad, s), states["exp_avg"], states["exp_avg_sq"]
