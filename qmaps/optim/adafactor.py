@@ -195,7 +195,6 @@ class Adafactor(QuantizedOptimizer):
         super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         if group["lr"] is None:
             raise BadTypeError(
                 "lr=None must be a number of at least 0; with relative_step=True it is the "

@@ -69,7 +69,6 @@ class Adagrad(QuantizedOptimizer):
         super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(
             group, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"
         )

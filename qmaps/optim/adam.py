@@ -71,7 +71,6 @@ class Adam(QuantizedOptimizer):
         super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group)
         if "decoupled_weight_decay" in group:  # AdamW has no choice

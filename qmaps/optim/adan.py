@@ -79,7 +79,6 @@ class Adan(QuantizedOptimizer):
         super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group, "three: of m, of n and of v", 3)
         check_bool(group, "no_prox")

@@ -96,7 +96,6 @@ class AdEMAMix(QuantizedOptimizer):
         super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "alpha", "eps", "weight_decay")
         check_betas(group, "three: of m, of v and of n", 3)
         for name in ("t_alpha", "t_beta3"):

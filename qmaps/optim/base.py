@@ -9,28 +9,26 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor
 
-from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.engines.masters import FORMS, MASTER, REMAINDER
+from qmaps.engines.masters import MASTER, REMAINDER
 from qmaps.engines.step_scalars import values_at
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import saved_states
 from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import MARK, Choices, StateQuantizers, check_patterns, keep_in_32_bits
 from qmaps.optim.memory import Memory, memory
-from qmaps.optim.nonfinite import check_policy
 from qmaps.optim.options import (
     OF_CLASSES,
     Shared,
     check_keys,
+    check_shared,
     refuse_option,
     without_neutral_options,
 )
 from qmaps.optim.other_libraries import TAGS
 from qmaps.optim.presets import Preset
 from qmaps.optim.records import Parameters, states_of
-from qmaps.optim.resets import check_reset_every
-from qmaps.optim.rule import State, States, UpdateRule, Values, check_bool, check_int
+from qmaps.optim.rule import State, States, UpdateRule, Values
 from qmaps.optim.stepper import Stepper
 
 __all__ = ["QuantizedOptimizer", "Shared", "State", "States", "Values"]
@@ -159,22 +157,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         super().__init__(params, {**defaults, **shared})
         check_patterns(self.param_groups)
 
-    def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
-        check_int("min_quantized_size", group["min_quantized_size"], 0)
-        check_int("refit_every", group["refit_every"], 1)
-        check_reset_every(group.get("reset_every"))
-        check_policy(group["nonfinite"])
-        RoundingKey(seed=group["seed"])  # raises on a bad seed
-        check_bool(group, "maximize", "quantize", "stochastic_rounding")
-        _check_form(group["master_weights"])
-        if group["stochastic_rounding"] and group["master_weights"]:
-            raise BadValueError(
-                "stochastic_rounding=True cannot be combined with "
-                f"master_weights={group['master_weights']!r}: master weights already keep small "
-                "updates"
-            )
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; options left out take the optimizer's defaults."""
         if not isinstance(param_group, dict):
@@ -190,6 +172,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         check_keys(owner, group, self.defaults)
         if "overrides" in group:
             group["overrides"] = self.choices.overrides(group["overrides"])
+        check_shared({**self.defaults, **group})
         self.check_group({**self.defaults, **group})
         super().add_param_group(group)
         try:
@@ -354,12 +337,3 @@ def _leave_graph(compiling: Any) -> None:
         "optimizer.step() of qmaps cannot be part of a graph: compile without fullgraph=True, or "
         "call it outside the compiled function"
     )
-
-
-def _check_form(form: Any) -> None:
-    """Raise unless master weights can have this form."""
-    if isinstance(form, (bool, str)) and form in FORMS:
-        return
-    kind = BadValueError if isinstance(form, str) else BadTypeError
-    *allowed, last = map(repr, FORMS)
-    raise kind(f"master_weights={shown(form)} must be {', '.join(allowed)} or {last}")

@@ -96,7 +96,6 @@ class LAMB(QuantizedOptimizer):
         super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group)
         check_bool(group, "bias_correction")

@@ -91,7 +91,6 @@ class LARS(QuantizedOptimizer):
         super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "momentum", "weight_decay")
         check_above_0(group, "trust_coefficient")
         check_bool(group, "nesterov")

@@ -64,7 +64,6 @@ class Lion(QuantizedOptimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay}, **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "weight_decay")
         check_betas(group)
 

@@ -136,7 +136,6 @@ class Muon(QuantizedOptimizer):
         super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "weight_decay", "eps")
         check_decay("momentum", group["momentum"])
         check_bool(group, "nesterov")

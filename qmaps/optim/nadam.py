@@ -88,7 +88,6 @@ class NAdam(QuantizedOptimizer):
         super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay", "momentum_decay")
         check_finite("momentum_decay", group["momentum_decay"])
         check_betas(group)

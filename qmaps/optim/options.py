@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypedDict
 
+from qmaps.algebra.philox import RoundingKey
+from qmaps.engines.masters import FORMS
 from qmaps.errors import BadTypeError, BadValueError, nearest, shown
 from qmaps.optim.choice import StateQuantizers
+from qmaps.optim.nonfinite import check_policy
 from qmaps.optim.other_libraries import NEUTRAL, instead_in_groups, instead_of
+from qmaps.optim.resets import check_reset_every
+from qmaps.optim.rule import check_bool, check_int
 
 
 class Shared(TypedDict, total=False):
@@ -32,6 +37,26 @@ class Shared(TypedDict, total=False):
     differentiable: bool
     amsgrad: bool
     decoupled_weight_decay: bool
+
+
+def check_shared(group: dict[str, Any]) -> None:
+    """Raise if one of these options of a parameter group has a value that is not allowed."""
+    check_int("min_quantized_size", group["min_quantized_size"], 0)
+    check_int("refit_every", group["refit_every"], 1)
+    check_reset_every(group.get("reset_every"))
+    check_policy(group["nonfinite"])
+    RoundingKey(seed=group["seed"])  # raises on a bad seed
+    check_bool(group, "maximize", "quantize", "stochastic_rounding")
+    form = group["master_weights"]
+    if not isinstance(form, (bool, str)) or form not in FORMS:
+        kind = BadValueError if isinstance(form, str) else BadTypeError
+        *allowed, last = map(repr, FORMS)
+        raise kind(f"master_weights={shown(form)} must be {', '.join(allowed)} or {last}")
+    if group["stochastic_rounding"] and form:
+        raise BadValueError(
+            f"stochastic_rounding=True cannot be combined with master_weights={form!r}: master "
+            "weights already keep small updates"
+        )
 
 
 HARMLESS = ("capturable", "foreach", "fused")

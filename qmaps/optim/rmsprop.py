@@ -81,7 +81,6 @@ class RMSprop(QuantizedOptimizer):
         super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay", "momentum")
         check_decay("alpha", group["alpha"])
         check_bool(group, "centered")

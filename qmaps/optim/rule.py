@@ -82,7 +82,7 @@ class UpdateRule:
     and the group's options."""
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
+        """Raise if an option of the rule has a value in a parameter group that is not allowed."""
 
     @classmethod
     def unsupported_reason(cls, param: Tensor) -> str:  # noqa: ARG003

@@ -28,7 +28,7 @@ from qmaps.engines.step import COUNTER, NUMBERS, PRODUCT, RESET, codes_of
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, StateWarning, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import check_patterns, listed
-from qmaps.optim.options import TORCH_OPTIONS
+from qmaps.optim.options import TORCH_OPTIONS, check_shared
 from qmaps.optim.other_libraries import writer_of
 from qmaps.optim.records import ParameterRecord, Parameters, state_dims
 from qmaps.optim.rule import UpdateRule
@@ -288,6 +288,7 @@ def _groups(parameters: Parameters, saved_groups: Sequence[Any]) -> list[Group]:
         try:
             merged["state_quantizers"] = choices.specs(merged["state_quantizers"])
             merged["overrides"] = choices.overrides(merged["overrides"])
+            check_shared(merged)
             rule.check_group(merged)
         except QmapsError:
             raise

@@ -74,7 +74,6 @@ class SGD(QuantizedOptimizer):
         super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "momentum", "weight_decay")
         momentum, dampening = group["momentum"], group["dampening"]
         check_finite("dampening", dampening)

@@ -87,7 +87,6 @@ class SM3(QuantizedOptimizer):
         super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "weight_decay")
         check_decay("momentum", group["momentum"])
 

@@ -95,7 +95,6 @@ class SOAP(QuantizedOptimizer):
         super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group)
         if group["shampoo_beta"] is not None:
