@@ -174,7 +174,7 @@ class ParameterStep:
     @property
     def has_factored(self) -> bool:
         """True if a state is a factored statistic."""
-        return self.kernel_states.endswith(FACTORED)
+        return FACTORED in self.kernel_states.split()
 
 
 def spanning_states(parameter: ParameterStep) -> list[tuple[StateStep, Normalizer, Shard]]:
