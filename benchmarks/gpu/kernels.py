@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu.kernels``: compile kernels without a GPU, and print what each takes."""
+"""``python -m benchmarks.gpu.kernels``: compile kernels without a GPU, and print their needs."""
 
 from __future__ import annotations
 
