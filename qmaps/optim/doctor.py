@@ -180,7 +180,8 @@ def _text(path: Path) -> str:
 
 def findings(engines: Sequence[Backend], cpu: Mapping[str, Any]) -> list[Finding]:
     """Remarks on the engines, threads and environment variables; problems first."""
-    problems, notes = [], []
+    problems: list[tuple[str, ...]] = []
+    notes: list[tuple[str, ...]] = []
     if native.core is None:
         message = (
             "The native engine is missing, so CPU tensors run on plain PyTorch: with the same "

@@ -164,8 +164,9 @@ def memory(parameters: Parameters) -> Memory:
                 rows.append(StateMemory(label, shape, dtype, name, *cells))
                 size = planned[name].shape if name in planned else local(param).shape
                 unquantized += 4 * math.prod(size)
-        for name, *cells in _master_cells(param, group, state):
-            rows.append(StateMemory(label, shape, dtype, name, *cells))
+        for name, kept_as, why, nbytes, missing in _master_cells(param, group, state):
+            row = StateMemory(label, shape, dtype, name, kept_as, why, nbytes, missing)
+            rows.append(row)
             unquantized += 4 * local(param).numel()
     return Memory(tuple(rows), numel, sum(row.nbytes for row in rows), unquantized)
 
@@ -176,7 +177,8 @@ def _state_cells(
     """Columns from `quantizer` on; `planned` is None if the next step does not use the state."""
     spec, why = None, "no longer used"
     if planned is not None:
-        spec, why = planned.quantizer and planned.quantizer.spec, planned.why
+        spec = None if planned.quantizer is None else planned.quantizer.spec
+        why = planned.why
     if value is None:
         assert planned is not None
         q = planned.quantizer

@@ -83,9 +83,9 @@ class NativePlan(FusedPlan):
         row = {kind: index for index, kind in enumerate(dict.fromkeys(kinds))}
         scalars, after = [], []
         for group, step, before in row:
-            described = inputs.scalars[group].values()
-            if tuple(inputs.scalars[group]) != self._scalar_names:  # not the order of qmaps' rules
-                described = ordered(self._rule, inputs.scalars[group])
+            of_group = inputs.scalars[group]
+            in_order = tuple(of_group) == self._scalar_names  # as of every rule of qmaps
+            described = list(of_group.values()) if in_order else ordered(self._rule, of_group)
             scalars.append(values_at(described, step, before))
             if before is not None:
                 after.append(product_after(described, step, before))
