@@ -11,9 +11,8 @@ import pytest
 import torch
 
 import qmaps
-from benchmarks.gpu import catalogue
-from benchmarks.gpu.kernels import main
-from qmaps.cuda import compiler, engine
+from qmaps.cuda import catalogue, compiler, engine
+from qmaps.cuda.__main__ import main
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.kernels import FILES, kernel
 from qmaps.cuda.source import SOURCES

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu.kernels``: compile kernels without a GPU, and print their needs."""
+"""``python -m qmaps.cuda``: compile kernels without a GPU, and print their registers and memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.gpu import catalogue
-from qmaps.cuda import compiler
+from qmaps.cuda import catalogue, compiler
 from qmaps.errors import QmapsError
 from qmaps.storage.files import json_text
 
@@ -17,7 +16,7 @@ COLUMNS = ("registers", "spill_stores", "spill_loads", "stack", "shared")
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.kernels", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m qmaps.cuda", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     compiling = commands.add_parser(
         "compile", help="compile kernels in the forms that users meet, and report what each takes"
