@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,39 @@ from qmaps.algebra.dense import unsupported_reason
 from qmaps.capture.snapshot import DTYPES, Lazy
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.step import COUNTS
+
+
+class Slot(NamedTuple):
+    """A parameter of a state_dict.
+
+    Attributes:
+        label: its name; ``group0.param3`` if the checkpoint does not have it.
+        name: its name, or None.
+        group: its parameter group.
+        state: its states; empty before the first step.
+    """
+
+    label: str
+    name: str | None
+    group: Mapping[str, Any]
+    state: Mapping[Any, Any]
+
+
+def slots(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
+    """Yield every parameter of an optimizer's state_dict, in the order of its groups.
+
+    Parts that do not fit together raise one of `qmaps.errors.DAMAGE`.
+    """
+    for number, group in enumerate(state_dict["param_groups"]):
+        names = group.get("param_names") or ()
+        for position, key in enumerate(group["params"]):
+            name = str(names[position]) if position < len(names) else None
+            if name is None and isinstance(key, str):  # keys of distributed checkpoints
+                name = key
+            state = state_dict["state"].get(key, {})
+            if not isinstance(state, Mapping):
+                raise TypeError
+            yield Slot(name or f"group{number}.param{position}", name, group, state)
 
 
 def decoded(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -130,6 +163,10 @@ class Collected:
     tensors: dict[str, Lazy] = field(default_factory=dict)
     scalars: dict[str, float] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+
+    def skips(self, label: str) -> list[str]:
+        """Return ``parameter: state (type)`` of the states that cannot be recorded."""
+        return [f"{label}: {name} ({kind})" for name, kind in self.skipped.items()]
 
 
 def collect(state: Mapping[Any, Any]) -> Collected:

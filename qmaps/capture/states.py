@@ -275,9 +275,7 @@ class CapturedStates:
         """
         if parameter is not None:
             self._entry(parameter)
-        if self._window is None:
-            return []
-        return self._window.steps if parameter is None else self._window.steps_of(parameter)
+        return [] if self._window is None else self._window.steps(parameter)
 
     def rows(self, parameter: str) -> Tensor | None:
         """Return the indices of rows of `parameter` with recorded gradients; None for all rows."""

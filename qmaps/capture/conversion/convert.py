@@ -18,10 +18,16 @@ from qmaps.capture.conversion.formats.base import Plan, Wanted
 from qmaps.capture.conversion.formats.coded import encode, same_codes
 from qmaps.capture.conversion.optimizer_state import OptimizerState, State, family, restored_of
 from qmaps.capture.conversion.report import POLICIES, Report, Zeros, handle, report
-from qmaps.capture.load import load
+from qmaps.capture.load import (
+    WRAPPERS,
+    checkpoint_at,
+    is_captured,
+    load,
+    load_safely,
+    state_dicts_in,
+)
 from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import damage
-from qmaps.capture.saved import WRAPPERS, load_safely, locate, state_dicts_in
 from qmaps.distributed import rows
 from qmaps.engines.step import NUMBERS
 from qmaps.errors import (
@@ -277,11 +283,8 @@ def convert_file(
             parameters.
     """
     file, target = Path(path), Path(out)
-    if not exists(file):
-        raise CaptureError(f"{str(file)!r} does not exist")
-    holder = locate(file) if like is None or not _is_captured(file) else file
-    if holder is None:
-        raise CaptureError(f"{str(file)!r} is a folder; expected an optimizer checkpoint")
+    captured = like is not None and exists(file) and is_captured(file)
+    holder = file if captured else checkpoint_at(file)
     if distributed is not None and to not in SHARDED:
         raise BadValueError(
             f"distributed={distributed!r} needs one of the formats {', '.join(SHARDED)}; got "
@@ -308,7 +311,7 @@ def convert_file(
         reports.append(report)
         return converted
 
-    loaded = _loaded(holder, captured=like is not None and _is_captured(holder))
+    loaded = _of_capture(holder) if captured else _loaded(holder)
     try:
         converted = _replaced(loaded, convert)
     except CaptureError as error:
@@ -330,12 +333,6 @@ def convert_file(
     return [replace(report, notes=(*report.notes, *notes)) for report in reports]
 
 
-def _is_captured(path: Path) -> bool:
-    """Return True if a path is of captured states and not of a checkpoint."""
-    holder = locate(path)
-    return holder is None or (holder.suffix == ".safetensors" and reader_of(holder) is None)
-
-
 def _of_capture(path: Path) -> dict[str, Any]:
     """Captured states as an optimizer's state_dict, with the options known to the capture."""
     states = load(path)
@@ -350,10 +347,8 @@ def _of_capture(path: Path) -> dict[str, Any]:
     return {"state": state, "param_groups": groups}
 
 
-def _loaded(path: Path, *, captured: bool = False) -> Any:
+def _loaded(path: Path) -> Any:
     """Load a file, or the optimizer's state_dict from a folder of another package."""
-    if captured:
-        return _of_capture(path)
     if reader := reader_of(path):
         with damage(path):
             state_dicts = in_memory(reader.read(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -168,7 +169,7 @@ class BitsAndBytes(Format):
 
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
         """8 bits where the source has them or tensors are large; 32 bits elsewhere."""
-        width = wanted_width(wanted, self.widths, self.name)
+        width = wanted_width(wanted, self)
         _refuse(state)
         notes = list(state.notes)
         for number, group in enumerate(state.groups):
@@ -194,8 +195,7 @@ class BitsAndBytes(Format):
         """The state_dict; every version since blocks have 256 elements reads it."""
         books: dict[Map, Tensor] = {}
         saved = {p.label: _written(p, state.family, books) for p in state.parameters()}
-        options = [_options(group.options, state.family) for group in state.groups]
-        return assembled(state, options, saved)
+        return assembled(state, partial(_options, family=state.family), saved)
 
 
 def slot_state(flat: Mapping[str, Any], index: int, value: Any, absmax: Any) -> State:

@@ -111,7 +111,7 @@ class Qmaps(Format):
     def write(self, state: OptimizerState) -> dict[str, Any]:
         """The state_dict, with the groups' choices."""
         saved = written_states(state, lambda _, value: to_plain(value))
-        written = assembled(state, [dict(group.options) for group in state.groups], saved)
+        written = assembled(state, dict, saved)
         return {**written, ABOUT: {"format": FORMAT, "stream": STREAM}}
 
 

@@ -46,7 +46,7 @@ class Torch(Format):
 
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
         """Plan 32 bits for every state."""
-        wanted_width(wanted, self.widths, self.name)
+        wanted_width(wanted, self)
         return state, {p.label: dict.fromkeys(p.states) for p in state.parameters()}
 
     def write(self, state: OptimizerState) -> dict[str, Any]:
@@ -64,4 +64,4 @@ class Torch(Format):
                         entry[PRODUCT] = step_tensor(product)
                 entry |= {name: values_of(value) for name, value in parameter.states.items()}
                 saved[parameter.label] = entry
-        return assembled(state, [without_qmaps(group.options) for group in state.groups], saved)
+        return assembled(state, without_qmaps, saved)

@@ -95,7 +95,7 @@ class TorchAO(Format):
                 "AdamW"
             )
         refuse_options(state, {"maximize": False}, self.name)
-        width = wanted_width(wanted, self.widths, self.name) or _width(state)
+        width = wanted_width(wanted, self) or _width(state)
         by_size = wanted is not None or not state.quantized()
         plan: Plan = {}
         for parameter in state.parameters():
@@ -114,7 +114,7 @@ class TorchAO(Format):
         """The state_dict; steps and learning rates are tensors, as torchao's are."""
         signed = state.family.signed
         saved = written_states(state, lambda name, value: _written(value, name in signed))
-        return assembled(state, [_options(group.options) for group in state.groups], saved)
+        return assembled(state, _options, saved)
 
 
 def _is_quantized(value: Any) -> bool:
