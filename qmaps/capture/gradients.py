@@ -75,11 +75,7 @@ def rows_of(shape: Sequence[int], elements: int) -> Tensor | None:
 
 
 def samples(parameters: Mapping[str, Tensor], max_bytes: int) -> dict[str, Tensor | None]:
-    """Choose rows of several tensors, the same share of each, within a number of bytes.
-
-    Args:
-        parameters: the tensors by name.
-        max_bytes: largest number of bytes of the samples and the indices of their rows.
+    """Choose rows of tensors, the same share of each, in `max_bytes` with the indices of the rows.
 
     Returns:
         As `rows_of` for each tensor; one unit of each if even this is too much.
@@ -178,10 +174,6 @@ KIND = "gradients"
 class GradientWriter:
     """Chooses the gradients to write in the steps after a snapshot.
 
-    Args:
-        options: numbers of steps and bytes.
-        parameters: the parameters, by name.
-
     Raises:
         BadValueError: the smallest sample of every parameter takes more than `max_bytes`.
     """
@@ -218,14 +210,7 @@ class GradientWriter:
     def prepare(
         self, gradients: Iterable[tuple[str, Tensor | None]]
     ) -> tuple[dict[Key, Lazy], list[str]]:
-        """Select the gradients of a step for writing.
-
-        Args:
-            gradients: gradient of each parameter; None where it had none.
-
-        Returns:
-            The tensors, and ``parameter: gradient (type)`` of those that cannot be recorded.
-        """
+        """Return the gradients to write, and ``parameter: gradient (type)`` of others."""
         tensors: dict[Key, Lazy] = {}
         skipped: list[str] = []
         for name, gradient in gradients:
@@ -283,14 +268,7 @@ def _chosen(gradient: Tensor, rows: Tensor | None) -> Lazy:
 
 
 class Window:
-    """The gradients recorded in the consecutive steps after a snapshot.
-
-    Files are looked for when a method first needs them.
-
-    Args:
-        path: the snapshot.
-        info: contents of the snapshot.
-    """
+    """The gradients recorded in consecutive steps after a snapshot, read when needed."""
 
     def __init__(self, path: Path, info: snapshot.Info) -> None:
         self._path = path

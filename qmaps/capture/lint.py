@@ -16,7 +16,7 @@ from torch import Tensor
 from qmaps.algebra.pair import zero_points
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.collect import collect, decoded
-from qmaps.capture.conversion.convert import recognized
+from qmaps.capture.conversion import recognized
 from qmaps.capture.conversion.formats import Format
 from qmaps.capture.conversion.optimizer_state import State, values_of
 from qmaps.capture.load import load, load_safely, slots_of, state_dicts_in
@@ -68,10 +68,7 @@ def checked(
 ) -> Iterator[Finding]:
     """Yield the problems of a parameter's states.
 
-    Args:
-        parameter: its name.
-        states: the states by name, float or quantized.
-        kinds: how each is stored, for messages: a dtype such as ``float16``, or a spec.
+    `kinds` says how each is stored, for messages: a dtype such as ``float16``, or a spec.
     """
     values: dict[str, Tensor] = {}
     for name, state in states.items():

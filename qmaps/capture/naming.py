@@ -35,13 +35,7 @@ MODELS = (".safetensors", ".bin", ".json", ".pt", ".pth", ".ckpt")
 
 
 def labels_of(slots: Sequence[Slot], names: Names, path: Path) -> list[str]:
-    """Return the parameters' names, in the checkpoint's order; `named_by` finds those in a model.
-
-    Args:
-        slots: the parameters.
-        names: names as for `qmaps.capture.load`.
-        path: the checkpoint, for messages.
-    """
+    """Return the parameters' names, in the checkpoint's order; see `named_by` for models."""
     if _place(names) is not None:
         names = None
     elif isinstance(names, (str, os.PathLike)):
@@ -85,9 +79,6 @@ def named_by(
         state_dicts: the optimizers' state_dicts.
         tensors: states of each parameter, by name.
         path: the checkpoint; the model may lie beside it.
-
-    Raises:
-        BadValueError: `names` is a model that does not fit the states.
     """
     place = _place(names)
     param_groups = [group for state_dict in state_dicts for group in state_dict["param_groups"]]
@@ -201,12 +192,7 @@ class Unnamed(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Group:
-    """A parameter group of an optimizer.
-
-    Attributes:
-        shapes: shape of each parameter; None where its states do not tell.
-        weight_decay: weight decay of the group; None where the optimizer has none.
-    """
+    """Shapes of a group's parameters, None where states do not tell, and weight decay."""
 
     shapes: Sequence[Shape | None]
     weight_decay: Any = None
@@ -257,9 +243,7 @@ def _orders(
 ) -> set[tuple[str, ...]]:
     """Return the first and the last choice of names; they differ if there are several.
 
-    Args:
-        parts: names in the model's order, and the shapes of the parameters among them.
-        model: the model.
+    Each part has names in the model's order, and the shapes of the parameters among them.
     """
     orders = set()
     for step in (1, -1):

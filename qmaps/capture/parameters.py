@@ -38,11 +38,8 @@ def labelled(
 ) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
     """Yield name, parameter and group of each parameter of the current groups.
 
-    Args:
-        optimizer: the optimizer of the parameters.
-        names: names by the identity of the parameter, from `named`. A parameter without one has
-            its name in the optimizer's groups, else ``group0.param3``. The second parameter of a
-            name is numbered, too.
+    Names are those of `names`, from `named`, else those in the optimizer's groups, else
+    ``group0.param3``. The second parameter of a name is numbered, too.
     """
     seen = set()
     for number, group in enumerate(optimizer.param_groups):
@@ -140,13 +137,8 @@ class StepCount:
     """Counts the steps of an optimizer while it trains.
 
     The counts in the states are no substitute: they begin anew in layers trained later and in
-    cleared states.
-
-    Args:
-        optimizer: the optimizer.
-        taken_before: returns the number of steps before the current states. It is called
-            here, unless `start` is given, and after each `load_state_dict` with states.
-        start: number of steps taken so far.
+    cleared states. `taken_before` returns the number of steps before the current states. It is
+    called here, unless `start` is given, and after each `load_state_dict` with states.
     """
 
     def __init__(
@@ -195,12 +187,7 @@ class StepCount:
 
 
 def state_counts(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, int]:
-    """Return ``state["step"]`` by parameter name, where there is one.
-
-    Args:
-        optimizer: the optimizer.
-        names: as for `qmaps.capture.parameters.labelled`.
-    """
+    """Return ``state["step"]`` by parameter name, where there is one."""
     counts: dict[str, int] = {}
     for label, parameter, _ in labelled(optimizer, names):
         state: Any = optimizer.state.get(parameter)

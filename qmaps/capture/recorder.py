@@ -43,11 +43,7 @@ KIND = "capture"
 
 
 def write(states: CapturedStates, out: str | os.PathLike[str]) -> Path:
-    """Write states as a snapshot of a capture folder, and return the new file.
-
-    Args:
-        states: the states of one step.
-        out: the folder, created if need be.
+    """Write states of one step as a snapshot of a capture folder, and return the new file.
 
     Raises:
         CaptureError: a state cannot be read.

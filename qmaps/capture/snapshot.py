@@ -174,14 +174,7 @@ def size_of(info: Info, tensors: Mapping[Key, Lazy]) -> int:
 
 
 def write(path: Path, info: Info, tensors: Mapping[Key, Lazy]) -> None:
-    """Write a snapshot, holding one tensor in memory at a time.
-
-    The file appears whole or not at all.
-
-    Args:
-        path: the file; an existing one is replaced.
-        info: contents of the snapshot besides the tensors.
-        tensors: the tensors, of the dtypes in `DTYPES`.
+    """Write a snapshot, holding one tensor in memory at a time; it appears whole or not at all.
 
     Raises:
         OutputError: the file cannot be written.
@@ -216,12 +209,10 @@ def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, st
 class Snapshot:
     """A snapshot, or a file of gradients, whose tensors are read when they are asked for.
 
+    It has `info`, and `numbers`, the number of each tensor by parameter and state name.
+
     Raises:
         CaptureError: it is missing, truncated, no capture, or of a later format.
-
-    Attributes:
-        info: contents without the tensors.
-        numbers: number of each tensor, by parameter and state name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -276,15 +267,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Parts:
-    """Reads parts of one tensor of a safetensors file.
-
-    Attributes:
-        path: the file.
-        offset: the position of the first element's first byte.
-        nbytes: number of bytes.
-        code: name of the dtype in safetensors.
-        shape: shape of the tensor.
-    """
+    """Reads parts of one tensor of a safetensors file; `code` is its dtype's name in the file."""
 
     path: Path
     offset: int

@@ -173,20 +173,15 @@ class CapturedStates:
         return float(eps) if isinstance(eps, (int, float)) else 1e-8
 
     def tensor(self, parameter: str, state: str, *, check: bool = True) -> Tensor:
-        """Read a state.
-
-        Args:
-            parameter: name of the parameter.
-            state: name of the state, such as ``exp_avg``.
-            check: if True, refuse a state with NaN or infinity.
+        """Read a state, such as ``exp_avg``; with `check`, refuse one with NaN or infinity.
 
         Returns:
-            The state in float32 on the CPU, whatever dtype it was captured in. A float32 tensor
-            in the CPU's memory already is not copied.
+            The state in float32 on the CPU, whatever dtype it was captured in. A float32 tensor in
+                the
+            CPU's memory already is not copied.
 
         Raises:
-            CaptureError: the state is complex, cannot be read, or holds NaN or infinity and
-                `check` is True.
+            CaptureError: the state is complex, cannot be read, or holds NaN or infinity.
             BadValueError: there is no such parameter or state.
         """
         lazy = self._real(parameter, state)

@@ -149,17 +149,7 @@ def load_part(
     *,
     know: Callable[[Collection[str]], None] | None = None,
 ) -> Any:
-    """Load a stream of ``torch.save`` inside a larger file, as `load` does.
-
-    Args:
-        path: the file.
-        offset: where the stream begins.
-        length: bytes of the stream.
-        know: called with the full names of classes in the stream unknown to ``torch.load``,
-            if there are any; it may make some of them known.
-
-    Returns:
-        The saved object, on the CPU.
+    """Load a stream of ``torch.save`` inside a larger file, as `load` does, on the CPU.
 
     Raises:
         BadValueError: as `load`, or the file ends before the stream does.
@@ -343,16 +333,10 @@ def editing(paths: Iterable[Path]) -> Iterator[None]:
 
 
 def put(path: Path, start: int, length: int, tensor: Tensor) -> None:
-    """Replace the tensor in a stream of ``torch.save`` inside a larger file.
-
-    Args:
-        path: the file.
-        start: where the stream begins.
-        length: bytes of the stream.
-        tensor: of the shape of the stored one; it is rounded to its dtype.
+    """Replace the tensor in a stream of ``torch.save`` inside a larger file, rounded to its dtype.
 
     Raises:
-        BadValueError: the stream is damaged, or holds something else than such a tensor.
+        BadValueError: the stream is damaged, or holds something else than a tensor of this shape.
     """
     with tempfile.TemporaryDirectory() as folder:
         stream = Path(folder, "stream")
@@ -375,15 +359,10 @@ def put(path: Path, start: int, length: int, tensor: Tensor) -> None:
 
 
 def renumber(path: Path, key: str, old: float, new: float) -> None:
-    """Replace the number under a key of dicts in a file of ``torch.save``.
+    """Replace the number under a key of dicts in a file of ``torch.save``, where it is `old`.
 
-    The new pickle is appended to the archive, and its directory entry replaced.
-
-    Args:
-        path: the file.
-        key: the key, in whatever dicts.
-        old: the number there; entries with another value stay.
-        new: the number to put in its place, as an integer where the old one is.
+    The new number is an integer where the old one is. The new pickle is appended to the archive,
+    and its directory entry replaced.
 
     Raises:
         zipfile.BadZipFile: the file is damaged.

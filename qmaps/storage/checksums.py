@@ -86,14 +86,9 @@ def of_tensor(tensor: Tensor) -> str:
 
 
 def with_checksums(metadata: Mapping[str, str], tensors: Mapping[str, str]) -> dict[str, str]:
-    """Add checksums to the metadata of a safetensors file.
+    """Return metadata of a safetensors file with the checksums of itself and of each tensor added.
 
-    Args:
-        metadata: the other metadata, covered by the first checksum.
-        tensors: the checksum of each tensor, by name.
-
-    Returns:
-        The metadata with one more entry, `KEY`. Its length depends on the number of tensors alone.
+    Its length depends on the number of tensors alone.
     """
     checksums = [_of_metadata(metadata), *(tensors[name] for name in sorted(tensors))]
     return {**metadata, KEY: " ".join(checksums)}
@@ -117,11 +112,7 @@ def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[s
 
 
 def check_archive(path: Path | IO[bytes], *, large: bool = True) -> None:
-    """Verify the checksum of every record of a zip archive, reading all of it once.
-
-    Args:
-        path: the archive, or a file open for reading.
-        large: whether to verify records of more than 256 KiB, too.
+    """Verify the checksums of a zip archive, without those of `large` records if it is False.
 
     Archives without checksums, as after ``torch.serialization.set_crc32_options(False)``, are not
     verified.
@@ -153,11 +144,7 @@ def check_archive(path: Path | IO[bytes], *, large: bool = True) -> None:
 
 
 def mend_archive(file: IO[bytes]) -> None:
-    """Update the checksums of a zip archive after its records were changed in place.
-
-    Args:
-        file: the archive, open for reading and writing. Its records are not compressed; torch
-            writes no others.
+    """Update the checksums of an uncompressed zip archive after its records were changed in place.
 
     Raises:
         zipfile.BadZipFile: the archive is damaged.

@@ -33,13 +33,7 @@ Know = Callable[[Collection[str]], None]
 
 @dataclass(frozen=True)
 class Part:
-    """Location of a stream of ``torch.save``.
-
-    Attributes:
-        path: the file.
-        start: its first byte.
-        length: its number of bytes.
-    """
+    """Location of a stream of ``torch.save``: a file, its first byte in it, and number of bytes."""
 
     path: Path
     start: int
@@ -52,13 +46,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A block of a tensor.
-
-    Attributes:
-        offsets: index of its first element in the tensor.
-        sizes: its shape.
-        part: where it is.
-    """
+    """A block of a tensor: index of its first element, shape, and location."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -73,14 +61,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in chunks.
-
-    Attributes:
-        key: its key in the checkpoint.
-        shape: its shape.
-        dtype: its dtype.
-        chunks: its blocks.
-    """
+    """A tensor in chunks, under a key of the checkpoint."""
 
     key: str
     shape: tuple[int, ...]
@@ -88,12 +69,7 @@ class StoredTensor:
     chunks: tuple[Chunk, ...]
 
     def read(self, know: Know | None = None) -> Tensor:
-        """Assemble the tensor; one chunk at a time is in memory beside it.
-
-        Chunks of quantized subclasses of tensors are decoded.
-
-        Args:
-            know: as for `qmaps.storage.checkpoint.load_part`.
+        """Assemble the tensor, decoded; one chunk at a time is in memory beside it.
 
         Raises:
             BadValueError: a chunk is damaged, or has another shape than the metadata says.
@@ -111,10 +87,7 @@ class StoredTensor:
         return joined
 
     def store(self, tensor: Tensor) -> None:
-        """Write another tensor of this shape in its place; metadata stays as it is.
-
-        Args:
-            tensor: it is rounded to `dtype`.
+        """Write a tensor of this shape in its place, rounded to `dtype`.
 
         Raises:
             BadValueError: a chunk is damaged, or of a quantized subclass.
@@ -126,13 +99,10 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Stored:
-    """Contents of a folder of ``torch.distributed.checkpoint``.
+    """Contents of a folder: tensors and places of other objects, by key.
 
-    Attributes:
-        tensors: by key.
-        objects: positions of other objects, by key.
-        paths: the keys and indices in the saved nested dict that lead to a key, if the checkpoint
-            has them.
+    `paths` has the keys and indices in the saved nested dict that lead to a key, if the checkpoint
+    has them.
     """
 
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
@@ -141,10 +111,7 @@ class Stored:
 
 
 def contents(folder: str | os.PathLike[str]) -> Stored:
-    """Read the metadata of a folder; no tensor is read.
-
-    Args:
-        folder: the folder, with ``.metadata`` and ``.distcp`` files.
+    """Read the metadata of a folder with ``.metadata`` and ``.distcp`` files; no tensor is read.
 
     Raises:
         BadValueError: the metadata is missing, damaged, or names a class of another kind; a file is

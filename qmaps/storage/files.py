@@ -22,14 +22,10 @@ if TYPE_CHECKING:
 
 
 def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
-    """Create the folder `path`, check its write access, and return it.
-
-    Args:
-        path: the folder; its parents are created, too.
-        parameter: the name of `path` in the error message.
+    """Create the folder `path` with its parents, check its write access, and return it.
 
     Raises:
-        OutputError: the folder cannot be created or written to.
+        OutputError: the folder cannot be created or written to; `parameter` names it.
     """
     folder = Path(path)
     try:
@@ -45,13 +41,7 @@ def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
 
 
 def output_file(path: str | os.PathLike[str], parameter: str = "out") -> Path:
-    """Create the folder of `path`, check write access, and return the path.
-
-    It is meant to be called before long work. A file at `path` is not changed.
-
-    Args:
-        path: the file.
-        parameter: the name of `path` in the error message.
+    """Create the folder of `path`, check write access before long work, and return the path.
 
     Raises:
         OutputError: the file cannot be written; nothing but its folder is left behind.
@@ -112,10 +102,8 @@ def _beside(target: Path) -> Path:
 def replacing(path: str | os.PathLike[str], *, anew: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`, and rename it to `path` if the block succeeds.
 
-    Args:
-        path: the file.
-        anew: whether an existing file stays, so one of several processes writes it: the last one
-            if the file system has no hard links.
+    If `anew`, an existing file stays, so one of several processes writes it: the last one if the
+    file system has no hard links.
 
     Raises:
         OutputError: the file cannot be written.
@@ -180,10 +168,7 @@ def write_record(
 ) -> None:
     """Write a dict as JSON like `write_json`, with a checksum for `read_record`.
 
-    Args:
-        path: the file.
-        value: the dict.
-        replace: if False, a file at `path` stays, as in `replacing`.
+    If `replace` is False, a file at `path` stays, as in `replacing`.
 
     Raises:
         OutputError: the file cannot be written.
@@ -227,11 +212,7 @@ def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
 
 
 def read_frame(path: str | os.PathLike[str], *, must_be_sealed: bool = False) -> pd.DataFrame:
-    """Read a frame from a Parquet file, also from one without a checksum, as of earlier versions.
-
-    Args:
-        path: the file.
-        must_be_sealed: whether a file without a checksum counts as damaged.
+    """Read a frame from a Parquet file; one without a checksum is refused if it `must_be_sealed`.
 
     Raises:
         OutputError: the file is missing or damaged.

@@ -17,11 +17,7 @@ from qmaps.storage.files import replacing
 
 
 def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -> None:
-    """Write quantized tensors to one safetensors file, atomically.
-
-    Args:
-        tensors: quantized tensors as plain dicts (`qmaps.algebra.saved.to_plain`), by name.
-        path: the file; an existing one is replaced.
+    """Write quantized tensors in plain form (`qmaps.algebra.saved`) to a safetensors file.
 
     Raises:
         OutputError: the file cannot be written.
@@ -57,10 +53,7 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """Read a file of `write`.
-
-    Returns:
-        Quantized tensors as plain dicts, by name.
+    """Read the quantized tensors of a file of `write`, as plain dicts by name.
 
     Raises:
         BadValueError: the file is missing, truncated, damaged, or not of this kind.

@@ -256,20 +256,7 @@ def _since_reset(parameter: Parameter) -> Parameter:
 
 
 def checked(state: State, label: str, name: str, *, signed: bool) -> State:
-    """Check the values of a state.
-
-    Args:
-        state: the state, in float32 or quantized; a quantized one is decoded for the check.
-        label: label of the parameter, for the error message.
-        name: name of the state, for the error message.
-        signed: if False, negative values are not allowed.
-
-    Returns:
-        `state` itself.
-
-    Raises:
-        CaptureError: it holds NaN, infinity, or negative values where it cannot be negative.
-    """
+    """Return a state; raise if it has NaN, infinity, or negative values though unsigned."""
     values = values_of(state)
     for bad, kind, allowed in (
         (~values.isfinite(), "NaN or infinite", "only finite states can be converted"),

@@ -28,7 +28,7 @@ States = Mapping[str, Mapping[Any, Any]]
 
 
 def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Path) -> list[str]:
-    """Write a copy of a checkpoint with other states and steps in it.
+    """Write a copy of a checkpoint's folder with other states and steps in it, and return notes.
 
     Tensors are replaced where they are in the copied files; their pickles are kept as they are,
     except for numbers of steps.
@@ -38,9 +38,6 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
         source: its file or folder, for messages.
         template: the folder of a checkpoint, or one in which a file such as ``latest`` names it.
         folder: a new folder; it appears whole or not at all.
-
-    Returns:
-        Notes on rounded states.
 
     Raises:
         BadValueError: the template is of no format here, or the states are of other parameters.

@@ -42,7 +42,7 @@ def of_states(
     exact: Tensor | None,
     sizes: Sequence[int],
 ) -> list[Measures]:
-    """The measures of several states; those of both moments together are NaN.
+    """Return the measures of several states, except for those of both moments together.
 
     Args:
         first: the sampled codes at the start of the window; None if the map has changed since.
@@ -50,9 +50,6 @@ def of_states(
         drifted: the exact values after all steps of the window; None if unknown.
         exact: the exact values after the step, from the codes before it; None if unknown.
         sizes: number of elements of each state's sample; the samples lie one after another.
-
-    Returns:
-        The measures of each state.
     """
     measures = [dict.fromkeys(MEASURES, math.nan) for _ in sizes]
     codes = last.codes()
@@ -88,7 +85,7 @@ def of_moments(
     step: int,
     sizes: Sequence[int],
 ) -> list[Measures]:
-    """The measures of Adam's two moments together, of several parameters.
+    """Return the measures of Adam's two moments together, of several parameters.
 
     Args:
         first: the decoded first moments after the step, 1-D.

@@ -18,18 +18,11 @@ from qmaps.storage.locks import FolderLock
 class CsvFile:
     """Appends the rows of a step in one write: a killed run leaves whole rows.
 
-    An existing file is continued, and its rows are not written again. Text passes through
-    `qmaps.errors.printable`, so every row is one line.
-
-    Args:
-        path: the file; it is created with the first rows.
-        columns: names of the columns. The first is ``step``, and the next two name a row of a step.
+    An existing file is continued, and its rows are not written again. The first column is ``step``,
+    and the next two name a row of a step. `last` is the last step in the file; 0 if it has none.
 
     Raises:
         OutputError: the file cannot be written, is something else, or has another writer.
-
-    Attributes:
-        last: the last step in the file; 0 if it has none.
     """
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[str]) -> None:
@@ -54,14 +47,7 @@ class CsvFile:
         self._lock.release()
 
     def append(self, rows: Iterable[dict[str, Any]], step: int) -> bool:
-        """Write the new rows of a step.
-
-        Args:
-            rows: values by column.
-            step: the step, at least `last`.
-
-        Returns:
-            True if there were such rows.
+        """Write the new rows of a step of at least `last`; return True if there were any.
 
         Raises:
             OSError: they cannot be written; the file is as before.
@@ -129,16 +115,7 @@ Log = Callable[[dict[str, float], int], object]
 
 
 def logs_of(log: Any) -> list[Log]:
-    """The functions behind the argument `log` of a monitor.
-
-    Args:
-        log: None, one of these, or a list of them: a function ``f(values, step)``; an object with
-            ``log(values, step=...)``, such as a run of W&B or trackio; or a
-            ``torch.utils.tensorboard.SummaryWriter``.
-
-    Raises:
-        BadTypeError: it is none of these.
-    """
+    """Return the functions behind the argument `log` of a monitor, or raise BadTypeError."""
     if log is None:
         return []
     members = log if isinstance(log, Sequence) and not isinstance(log, str) else [log]

@@ -38,14 +38,8 @@ class Exact:
     """The exact states of several parameters' samples, stepped together.
 
     The optimizer's own rule steps them in float32, as its reference does, but the states are never
-    encoded in between. An element-wise rule steps many samples in one call.
-
-    Args:
-        optimizer: an optimizer with an element-wise rule.
-        group: the parameter group of all of them.
-        steps: number of steps taken so far, the same for all.
-        param: the sampled values of the parameters, float32; changed here.
-        states: the states of these elements, float32; changed here.
+    encoded in between. `param` and `states`, the sampled float32 values after the first `steps`
+    steps, are changed.
     """
 
     def __init__(
@@ -86,18 +80,11 @@ Row = dict[str, Any]
 
 @dataclass(eq=False)
 class Watched:
-    """A parameter with quantized states.
+    """A parameter with quantized states, and the rows of their measures.
 
-    Attributes:
-        label: its name.
-        parameter: the parameter.
-        group: its parameter group.
-        state: the dict of its states.
-        names: the states of its rule.
-        at: the sampled elements.
-        steps_before: number of its steps before the window.
-        rows: measures of each quantized state, by name.
-        lost: True if it had no gradient in a step of the window; it is not measured then.
+    `names` are the states of its rule, `at` its sampled elements, and `steps_before` its steps
+    before the window. It is `lost` without a gradient in a step of the window, and not measured
+    then.
     """
 
     label: str
@@ -115,12 +102,8 @@ class Watched:
 class Column:
     """One state of several parameters, with their samples as one quantized tensor.
 
-    Attributes:
-        state: its name.
-        kind: shared properties of the quantized tensors (`sample.kind`).
-        members: the parameters.
-        places: the sampled elements of the state of each.
-        first: the samples at the start of the window, on the states' device.
+    `places` are the sampled elements of each member's state, and `first` their values at the start
+    of the window, on the states' device.
     """
 
     state: str
@@ -144,11 +127,8 @@ class Column:
 class Batch:
     """Parameters of one group, step and device; their samples are stepped together.
 
-    Attributes:
-        watched: the parameters.
-        drifting: their exact states from the start of the window on; None if their rule is not
-            element-wise.
-        last: their exact states in the last step alone; None before it.
+    `drifting` are their exact states from the start of the window on, None if their rule is not
+    element-wise, and `last` those of the last step alone, None before it.
     """
 
     watched: list[Watched]
@@ -163,11 +143,8 @@ Decoded = dict[tuple[Watched, str], Tensor]
 class Window:
     """Watches samples of quantized states over a few steps and measures the last.
 
-    Args:
-        optimizer: the optimizer, before the first of these steps.
-        chosen: name, parameter and group of the parameters to watch. Those without a quantized
-            state are left out, also those without any state yet.
-        size: number of elements of a sample.
+    It begins before the first of these steps, for the chosen names, parameters and groups.
+    Parameters without a quantized state are left out, also those without any state yet.
     """
 
     def __init__(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from qmaps.capture.collect import decoded
-from qmaps.capture.snapshot import Lazy
+from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import CaptureError, QmapsError, shown
 from qmaps.storage.files import content_of
 
@@ -180,6 +181,47 @@ def named_by(folder: Path, file: str) -> Path | None:
     # Anything else could lead to files of another owner.
     plain = name not in ("", "..") and "\0" not in name and Path(name).name == name
     return folder / name if plain else None
+
+
+def in_place(tensor: Tensor) -> Lazy:
+    """A tensor of a mapped file, which is also stored there."""
+
+    def store(values: Tensor) -> None:
+        tensor.copy_(values)
+
+    return replace(Lazy.of(tensor), store=store)
+
+
+def step_of(copies: Sequence[Any]) -> Any:
+    """One of several copies, such as a number of steps; if they are `Lazy`, it stores in all."""
+    if not copies or not all(isinstance(step, Lazy) for step in copies):
+        return copies[0] if copies else None
+
+    def store(tensor: Tensor) -> None:
+        for step in copies:
+            step.store(tensor)
+
+    return replace(copies[0], store=store if all(step.store for step in copies) else None)
+
+
+Span = tuple[Lazy, int, int]
+"""A flattened tensor, the first element in it, and their number."""
+
+
+def opened_spans(spans: Sequence[Span]) -> Part:
+    """Open a tensor made of spans of others, one after the other."""
+    parts = {id(lazy): lazy.opened() for lazy, _, _ in spans}
+
+    def read(begin: int, end: int) -> Tensor:
+        cut, at = [], 0
+        for lazy, start, numel in spans:
+            low, high = max(begin, at), min(end, at + numel)
+            if low < high:
+                cut.append(parts[id(lazy)](start + low - at, start + high - at))
+            at += numel
+        return torch.cat(cut or [parts[id(spans[0][0])](0, 0)])
+
+    return read
 
 
 def equal(x: Tensor, y: Tensor) -> bool:

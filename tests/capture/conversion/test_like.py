@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qmaps.capture import CapturedStates, convert, load
 from qmaps.capture.conversion import convert_file
-from qmaps.capture.readers.deepspeed_files import STAND_INS
+from qmaps.capture.readers.zero import STAND_INS
 from qmaps.errors import BadValueError, CaptureError, OutputError, QmapsError
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect

@@ -34,13 +34,6 @@ FORMATS: dict[str, Format] = {
 
 
 def know(classes: Collection[str]) -> None:
-    """Let ``torch.load`` know the classes of the formats here.
-
-    Args:
-        classes: full names of the classes in a file unknown to ``torch.load``.
-
-    Raises:
-        BadValueError: their library is not installed.
-    """
+    """Let ``torch.load`` know the classes of the formats, or raise without their library."""
     for layout in FORMATS.values():
         layout.know(classes)

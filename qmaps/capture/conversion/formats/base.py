@@ -263,16 +263,10 @@ def assembled(
     options: Callable[[dict[str, Any]], dict[str, Any]],
     states: Mapping[str, dict[str, Any]],
 ) -> dict[str, Any]:
-    """Put a state_dict together.
+    """Put a state_dict together from groups, the format's options of each, and states by label.
 
-    Args:
-        state: the parameter groups with their keys and names, and further entries.
-        options: returns the options of a group in the format.
-        states: entry of each parameter, by label; an empty dict is left out.
-
-    Returns:
-        A dict with ``state``, ``param_groups`` and the entries of ``state.rest``. A group has
-        ``param_names`` if all of its parameters have names.
+    A parameter with an empty dict is left out. A group has ``param_names`` if all of its parameters
+    have names.
     """
     groups = []
     by_key: dict[Any, Any] = {}

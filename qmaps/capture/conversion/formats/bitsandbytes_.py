@@ -92,12 +92,11 @@ SLOTS = {
 class BitsAndBytes(Format):
     """``bitsandbytes.optim``: `state1` and `state2`, `absmax1`, `qmap1` and so on.
 
-    A checkpoint holds its codebooks, so other block-wise 8-bit states are carried over as they are
-    if their blocks have 256 elements. Other states are encoded by ``B256/DE@8s`` and
-    ``B256/DE@8u``, the library's own maps but for the last bit of some values.
-
-    Either all states of a parameter are quantized or none. A 32-bit parameter of a quantizing
-    source stays so; otherwise those of at least 4096 elements are quantized.
+    Other block-wise 8-bit states in blocks of 256 are carried over as they are, with their
+    codebooks. Other states are encoded by ``B256/DE@8s`` and ``B256/DE@8u``, the library's own maps
+    but for the last bit of some values. Either all states of a parameter are quantized or none: a
+    32-bit parameter of a quantizing source stays so; otherwise those of at least 4096 elements are
+    quantized.
     """
 
     name: ClassVar[str] = "bitsandbytes"
@@ -120,21 +119,16 @@ class BitsAndBytes(Format):
         for name in ("state1", "state2", "absmax1", "absmax2"):
             if name in flat and not isinstance(flat[name], Tensor):
                 raise BadValueError(f"{name} must be a tensor, got {type(flat[name]).__name__}")
-        first, second = flat["state1"], flat.get("state2")
-        if second is None:
-            return {"state1": slot_state(flat, 1, first, flat.get("absmax1"))}
-        if first.dim() != second.dim() + 1:
-            pairs = (("state1", 1, first), ("state2", 2, second))
-            return {n: slot_state(flat, i, value, flat.get(f"absmax{i}")) for n, i, value in pairs}
-        absmax = flat.get("absmax1", (None, None))
-        if len(first) != 2 or len(absmax) != 2:
-            raise BadValueError(
-                f"state1 has shape {tuple(first.shape)}; it must consist of two halves"
-            )
+        parts = halves(flat)
+        if len(parts) == 3:
+            first = flat["state1"]
+            if len(first) != 2 or len(flat.get("absmax1", (None, None))) != 2:
+                raise BadValueError(
+                    f"state1 has shape {tuple(first.shape)}; it must consist of two halves"
+                )
         return {
-            "state1": slot_state(flat, 1, first[0], absmax[0]),
-            SLOW: slot_state(flat, 1, first[1], absmax[1]),
-            "state2": slot_state(flat, 2, second, flat.get("absmax2")),
+            SLOW if half == 1 else f"state{index}": slot_state(flat, index, half)
+            for index, half in parts
         }
 
     def named(self, states: dict[str, State], hint: Family | None) -> dict[str, State]:
@@ -198,8 +192,21 @@ class BitsAndBytes(Format):
         return assembled(state, partial(_options, family=state.family), saved)
 
 
-def slot_state(flat: Mapping[str, Any], index: int, value: Any, absmax: Any) -> State:
+def halves(flat: Mapping[str, Any]) -> list[tuple[int, int | None]]:
+    """Return the index of each state, and the half of it where two are stacked, else None."""
+    if "state2" not in flat:
+        return [(1, None)]
+    if len(flat["state1"].shape) != len(flat["state2"].shape) + 1:
+        return [(1, None), (2, None)]
+    return [(1, 0), (1, 1), (2, None)]
+
+
+def slot_state(flat: Mapping[str, Any], index: int, half: int | None) -> State:
     """Return `state1` or `state2`, or a half of it."""
+    value: Any = flat[f"state{index}"]
+    absmax: Any = flat.get(f"absmax{index}")
+    if half is not None:
+        value, absmax = value[half], None if absmax is None else absmax[half]
     if not isinstance(value, Tensor) or value.dtype != torch.uint8:
         return float_state(value)
     shape = tuple(value.shape)

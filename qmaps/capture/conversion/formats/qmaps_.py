@@ -34,12 +34,12 @@ FOREIGN = "max_exp_avg_sq"
 
 
 class Qmaps(Format):
-    """``qmaps.optim``.
+    """``qmaps.optim``: quantized states keep their codes and their codebooks.
 
-    Quantized states keep their codes and their codebooks. The options
-    of the groups say how the training goes on: `state_quantizers`, `min_quantized_size`, and
-    `overrides` for parameters with other quantizers. Such a parameter without a name is encoded as
-    its group is, or stays in 32 bits, so loading changes nothing further.
+    The options of the groups say how the training goes on: `state_quantizers`,
+    `min_quantized_size`, and `overrides` for parameters with other quantizers. Such a parameter
+    without a name is encoded as its group is, or stays in 32 bits, so loading changes nothing
+    further.
     """
 
     name: ClassVar[str] = "qmaps"

@@ -53,12 +53,10 @@ USUAL = {
 class TorchAO(Format):
     """``torchao.optim``: Adam and AdamW with `OptimState8bit`, `OptimState4bit`, `OptimStateFp8`.
 
-    The first two hold their codebook and block size, so block-wise 8-bit and 4-bit states are
-    carried over as they are if blocks divide the tensor. Other states are encoded by the class of
-    the width asked for, else of the source's width, and in 8 bits if the source has none. Tensors
-    that blocks do not divide stay in 32 bits, and so do those of fewer than 4096 elements.
-
-    Reading and writing quantized states need torchao for its classes.
+    Block-wise 8-bit and 4-bit states are carried over as they are if blocks divide the tensor.
+    Other states are encoded in the width asked for, else in the source's, and in 8 bits if it has
+    none. Tensors that blocks do not divide stay in 32 bits, and so do those of fewer than 4096
+    elements. Quantized states need torchao for its classes.
     """
 
     name: ClassVar[str] = "torchao"
