@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.monitor import sample
-from qmaps.capture.monitor.measures import MOMENTS, Measures, of_moments, of_states
+from qmaps.capture.monitor.measures import MOMENTS, of_moments, of_states
 from qmaps.capture.monitor.sample import Places
 from qmaps.engines.bfloat16 import join
 from qmaps.engines.masters import MASTER, REMAINDER
@@ -94,6 +94,7 @@ class Watched:
     names: tuple[str, ...]
     at: Places
     steps_before: int
+    is_exact: bool
     rows: dict[str, Row] = field(default_factory=dict)
     lost: bool = False
 
@@ -116,6 +117,11 @@ class Column:
     def sizes(self) -> list[int]:
         """Number of elements of each sample."""
         return [len(at) for at in self.places]
+
+    @property
+    def keys(self) -> list[tuple[Watched, str]]:
+        """Keys of a `Decoded`."""
+        return [(member, self.state) for member in self.members]
 
     def tensors(self) -> list[tuple[QuantizedTensor, Places]]:
         """The states as they are now."""
@@ -160,10 +166,10 @@ class Window:
         self._columns = list(_columns(self._watched, size))
         together: dict[Hashable, list[Watched]] = defaultdict(list)
         for member in self._watched:
-            # Names of a rule that is not element-wise are none that a batch needs.
-            key = (id(member.group), member.steps_before, member.parameter.device, member.names)
+            device = member.parameter.device
+            key = (id(member.group), member.steps_before, device, member.names, member.is_exact)
             together[key].append(member)
-        decoded = self._decoded({id(c): c.first for c in self._columns})
+        decoded = self._decoded(column.first for column in self._columns)
         self._batches = [
             Batch(members, self._exact(members, members[0].steps_before, decoded))
             for members in together.values()
@@ -171,7 +177,7 @@ class Window:
 
     def before_last(self) -> None:
         """Look at the states before the measured step."""
-        decoded = self._decoded({id(c): sample.joined(c.tensors()) for c in self._columns})
+        decoded = self._decoded(sample.joined(column.tensors()) for column in self._columns)
         for batch in self._batches:
             steps = batch.watched[0].steps_before + self._steps
             batch.last = self._exact(batch.watched, steps, decoded)
@@ -211,17 +217,18 @@ class Window:
         """Return True if the optimizer stepped this parameter in every step of the window."""
         return not member.lost and int(member.state["step"]) == member.steps_before + self._steps
 
-    def _decoded(self, joined: Mapping[int, QuantizedTensor]) -> Decoded:
+    def _decoded(self, samples: Iterable[QuantizedTensor]) -> Decoded:
+        """Return the decoded samples of all columns."""
         decoded = Decoded()
-        for column in self._columns:
-            parts = torch.split(joined[id(column)].dequantize(), column.sizes)
-            decoded |= {(e, column.state): x for e, x in zip(column.members, parts, strict=True)}
+        for column, joined in zip(self._columns, samples, strict=True):
+            parts = torch.split(joined.dequantize(), column.sizes)
+            decoded.update(zip(column.keys, parts, strict=True))
         return decoded
 
     def _exact(self, watched: list[Watched], steps: int, decoded: Decoded) -> Exact | None:
         """Exact states, begun from those of the optimizer now; None if the rule has none."""
         first, optimizer = watched[0], self._optimizer
-        if not all(is_element_wise(optimizer, e.parameter, e.group) for e in watched):
+        if not first.is_exact:
             return None
         states = {
             name: torch.cat(
@@ -256,20 +263,21 @@ def _watched(
     shard = local(parameter)
     at = sample.places(shard.numel(), size, shard.device)
     names = tuple(optimizer.state_shapes(parameter, group))
-    return Watched(label, parameter, group, state, names, at, int(state["step"]))
+    is_exact = is_element_wise(optimizer, parameter, group)
+    return Watched(label, parameter, group, state, names, at, int(state["step"]), is_exact)
 
 
 def _columns(watched: Sequence[Watched], size: int) -> Iterator[Column]:
     """The quantized states of all parameters, those of one name and kind together."""
-    by_kind: dict[tuple[str, Hashable], list[tuple[Watched, Places]]] = defaultdict(list)
+    by_kind: dict[tuple[str, Hashable, bool], list[tuple[Watched, Places]]] = defaultdict(list)
     for member in watched:
         for name, value in member.state.items():
             if isinstance(value, QuantizedTensor):
                 # A statistic of rows or columns has a size of its own.
                 at = sample.places(torch.Size(value.shape).numel(), size, value.device)
                 if len(at):
-                    by_kind[name, sample.kind(value)].append((member, at))
-    for (name, kind), members in by_kind.items():
+                    by_kind[name, sample.kind(value), member.is_exact].append((member, at))
+    for (name, kind, _), members in by_kind.items():
         first = sample.joined([(member.state[name], at) for member, at in members])
         yield Column(name, kind, [e for e, _ in members], [at for _, at in members], first)
 
@@ -291,29 +299,19 @@ def _measure(column: Column, drifted: Decoded, exact: Decoded) -> Decoded:
     tensors, sizes = column.tensors(), column.sizes
     last = sample.joined(tensors).to("cpu")
     same = sample.kind(tensors[0][0]) == column.kind
-    keys = [(member, column.state) for member in column.members]
-    measures: list[Measures] = []
-    if all(key in exact for key in keys):
-        x, y = (torch.cat([values[key] for key in keys]) for values in (drifted, exact))
-        measures = of_states(column.first.to("cpu") if same else None, last, x, y, sizes)
-    else:
-        for key, first_part, last_part in zip(
-            keys,
-            sample.split(column.first.to("cpu"), sizes),
-            sample.split(last, sizes),
-            strict=True,
-        ):
-            first = first_part if same else None
-            measures += of_states(
-                first, last_part, drifted.get(key), exact.get(key), last_part.shape
-            )
+    first = column.first.to("cpu") if same else None
+    x, y = (
+        torch.cat([values[key] for key in column.keys]) if column.keys[0] in values else None
+        for values in (drifted, exact)
+    )
+    measures = of_states(first, last, x, y, sizes)
     # Parameters share their quantizers, and a spec takes long to write.
     specs = {id(q): q.spec for q in {id(t.quantizer): t.quantizer for t, _ in tensors}.values()}
     for member, (t, at), state_measures in zip(column.members, tensors, measures, strict=True):
         spec = specs[id(t.quantizer)]
         row = {"parameter": member.label, "state": column.state, "quantizer": spec}
         member.rows[column.state] = {**row, "numel": len(at), **state_measures}
-    return dict(zip(keys, torch.split(last.dequantize(), sizes), strict=True))
+    return dict(zip(column.keys, torch.split(last.dequantize(), sizes), strict=True))
 
 
 def _measure_moments(batch: Batch, decoded: Decoded, exact: Decoded, steps: int) -> None:
