@@ -168,14 +168,8 @@ def collect(state: Mapping[Any, Any]) -> Collected:
 
 def plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a parameter group for JSON; tensors of one element become numbers."""
-    options = {}
-    for name, value in group.items():
-        if name in ("params", "param_names"):
-            continue
-        plain = _plain(value)
-        if plain is not _UNFIT:
-            options[name] = plain
-    return options
+    plain = {n: _plain(value) for n, value in group.items() if n not in ("params", "param_names")}
+    return {name: value for name, value in plain.items() if value is not _UNFIT}
 
 
 _UNFIT = object()

@@ -9,7 +9,7 @@ of the last snapshot before it, to detect gradients of another run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -75,11 +75,7 @@ def rows_of(shape: Sequence[int], elements: int) -> Tensor | None:
 
 
 def samples(parameters: Mapping[str, Tensor], max_bytes: int) -> dict[str, Tensor | None]:
-    """Choose rows of tensors, the same share of each, in `max_bytes` with the indices of the rows.
-
-    Returns:
-        As `rows_of` for each tensor; one unit of each if even this is too much.
-    """
+    """Choose rows of tensors as `rows_of`, the same share of each, in `max_bytes` if possible."""
     low, high = 0.0, 1.0
     best = _shared(parameters, high)
     if nbytes(parameters, best) <= max_bytes:
@@ -152,11 +148,7 @@ class Gradients:
 
     @classmethod
     def of(cls, options: Gradients | int | None) -> Gradients | None:
-        """Return an argument `gradients` as options; an int is the number of steps.
-
-        Raises:
-            BadTypeError: `options` has another type.
-        """
+        """Return an argument `gradients` as options; an int is the number of steps."""
         if options is None or isinstance(options, Gradients):
             return options
         if isinstance(options, bool) or not isinstance(options, int):
@@ -172,11 +164,7 @@ KIND = "gradients"
 
 
 class GradientWriter:
-    """Chooses the gradients to write in the steps after a snapshot.
-
-    Raises:
-        BadValueError: the smallest sample of every parameter takes more than `max_bytes`.
-    """
+    """Chooses the gradients to write in the steps after a snapshot."""
 
     def __init__(self, options: Gradients, parameters: Mapping[str, Tensor]) -> None:
         self._options = options
@@ -184,20 +172,12 @@ class GradientWriter:
         self._start: tuple[int, str] | None = None
 
     def join(self, parameters: Mapping[str, Tensor]) -> None:
-        """Record the gradients of these parameters from the next `begin` on.
-
-        Raises:
-            BadValueError: as the constructor; the parameters so far stay.
-        """
+        """Record these parameters from the next `begin` on; if that fails, those so far stay."""
         if parameters.keys() != self._rows.keys():
             self._rows = self._sampled(parameters)
 
     def begin(self, path: Path, step: int) -> None:
-        """Record the steps after a snapshot from now on.
-
-        Earlier files for these steps belong to a run with an overwritten snapshot; they are
-        removed.
-        """
+        """Record the steps after a snapshot from now on; remove files of an overwritten one."""
         for later in snapshot.steps_in(path.parent, KIND):
             if step < later <= step + self._options.steps:
                 snapshot.path_of(path.parent, later, KIND).unlink(missing_ok=True)
@@ -207,13 +187,11 @@ class GradientWriter:
         """Return True if the gradients of `step` are to be recorded."""
         return self._start is not None and 0 < step - self._start[0] <= self._options.steps
 
-    def prepare(
-        self, gradients: Iterable[tuple[str, Tensor | None]]
-    ) -> tuple[dict[Key, Lazy], list[str]]:
+    def prepare(self, gradients: Mapping[str, Tensor | None]) -> tuple[dict[Key, Lazy], list[str]]:
         """Return the gradients to write, and ``parameter: gradient (type)`` of others."""
         tensors: dict[Key, Lazy] = {}
         skipped: list[str] = []
-        for name, gradient in gradients:
+        for name, gradient in gradients.items():
             if gradient is None:
                 continue
             if not _plain(gradient):
@@ -275,11 +253,7 @@ class Window:
         self._info = info
 
     def steps(self, parameter: str | None = None) -> list[int]:
-        """Return the consecutive steps after the snapshot; those with a gradient of `parameter`.
-
-        Raises:
-            CaptureError: a file cannot be read, or is of another run than the snapshot.
-        """
+        """Return the consecutive steps after the snapshot; those with a gradient of `parameter`."""
         return [
             step
             for step, file in self._files.items()

@@ -114,11 +114,7 @@ def convert(
 
 
 def locate(path: Path) -> Path | None:
-    """Return the file or folder with the optimizer's states; None for a folder of no known format.
-
-    Args:
-        path: a file, or the folder of a checkpoint.
-    """
+    """Return the file or folder with the optimizer's states; None for an unknown folder."""
     if not path.is_dir():
         return path
     files = (path / name for name in FILES if exists(path / name))

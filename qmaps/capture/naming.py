@@ -145,12 +145,10 @@ def _in_order_of(
 
 @dataclass(frozen=True)
 class Known:
-    """The parameters of a model, in the model's order.
+    """The parameters of a model in its order, from a source that messages name.
 
-    Attributes:
-        source: source of the parameters, for messages.
-        shapes: shape of each parameter by its name; a tied parameter has its first name.
-        norms: names of the parameters of each ``nn.LayerNorm``, as far as known.
+    `shapes` are by name; a tied parameter has its first name. `norms` are the parameters of each
+    ``nn.LayerNorm``, as far as known.
     """
 
     source: str
@@ -210,11 +208,7 @@ def parameter_shape(states: Mapping[str, Any]) -> Shape | None:
 
 
 def fitted(model: Known, groups: Sequence[Group]) -> list[str]:
-    """Return the name of each parameter in the optimizer's order.
-
-    Raises:
-        Unnamed: no names agree with all shapes, or several do.
-    """
+    """Return the name of each parameter in the optimizer's order, if just one order fits."""
     shapes = [shape for group in groups for shape in group.shapes]
     if all(shape is None for shape in shapes):
         raise Unnamed("no state has the shape of its parameter")

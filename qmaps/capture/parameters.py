@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import operator
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -55,14 +56,6 @@ def labelled(
                 label += "'"
             seen.add(label)
             yield label, parameter, group
-
-
-def no_match(parameters: Parameters, labels: Sequence[str]) -> BadValueError:
-    """Return the error for an argument `parameters` without a match."""
-    listed = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
-    return BadValueError(
-        f"parameters={shown(parameters)} matches no parameter; the names are {listed}"
-    )
 
 
 def integer(parameter: str, value: Any, smallest: int) -> int:
@@ -131,6 +124,46 @@ def named(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
             "names has none of the optimizer's parameters; pass the model that the optimizer trains"
         )
     return by_id
+
+
+class Watcher:
+    """Base of recorders and monitors: watches chosen parameters of an optimizer."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, parameters: Parameters, names: Names
+    ) -> None:
+        self.optimizer = optimizer
+        self._wanted = predicate("parameters", parameters)
+        self._names = named(names, optimizer)
+        self._told: set[str] = set()
+        if next(self._chosen(), None) is None:
+            labels = [label for label, _, _ in labelled(optimizer, self._names)]
+            listed = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
+            raise BadValueError(
+                f"parameters={shown(parameters)} matches no parameter; the names are {listed}"
+            )
+
+    def close(self) -> None:
+        """Stop watching; closing twice is allowed."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _chosen(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
+        """Yield name, parameter and group of each chosen parameter of the current groups."""
+        for label, parameter, group in labelled(self.optimizer, self._names):
+            if self._wanted(label):
+                yield label, parameter, group
+
+    def _tell(self, topic: str, text: str) -> None:
+        """Warn once about each topic."""
+        if topic not in self._told:
+            self._told.add(topic)
+            warnings.warn(text, stacklevel=3)
 
 
 class StepCount:

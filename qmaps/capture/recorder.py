@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -22,11 +21,9 @@ from qmaps.capture.parameters import (
     Names,
     Parameters,
     StepCount,
+    Watcher,
     integer,
-    labelled,
     members,
-    named,
-    no_match,
     predicate,
     state_counts,
     unwrapped,
@@ -43,12 +40,7 @@ KIND = "capture"
 
 
 def write(states: CapturedStates, out: str | os.PathLike[str]) -> Path:
-    """Write states of one step as a snapshot of a capture folder, and return the new file.
-
-    Raises:
-        CaptureError: a state cannot be read.
-        OutputError: the folder cannot be written, or holds states of something else.
-    """
+    """Write states of one step as a snapshot of a capture folder, and return the new file."""
     names = states.parameters()
     info = snapshot.Info(
         step=states.step,
@@ -141,7 +133,7 @@ def _difference(first: snapshot.Info, newest: snapshot.Info, info: snapshot.Info
     return ""
 
 
-class StateRecorder:
+class StateRecorder(Watcher):
     """Writes the states of any ``torch.optim`` optimizer at chosen steps.
 
     The recorder adds a hook to ``optimizer.step()``. Each chosen step becomes one file,
@@ -221,21 +213,15 @@ class StateRecorder:
             raise BadTypeError(
                 f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"
             )
-        self.optimizer = optimizer
+        super().__init__(optimizer, parameters, names)
         self.every = integer("every", every, 1)
         self.max_bytes = None if max_bytes is None else integer("max_bytes", max_bytes, 1)
         self._due = _due(steps, self.every)
-        self._wanted = predicate("parameters", parameters)
         self._wanted_state = predicate("states", states)
-        self._names = named(names, optimizer)
-        chosen = self._chosen()
-        if not chosen:
-            raise no_match(parameters, [label for label, _, _ in labelled(optimizer, self._names)])
         options = Gradients.of(gradients)
-        self._writer = None if options is None else GradientWriter(options, chosen)
+        self._writer = None if options is None else GradientWriter(options, self._parameters())
         begin = None if start is None else integer("start", start, 0)
         self._full = False
-        self._told: set[str] = set()
         self._lock = FolderLock(out, KIND)
         try:
             self.folder = _claimed(self._lock, self._info(step=0))
@@ -250,12 +236,6 @@ class StateRecorder:
         self._hook.remove()
         self._count.close()
         self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def record(self) -> Path | None:
         """Write a snapshot of the current states, at any step.
@@ -275,10 +255,10 @@ class StateRecorder:
         step = self._count.taken
         info = self._info(step)
         tensors: dict[Key, Lazy] = {}
-        for label, parameter, group in labelled(self.optimizer, self._names):
+        for label, parameter, group in self._chosen():
             # `get`: indexing a parameter without state would give it an empty one.
             state = self.optimizer.state.get(parameter)
-            if not state or not self._wanted(label):
+            if not state:
                 continue
             collected = collect(state)
             info.hyperparameters[label] = plain_options(group)
@@ -301,7 +281,7 @@ class StateRecorder:
         _write_index(self.folder, info.of(tensors))
         if self._writer is not None:
             try:
-                self._writer.join(self._chosen())
+                self._writer.join(self._parameters())
             except BadValueError as error:
                 self._tell("joined", f"{error}; gradients of added parameters are not recorded")
             self._writer.begin(path, step)
@@ -319,9 +299,7 @@ class StateRecorder:
     def _record_gradients(self, writer: GradientWriter, step: int) -> None:
         """Write the gradients of the last step."""
         tensors, skipped = writer.prepare(
-            (name, parameter.grad)
-            for name, parameter, _ in labelled(self.optimizer, self._names)
-            if self._wanted(name)
+            {name: parameter.grad for name, parameter in self._parameters().items()}
         )
         if not tensors:
             self._tell(
@@ -335,10 +313,9 @@ class StateRecorder:
         if not self._exceeds(path, snapshot.size_of(info, tensors), "file of gradients"):
             snapshot.write(path, info, tensors)
 
-    def _chosen(self) -> dict[str, Tensor]:
-        """Return the parameters to record, by name, of the current groups."""
-        named = labelled(self.optimizer, self._names)
-        return {label: parameter for label, parameter, _ in named if self._wanted(label)}
+    def _parameters(self) -> dict[str, Tensor]:
+        """Return the chosen parameters by name."""
+        return {label: parameter for label, parameter, _ in self._chosen()}
 
     def _taken_before(self) -> int:
         """Return the number of steps taken so far, from the states and the snapshots."""
@@ -363,7 +340,7 @@ class StateRecorder:
         return snapshot.Info(
             step=step,
             optimizer=type(self.optimizer).__name__,
-            parameters={label: list(p.shape) for label, p in self._chosen().items()},
+            parameters={label: list(p.shape) for label, p in self._parameters().items()},
         )
 
     def _exceeds(self, path: Path, size: int, kind: str = "snapshot") -> bool:
@@ -385,12 +362,6 @@ class StateRecorder:
                 stacklevel=3,
             )
         return True
-
-    def _tell(self, topic: str, text: str) -> None:
-        """Warn once about each topic."""
-        if topic not in self._told:
-            self._told.add(topic)
-            warnings.warn(text, stacklevel=3)
 
 
 def _due(

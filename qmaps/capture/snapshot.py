@@ -174,11 +174,7 @@ def size_of(info: Info, tensors: Mapping[Key, Lazy]) -> int:
 
 
 def write(path: Path, info: Info, tensors: Mapping[Key, Lazy]) -> None:
-    """Write a snapshot, holding one tensor in memory at a time; it appears whole or not at all.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+    """Write a snapshot, holding one tensor in memory at a time; it appears whole or not at all."""
     with replacing(path) as temporary:
         save_file(_numbered(tensors), temporary, metadata=_metadata(info.of(tensors)))
 
@@ -187,10 +183,8 @@ def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, st
     """Write tensors as `safetensors.torch.save_file` does, fetching each as it is written.
 
     The library's own function needs all tensors on the CPU at once, and copies each to bytes. The
-    header is written again at the end, with the checksums of the tensors.
-
-    Raises:
-        RuntimeError: a tensor has another shape or dtype than its `Lazy` says.
+    header is written again at the end, with the checksums of the tensors. A tensor of another shape
+    or dtype than its `Lazy` says is a RuntimeError.
     """
     sums: dict[str, str] = {}
     with path.open("wb") as file:
@@ -209,10 +203,8 @@ def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, st
 class Snapshot:
     """A snapshot, or a file of gradients, whose tensors are read when they are asked for.
 
-    It has `info`, and `numbers`, the number of each tensor by parameter and state name.
-
-    Raises:
-        CaptureError: it is missing, truncated, no capture, or of a later format.
+    It has `info`, and `numbers`, the number of each tensor by parameter and state name. Whatever is
+    wrong with the file is a CaptureError, now or later.
     """
 
     def __init__(self, path: Path) -> None:
@@ -234,11 +226,7 @@ class Snapshot:
         self.numbers = {(e.parameter, e.state): n for n, e in enumerate(self.info.tensors)}
 
     def read(self, number: int) -> Tensor:
-        """Read a tensor in its own dtype on the CPU.
-
-        Raises:
-            CaptureError: the file is missing, truncated or damaged.
-        """
+        """Read a tensor in its own dtype on the CPU, and verify its checksum."""
         parts = self._parts[str(number)]
         tensor = parts.whole()
         self._check(number, checksums.of_tensor(tensor))
@@ -281,11 +269,7 @@ class Parts:
         return _BY_CODE[self.code]
 
     def __call__(self, begin: int, end: int) -> Tensor:
-        """Read elements `begin` to `end` (exclusive), of shape (n,).
-
-        Raises:
-            CaptureError: the file is missing or truncated.
-        """
+        """Read elements `begin` to `end` (exclusive), of shape (n,)."""
         size = self.dtype.itemsize
         return self.bytes(begin * size, end * size).view(self.dtype)
 
@@ -320,9 +304,6 @@ def header_of(path: Path) -> tuple[dict[str, str], dict[str, Parts]]:
 
     The library checks the header. It does not read the tensors: it maps the whole file into memory
     as if to write to it, which systems refuse for files larger than memory.
-
-    Raises:
-        CaptureError: the file is missing, truncated or damaged.
     """
     try:
         with safe_open(path, framework="numpy"), path.open("rb") as file:
@@ -340,11 +321,7 @@ def header_of(path: Path) -> tuple[dict[str, str], dict[str, Parts]]:
 
 
 def digest(path: Path) -> str:
-    """Return a digest of a snapshot, from the checksums in its header.
-
-    Raises:
-        CaptureError: the file is missing, truncated or damaged.
-    """
+    """Return a digest of a snapshot, from the checksums in its header."""
     entries, _ = header_of(path)
     return checksums.of("".join(entries[key] for key in sorted(entries)).encode())
 

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
@@ -122,19 +123,12 @@ class CapturedStates:
         ['weight']
         """
         new = dict(zip(self.parameters(), names, strict=True))
-        return CapturedStates(
-            {new[name]: states for name, states in self._tensors.items()},
-            step=self.step,
-            steps=self.steps,
-            optimizer=self.optimizer,
-            hyperparameters={
-                new[name]: values for name, values in self._hyperparameters.items() if name in new
-            },
-            scalars={new[name]: values for name, values in self._scalars.items() if name in new},
-            skipped=self.skipped,
-            source=self.source,
-            naming=self.naming,
-        )
+        states = copy(self)
+        states._tensors = {new[name]: tensors for name, tensors in self._tensors.items()}
+        states._hyperparameters = {new[n]: self.hyperparameters(n) for n in new}
+        states._scalars = {new[n]: self.scalars(n) for n in new}
+        states._window = None
+        return states
 
     def parameters(self) -> list[str]:
         """Return the names of the parameters with a state."""
@@ -298,15 +292,6 @@ class CapturedStates:
                     f"{self.source!r} {problem}; only finite real gradients can be replayed"
                 )
             yield step, values
-
-    def check_finite(self) -> None:
-        """Read every state once.
-
-        Raises:
-            CaptureError: the first with NaN or infinity, or an unreadable one.
-        """
-        for _ in self.items():
-            pass
 
     def lazies(self) -> Iterator[tuple[str, str, Lazy]]:
         """Yield parameter, state name and `Lazy`, in its own dtype, of every state."""

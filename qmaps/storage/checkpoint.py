@@ -149,11 +149,7 @@ def load_part(
     *,
     know: Callable[[Collection[str]], None] | None = None,
 ) -> Any:
-    """Load a stream of ``torch.save`` inside a larger file, as `load` does, on the CPU.
-
-    Raises:
-        BadValueError: as `load`, or the file ends before the stream does.
-    """
+    """Load a stream of ``torch.save`` inside a larger file, as `load` does, on the CPU."""
     with _reading(path):
         with Path(path).open("rb") as file:
             file.seek(offset)
@@ -173,10 +169,7 @@ def load_part(
 
 
 def unknown_classes(path: str | os.PathLike[str] | IO[bytes]) -> list[str]:
-    """Full names of the classes in a file refused by ``torch.load``; nothing is loaded.
-
-    It is empty for an unreadable file: loading says why.
-    """
+    """Full names of the classes in a file refused by ``torch.load``; empty if it is unreadable."""
     try:
         return list(torch.serialization.get_unsafe_globals_in_checkpoint(path))
     except MemoryError:
@@ -271,11 +264,7 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 class _Target:
-    """File for ``torch.save`` that remembers the exception of a failed write.
-
-    Attributes:
-        failed: the exception raised by the write itself.
-    """
+    """File for ``torch.save`` that remembers the exception of a failed write."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -300,15 +289,9 @@ NUMBER_OPCODES = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
 def editing(paths: Iterable[Path]) -> Iterator[None]:
     """Within the block, writing to tensors mapped from these files writes to the files.
 
-    Tensors are mapped by `load` with `mmap`. The files' checksums are verified
-    before the block, and made to fit after it. Files are on disk then.
-
-    Args:
-        paths: files of ``torch.save`` without another writer.
-
-    Raises:
-        BadValueError: a file is damaged or in torch's format from before 1.6, or the system is
-            Windows, where torch cannot do it.
+    Tensors are mapped by `load` with `mmap`, and files have no other writer. Their checksums are
+    verified before the block, and made to fit after it. Files in torch's format from before 1.6 are
+    refused, and all on Windows, where torch cannot do it.
     """
     before = torch.serialization.get_default_mmap_options()
     if before is None:
@@ -333,11 +316,7 @@ def editing(paths: Iterable[Path]) -> Iterator[None]:
 
 
 def put(path: Path, start: int, length: int, tensor: Tensor) -> None:
-    """Replace the tensor in a stream of ``torch.save`` inside a larger file, rounded to its dtype.
-
-    Raises:
-        BadValueError: the stream is damaged, or holds something else than a tensor of this shape.
-    """
+    """Replace the tensor, rounded to its dtype, in a stream of ``torch.save`` in a larger file."""
     with tempfile.TemporaryDirectory() as folder:
         stream = Path(folder, "stream")
         with path.open("rb") as file, stream.open("wb") as copy:
@@ -361,11 +340,7 @@ def put(path: Path, start: int, length: int, tensor: Tensor) -> None:
 def renumber(path: Path, key: str, old: float, new: float) -> None:
     """Replace the number under a key of dicts in a file of ``torch.save``, where it is `old`.
 
-    The new number is an integer where the old one is. The new pickle is appended to the archive,
-    and its directory entry replaced.
-
-    Raises:
-        zipfile.BadZipFile: the file is damaged.
+    The new number is an integer where the old one is. The new pickle is appended to the archive.
     """
     with zipfile.ZipFile(path, "a") as archive:
         (record,) = (entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl"))

@@ -86,20 +86,13 @@ def of_tensor(tensor: Tensor) -> str:
 
 
 def with_checksums(metadata: Mapping[str, str], tensors: Mapping[str, str]) -> dict[str, str]:
-    """Return metadata of a safetensors file with the checksums of itself and of each tensor added.
-
-    Its length depends on the number of tensors alone.
-    """
+    """Add the checksums of itself and of tensors to metadata; their number sets its length."""
     checksums = [_of_metadata(metadata), *(tensors[name] for name in sorted(tensors))]
     return {**metadata, KEY: " ".join(checksums)}
 
 
 def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[str, str]:
-    """The checksum of each tensor of a safetensors file; empty if it was written without them.
-
-    Raises:
-        BadValueError: the metadata is damaged.
-    """
+    """The checksum of each tensor of a safetensors file; empty if it was written without them."""
     entries = {name: value for name, value in metadata.items() if name != KEY}
     if len(entries) > 1:  # we write one entry and the checksums, whose name may be what is damaged
         raise BadValueError(f"the metadata has an unknown entry {sorted(entries)[1]!r:.50}")
@@ -115,10 +108,7 @@ def check_archive(path: Path | IO[bytes], *, large: bool = True) -> None:
     """Verify the checksums of a zip archive, without those of `large` records if it is False.
 
     Archives without checksums, as after ``torch.serialization.set_crc32_options(False)``, are not
-    verified.
-
-    Raises:
-        zipfile.BadZipFile: the archive is damaged. `zipfile` may raise other errors on it, too.
+    verified. `zipfile` may raise other errors than ``BadZipFile`` on damage.
     """
     with zipfile.ZipFile(path) as archive:
         records = archive.infolist()
@@ -144,11 +134,7 @@ def check_archive(path: Path | IO[bytes], *, large: bool = True) -> None:
 
 
 def mend_archive(file: IO[bytes]) -> None:
-    """Update the checksums of an uncompressed zip archive after its records were changed in place.
-
-    Raises:
-        zipfile.BadZipFile: the archive is damaged.
-    """
+    """Update the checksums of an uncompressed zip archive whose records were changed."""
     with zipfile.ZipFile(file) as archive:
         records, entry = archive.infolist(), archive.start_dir
     for record in records:

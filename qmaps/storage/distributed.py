@@ -69,11 +69,7 @@ class StoredTensor:
     chunks: tuple[Chunk, ...]
 
     def read(self, know: Know | None = None) -> Tensor:
-        """Assemble the tensor, decoded; one chunk at a time is in memory beside it.
-
-        Raises:
-            BadValueError: a chunk is damaged, or has another shape than the metadata says.
-        """
+        """Assemble the tensor, decoded; one chunk at a time is in memory beside it."""
         joined = torch.empty(self.shape, dtype=self.dtype)
         for chunk in self.chunks:
             values = chunk.part.load(know)
@@ -87,11 +83,7 @@ class StoredTensor:
         return joined
 
     def store(self, tensor: Tensor) -> None:
-        """Write a tensor of this shape in its place, rounded to `dtype`.
-
-        Raises:
-            BadValueError: a chunk is damaged, or of a quantized subclass.
-        """
+        """Write a tensor of this shape in its place, rounded to `dtype`."""
         for chunk in self.chunks:
             part = chunk.part
             checkpoint.put(part.path, part.start, part.length, tensor[chunk.place])
@@ -99,11 +91,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Stored:
-    """Contents of a folder: tensors and places of other objects, by key.
-
-    `paths` has the keys and indices in the saved nested dict that lead to a key, if the checkpoint
-    has them.
-    """
+    """Tensors and places of other objects by key, and the saved dict's keys that lead to a key."""
 
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
     objects: dict[str, Part] = field(default_factory=dict)
@@ -113,9 +101,8 @@ class Stored:
 def contents(folder: str | os.PathLike[str]) -> Stored:
     """Read the metadata of a folder with ``.metadata`` and ``.distcp`` files; no tensor is read.
 
-    Raises:
-        BadValueError: the metadata is missing, damaged, or names a class of another kind; a file is
-            missing or too short; or a tensor's chunks do not make up the tensor.
+    It must be whole and name only known classes, the files must be there, and the chunks of a
+    tensor must make it up.
     """
     path = Path(folder) / METADATA
     try:

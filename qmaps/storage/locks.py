@@ -38,16 +38,10 @@ Identity = tuple[int, int] | None
 class FolderLock:
     """The right to write to a folder, until `release` or the end of the process.
 
-    The lock is the operating system's, on a hidden file removed at the end. So the file of a
-    killed process does not block. A child process forked from the holder does not hold the
-    lock. Where the file system has no locks, any number of writers hold
-    it, and `exclusive` is False.
-
-    Args:
-        out: the folder, created if need be.
-        kind: kind of output, such as ``"capture"``; writers of different kinds do not exclude
-            each other.
-        parameter: the name of `out` in error messages.
+    The lock is the operating system's, on a hidden file removed at the end. So the file of a killed
+    process does not block. A child process forked from the holder does not hold the lock. Where the
+    file system has no locks, any number of writers hold it, and `exclusive` is False. Writers of
+    different kinds, such as ``"capture"``, do not exclude each other.
 
     Raises:
         OutputError: the folder cannot be written, or another writer holds the lock.
@@ -126,11 +120,8 @@ class FolderLock:
 def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield an empty folder, and rename it to `path` if the block succeeds.
 
-    Until then it is in the hidden folder ``.NAME.tmp`` beside `path`. If the process is killed,
-    the hidden folder stays, and the next call for the same path removes it.
-
-    Raises:
-        OutputError: the folder cannot be written, or another process writes it.
+    Until then it is in the hidden folder ``.NAME.tmp`` beside `path`. If the process is killed, the
+    hidden folder stays, and the next call for the same path removes it.
     """
     target = Path(path)
     hidden = target.with_name(f".{target.name}.tmp")

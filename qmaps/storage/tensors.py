@@ -17,11 +17,7 @@ from qmaps.storage.files import replacing
 
 
 def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -> None:
-    """Write quantized tensors in plain form (`qmaps.algebra.saved`) to a safetensors file.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+    """Write quantized tensors in plain form (`qmaps.algebra.saved`) to a safetensors file."""
     arrays: dict[str, Tensor] = {}
     entries = []
     for number, (name, fields) in enumerate(tensors.items()):
@@ -53,11 +49,7 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """Read the quantized tensors of a file of `write`, as plain dicts by name.
-
-    Raises:
-        BadValueError: the file is missing, truncated, damaged, or not of this kind.
-    """
+    """Read the quantized tensors of a file of `write`, as plain dicts by name."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

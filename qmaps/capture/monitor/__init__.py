@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.monitor.measures import MEASURES
@@ -15,11 +14,8 @@ from qmaps.capture.parameters import (
     Names,
     Parameters,
     StepCount,
+    Watcher,
     integer,
-    labelled,
-    named,
-    no_match,
-    predicate,
     state_counts,
     unwrapped,
 )
@@ -33,7 +29,7 @@ COLUMNS = ("step", "parameter", "state", "quantizer", "numel", *MEASURES)
 WINDOW = 10
 
 
-class Monitor:
+class Monitor(Watcher):
     r"""Measures the quantized states of an optimizer every `every` steps, on a sample.
 
     The monitor adds hooks to ``optimizer.step()``. They read, and change nothing: parameters and
@@ -128,6 +124,8 @@ class Monitor:
     >>> folder.cleanup()
     """
 
+    optimizer: QuantizedOptimizer
+
     def __init__(
         self,
         optimizer: QuantizedOptimizer,
@@ -160,19 +158,16 @@ class Monitor:
         if self._window > self._every:
             raise BadValueError(f"window={window} must be at most every={every}")
         self._sample = integer("sample", sample, 8)
-        self._wanted = predicate("parameters", parameters)
-        self._names = named(names, optimizer)
+        super().__init__(optimizer, parameters, names)
         self._check(optimizer, parameters)
         begin = None if start is None else integer("start", start, 0)
         self._logs = logs_of(log)
         self._warner = None if thresholds is None else Warner(thresholds)
         self._file = None if out is None else CsvFile(out, COLUMNS)
         self.rows: list[Row] = []
-        self._told: set[str] = set()
         # Steps to wait for the window, steps left after the next in it, and the measured step.
         self._wait = self._remaining = self._due = 0
         self._open: Window | None = None
-        self._optimizer = optimizer
         self._count = StepCount(optimizer, self._taken_before, begin)
         self._hooks = [
             optimizer.register_step_pre_hook(lambda *_: self._before()),
@@ -187,20 +182,10 @@ class Monitor:
         if self._file is not None:
             self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def _check(self, optimizer: QuantizedOptimizer, parameters: Parameters) -> None:
         """Raise unless a chosen parameter has a quantized state, now or after its first step."""
-        everything = list(labelled(optimizer, self._names))
-        chosen = [member for member in everything if self._wanted(member[0])]
-        if not chosen:
-            raise no_match(parameters, [label for label, _, _ in everything])
         is_quantized = False
-        for label, parameter, group in chosen:
+        for label, parameter, group in self._chosen():
             if group.get("reset_every"):
                 raise BadValueError(
                     f"{label} has reset_every={group['reset_every']}; a monitor supports states "
@@ -232,7 +217,7 @@ class Monitor:
         """Before a step: open the window if it begins here, and look again before its last step."""
         if self._wait:
             return
-        optimizer = self._optimizer
+        optimizer = self.optimizer
         if self._open is None:
             step = self._count.taken + 1
             until_measured = -step % self._every  # steps from this one to the measured one
@@ -241,11 +226,8 @@ class Monitor:
                 return
             if not optimizer.state:  # they do not exist yet
                 return
-            chosen = (
-                member for member in labelled(optimizer, self._names) if self._wanted(member[0])
-            )
-            self._open, self._due = Window(optimizer, chosen, self._sample), step + until_measured
-            self._remaining = until_measured
+            self._open = Window(optimizer, self._chosen(), self._sample)
+            self._due, self._remaining = step + until_measured, until_measured
         if self._remaining == 0:
             self._open.before_last()
 
@@ -270,7 +252,7 @@ class Monitor:
 
     def _taken_before(self) -> int:
         """Return the number of steps taken so far, from the states."""
-        return max(state_counts(self._optimizer, self._names).values(), default=0)
+        return max(state_counts(self.optimizer, self._names).values(), default=0)
 
     def _measured(self, rows: list[Row], step: int) -> None:
         """Hand the rows of a step to all who want them."""
@@ -278,9 +260,9 @@ class Monitor:
             return
         if not rows:
             self._tell(
+                "nothing",
                 f"the monitor measured nothing at step {step}: no chosen parameter has a quantized "
                 "state and kept its gradient in each step of the window",
-                topic="nothing",
             )
             return
         self.rows = [{"step": step, **row} for row in rows]
@@ -297,14 +279,8 @@ class Monitor:
             written = step >= file.last and file.append(self.rows, step)
         except OSError as error:  # a full disk is no reason to lose a run
             reason = f"cannot be written ({error.strerror or error})"
-            self._tell(f"{str(file.path)!r} {reason}", topic="written")
+            self._tell("written", f"{str(file.path)!r} {reason}")
             return
         if not written:
             last = f"has rows up to step {file.last}; earlier steps are not written again"
-            self._tell(f"{str(file.path)!r} {last}", topic="earlier")
-
-    def _tell(self, text: str, *, topic: str) -> None:
-        """Warn once about each topic."""
-        if topic not in self._told:
-            self._told.add(topic)
-            warnings.warn(text, stacklevel=2)
+            self._tell("earlier", f"{str(file.path)!r} {last}")

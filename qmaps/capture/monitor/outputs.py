@@ -56,11 +56,7 @@ class CsvFile:
         self._lock.release()
 
     def append(self, rows: Iterable[dict[str, Any]], step: int) -> bool:
-        """Write the new rows of a step of at least `last`; return True if there were any.
-
-        Raises:
-            OSError: they cannot be written; the file is as before.
-        """
+        """Write the new rows of a step of at least `last`; return True if there were any."""
         written = self._known if step == self.last else set()
         cells = ([step, *map(row.get, self._columns[1:])] for row in rows)
         lines = [[printable(x) if isinstance(x, str) else x for x in line] for line in cells]

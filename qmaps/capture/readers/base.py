@@ -43,39 +43,42 @@ class Reader(ABC):
     latest: ClassVar[str] = ""
 
     @abstractmethod
+    def is_here(self, path: Path) -> bool:
+        """Return True if a file or folder is one checkpoint, by the names of files."""
+
+    def newest(self, path: Path) -> Path | None:
+        """Return the newest checkpoint in a folder, which `latest` names; None if it names none."""
+        try:
+            name = content_of(path / self.latest, LONGEST).decode().strip() if self.latest else ""
+        except (OSError, ValueError):
+            return None
+        # Anything else could lead to files of another owner.
+        plain = name not in ("", "..") and "\0" not in name and Path(name).name == name
+        return path / name if plain else None
+
     def holder(self, path: Path) -> Path | None:
-        """Return the file or folder of one checkpoint of this format.
-
-        It is found by names of files; nothing is loaded.
-
-        Returns:
-            `path` itself, or the folder in it named by `latest`; None if
-            `path` is not of this format.
-        """
-
-    def detect(self, path: Path) -> bool:
-        """Return True if a file or folder is of this format."""
-        return self.holder(path) is not None
+        """Return `path`, or the `newest` checkpoint in it; None if there is none of this format."""
+        if self.is_here(path):
+            return path
+        newest = self.newest(path)
+        return newest if newest is not None and self.is_here(newest) else None
 
     def edited(self, path: Path) -> list[Path]:  # noqa: ARG002
-        """Files of ``torch.save`` with states or their steps.
-
-        Args:
-            path: a result of `holder`.
-        """
+        """Files of ``torch.save`` with states or their steps, of a result of `holder`."""
         return []
 
     def read(self, path: Path) -> list[StateDict]:
         """As `state_dicts`, with a CaptureError for whatever damaged files raise, now or later."""
         with damage(path):
-            return [_guarded(state_dict, path) for state_dict in self.state_dicts(path)]
+            state_dicts = self.state_dicts(self.holder(path) or path)
+            return [_guarded(state_dict, path) for state_dict in state_dicts]
 
     @abstractmethod
     def state_dicts(self, path: Path) -> list[StateDict]:
         """Read all but the tensors.
 
         Args:
-            path: a file or folder of this format.
+            path: a result of `holder`.
 
         Returns:
             For each optimizer a state_dict as ``torch.optim`` has it, with `state` and
@@ -159,28 +162,13 @@ def missing_state(state_dict: StateDict) -> tuple[Any, str] | None:
 
 
 def refuse_missing_state(path: Path, state_dict: StateDict) -> StateDict:
-    """Return the state_dict, or raise if a state is missing.
-
-    Raises:
-        CaptureError: `missing_state` finds one.
-    """
+    """Return the state_dict, or raise if `missing_state` finds one."""
     if missing := missing_state(state_dict):
         raise CaptureError(
             f"{str(path)!r} has no {shown(missing[1])} of {shown(missing[0])}; other parameters of "
             "its group have this state"
         )
     return state_dict
-
-
-def named_by(folder: Path, file: str) -> Path | None:
-    """The folder in `folder` named by a text file such as ``latest``; None if it names none."""
-    try:
-        name = content_of(folder / file, LONGEST).decode().strip()
-    except (OSError, ValueError):
-        return None
-    # Anything else could lead to files of another owner.
-    plain = name not in ("", "..") and "\0" not in name and Path(name).name == name
-    return folder / name if plain else None
 
 
 def in_place(tensor: Tensor) -> Lazy:

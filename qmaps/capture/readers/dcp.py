@@ -42,9 +42,9 @@ class DistributedCheckpoint(Reader):
     name: ClassVar[str] = "torch.distributed.checkpoint"
     asked: ClassVar[int] = 1  # it detects those of Megatron, too
 
-    def holder(self, path: Path) -> Path | None:
-        """`path`, if it has the file ``.metadata``, perhaps in the optimizer's folder within it."""
-        return None if _folder(path) is None else path
+    def is_here(self, path: Path) -> bool:
+        """Return True for a folder with ``.metadata``, perhaps in the optimizer's within it."""
+        return _folder(path) is not None
 
     def state_dicts(self, path: Path) -> list[StateDict]:
         """See `Reader.state_dicts`."""

@@ -22,15 +22,15 @@ class NamedTensors(Reader):
 
     name: ClassVar[str] = "safetensors"
 
-    def holder(self, path: Path) -> Path | None:
-        """`path`, if it is a safetensors file of another package with a state's name in it."""
+    def is_here(self, path: Path) -> bool:
+        """Return True for a safetensors file of another package with a state's name in it."""
         if path.suffix != ".safetensors" or not path.is_file():
-            return None
+            return False
         try:
             metadata, tensors = snapshot.header_of(path)
         except CaptureError:  # what is wrong with it is said where our own files are read
-            return None
-        return path if snapshot.KEY not in metadata and any(map(state_of, tensors)) else None
+            return False
+        return snapshot.KEY not in metadata and any(map(state_of, tensors))
 
     def state_dicts(self, path: Path) -> list[StateDict]:
         """See `Reader.state_dicts`."""

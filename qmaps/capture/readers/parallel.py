@@ -33,10 +33,8 @@ PIECE = re.compile(rf"({CHARACTER})([*+?])\??|((?:{CHARACTER}(?![*+?]))+)")
 class Column:
     """All data-parallel ranks of one model-parallel rank.
 
-    Attributes:
-        model: the file of the model.
-        saved: content of this file besides the weights.
-        state_dict: the states of its parameters, or of its slices of them.
+    `saved` is the content of the `model` file besides the weights, and `state_dict` has the states
+    of its parameters, or of its slices of them.
     """
 
     model: Path
@@ -285,11 +283,7 @@ class Experts:
 
     @classmethod
     def of(cls, model: Path, saved: Mapping[str, Any], *, several: bool) -> Experts | None:
-        """The experts; None if there are none.
-
-        Raises:
-            CaptureError: the checkpoint has experts of an unsupported kind.
-        """
+        """The experts; None if there are none."""
         if any(saved.get(key) for key in AUTOMATIC):
             raise CaptureError(
                 f"{str(model)!r} is of experts that DeepSpeed's AutoEP made of a model's own, "

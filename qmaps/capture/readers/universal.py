@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +15,6 @@ from qmaps.capture.readers.base import (
     StateDict,
     in_place,
     missing_state,
-    named_by,
     step_of,
 )
 from qmaps.capture.readers.zero import load_file, model_of, shapes_of, with_names
@@ -42,14 +41,9 @@ class Universal(Reader):
     name: ClassVar[str] = "deepspeed-universal"
     latest: ClassVar[str] = "latest_universal"
 
-    def holder(self, path: Path) -> Path | None:
-        """The folder with the file ``zero/optimizer_state.pt``."""
-        if not path.is_dir():
-            return None
-        if exists(path / "zero" / OPTIMIZER):
-            return path
-        step = named_by(path, self.latest)
-        return step if step is not None and exists(step / "zero" / OPTIMIZER) else None
+    def is_here(self, path: Path) -> bool:
+        """Return True for a folder with the file ``zero/optimizer_state.pt``."""
+        return exists(path / "zero" / OPTIMIZER)
 
     def edited(self, path: Path) -> list[Path]:
         """The files of the states; not those of the parameters themselves."""
@@ -58,8 +52,8 @@ class Universal(Reader):
 
     def state_dicts(self, path: Path) -> list[StateDict]:
         """See `Reader.state_dicts`."""
-        folder = self.holder(path) or path
-        optimizer_file = folder / "zero" / OPTIMIZER
+        zero = path / "zero"
+        optimizer_file = zero / OPTIMIZER
         try:
             common = load_file(optimizer_file)
             groups = [dict(group) for group in common["param_groups"]]
@@ -70,18 +64,17 @@ class Universal(Reader):
             raise CaptureError(
                 f"{str(optimizer_file)!r} must have param_groups, the groups of the optimizer"
             ) from None
-        shapes = shapes_of(*model_of(folder)) if any(folder.glob("*model_states.pt")) else []
+        shapes = shapes_of(*model_of(path)) if any(path.glob("*model_states.pt")) else []
         model_shapes = {name: shape for group in shapes for name, shape in group.items()}
-        state = {
-            name: _states(place, model_shapes.get(name))
-            for name, place in _parameters(optimizer_file.parent)
-        }
-        for states in state.values():
-            if states and step is not None:
-                states.setdefault("step", step)
+        state: dict[str, dict[str, Any]] = {}
+        for place in sorted({file.parent for file in zero.rglob("*.pt")} - {zero}):
+            name = place.relative_to(zero).as_posix()  # which may have slashes
+            state[name] = _states(place, model_shapes.get(name))
+            if state[name] and step is not None:
+                state[name].setdefault(STEP, step)
         if missing := [name for name in model_shapes if name not in state]:
             raise CaptureError(
-                f"{str(optimizer_file.parent / missing[0])!r} does not exist; the model's file has "
+                f"{str(zero / missing[0])!r} does not exist; the model's file has "
                 "a parameter of this name"
             )
         flats = [flat for group in groups for flat in group["params"]]
@@ -92,7 +85,7 @@ class Universal(Reader):
         state_dict: StateDict = {"state": state, "param_groups": named}
         if lost := missing_state(state_dict):
             raise CaptureError(
-                f"{str(optimizer_file.parent / lost[0] / f'{lost[1]}.pt')!r} does not exist; other "
+                f"{str(zero / lost[0] / f'{lost[1]}.pt')!r} does not exist; other "
                 "parameters of its group have this state"
             )
         return [state_dict]
@@ -106,12 +99,6 @@ def _step(common: Mapping[str, Any]) -> Any:
 
 def _step_in_place(step: Any) -> Any:
     return in_place(step) if isinstance(step, Tensor) else step
-
-
-def _parameters(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The parameters and their folders; a name may have slashes."""
-    for path in sorted({file.parent for file in folder.rglob("*.pt")} - {folder}):
-        yield path.relative_to(folder).as_posix(), path
 
 
 def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:

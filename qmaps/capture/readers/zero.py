@@ -18,8 +18,8 @@ from qmaps.capture.readers.base import (
     Reader,
     Span,
     StateDict,
+    equal,
     in_place,
-    named_by,
     opened_spans,
     step_of,
 )
@@ -71,13 +71,9 @@ class Other:
 
 @dataclass(frozen=True)
 class Rank:
-    """The file of one rank.
+    """The file of one rank: the state of DeepSpeed's optimizer, and of the optimizer within it.
 
-    Attributes:
-        path: the file.
-        optimizer: the state of DeepSpeed's optimizer.
-        states: the state of the optimizer within it, by the number of the flat tensor.
-        groups: that optimizer's parameter groups.
+    `states` are by the number of the flat tensor, and `groups` are that optimizer's.
     """
 
     path: Path
@@ -161,12 +157,13 @@ class Zero(Reader):
     name: ClassVar[str] = "deepspeed"
     latest: ClassVar[str] = "latest"
 
-    def holder(self, path: Path) -> Path | None:
-        """The folder with files ``zero_pp_rank_..._optim_states.pt``."""
-        if _is_here(path):
-            return path
-        step = named_by(path, self.latest)
-        return step if step is not None and _is_here(step) else None
+    def is_here(self, path: Path) -> bool:
+        """Return True for a folder with files ``zero_pp_rank_..._optim_states.pt``."""
+        try:
+            names = [file.name for file in path.iterdir()]
+        except OSError:  # a file, or unreadable
+            return False
+        return any(FILE.fullmatch(name) or WITHOUT_ZERO.fullmatch(name) for name in names)
 
     def edited(self, path: Path) -> list[Path]:
         """The files of all ranks."""
@@ -174,12 +171,11 @@ class Zero(Reader):
 
     def state_dicts(self, path: Path) -> list[StateDict]:
         """See `Reader.state_dicts`."""
-        folder = self.holder(path) or path
-        grid = _files(folder)
-        models = {number: model_of(folder, number) for number in grid}
-        _check_model_parallel(folder, grid, models)
+        grid = _files(path)
+        models = {number: model_of(path, number) for number in grid}
+        _check_model_parallel(path, grid, models)
         columns = []
-        layers = _weights_of_layers(folder)
+        layers = _weights_of_layers(path)
         first: Rank | None = None
         for number, files in grid.items():
             ranks = [Rank.of(file) for file in files.values()]
@@ -187,12 +183,12 @@ class Zero(Reader):
             first = first or ranks[0]
             _refuse_other(first, ranks[0], "of step {}", first.step, ranks[0].step)
             _refuse_other(first, ranks[0], "written by {} ranks", first.world, ranks[0].world)
-            path, saved = models[number]
-            experts = Experts.of(path, saved, several=len(grid) > 1)
-            weights = layers | _weights_in(path, saved.get("module"))
-            state_dict = _state_dict(ranks, shapes_of(path, saved), experts, weights)
+            model, saved = models[number]
+            experts = Experts.of(model, saved, several=len(grid) > 1)
+            weights = layers | _weights_in(model, saved.get("module"))
+            state_dict = _state_dict(ranks, shapes_of(model, saved), experts, weights)
             info = saved.get(INFO) or ranks[0].optimizer.get(INFO)
-            columns.append(Column(path, {**saved, INFO: info}, state_dict))
+            columns.append(Column(model, {**saved, INFO: info}, state_dict))
         return [merged(columns)]
 
 
@@ -232,14 +228,6 @@ def with_names(
         {**group, "params": [name for _ in group["params"] for name in next(flat_shapes)]}
         for group in groups
     ]
-
-
-def _is_here(path: Path) -> bool:
-    try:
-        names = [file.name for file in path.iterdir()]
-        return any(FILE.fullmatch(name) or WITHOUT_ZERO.fullmatch(name) for name in names)
-    except OSError:  # a file, or unreadable
-        return False
 
 
 def _files(folder: Path) -> dict[int, dict[int, Path]]:
@@ -372,10 +360,7 @@ def _compare(
         count = min(piece.numel, COMPARED)
         master = piece.rank.masters[number].detach().reshape(-1)[piece.start : piece.start + count]
         expected = flat[at : at + count]
-        same = len(master) == len(expected)
-        if not (
-            same and master.to(weight.dtype).allclose(expected, rtol=0, atol=0, equal_nan=True)
-        ):
+        if not equal(master.to(weight.dtype), expected):
             for path in (file, piece.rank.path):
                 checkpoint.verify(path)
             raise CaptureError(

@@ -98,6 +98,8 @@ class Format(ABC):
     def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002
         """Rename the options of a parameter group; here none is renamed.
 
+        Tensors of one element become numbers: fractions the shortest decimals of their dtype.
+
         Args:
             saved: the group's entries in the state_dict, without `params` and `param_names`.
             family: the family of optimizers of the state_dict.
@@ -105,7 +107,7 @@ class Format(ABC):
         Returns:
             The options under torch's names; numbers in place of tensors of one element.
         """
-        return plain_options(saved)
+        return {name: _plain(value) for name, value in saved.items()}
 
     @abstractmethod
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
@@ -208,23 +210,8 @@ class Format(ABC):
         return states
 
 
-def plain_options(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with tensors of one element as numbers.
-
-    Fractions are the shortest decimals of the tensor's dtype.
-
-    >>> plain_options({"lr": torch.tensor(0.1), "betas": (0.9, 0.999)})
-    {'lr': 0.1, 'betas': (0.9, 0.999)}
-    """
-    return {name: _plain(value) for name, value in saved.items()}
-
-
 def float_state(value: Any) -> Tensor:
-    """Return a dense floating-point tensor as float32 on the CPU.
-
-    Raises:
-        BadValueError: `value` is something else.
-    """
+    """Return a dense floating-point tensor as float32 on the CPU; others are refused."""
     if type(value) not in (Tensor, torch.nn.Parameter) or value.layout != torch.strided:
         layout = f" of layout {value.layout}" if type(value) is Tensor else ""
         raise BadValueError(f"expected a dense tensor, got a {type(value).__name__}{layout}")

@@ -18,7 +18,6 @@ from qmaps.capture.conversion.formats.base import (
     Wanted,
     assembled,
     float_state,
-    plain_options,
     refuse_options,
     wanted_width,
     without_qmaps,
@@ -150,7 +149,7 @@ class BitsAndBytes(Format):
 
     def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:
         """The options under torch's names."""
-        layout, options = SLOTS[family.name], plain_options(saved)
+        layout, options = SLOTS[family.name], super().options(saved, family)
         betas, eps = tuple(options.pop("betas", layout.usual)), options.pop("eps", layout.eps)
         renamed: dict[str, Any] = dict(layout.fixed)
         if layout.betas:
@@ -164,7 +163,12 @@ class BitsAndBytes(Format):
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
         """8 bits where the source has them or tensors are large; 32 bits elsewhere."""
         width = wanted_width(wanted, self)
-        _refuse(state)
+        if state.family.name not in SLOTS:
+            raise BadValueError(
+                f"the checkpoint has states of {state.family.name}; bitsandbytes has "
+                f"{', '.join(SLOTS)}"
+            )
+        refuse_options(state, {"maximize": False, **SLOTS[state.family.name].fixed}, self.name)
         notes = list(state.notes)
         for number, group in enumerate(state.groups):
             decay = group.options.get("weight_decay", 0)
@@ -176,6 +180,11 @@ class BitsAndBytes(Format):
         by_size = not state.quantized() or width == "8bit"
         plan: Plan = {}
         for parameter in state.parameters():
+            for name in state.family.optional & parameter.states.keys():
+                raise BadValueError(
+                    f"parameter {parameter.label!r} has the state {name}, which bitsandbytes does "
+                    "not have"
+                )
             has = any(isinstance(value, QuantizedTensor) for value in parameter.states.values())
             eight = width != "32bit" and (
                 has or (by_size and bool(parameter.states) and parameter.numel >= LEAST)
@@ -239,22 +248,6 @@ def _eight_bits(parameter: Parameter, family: Family) -> dict[str, Quantizer | N
     return plan
 
 
-def _refuse(state: OptimizerState) -> None:
-    """Raise if bitsandbytes does not have a family, an option or a state."""
-    if state.family.name not in SLOTS:
-        raise BadValueError(
-            f"the checkpoint has states of {state.family.name}; bitsandbytes has {', '.join(SLOTS)}"
-        )
-    needed = {"maximize": False, **SLOTS[state.family.name].fixed}
-    refuse_options(state, needed, "bitsandbytes")
-    for parameter in state.parameters():
-        for name in state.family.optional & parameter.states.keys():
-            raise BadValueError(
-                f"parameter {parameter.label!r} has the state {name}, which bitsandbytes does not "
-                "have"
-            )
-
-
 def _written(parameter: Parameter, family: Family, books: dict[Map, Tensor]) -> dict[str, Any]:
     if not parameter.states:
         return {}
@@ -262,17 +255,15 @@ def _written(parameter: Parameter, family: Family, books: dict[Map, Tensor]) -> 
     for index, slot in enumerate(SLOTS[family.name].slots, 1):
         parts = [parameter.states[name] for name in slot]
         quantized = [part for part in parts if isinstance(part, QuantizedTensor)]
+        values = [part for part in parts if isinstance(part, Tensor)]
         if quantized:
             map_ = quantized[0].quantizer.map
             if map_ not in books:
                 books[map_] = codebook_of(map_, 256)
-            codes = [part.codes().to(torch.uint8) for part in quantized]
-            absmax = [part.scales[0] for part in quantized]
-            flat[f"state{index}"] = _joined(codes)
+            values = [part.codes().to(torch.uint8) for part in quantized]
             flat[f"qmap{index}"] = books[map_]
-            flat[f"absmax{index}"] = _joined(absmax)
-        else:
-            flat[f"state{index}"] = _joined([p for p in parts if isinstance(p, Tensor)])
+            flat[f"absmax{index}"] = _joined([part.scales[0] for part in quantized])
+        flat[f"state{index}"] = _joined(values)
     return flat
 
 

@@ -167,11 +167,7 @@ def encode(values: Tensor, q: Quantizer) -> QuantizedTensor:
 
 
 def from_floats(codes: Tensor, scales: Tensor) -> QuantizedTensor:
-    """Return the quantized tensor of float8_e4m3fn codes of any shape, and one scale per block.
-
-    Raises:
-        BadValueError: a code is NaN, or the blocks do not divide the tensor.
-    """
+    """Return the quantized tensor of float8_e4m3fn codes of any shape, and one scale per block."""
     values = codes.detach().cpu().float()
     if not bool(values.isfinite().all()):
         raise BadValueError("a code is NaN")

@@ -21,11 +21,7 @@ from qmaps.optim.nadam import product_after
 
 
 class Torch(Format):
-    """``torch.optim``: float32 states under torch's names.
-
-    A group keeps options unknown to torch: torch's classes leave them alone. Those of qmaps alone
-    are dropped.
-    """
+    """``torch.optim``: float32 states under torch's names; unknown options of groups are kept."""
 
     name: ClassVar[str] = "torch"
     widths: ClassVar[tuple[str, ...]] = ("32bit",)
