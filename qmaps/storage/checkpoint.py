@@ -9,13 +9,13 @@ import os
 import pickle
 import pickletools
 import re
-import shutil
 import tempfile
 import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -29,21 +29,23 @@ from qmaps.errors import BadTypeError, BadValueError
 from qmaps.storage import checksums
 from qmaps.storage.files import replacing
 
+Know = Callable[[Collection[str]], None]
+"""What makes classes known to ``torch.load``, by their full names."""
+
 
 def save(state: Any, path: str | os.PathLike[str]) -> None:
     """Save `state` with ``torch.save``; a kill at any moment leaves the old file or the new one.
 
-    The new file is on disk before it replaces the old one. A kill leaves a file
-    ``.NAME.PID.tmp`` beside it; it may be deleted.
+    A kill may leave a file ``.NAME.PID.tmp`` beside it, which may be deleted.
 
     Args:
-        state: tensors, numbers, strings, and dicts and lists of them, such as state_dicts. NumPy's
-            numbers are saved as Python's.
-        path: the file; an existing one is replaced.
+        state: tensors, numbers (NumPy's are saved as Python's), strings, and dicts and lists of
+            them.
+        path: the file; an existing one is replaced, or unchanged after an error.
 
     Raises:
-        OutputError: the file cannot be written; an old one is unchanged.
-        BadTypeError: `state` has an object refused by `load`; an old file is unchanged.
+        OutputError: the file cannot be written.
+        BadTypeError: `state` has an object refused by `load`.
     """
     with replacing(path) as temporary, temporary.open("wb") as file:
         target = _Target(file)
@@ -88,29 +90,25 @@ def load(
     mmap: bool = False,
     verify_large: bool = True,
     stand_ins: Mapping[str, type] = MappingProxyType({}),
-    know: Callable[[Collection[str]], None] | None = None,
+    know: Know | None = None,
 ) -> Any:
     """Load a file of `save` or ``torch.save``, with ``weights_only=True``.
 
-    NumPy's numbers are loaded as Python's.
-
-    The checksums in the file are verified first, unlike in ``torch.load``. Files in torch's
-    format from before 1.6 have none; neither have files written after
-    ``torch.serialization.set_crc32_options(False)``.
+    The checksums in the file are verified first, unlike in ``torch.load``. Files in torch's format
+    from before 1.6 have none; neither have files written after
+    ``torch.serialization.set_crc32_options(False)``. NumPy's numbers are loaded as Python's.
 
     Args:
         path: the file.
         map_location: the device of the tensors, as in ``torch.load``.
-        mmap: whether to leave tensors on disk until they are read; it is ignored for torch's format
-            from before 1.6. The checksums still take one pass over the file.
+        mmap: whether to leave tensors on disk until they are read, in torch's format since 1.6.
         verify_large: whether the checksums of tensors of more than 256 KiB are verified, too. If
-            not, call `verify` before such a tensor is used.
+            not,
+            call `verify` before such a tensor is used.
         stand_ins: classes of our own by the full names of the classes in the file they replace.
         know: called with the full names of classes in the file that ``torch.load`` does not know,
-            if there are any; it may make some of them known.
-
-    Returns:
-        The saved object.
+            if
+            there are any; it may make some of them known.
 
     Raises:
         BadValueError: the file is missing, damaged, truncated, of another kind, or would run code.
@@ -132,28 +130,27 @@ def load(
 
 
 def verify(path: str | os.PathLike[str]) -> None:
-    """Verify all checksums of a file loaded by `load`.
-
-    Raises:
-        BadValueError: the file is damaged.
-    """
+    """Verify all checksums of a file loaded by `load`; a BadValueError if it is damaged."""
     with _reading(path):
         if zipfile.is_zipfile(path):
             checksums.check_archive(Path(path))
 
 
-def load_part(
-    path: str | os.PathLike[str],
-    offset: int,
-    length: int,
-    *,
-    know: Callable[[Collection[str]], None] | None = None,
-) -> Any:
+@dataclass(frozen=True)
+class Part:
+    """Location of a stream of ``torch.save``: a file, its first byte in it, and number of bytes."""
+
+    path: Path
+    start: int
+    length: int
+
+
+def load_part(stream: Part, know: Know | None = None) -> Any:
     """Load a stream of ``torch.save`` inside a larger file, as `load` does, on the CPU."""
-    with _reading(path):
-        with Path(path).open("rb") as file:
-            file.seek(offset)
-            content = file.read(length)
+    with _reading(stream.path):
+        with stream.path.open("rb") as file:
+            file.seek(stream.start)
+            content = file.read(stream.length)
         part = io.BytesIO(content)
         if zipfile.is_zipfile(part):
             checksums.check_archive(part)
@@ -315,24 +312,24 @@ def editing(paths: Iterable[Path]) -> Iterator[None]:
             os.fsync(file.fileno())
 
 
-def put(path: Path, start: int, length: int, tensor: Tensor) -> None:
+def put(part: Part, tensor: Tensor) -> None:
     """Replace the tensor, rounded to its dtype, in a stream of ``torch.save`` in a larger file."""
     with tempfile.TemporaryDirectory() as folder:
         stream = Path(folder, "stream")
-        with path.open("rb") as file, stream.open("wb") as copy:
-            file.seek(start)
-            copy.write(file.read(length))
+        with part.path.open("rb") as file:
+            file.seek(part.start)
+            stream.write_bytes(file.read(part.length))
         with editing([stream]):
             stored = load(stream, mmap=True)
             if type(stored) is not Tensor or stored.shape != tensor.shape:
                 raise BadValueError(
-                    f"{str(path)!r} has {type(stored).__name__} at byte {start}; expected a tensor "
-                    f"of shape {tuple(tensor.shape)}"
+                    f"{str(part.path)!r} has {type(stored).__name__} at byte {part.start}; expected "
+                    f"a tensor of shape {tuple(tensor.shape)}"
                 )
             stored.copy_(tensor)
-        with path.open("r+b") as file, stream.open("rb") as changed:
-            file.seek(start)
-            shutil.copyfileobj(changed, file)
+        with part.path.open("r+b") as file:
+            file.seek(part.start)
+            file.write(stream.read_bytes())
             file.flush()
             os.fsync(file.fileno())
 

@@ -13,7 +13,7 @@ import operator
 import os
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,27 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.errors import DAMAGE, BadValueError
+from qmaps.errors import BadValueError
 from qmaps.storage import checkpoint
+from qmaps.storage.checkpoint import Know, Part
 from qmaps.storage.files import content_of, size_of
 
 METADATA = ".metadata"
-
-Know = Callable[[Collection[str]], None]
-"""What makes classes known to ``torch.load``, by their full names."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Location of a stream of ``torch.save``: a file, its first byte in it, and number of bytes."""
-
-    path: Path
-    start: int
-    length: int
-
-    def load(self, know: Know | None = None) -> Any:
-        """Load a stream; see `qmaps.storage.checkpoint.load_part`."""
-        return checkpoint.load_part(self.path, self.start, self.length, know=know)
 
 
 @dataclass(frozen=True)
@@ -72,7 +57,7 @@ class StoredTensor:
         """Assemble the tensor, decoded; one chunk at a time is in memory beside it."""
         joined = torch.empty(self.shape, dtype=self.dtype)
         for chunk in self.chunks:
-            values = chunk.part.load(know)
+            values = checkpoint.load_part(chunk.part, know)
             if not isinstance(values, Tensor) or tuple(values.shape) != chunk.sizes:
                 kind = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
                 raise BadValueError(
@@ -85,8 +70,7 @@ class StoredTensor:
     def store(self, tensor: Tensor) -> None:
         """Write a tensor of this shape in its place, rounded to `dtype`."""
         for chunk in self.chunks:
-            part = chunk.part
-            checkpoint.put(part.path, part.start, part.length, tensor[chunk.place])
+            checkpoint.put(chunk.part, tensor[chunk.place])
 
 
 @dataclass(frozen=True)
@@ -105,17 +89,20 @@ def contents(folder: str | os.PathLike[str]) -> Stored:
     tensor must make it up.
     """
     path = Path(folder) / METADATA
+    shown = repr(str(path))
     try:
-        stored = _parsed(_unpickled(path), Path(folder))
+        stored = _parsed(_Unpickler(io.BytesIO(content_of(path)), shown).load(), Path(folder))
         _check_files(stored)
         for tensor in stored.tensors.values():
             _check_chunks(tensor, path)
-    except BadValueError:
+    except (BadValueError, MemoryError):
         raise
-    except DAMAGE:
+    except OSError as error:
+        raise BadValueError(f"{shown} cannot be read ({error.strerror})") from None
+    except Exception:  # pickle raises many kinds on damaged files
         raise BadValueError(
-            f"{str(path)!r} is not the metadata of torch.distributed.checkpoint; it is corrupt, or "
-            "a file of another kind"
+            f"{shown} is not the metadata of torch.distributed.checkpoint; it is corrupt, "
+            "truncated, or a file of another kind"
         ) from None
     return stored
 
@@ -193,21 +180,6 @@ class _Unpickler(pickle._Unpickler):
             f"{self.shown} would have to run code to load ({full}); only the metadata of "
             "torch.distributed.checkpoint is read"
         )
-
-
-def _unpickled(path: Path) -> Any:
-    shown = repr(str(path))
-    try:
-        return _Unpickler(io.BytesIO(content_of(path)), shown).load()
-    except (BadValueError, MemoryError):
-        raise
-    except OSError as error:
-        raise BadValueError(f"{shown} cannot be read ({error.strerror})") from None
-    except Exception:  # pickle raises many kinds on damaged files
-        raise BadValueError(
-            f"{shown} is not the metadata of torch.distributed.checkpoint; it is corrupt, "
-            "truncated, or a file of another kind"
-        ) from None
 
 
 def _parsed(metadata: Any, folder: Path) -> Stored:

@@ -25,10 +25,9 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
         parts = _move_parts(arrays, f"{number}", plain)
         if "codebook" in plain:
             arrays[f"{number}.codebook"] = plain.pop("codebook").cpu()
-        parts_beside = plain.pop("beside", [])
         beside = [
             _move_parts(arrays, f"{number}.beside{place}", dict(part))
-            for place, part in enumerate(parts_beside)
+            for place, part in enumerate(plain.pop("beside", []))
         ]
         entries.append({"name": name, "parts": parts, **plain})
         if beside:
@@ -80,10 +79,9 @@ def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
 
 def _move_parts(arrays: dict[str, Tensor], name: str, plain: dict[str, Any]) -> int:
     """Move codes and scales from `plain` into `arrays`; returns the number of scales' tensors."""
-    arrays[f"{name}.packed"] = plain.pop("packed").contiguous().cpu()
     scales = plain.pop("scales")
-    for part, scale in enumerate(scales):
-        arrays[f"{name}.scale{part}"] = scale.contiguous().cpu()
+    arrays[f"{name}.packed"] = plain.pop("packed").contiguous().cpu()
+    arrays |= {f"{name}.scale{n}": scale.contiguous().cpu() for n, scale in enumerate(scales)}
     return len(scales)
 
 

@@ -202,9 +202,9 @@ def test_file_systems_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert not lock.exclusive
     failure.append(OSError(errno.EACCES, "Permission denied"))
     with pytest.raises(OutputError) as caught:
-        FolderLock(tmp_path, "capture", "runs")
+        FolderLock(tmp_path, "capture")
     assert str(caught.value) == (
-        f"runs={str(tmp_path)!r} cannot be locked (Permission denied); give another folder"
+        f"out={str(tmp_path)!r} cannot be locked (Permission denied); give another folder"
     )
     assert names(tmp_path) == []
     assert issubclass(filelock.Timeout, OSError)  # and is told from these

@@ -12,7 +12,8 @@ from qmaps.capture.readers.base import Reader, StateDict, refuse_missing_state
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import CaptureError, shown
 from qmaps.storage import distributed
-from qmaps.storage.distributed import Part, Stored
+from qmaps.storage.checkpoint import Part, load_part
+from qmaps.storage.distributed import Stored
 from qmaps.storage.files import exists
 
 WITHIN = ("", "optimizer_0", "optimizer")
@@ -124,7 +125,7 @@ class _Optimizer:
             parameter, *state_path = path if len(path) > 1 else _split(str(path[0]), names)
             parameter = by_text.get(str(parameter), parameter)
             if isinstance(leaf, Part):
-                leaf = leaf.load()
+                leaf = load_part(leaf)
             _put(state.setdefault(parameter, {}), tuple(state_path), leaf)
         if not groups:
             groups = [{"params": list(state)}]
@@ -134,7 +135,7 @@ class _Optimizer:
 
     def _groups(self) -> list[dict[str, Any]]:
         lists = [
-            leaf.load()
+            load_part(leaf)
             for group_path, leaf in self.groups
             if not group_path and isinstance(leaf, Part)
         ]
@@ -143,7 +144,7 @@ class _Optimizer:
         nested: dict[Any, Any] = {}
         by_parameter: dict[str, dict[str, Any]] = {}
         for group_path, leaf in self.groups:
-            value = leaf.load() if isinstance(leaf, Part) else leaf.read()
+            value = load_part(leaf) if isinstance(leaf, Part) else leaf.read()
             if len(group_path) > 1:
                 _put(nested, group_path, value)
             else:
