@@ -322,9 +322,10 @@ def put(part: Part, tensor: Tensor) -> None:
         with editing([stream]):
             stored = load(stream, mmap=True)
             if type(stored) is not Tensor or stored.shape != tensor.shape:
+                kind, shape = type(stored).__name__, tuple(tensor.shape)
                 raise BadValueError(
-                    f"{str(part.path)!r} has {type(stored).__name__} at byte {part.start}; expected "
-                    f"a tensor of shape {tuple(tensor.shape)}"
+                    f"{str(part.path)!r} has {kind} at byte {part.start}; expected a tensor of "
+                    f"shape {shape}"
                 )
             stored.copy_(tensor)
         with part.path.open("r+b") as file:
