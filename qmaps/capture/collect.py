@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -53,6 +53,15 @@ def decoded(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
     if "state1" in joined or any(str(name).startswith("__bnb") for name in joined):
         return _of_bitsandbytes(joined)
     return joined
+
+
+def know(classes: Collection[str]) -> None:
+    """Let ``torch.load`` know classes of other libraries, as far as a format has them."""
+    # Imported here because most files name no such classes.
+    from qmaps.capture.conversion.formats import FORMATS
+
+    for layout in FORMATS.values():
+        layout.know(classes)
 
 
 def in_memory(value: Any) -> Any:

@@ -18,7 +18,7 @@ from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.collect import collect, decoded
 from qmaps.capture.conversion import recognized
 from qmaps.capture.conversion.formats import Format
-from qmaps.capture.conversion.optimizer_state import State, values_of
+from qmaps.capture.conversion.optimizer_state import State, flaws, values_of
 from qmaps.capture.load import load, load_safely, slots_of, state_dicts_in
 from qmaps.capture.naming import Names, labels_of, named_by
 from qmaps.capture.snapshot import Lazy
@@ -74,8 +74,11 @@ def checked(
     for name, state in states.items():
         if isinstance(state, QuantizedTensor):
             yield from _scales(parameter, name, state)
-        values[name] = values_of(state)
-        yield from _finite(parameter, name, values[name])
+        x = values[name] = values_of(state)
+        for kind, count, first in flaws(x, signed=name not in SECOND):
+            share, check = count / x.numel(), "negative" if kind == "negative" else "nonfinite"
+            message = f"{share:.2%} of the elements are {kind}, the first at flat index {first}"
+            yield Finding(ERROR, check, parameter, name, count, share, message)
     m, v = values.get("exp_avg"), values.get("exp_avg_sq")
     if m is not None and v is not None:
         if m.shape != v.shape:
@@ -97,20 +100,6 @@ def _scales(parameter: str, name: str, t: QuantizedTensor) -> Iterator[Finding]:
         count = sum(part.numel() for part in t.scales)
         message = f"{bad} of {count} scales of {t.quantizer.spec} are NaN or infinite"
         yield Finding(ERROR, "scales", parameter, name, bad, bad / count, message)
-
-
-def _finite(parameter: str, name: str, x: Tensor) -> Iterator[Finding]:
-    for check, bad, kind in (
-        ("nonfinite", ~x.isfinite(), "NaN or infinite"),
-        ("negative", x < 0, "negative"),
-    ):
-        if check == "negative" and name not in SECOND:
-            continue
-        if count := int(bad.sum()):
-            first = int(bad.reshape(-1).int().argmax())
-            share = count / x.numel()
-            message = f"{share:.2%} of the elements are {kind}, the first at flat index {first}"
-            yield Finding(ERROR, check, parameter, name, count, share, message)
 
 
 def _zeroed(parameter: str, m: Tensor, v: Tensor, kind: str, *, coded: bool) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qmaps.capture import snapshot
-from qmaps.capture.collect import Collected, Slot, collect, decoded, plain_options, slots
+from qmaps.capture.collect import Collected, Slot, collect, decoded, know, plain_options, slots
 from qmaps.capture.gradients import Window
 from qmaps.capture.naming import Names, labels_of, named_by
 from qmaps.capture.readers import reader_of
@@ -218,9 +218,6 @@ def _step(collected: Collected) -> int:
 
 def load_safely(path: Path) -> Any:
     """Load a ``torch.save`` file without executing code."""
-    # Imported here because most files name no classes of other libraries.
-    from qmaps.capture.conversion.formats import know
-
     try:
         return checkpoint.load(path, mmap=True, know=know)
     except BadValueError as error:

@@ -220,19 +220,8 @@ class OptimizerState:
         return replace(self, groups=tuple(groups))
 
 
-def checked(state: State, label: str, name: str, *, signed: bool) -> State:
-    """Return a state; raise if it has NaN, infinity, or negative values though unsigned."""
-    values = values_of(state)
-    for bad, kind, allowed in (
-        (~values.isfinite(), "NaN or infinite", "only finite states can be converted"),
-        (values < 0, "negative", f"{name} cannot be negative"),
-    ):
-        if kind == "negative" and signed:
-            continue
-        if count := int(bad.sum()):
-            first = int(bad.reshape(-1).int().argmax())
-            raise CaptureError(
-                f"state {name!r} of {label!r} holds {count} {kind} elements, the first at flat "
-                f"index {first}; {allowed}"
-            )
-    return state
+def flaws(values: Tensor, *, signed: bool) -> Iterator[tuple[str, int, int]]:
+    """Yield kind, number and first flat index of elements that no state can have."""
+    for kind, bad in (("NaN or infinite", ~values.isfinite()), ("negative", values < 0)):
+        if (count := int(bad.sum())) and not (signed and kind == "negative"):
+            yield kind, count, int(bad.reshape(-1).int().argmax())

@@ -24,16 +24,6 @@ Values = dict[str, Tensor]
 """States of sampled elements by name, float32."""
 
 
-def is_element_wise(
-    optimizer: QuantizedOptimizer, parameter: Tensor, group: dict[str, Any]
-) -> bool:
-    """Return True if the rule steps each element by itself."""
-    if type(optimizer).advance is not UpdateRule.advance or optimizer.takes_norms:
-        return False
-    shapes = optimizer.state_shapes(parameter, group).values()
-    return all(tuple(shape) == tuple(parameter.shape) for shape in shapes)
-
-
 class Exact:
     """The exact states of several parameters' samples, stepped together.
 
@@ -83,8 +73,8 @@ class Watched:
     """A parameter with quantized states, and the rows of their measures.
 
     `names` are the states of its rule, `at` its sampled elements, and `steps_before` its steps
-    before the window. It is `lost` without a gradient in a step of the window, and not measured
-    then.
+    before the window. It is `is_exact` if its rule steps each element by itself, and `lost` without
+    a gradient in a step of the window: it is not measured then.
     """
 
     label: str
@@ -166,8 +156,8 @@ class Window:
         self._columns = list(_columns(self._watched, size))
         together: dict[Hashable, list[Watched]] = defaultdict(list)
         for member in self._watched:
-            device = member.parameter.device
-            key = (id(member.group), member.steps_before, device, member.names, member.is_exact)
+            steps, device, exact = member.steps_before, member.parameter.device, member.is_exact
+            key = (id(member.group), steps, device, member.names, exact)
             together[key].append(member)
         decoded = self._decoded(column.first for column in self._columns)
         self._batches = [
@@ -262,9 +252,14 @@ def _watched(
         return None
     shard = local(parameter)
     at = sample.places(shard.numel(), size, shard.device)
-    names = tuple(optimizer.state_shapes(parameter, group))
-    is_exact = is_element_wise(optimizer, parameter, group)
-    return Watched(label, parameter, group, state, names, at, int(state["step"]), is_exact)
+    shapes = optimizer.state_shapes(parameter, group)
+    is_exact = (
+        type(optimizer).advance is UpdateRule.advance
+        and not optimizer.takes_norms
+        and all(tuple(shape) == tuple(parameter.shape) for shape in shapes.values())
+    )
+    steps = int(state["step"])
+    return Watched(label, parameter, group, state, tuple(shapes), at, steps, is_exact)
 
 
 def _columns(watched: Sequence[Watched], size: int) -> Iterator[Column]:

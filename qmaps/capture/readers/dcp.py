@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from qmaps.capture.collect import know
 from qmaps.capture.readers.base import Reader, StateDict, refuse_missing_state
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import CaptureError, shown
@@ -187,14 +188,7 @@ def _leaf(stored: Stored, key: str) -> Lazy | Part:
     if key in stored.objects:
         return stored.objects[key]
     tensor = stored.tensors[key]
-    return Lazy(tensor.shape, tensor.dtype, partial(tensor.read, _know), tensor.store)
-
-
-def _know(classes: Collection[str]) -> None:
-    # Imported here because reading plain tensors needs no other library's classes.
-    from qmaps.capture.conversion.formats import know
-
-    know(classes)
+    return Lazy(tensor.shape, tensor.dtype, partial(tensor.read, know), tensor.store)
 
 
 def _split(key: str, names: set[Any]) -> list[str]:

@@ -20,8 +20,9 @@ from qmaps.capture.conversion.optimizer_state import (
     OptimizerState,
     Parameter,
     State,
-    checked,
     family_of,
+    flaws,
+    values_of,
 )
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.step import PRODUCT, RESET
@@ -160,7 +161,13 @@ class Format(ABC):
         family = _one_family(read)
         for parameter in read:
             for name, state in parameter.states.items():
-                checked(state, parameter.label, name, signed=name in family.signed)
+                for kind, count, first in flaws(values_of(state), signed=name in family.signed):
+                    only = "only finite states can be converted"
+                    raise CaptureError(
+                        f"state {name!r} of {parameter.label!r} holds {count} {kind} elements, the "
+                        f"first at flat index {first}; "
+                        f"{f'{name} cannot be negative' if kind == 'negative' else only}"
+                    )
         parameters = iter(_relabelled(read))
         groups = []
         for index, group in enumerate(state_dict["param_groups"]):
