@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,32 +14,6 @@ from qmaps.algebra.dense import unsupported_reason
 from qmaps.capture.snapshot import DTYPES, Lazy
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.step import COUNTS
-
-
-class Slot(NamedTuple):
-    """A parameter of a state_dict; without a name its label is ``group0.param3``."""
-
-    label: str
-    name: str | None
-    group: Mapping[str, Any]
-    state: Mapping[Any, Any]
-
-
-def slots(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
-    """Yield every parameter of an optimizer's state_dict, in the order of its groups.
-
-    Parts that do not fit together raise one of `qmaps.errors.DAMAGE`.
-    """
-    for number, group in enumerate(state_dict["param_groups"]):
-        names = group.get("param_names") or ()
-        for position, key in enumerate(group["params"]):
-            name = str(names[position]) if position < len(names) else None
-            if name is None and isinstance(key, str):  # keys of distributed checkpoints
-                name = key
-            state = state_dict["state"].get(key, {})
-            if not isinstance(state, Mapping):
-                raise TypeError
-            yield Slot(name or f"group{number}.param{position}", name, group, state)
 
 
 def decoded(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -53,15 +27,6 @@ def decoded(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
     if "state1" in joined or any(str(name).startswith("__bnb") for name in joined):
         return _of_bitsandbytes(joined)
     return joined
-
-
-def know(classes: Collection[str]) -> None:
-    """Let ``torch.load`` know classes of other libraries, as far as a format has them."""
-    # Imported here because most files name no such classes.
-    from qmaps.capture.conversion.formats import FORMATS
-
-    for layout in FORMATS.values():
-        layout.know(classes)
 
 
 def in_memory(value: Any) -> Any:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from qmaps.capture import snapshot
-from qmaps.capture.collect import Collected, Slot, collect, decoded, know, plain_options, slots
+from qmaps.capture.collect import Collected, collect, decoded, plain_options
 from qmaps.capture.gradients import Window
 from qmaps.capture.naming import Names, labels_of, named_by
+from qmaps.capture.parameters import Slot, slots
 from qmaps.capture.readers import reader_of
+from qmaps.capture.readers.base import know
 from qmaps.capture.recorder import write
 from qmaps.capture.snapshot import Lazy, Snapshot
 from qmaps.capture.states import CapturedStates

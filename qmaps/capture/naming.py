@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qmaps.capture.collect import Slot
+from qmaps.capture.parameters import Slot
 from qmaps.capture.snapshot import Lazy, header_of
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 from qmaps.storage import checkpoint

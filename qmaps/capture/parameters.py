@@ -1,4 +1,4 @@
-"""Parameters of an optimizer: their names, the choice of some, and the number of steps taken."""
+"""Parameters of an optimizer or its state_dict: names, a choice of some, and steps taken."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import operator
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -56,6 +56,32 @@ def labelled(
                 label += "'"
             seen.add(label)
             yield label, parameter, group
+
+
+class Slot(NamedTuple):
+    """A parameter of a state_dict; without a name its label is ``group0.param3``."""
+
+    label: str
+    name: str | None
+    group: Mapping[str, Any]
+    state: Mapping[Any, Any]
+
+
+def slots(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
+    """Yield every parameter of an optimizer's state_dict, in the order of its groups.
+
+    Parts that do not fit together raise one of `qmaps.errors.DAMAGE`.
+    """
+    for number, group in enumerate(state_dict["param_groups"]):
+        names = group.get("param_names") or ()
+        for position, key in enumerate(group["params"]):
+            name = str(names[position]) if position < len(names) else None
+            if name is None and isinstance(key, str):  # keys of distributed checkpoints
+                name = key
+            state = state_dict["state"].get(key, {})
+            if not isinstance(state, Mapping):
+                raise TypeError
+            yield Slot(name or f"group{number}.param{position}", name, group, state)
 
 
 def integer(parameter: str, value: Any, smallest: int) -> int:

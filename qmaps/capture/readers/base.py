@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -131,6 +131,15 @@ def _call(call: Callable[..., Any], path: Path, *arguments: Any) -> Any:
     with damage(path):
         result = call(*arguments)
     return partial(_call, result, path) if callable(result) else result
+
+
+def know(classes: Collection[str]) -> None:
+    """Let ``torch.load`` know classes of other libraries, as far as a format has them."""
+    # Imported here because most files name no such classes.
+    from qmaps.capture.conversion.formats import FORMATS
+
+    for layout in FORMATS.values():
+        layout.know(classes)
 
 
 def state_of(key: str) -> str | None:

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qmaps.capture.collect import know
-from qmaps.capture.readers.base import Reader, StateDict, refuse_missing_state
+from qmaps.capture.readers.base import Reader, StateDict, know, refuse_missing_state
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import CaptureError, shown
 from qmaps.storage import distributed

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
-from qmaps.capture.collect import Slot, slots
 from qmaps.capture.conversion.optimizer_state import (
     Family,
     Group,
@@ -24,6 +23,7 @@ from qmaps.capture.conversion.optimizer_state import (
     flaws,
     values_of,
 )
+from qmaps.capture.parameters import Slot, slots
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.step import PRODUCT, RESET
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
