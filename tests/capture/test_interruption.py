@@ -73,7 +73,7 @@ def test_killed_while_recording(tmp_path: Path) -> None:
         for number in steps:
             states = capture.load(tmp_path, step=number)
             assert states.step == number
-            list(states.items())
+            states.check_finite()
             assert [states.scalars(name) for name in states.parameters()] == [{"step": number}] * 2
 
 
@@ -120,7 +120,7 @@ def test_two_processes_in_one_folder(tmp_path: Path) -> None:
                     f"out={str(tmp_path)!r} is being written by process {process.pid} on "
                 )
                 for number in capture.load(tmp_path).steps[-3:]:
-                    list(capture.load(tmp_path, step=number).items())
+                    capture.load(tmp_path, step=number).check_finite()
             assert process.poll() is None
         finally:
             process.kill()

@@ -51,7 +51,7 @@ def message(call: object, kind: type[Exception] = CaptureError) -> str:
 
 
 def read_all(path: Path) -> None:
-    list(capture.load(path).items())
+    capture.load(path).check_finite()
 
 
 def rewrite(path: Path, change: object) -> None:
