@@ -103,8 +103,8 @@ def test_a_time_zone_that_there_is_not(tmp_path: Path) -> None:
 
 def test_two_in_one_process(tmp_path: Path) -> None:
     first = FolderLock(tmp_path, "capture")
-    since = json.loads((tmp_path / ".capture.lock.json").read_text())["since"][:19]
-    shown = locks._self()["command"]
+    record = json.loads((tmp_path / ".capture.lock.json").read_text())
+    since, shown = record["since"][:19], record["command"]
     assert refusal(tmp_path) == (
         f"out={str(tmp_path)!r} is being written by this process since {since} ({shown}); close "
         "that recorder or end that run, or give another folder"
