@@ -207,8 +207,8 @@ def _damaged(path: str | os.PathLike[str]) -> OutputError:
 def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     """Lines of a table with the first column aligned left, the others right; ``|`` is escaped.
 
-    >>> markdown_table(["map", "bits"], [["DE", "4"]]) ['| map | bits |', '|---|---:|', '| DE | 4
-    |']
+    >>> markdown_table(["map", "bits"], [["DE", "4"]])
+    ['| map | bits |', '|---|---:|', '| DE | 4 |']
     """
     titles = list(header)
     rule = "|---|" + "---:|" * (len(titles) - 1)

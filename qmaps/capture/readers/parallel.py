@@ -110,7 +110,8 @@ def _joined(name: str, slices: Sequence[Lazy], holders: Sequence[Column], first:
     cut = _cut(name, [lazy.shape for lazy in slices], holders, first)
     if cut is None:
         read = partial(_same, name, slices, first.model.parent)
-        return replace(step_of(slices), read=read, parts=None)
+        copies: Lazy = step_of(slices)
+        return replace(copies, read=read, parts=None)
     shape_of_all = list(slices[0].shape)
     shape_of_all[cut.dim] = cut.size
     expected = (first.saved.get(INFO) or {}).get(AFFINE[0]) or {}

@@ -487,7 +487,7 @@ def _joined(
     flat = pieces[0].flat
     states: dict[str, Any] = {}
     for state, value in pieces[0].rank.flats[flat].items():
-        parts = [piece.rank.flats[flat].get(state) for piece in pieces]
+        parts: list[Any] = [piece.rank.flats[flat].get(state) for piece in pieces]
         if state == "step":
             states[state] = step_of([rank.flats[flat][state] for rank in ranks])
         elif not isinstance(value, Lazy):
