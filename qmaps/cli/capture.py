@@ -44,7 +44,8 @@ def capture(
         qmaps capture --checkpoint checkpoint-500 --out states
     """
     from qmaps import capture as captures
-    from qmaps.capture import StateRecorder, saved
+    from qmaps.capture import StateRecorder
+    from qmaps.capture.recorder import write
     from qmaps.lab import workloads
     from qmaps.storage.files import output_folder
 
@@ -57,7 +58,7 @@ def capture(
                 f"gradients={gradients} needs a workload to train; a checkpoint has no gradients"
             )
         loaded = captures.load(checkpoint, names=names)
-        saved.write(loaded, out)
+        write(loaded, out)
         naming = loaded.naming
     else:
         if names is not None:

@@ -18,8 +18,9 @@ from qmaps.algebra.pair import Pair
 from qmaps.analyze import executors, recommend, replay
 from qmaps.analyze._states import MIN_SIZE, adam_pairs
 from qmaps.analyze.recommend.candidates import PRESETS
-from qmaps.capture import CapturedStates, Gradients, StateRecorder, saved
-from qmaps.capture.saved import Names
+from qmaps.capture import CapturedStates, Gradients, StateRecorder
+from qmaps.capture.naming import Names
+from qmaps.capture.recorder import write
 from qmaps.engines.threads import one_thread
 from qmaps.errors import CaptureError, OutputError
 from qmaps.lab import provenance, report
@@ -382,4 +383,4 @@ def _keep(states: CapturedStates, fingerprint: str, folder: Path) -> None:
                 "folder or give another one"
             )
         return
-    saved.write(states, folder)
+    write(states, folder)

@@ -7,6 +7,7 @@ from torch import Tensor
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.engines.plan import zero
+from qmaps.engines.threads import safe_after_fork
 from qmaps.errors import BadTypeError
 
 
@@ -33,7 +34,8 @@ class Accumulator:
     """
 
     def __init__(self, quantizer: Quantizer, like: Tensor, seed: int, number: int) -> None:
-        self.total: QuantizedTensor = zero(quantizer, tuple(like.shape), like.device)
+        with safe_after_fork():
+            self.total: QuantizedTensor = zero(quantizer, tuple(like.shape), like.device)
         self.seed, self.number = seed, number
         self.count = self.step = self.drops = 0
 

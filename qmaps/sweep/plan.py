@@ -151,7 +151,7 @@ def digest_of(states: CapturedStates) -> str:
     """
     source = Path(states.source)
     if source.is_file():
-        if source.suffix == ".safetensors" and checksums.KEY in snapshot.metadata(source):
+        if source.suffix == ".safetensors" and checksums.KEY in snapshot.header_of(source)[0]:
             return snapshot.digest(source)
         if zipfile.is_zipfile(source):
             return _digest_of_zip(source)

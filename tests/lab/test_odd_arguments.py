@@ -90,7 +90,7 @@ def test_what_cannot_be_is_told_before_any_work(
     monkeypatch.setattr(lab, "compare", works)
     monkeypatch.setattr(workloads, "train", works)
     monkeypatch.setattr(sweep, "run", works)
-    monkeypatch.setattr("qmaps.capture.conversion.convert.load_safely", works)
+    monkeypatch.setattr("qmaps.capture.conversion.load_safely", works)
     code, out, err = call(shlex.split(command), capsys)
     assert (code, out, err) == (2, "", f"error: {REFUSED[command]}\n")
 

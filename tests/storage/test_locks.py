@@ -106,8 +106,8 @@ def test_a_time_zone_that_there_is_not(tmp_path: Path) -> None:
 
 def test_two_in_one_process(tmp_path: Path) -> None:
     first = FolderLock(tmp_path, "capture")
-    since = json.loads((tmp_path / ".capture.lock.json").read_text())["since"][:19]
-    shown = locks._self()["command"]
+    record = json.loads((tmp_path / ".capture.lock.json").read_text())
+    since, shown = record["since"][:19], record["command"]
     assert refusal(tmp_path) == (
         f"out={str(tmp_path)!r} is being written by this process since {since} ({shown}); close "
         "that recorder or end that run, or give another folder"
@@ -206,9 +206,9 @@ def test_file_systems_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert not lock.exclusive
     failure.append(OSError(errno.EACCES, "Permission denied"))
     with pytest.raises(OutputError) as caught:
-        FolderLock(tmp_path, "capture", "runs")
+        FolderLock(tmp_path, "capture")
     assert str(caught.value) == (
-        f"runs={str(tmp_path)!r} cannot be locked (Permission denied); give another folder"
+        f"out={str(tmp_path)!r} cannot be locked (Permission denied); give another folder"
     )
     assert names(tmp_path) == []
     assert issubclass(filelock.Timeout, OSError)  # and is told from these

@@ -268,7 +268,7 @@ def test_threads_of_an_executor_leave_the_number_of_torch_threads(path: Path) ->
 def test_an_error_in_a_worker_is_that_of_one_process(tmp_path: Path) -> None:
     bad = tensors()
     bad["c"]["exp_avg"][3, 7] = float("nan")
-    from qmaps.capture.saved import write
+    from qmaps.capture.recorder import write
 
     path = write(capture.CapturedStates.from_tensors(bad), tmp_path / "bad")
     messages = []

@@ -49,7 +49,7 @@ def test_digests_tell_items_and_sweeps_apart(tmp_path: Path) -> None:
     assert [item.digest for item in sweep.plan(copy, SPECS)] == [item.digest for item in items]
     other = tensors()
     other["c"]["exp_avg"][0, 0] += 1
-    changed = capture.saved.write(
+    changed = capture.recorder.write(
         capture.CapturedStates.from_tensors(other, step=7), tmp_path / "o"
     )
     for states, specs, least in (

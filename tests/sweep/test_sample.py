@@ -15,7 +15,7 @@ import torch
 import qmaps
 from qmaps import sweep
 from qmaps.capture import CapturedStates, load
-from qmaps.capture.saved import write
+from qmaps.capture.recorder import write
 from qmaps.errors import BadValueError, CaptureError, SpecError
 from qmaps.normalize.base import REGISTRY, Normalizer, Shape
 from qmaps.normalize.scale_format import SUFFIXES
