@@ -62,6 +62,7 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_another_process_is_named_and_then_gone(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         found = json.loads((tmp_path / ".capture.lock.json").read_text())
@@ -78,6 +79,7 @@ def test_another_process_is_named_and_then_gone(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="there is no kill -9")
 def test_the_lock_of_a_killed_process_does_not_block(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
@@ -89,6 +91,7 @@ def test_the_lock_of_a_killed_process_does_not_block(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_time_zone_that_there_is_not(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", HOLD, str(tmp_path)],
@@ -165,6 +168,7 @@ def test_a_folder_that_was_deleted_meanwhile(tmp_path: Path) -> None:
     new.release()
 
 
+@pytest.mark.slow
 def test_whatever_writes_over_time_asks_for_it(tmp_path: Path) -> None:
     layer = torch.nn.Linear(3, 3)
     layer(torch.ones(1, 3)).sum().backward()

@@ -7,9 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from qmaps import sweep
+from qmaps import quantizer, sweep
 from qmaps.errors import BadValueError, OutputError
 from qmaps.sweep import divide
+from qmaps.sweep.units import SLAB
 from tests.sweep.data import SPECS, on_disk, same
 
 FEW = 60300 * 2
@@ -94,3 +95,13 @@ def test_memory_that_is_not_enough(path: Path) -> None:
     assert str(caught.value) == (
         "memory=0.00195 GiB is not enough for 'c', which has 100000 elements and needs 0.01 GiB"
     )
+
+
+def test_a_sample_of_states_that_are_read_whole_needs_memory_for_all_of_them() -> None:
+    shapes = {"exp_avg": (4000, 1000), "exp_avg_sq": (4000, 1000)}
+    specs = ((quantizer("B8/DE@4s"),), ())
+    slab, states = divide.SAMPLED * SLAB, 2 * 4 * 4000 * 1000
+    for memory, in_parts in ((slab, True), (slab + states, False)):
+        assert divide.divided("p", shapes, specs, memory, in_parts, 0.05) == [None]
+    with pytest.raises(BadValueError, match=r"needs 0\.15 GiB"):
+        divide.divided("p", shapes, specs, slab + states - 1, False, 0.05)

@@ -16,7 +16,7 @@ import qmaps
 from qmaps.algebra.pair import Pair
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.analyze.replay.recursion import largest_possible
+from qmaps.analyze.replay.recursion import Updates, largest_possible
 from qmaps.capture import CapturedStates, Gradients, StateRecorder
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, SpecError
 from qmaps.optim import AdamW
@@ -536,3 +536,13 @@ def test_a_summary_pools_the_parameters(recording: Path) -> None:
     assert (
         qmaps.replay.summarize(frame).set_index("quantizer").loc[PAIRS[0], "gradients"] == "mixed"
     )
+
+
+def test_a_zero_point_is_under_a_first_moment_that_is_not_zero() -> None:
+    m = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    v = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])  # the exact one has a zero, too
+    updates = Updates([(1, 1), (2, 1), (1, 0)], (0.9, 0.99), 1e-8, 3)
+    updates.add(m, v + 1, torch.ones(3), 1)
+    updates.check(m, v)
+    shares = [measures["zero_point_share"] for measures in updates.measures()]
+    assert shares == [pytest.approx(1 / 3), 0, 0]
