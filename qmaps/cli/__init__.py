@@ -16,7 +16,6 @@ except ImportError as error:  # pragma: no cover - installed without the extra
     ) from None
 
 from qmaps.cli.capture import capture
-from qmaps.cli.compare import compare
 from qmaps.cli.convert import convert
 from qmaps.cli.doctor import doctor
 from qmaps.cli.figures import figures
@@ -43,7 +42,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(lab, train, capture, convert, lint, sweep, merge, replay),
-    *(recommend, compare, figures, plot, report, memory, maps, doctor),
+    *(recommend, figures, plot, report, memory, maps, doctor),
 )
 """In the order of the help."""
 
