@@ -78,13 +78,6 @@ def sweep(
             "beside each mean in the rows."
         ),
     ] = None,
-    memory: Annotated[
-        str,
-        typer.Option(
-            help="Bytes for a worker's states, such as 500MB, or none for no limit: the pairs of "
-            "large parameters are divided among more items where these would need more."
-        ),
-    ] = "2GiB",
     as_json: AsJson = False,
 ) -> None:
     """Measure quantizers on captured states; the rows go to OUT/sweep/sweep.parquet.
@@ -101,7 +94,7 @@ def sweep(
 
         qmaps sweep states --top 3 --markdown sweep.md
 
-        qmaps sweep states --workers 8 --memory 4GiB
+        qmaps sweep states --workers 8
 
         qmaps sweep states --workers 8 --sample 1%
 
@@ -130,7 +123,6 @@ def sweep(
             workers=workers,
             shard=part,
             sample=sample,
-            memory=memory,
         )
     if part is not None:
         if as_json:

@@ -76,14 +76,11 @@ def rows(
         described = about(states, parameter, name, shape)
         for q in wanted[name]:
             if q not in measured_before[name]:
-                of_spec = {"quantizer": q.spec, "first": None, "second": None}
-                yield {**described, **of_spec, **singles[name, q]}
+                yield {**described, **of_quantizer(q), **singles[name, q]}
     for pair in pairs:
         yield {
             **about(states, parameter, "update", shapes["exp_avg"]),
-            "quantizer": pair.spec,
-            "first": spec_of(pair.first),
-            "second": spec_of(pair.second),
+            **of_pair(pair),
             **updates[pair],
         }
 
@@ -143,6 +140,17 @@ def about(
         "numel": math.prod(shape),
         "state": state,
     }
+
+
+def of_quantizer(q: Quantizer) -> dict[str, Any]:
+    """The columns of a row that name its quantizer."""
+    return {"quantizer": q.spec, "first": None, "second": None}
+
+
+def of_pair(pair: Pair) -> dict[str, Any]:
+    """The columns of a row that name its pair."""
+    first, second = spec_of(pair.first), spec_of(pair.second)
+    return {"quantizer": pair.spec, "first": first, "second": second}
 
 
 def wanted_of(

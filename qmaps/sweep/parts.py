@@ -18,25 +18,24 @@ RECORD = "sweep.json"
 RESULT = "sweep.parquet"
 
 
-class Parts:
-    """The parts of one sweep in a folder.
+def begin(out: str | os.PathLike[str], items: Sequence[Item]) -> Path:
+    """Prepare the folder of a sweep, or go on with the parts of an earlier call.
 
     Args:
         out: the folder, created if need be.
         items: all items of the sweep, with its digest.
 
+    Returns:
+        The folder.
+
     Raises:
         OutputError: the folder cannot be written, or holds another sweep or a damaged record.
     """
-
-    def __init__(self, out: str | os.PathLike[str], items: Sequence[Item]) -> None:
-        self.folder = output_folder(out)
-        parts = output_folder(self.folder / "parts")
-        # Listed before the record is looked for: who writes parts has written the record before.
-        earlier_parts = list(parts.glob("*.parquet"))
-        if (self.folder / RECORD).exists():
-            check_same(self.folder, items[0].sweep)
-            return
+    folder = output_folder(out)
+    parts = output_folder(folder / "parts")
+    # Listed before the record is looked for: who writes parts has written the record before.
+    earlier_parts = list(parts.glob("*.parquet"))
+    if not (folder / RECORD).exists():
         for unknown in earlier_parts:
             unknown.unlink(missing_ok=True)  # other shards may do the same
         description = {
@@ -46,20 +45,9 @@ class Parts:
             "states": [item.states for item in items],
         }
         # Another shard may have written a record since.
-        write_record(self.folder / RECORD, description, replace=False)
-        check_same(self.folder, items[0].sweep)
-
-    def read(self, number: int) -> pd.DataFrame | None:
-        """The rows of an earlier call; None if there are none, or damaged ones."""
-        return read_part(self.folder, number)
-
-    def write(self, number: int, frame: pd.DataFrame) -> None:
-        """Write the rows of an item."""
-        write_frame(part(self.folder, number), frame)
-
-    def finish(self, frame: pd.DataFrame) -> None:
-        """Write the rows of all items."""
-        write_frame(self.folder / RESULT, frame)
+        write_record(folder / RECORD, description, replace=False)
+    check_same(folder, items[0].sweep)
+    return folder
 
 
 def check_same(out: Path, sweep: str) -> None:
@@ -70,8 +58,8 @@ def check_same(out: Path, sweep: str) -> None:
     """
     if record(out, "out")["sweep"] != sweep:
         raise OutputError(
-            f"out={str(out)!r} holds a sweep of other specs or states, or one that was divided for "
-            "another memory; delete the folder or give another one"
+            f"out={str(out)!r} holds a sweep of other specs or states; delete the folder or give "
+            "another one"
         )
 
 
@@ -81,7 +69,7 @@ def part(folder: Path, number: int) -> Path:
 
 
 def read_part(folder: Path, number: int) -> pd.DataFrame | None:
-    """The rows of an item; None if there are none, or damaged ones."""
+    """The rows of an item by an earlier call; None if there are none, or damaged ones."""
     path = part(folder, number)
     if not path.exists():
         return None

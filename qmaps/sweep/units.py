@@ -19,6 +19,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -50,14 +51,12 @@ class Units:
         count: number of units in the tensor.
         chosen: numbers of the measured units, ascending.
         certain: bool, True for units chosen by their size.
-        rows: indices of their rows, ascending; int64.
     """
 
     size: int
     count: int
     chosen: NDArray[np.int64]
     certain: NDArray[np.bool_]
-    rows: Tensor
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -138,10 +137,7 @@ def choose_units(
     hashes = _hashes(parameter, count)
     hashes[largest] = 0  # before all others
     chosen = np.sort(np.argsort(hashes, kind="stable")[:wanted]).astype(np.int64)
-    per_unit = size // math.prod(shape[1:])
-    rows = (chosen[:, None] * per_unit + np.arange(per_unit)).reshape(-1)
-    certain = np.isin(chosen, largest)
-    return Units(size, count, chosen, certain, torch.from_numpy(rows[rows < shape[0]]))
+    return Units(size, count, chosen, np.isin(chosen, largest))
 
 
 def _hashes(parameter: str, count: int) -> NDArray[np.uint64]:
@@ -160,8 +156,7 @@ SLAB = 2**20
 """Elements of a slab, about, unless a unit has more."""
 
 
-@dataclass(frozen=True)
-class Signs:
+class Signs(NamedTuple):
     """Squares and signs of the elements of a state.
 
     Attributes:
@@ -270,7 +265,9 @@ class Scaler:
             for part in self._parts:
                 part.look(x)
             return
-        local, spanning = self._divided(self._inner.scales(x))
+        scales = self._inner.scales(x)
+        local = [s for s, is_local in zip(scales, self._local, strict=True) if is_local]
+        spanning = [s for s, is_local in zip(scales, self._local, strict=True) if not is_local]
         pairs = zip(self._maxima, spanning, strict=True) if self._maxima else ()
         self._maxima = [torch.maximum(*pair) for pair in pairs] or spanning
         if self._format is not None and local:
@@ -290,13 +287,6 @@ class Scaler:
             return tuple(parts)
         ends = [*self._ends, *([self._format.ends(self._maxima)] if self._maxima else ())]
         return self._format.stored(parts, self._format.ends(ends))
-
-    def _divided(self, scales: Scales) -> tuple[list[Tensor], list[Tensor]]:
-        """Scales of blocks and rows, and the others."""
-        scales_and_places = list(zip(scales, self._local, strict=True))
-        return [s for s, local in scales_and_places if local], [
-            s for s, local in scales_and_places if not local
-        ]
 
 
 def per_unit(values: Tensor, size: int) -> NDArray[np.float64]:

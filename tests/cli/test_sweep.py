@@ -137,20 +137,6 @@ def test_lines_of_progress_without_a_terminal(
     assert capsys.readouterr().err == ""
 
 
-def test_memory_of_a_worker(call, tmp_path: Path) -> None:
-    found = call(f"sweep states {OPTIONS} --out {tmp_path}/one --memory 0.56MB --json")
-    assert found == call(f"sweep states {OPTIONS} --out {tmp_path}/two --json")
-    parts = [len(list((tmp_path / run / "sweep" / "parts").iterdir())) for run in ("one", "two")]
-    assert parts[0] > parts[1] == 2
-    for given in ("2", "2 TB", "much"):
-        assert call(f"sweep states --out {tmp_path} --memory '{given}'") == (
-            2,
-            "",
-            f"error: memory={given!r} must be a number with MB, MiB, GB or GiB, as in 2GiB, or "
-            "none\n",
-        )
-
-
 def test_a_share_of_each_tensor(call, tmp_path: Path) -> None:
     code, out, _ = call(f"sweep states {OPTIONS} --out {tmp_path} --sample 50% --json")
     assert code == 0

@@ -106,7 +106,11 @@ def test_what_cannot_be_is_told_before_any_work(
         *(f"sweep states --spec B{NINES}/DE@4s", f"sweep states --spec B8{'x8' * 3000}/DE@4s"),
         *(f"sweep states --codebook m={LONG}", f"sweep states --step {NINES}", f"{LONG}{LONG}"),
         *(f"plot {LONG}", f"plot replay --run {LONG}", f"plot replay --run . --out {LONG}.png"),
-        *(f"recommend {LONG}", f"recommend states --loss {NINES}", f"sweep states --markdown {LONG}"),
+        *(
+            f"recommend {LONG}",
+            f"recommend states --loss {NINES}",
+            f"sweep states --markdown {LONG}",
+        ),
         *(f"maps DE@{NINES}", f"train digits --seeds {NINES}", f"lab digits --seed {NINES}"),
         *(f"sweep states --spec {'&'.join(['B8'] * 999)}/DE@4s", f"lab digits --seed {2**64}"),
     ],
