@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -126,6 +127,23 @@ def measured(
         tell(note(item))
 
 
+@contextmanager
+def lost_workers_named(executor: Executor, then: str) -> Iterator[None]:
+    """Raise a `CommunicationError` where an executor loses its workers within the block.
+
+    Args:
+        executor: the executor.
+        then: effect of a second call, for the message.
+    """
+    try:
+        yield
+    except BrokenExecutor:
+        raise CommunicationError(
+            f"executor={type(executor).__name__} has lost a worker, perhaps for lack of memory; "
+            f"call again with a new executor, and {then}"
+        ) from None
+
+
 def on_executor(
     items: Sequence[W], executor: Executor, then: str = RESUMED
 ) -> Iterator[tuple[W, pd.DataFrame]]:
@@ -139,13 +157,8 @@ def on_executor(
     Raises:
         CommunicationError: the executor lost its workers.
     """
-    try:
+    with lost_workers_named(executor, then):
         yield from _finished(items, executor)
-    except BrokenExecutor:
-        raise CommunicationError(
-            f"executor={type(executor).__name__} has lost a worker, perhaps for lack of memory; "
-            f"call again with a new executor, and {then}"
-        ) from None
 
 
 def in_pool(

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from qmaps import analyze, figures, sweep
 from qmaps.analyze._states import MIN_SIZE, States
+from qmaps.analyze.executors import lost_workers_named
 from qmaps.errors import BadValueError, CaptureError, nearest, shown
 from qmaps.figures._declare import FILES
 from qmaps.lab.frames import frame_of
@@ -45,6 +46,7 @@ def draw(
     Raises:
         CaptureError: the folder has neither.
         OutputError: one of these files is damaged, or a figure cannot be written.
+        CommunicationError: the executor lost its workers.
     """
     folder = Path(run)
     frames = {picture.name: picture.frame or picture.name for picture, _ in figures.pictures()}
@@ -71,11 +73,12 @@ def draw(
             _draw(name, folder, files[name])
             done += 1
     else:
-        jobs = {executor.submit(_draw, name, folder, files[name]): name for name in todo}
-        for job in as_completed(jobs):
-            job.result()
-            done += 1
-            tell(jobs[job])
+        with lost_workers_named(executor, "the figures are drawn again"):
+            jobs = {executor.submit(_draw, name, folder, files[name]): name for name in todo}
+            for job in as_completed(jobs):
+                job.result()
+                done += 1
+                tell(jobs[job])
     tell("")
     return list(files.values())
 
