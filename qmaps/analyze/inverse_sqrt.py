@@ -12,17 +12,13 @@ from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
 from qmaps.errors import BadValueError
 
+BINS = 140
 EPS = 1e-6
 """The paper's constant in h(v) = 1 / (sqrt(v) + 1e-6)."""
 
 
 def inverse_sqrt(
-    states: States,
-    quantizers: Iterable[Quantizer | str],
-    *,
-    parameters: Iterable[str] | None = None,
-    bins: int = 140,
-    min_quantized_size: int = MIN_SIZE,
+    states: States, quantizers: Iterable[Quantizer | str], *, min_quantized_size: int = MIN_SIZE
 ) -> pd.DataFrame:
     """``h(v) = 1 / (sqrt(v) + 1e-6)`` in 32 bits and after each quantizer.
 
@@ -33,31 +29,25 @@ def inverse_sqrt(
     Args:
         states: captured states, their path, or tensors by parameter and state name.
         quantizers: quantizers of the second moment, or their specs.
-        parameters: names of the parameters to take; all large enough ones if left out.
-        bins: number of bins of equal width in log10, from the smallest h to 1e6.
         min_quantized_size: parameters of at most this many elements are left out.
 
     Returns:
-        One row per quantizer (``32-bit`` first) and bin: `quantizer`, `bin_left`, `bin_right`
-        (log10 h), `count` (elements), `share` (of the non-zero elements), `zero_share`
-        (share of these that decodes to 0; the same on every row of a quantizer).
+        One row per quantizer (``32-bit`` first) and bin, 140 of equal width from the smallest h to
+        1e6: `quantizer`, `bin_left`, `bin_right` (log10 h), `count` (elements), `share` (of the
+        non-zero elements), `zero_share` (share of these that decodes to 0; the same on every row of
+        a quantizer).
 
     Raises:
-        BadValueError: the chosen parameters have no second moment other than 0.
+        BadValueError: all second moments are 0.
         CaptureError: no parameter is large enough or has both moments, or a moment holds NaN or
             infinity.
 
     Source: 4-bit optimizers, figure 3.
     """
     parsed = [quantizer(spec) for spec in quantizers]
-    wanted = None if parameters is None else set(parameters)
-    moments = [
-        v
-        for name, _, v, _ in adam_pairs(states, min_quantized_size)
-        if wanted is None or name in wanted
-    ]
+    moments = [v for _, _, v, _ in adam_pairs(states, min_quantized_size)]
     if not any(bool((v != 0).any()) for v in moments):
-        raise BadValueError(f"parameters={parameters!r} selects no second moment other than 0")
+        raise BadValueError("states hold no second moment other than 0")
     variants = {UNQUANTIZED: moments}
     variants |= {q.spec: [q.quantize(v).dequantize() for v in moments] for q in parsed}
     nonzero = [v != 0 for v in moments]
@@ -71,7 +61,7 @@ def inverse_sqrt(
         for name, values in variants.items()
     }
     low = min(float(values.min()) for values in logs.values())
-    edges = np.linspace(low, 6.0 + 1e-9, bins + 1)
+    edges = np.linspace(low, 6.0 + 1e-9, BINS + 1)
     frames = []
     for name, values in logs.items():
         counts, _ = np.histogram(values, edges)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,11 +21,18 @@ from qmaps.cli.options import (
     print_source,
     recorded,
 )
-from qmaps.cli.output import by_width, label, print_json, print_lines, progress
+from qmaps.cli.output import by_width, print_json, print_lines, print_table, progress
 from qmaps.storage.files import records
 
 if TYPE_CHECKING:
     from qmaps.analyze.recommend import Recommendation
+
+COLUMNS = {
+    "pair": "{label}",
+    "bits": "{bits_per_element:.2f}",
+    "verdict": "{verdict}",
+    "about": "{reason}",
+}
 
 
 def recommend(
@@ -135,14 +141,9 @@ def recommend(
     print_lines(f"choice: {folder / 'choice.json'}")
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    return [label(row), f"{row['bits_per_element']:.2f}", row["verdict"], row["reason"]]
-
-
 def _print(recommendation: Recommendation) -> None:
-    header = ("pair", "bits", "verdict", "about")
-    for table in by_width(recommendation.pairs, header, _cells):
-        table.show()
+    for table in by_width(recommendation.pairs, COLUMNS):
+        print_table(*table)
     verdicts = recommendation.pairs.set_index("quantizer")["verdict"]
     for limit, pair in recommendation.best.items():
         best = "none" if pair is None else f"{pair} ({verdicts[pair.spec]})"

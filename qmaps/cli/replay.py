@@ -19,8 +19,18 @@ from qmaps.cli.options import (
     as_codebook,
     recorded,
 )
-from qmaps.cli.output import print_json, print_lines, print_table, progress
+from qmaps.cli.output import print_json, print_lines, print_rows, progress
 from qmaps.storage.files import records
+
+COLUMNS = {
+    "pair": "{quantizer}",
+    "bits": "{bits_per_element:.2f}",
+    "step cost": "{step_cost:.3f}",
+    "gain": "{update_gain:.2f}",
+    "noise": "{update_noise:.2f}",
+    "largest": "{largest_update:.2g}",
+    "stalled": "{stalled_share_first:.0%}, {stalled_share_second:.0%}",
+}
 
 
 def replay(
@@ -104,23 +114,11 @@ def replay(
     if as_json:
         print_json(records(summary))
         return
-    rows = summary.head(top).to_dict("records")
     (kind,) = summary["gradients"].unique()
-    print_table(
+    print_rows(
         f"all parameters together, least step cost first; {kind} gradients",
-        ["pair", "bits", "step cost", "gain", "noise", "largest", "stalled"],
-        [
-            [
-                row["quantizer"],
-                f"{row['bits_per_element']:.2f}",
-                f"{row['step_cost']:.3f}",
-                f"{row['update_gain']:.2f}",
-                f"{row['update_noise']:.2f}",
-                f"{row['largest_update']:.2g}",
-                f"{row['stalled_share_first']:.0%}, {row['stalled_share_second']:.0%}",
-            ]
-            for row in rows
-        ],
+        COLUMNS,
+        summary.head(top).to_dict("records"),
     )
     if kind != "recorded":
         print_lines("gradients were not recorded; they were simulated from the moments")

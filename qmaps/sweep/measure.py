@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qmaps.algebra.pair import Pair, spec_of
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.analyze._updates import Exact, Moment, UpdateErrors
+from qmaps.analyze.update_error import Exact, Moment, OnePass, Reference, collector
 from qmaps.capture import CapturedStates
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
@@ -121,6 +121,8 @@ def _measured(
     def columns(pair: Pair) -> dict[str, float]:
         first, first_bits = moments["exp_avg", pair.first]
         second, second_bits = moments["exp_avg_sq", pair.second]
+        if collectors.errors is None:
+            collectors.errors = collector(exact.update)
         errors = collectors.errors
         errors.clear()
         errors.add(exact, first, second)
@@ -223,10 +225,9 @@ def _fit(quantizers: Sequence[Quantizer], normalizer: Normalizer, x: Tensor) -> 
 
 
 class _Collectors(threading.local):
-    """A collector for each thread."""
+    """A collector of errors for each thread."""
 
-    def __init__(self) -> None:
-        self.errors = UpdateErrors()
+    errors: Reference | OnePass | None = None
 
 
 def _encoded(

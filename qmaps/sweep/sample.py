@@ -15,7 +15,7 @@ from qmaps import metrics
 from qmaps.algebra.pair import Pair, adam_update, zero_points
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.analyze._updates import LEVELS, bits_of
+from qmaps.analyze.update_error import LEVELS, bits_of
 from qmaps.capture import CapturedStates
 from qmaps.engines import reference
 from qmaps.errors import BadValueError

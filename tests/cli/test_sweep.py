@@ -67,12 +67,12 @@ def test_the_top_rows_and_all_of_the_front() -> None:
             "on_front": [True, False, False, True, False],
         }
     )
-    first, wide = by_width(frame, ["q"], lambda row: [row["quantizer"]], top=2)
+    first, wide = by_width(frame, {"q": "{quantizer}"}, top=2)
     assert (first.title, first.rows) == (
         "up to 4.3 bits per element, 3 of 4", [["a"], ["b"], ["d"]],
     )  # fmt: skip
     assert wide.title == "more than 8.3 bits per element, 1 of 1"
-    assert len(by_width(frame, ["q"], lambda row: [row["quantizer"]])[0].rows) == 4
+    assert len(by_width(frame, {"q": "{quantizer}"})[0].rows) == 4
 
 
 def test_the_terminal_has_the_same_tables(call, tmp_path: Path) -> None:

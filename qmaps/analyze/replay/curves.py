@@ -12,8 +12,6 @@ from qmaps.analyze.replay.recursion import share
 from qmaps.analyze.replay.run import PairSpec, check, chosen, recursions, replayed
 from qmaps.analyze.replay.source import share_of, source
 from qmaps.engines.threads import one_thread
-from qmaps.errors import BadValueError
-from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import pair_of
 
 ELEMENTS = 4096
@@ -28,11 +26,8 @@ def curves(
     specs: PairSpec | Iterable[PairSpec],
     *,
     steps: int | None = None,
-    elements: int = ELEMENTS,
     parameters: str | Iterable[str] | None = None,
     min_quantized_size: int = MIN_SIZE,
-    codebooks: Iterable[Codebook] = (),
-    seed: int = 0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> pd.DataFrame:
     """Replay Adam's moments as `run` does, and measure the way on its course.
@@ -41,11 +36,8 @@ def curves(
         states: as for `run`.
         specs: as for `run`.
         steps: as for `run`.
-        elements: elements of each parameter to replay, about, in whole rows.
         parameters: names of parameters, with wildcards; all if left out.
         min_quantized_size: parameters of at most this many elements are left out.
-        codebooks: codebooks named by the specs.
-        seed: as for `run`.
         progress: as for `run`.
 
     Returns:
@@ -55,13 +47,10 @@ def curves(
         without recorded gradients beside others with some are left out.
 
     Raises:
-        As `run`; BadValueError also if `elements` is below 1.
+        As `run`.
     """
-    books = tuple(codebooks)
-    pairs = list(dict.fromkeys(pair_of(spec, books) for spec in listed(specs)))
-    if not pairs or elements < 1:
-        raise BadValueError(f"elements={elements!r} must be at least 1, and specs not empty")
-    check(steps, seed=seed)
+    pairs = list(dict.fromkeys(pair_of(spec) for spec in listed(specs)))
+    check(steps)
     captured = as_states(states)
     names = chosen(captured, parameters, min_quantized_size)
     numbers = {name: number for number, name in enumerate(captured.parameters())}
@@ -69,11 +58,11 @@ def curves(
     for done, name in enumerate(names):
         if progress:
             progress(done, len(names), name)
-        part = share_of(captured, [name], elements)
-        data = source(captured, name, numbers[name], steps=steps, share=part, seed=seed)
+        part = share_of(captured, [name], ELEMENTS)
+        data = source(captured, name, numbers[name], steps=steps, share=part, seed=0)
         if data is None:
             continue
-        _, first, second, updates = recursions(data, pairs, seed)
+        _, first, second, updates = recursions(data, pairs, seed=0)
         last = data.steps - 1  # the last gradient only measures the update before it
         points = {-(-last * number // POINTS) for number in range(1, POINTS + 1)}
         for step in replayed(data, first, second, updates):

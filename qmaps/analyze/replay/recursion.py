@@ -157,19 +157,6 @@ class Recursion:
         return measures
 
 
-def advance(m: Tensor, v: Tensor, gradient: Tensor, betas: tuple[float, float]) -> None:
-    """Take one step of both exact moments in place, by the operations of `Recursion`.
-
-    Args:
-        m: the first moment, float32.
-        v: the second moment, of the same shape.
-        gradient: the gradient, of the same shape.
-        betas: decay of both moments.
-    """
-    m.mul_(betas[0]).add_(gradient * (1 - betas[0]))
-    v.mul_(betas[1]).add_(gradient * gradient * (1 - betas[1]))
-
-
 _SUMS = ("along", "error", "rounding", "pull", "resisted", "rerounded")
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.analyze.replay.recursion import advance
 from qmaps.capture import CapturedStates
 from qmaps.capture.gradients import rows_of
 from qmaps.engines.step import RESET
@@ -123,7 +122,6 @@ def source(
     steps: int | None,
     share: float,
     seed: int,
-    skip: int = 0,
     rounds: int = 1,
 ) -> Source | None:
     """Prepare a parameter's replay.
@@ -135,15 +133,13 @@ def source(
         steps: most gradients to replay; None for all recorded ones.
         share: share of the parameter's elements to replay, in whole rows.
         seed: of simulated gradients.
-        skip: number of gradients that the moments take exactly before the replay begins.
         rounds: how many times the gradients are replayed, one round after another.
 
     Steps count from the last reset of the moments on, and gradients from the next one on are left
     out (`reset_every`).
 
     Returns:
-        The source; None if gradients were recorded, but after those skipped fewer than 2 of this
-        parameter.
+        The source; None if gradients were recorded, but fewer than 2 of this parameter.
 
     Raises:
         CaptureError: the moments or the options are not those of Adam or AdamW, or gradients were
@@ -160,16 +156,15 @@ def source(
     betas = betas_of(states, parameter)
     taken = _steps_since_reset(states, parameter) or MANY
     recorded = bool(states.window())
-    available = len(states.window(parameter)) - skip if recorded else steps or DEFAULT
+    available = len(states.window(parameter)) if recorded else steps or DEFAULT
     if recorded and (every := options.get("reset_every")):
         before = max(0, int(every) - taken)
-        if before - skip < 2:
-            beyond = f" beyond skip={skip}" * bool(skip)
+        if before < 2:
             raise CaptureError(
                 f"parameter {parameter!r} in {states.source!r} was reset (reset_every={every}) "
-                f"after {before} of the recorded gradients; a replay needs at least 2{beyond}"
+                f"after {before} of the recorded gradients; a replay needs at least 2"
             )
-        available = min(available, before - skip)
+        available = min(available, before)
     count = available if steps is None else min(steps, available)
     rows = states.rows(parameter) if recorded else None
     held = _held(shape, rows)
@@ -181,31 +176,30 @@ def source(
 
     def replayed() -> Iterator[Tensor]:
         sign = -1.0 if options.get("maximize") else 1.0
-        for _, gradient in islice(states.gradients(parameter), skip + count):
+        for _, gradient in islice(states.gradients(parameter), count):
             part = gradient if chosen is None else gradient.index_select(0, chosen)
             yield part.contiguous() * sign
 
     def made() -> Iterator[Tensor]:
-        return simulated(m, v, betas, taken, skip + count, (seed, number))
+        return simulated(m, v, betas, taken, count, (seed, number))
 
     if recorded:
         _refuse_decay(options, parameter, states)
         if count < 2:
             return None
     gradients = replayed if recorded else made
-    first, second = _advanced(m, v, betas, islice(gradients(), skip)) if skip else (m, v)
     return Source(
         parameter,
         number,
         shape,
-        first,
-        second,
+        m,
+        v,
         betas,
         states.eps(parameter),
-        taken + skip,
+        taken,
         RECORDED if recorded else SIMULATED,
         rounds * count,
-        lambda: _again(islice(gradients(), skip, None), rounds),
+        lambda: _again(gradients(), rounds),
     )
 
 
@@ -236,15 +230,6 @@ def _again(gradients: Iterator[Tensor], rounds: int) -> Iterator[Tensor]:
         return gradients
     repeated = list(gradients)
     return chain.from_iterable(repeated for _ in range(rounds))
-
-
-def _advanced(
-    m: Tensor, v: Tensor, betas: tuple[float, float], gradients: Iterator[Tensor]
-) -> tuple[Tensor, Tensor]:
-    m, v = m.clone(), v.clone()
-    for gradient in gradients:
-        advance(m, v, gradient, betas)
-    return m, v
 
 
 def betas_of(states: CapturedStates, parameter: str) -> tuple[float, float]:
