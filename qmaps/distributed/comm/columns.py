@@ -14,9 +14,8 @@ from torch.nn import functional as F  # noqa: N812 - torch's own convention
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.distributed.comm.coder import Coder
-from qmaps.distributed.comm.exchange import Exchange, header
+from qmaps.distributed.comm.exchange import Exchange, Traffic, header
 from qmaps.distributed.comm.reduce import Reducer
-from qmaps.distributed.comm.traffic import Traffic
 from qmaps.errors import BadTypeError, BadValueError
 
 ACTIVATIONS = 18

@@ -11,8 +11,7 @@ from torch import Tensor
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import FLOATS, Quantizer
 from qmaps.distributed.comm.coder import Coder
-from qmaps.distributed.comm.exchange import NONFINITE, Exchange, header
-from qmaps.distributed.comm.traffic import Traffic
+from qmaps.distributed.comm.exchange import NONFINITE, Exchange, Traffic, header
 from qmaps.errors import BadTypeError, BadValueError
 
 SCATTER, GATHER = 16, 17
