@@ -115,27 +115,20 @@ def analyze_states(
         same_states = _claim(lock.folder / "states.json", identity)
         paths = [lock.folder / f"{item.name}.parquet" for item in items]
         # Where the states are known, only frames that are not there already are computed.
-        todo = [i for i in items if not (same_states and _kept(paths[i.number]))]
-        done = len(items) - len(todo)
-
-        def tell(note: str) -> None:
-            if progress:
-                progress(done, len(items), note)
-
-        results = executors.measured(
-            todo,
+        known = {i.number: _kept(paths[i.number]) for i in items} if same_states else {}
+        earlier = {number: frame for number, frame in known.items() if frame is not None}
+        executors.measured(
+            items,
             captured,
             executor,
             workers,
-            tell=tell,
+            progress=progress,
             note=lambda item: item.name,
+            earlier=earlier,
+            keep=lambda item, frame: write_frame(paths[item.number], frame),
             what="frames",
             then="frames that are written are kept",
         )
-        for item, frame in results:
-            write_frame(paths[item.number], frame)
-            done += 1
-        tell("")
     return paths
 
 
@@ -268,15 +261,12 @@ def _claim(path: Path, identity: dict[str, Any]) -> bool:
     return True
 
 
-def _kept(path: Path) -> bool:
-    """True if an earlier call wrote the frame and it is not damaged."""
-    if not path.exists():
-        return False
+def _kept(path: Path) -> pd.DataFrame | None:
+    """The frame of an earlier call; None if there is none, or a damaged one."""
     try:
-        read_frame(path)
+        return read_frame(path) if path.exists() else None
     except OutputError:
-        return False
-    return True
+        return None
 
 
 def _map_curves() -> pd.DataFrame:

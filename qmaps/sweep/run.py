@@ -13,7 +13,6 @@ import pandas as pd
 
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states
-from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.files import write_frame
@@ -209,7 +208,24 @@ def run(
         folder = None
         if out is not None:
             folder = begin(out, identified(items, captured, min_quantized_size))
-        frames = _measure(chosen, captured, folder, progress, executor, workers)
+        parts = {} if folder is None else _earlier(folder, chosen)
+        meter = Meter([item for item in chosen if item.number not in parts])
+
+        def keep(item: Item, frame: pd.DataFrame) -> None:
+            if folder is not None:
+                write_frame(part(folder, item.number), frame)
+            meter.add(item)
+
+        frames = executors.measured(
+            chosen,
+            captured,
+            executor,
+            workers,
+            progress=progress,
+            note=meter.note,
+            earlier=parts,
+            keep=keep,
+        )
         if not frames:
             return pd.DataFrame()
         result = joined(frames, [item.states for item in chosen])
@@ -218,31 +234,7 @@ def run(
     return result
 
 
-def _measure(
-    items: Sequence[Item],
-    states: CapturedStates,
-    folder: Path | None,
-    progress: Callable[[int, int, str], None] | None,
-    executor: Executor | None,
-    workers: int | None,
-) -> list[pd.DataFrame]:
-    """The rows of each item in the order of the items; those in the folder already are read."""
-    frames: dict[int, pd.DataFrame] = {}
-    for item in items:
-        if folder is not None and (earlier := read_part(folder, item.number)) is not None:
-            frames[item.number] = earlier
-    todo = [item for item in items if item.number not in frames]
-    meter = Meter(todo)
-
-    def tell(note: str) -> None:
-        if progress:
-            progress(len(frames), len(items), note)
-
-    results = executors.measured(todo, states, executor, workers, tell=tell, note=meter.note)
-    for item, frame in results:
-        frames[item.number] = frame
-        if folder is not None:
-            write_frame(part(folder, item.number), frame)
-        meter.add(item)
-    tell("")
-    return [frames[item.number] for item in items]
+def _earlier(folder: Path, items: Sequence[Item]) -> dict[int, pd.DataFrame]:
+    """The rows of items that earlier calls have measured, by number."""
+    found = {item.number: read_part(folder, item.number) for item in items}
+    return {number: rows for number, rows in found.items() if rows is not None}

@@ -320,26 +320,17 @@ def run(
     for name in names:  # before work that would be lost
         for state in MOMENTS:
             captured.tensor(name, state)
-    frames: dict[int, pd.DataFrame] = {}
-
-    def tell(note: str) -> None:
-        if progress:
-            progress(len(frames), len(names), note)
-
-    results = executors.measured(
+    frames = executors.measured(
         items,
         captured,
         executor,
         workers,
-        tell=tell,
+        progress=progress,
         note=lambda item: item.parameter,
         what="parameters",
         then=AGAIN,
     )
-    for item, frame in results:
-        frames[item.number] = frame
-    tell("")
-    filled = [frames[item.number] for item in items if len(frames[item.number])]
+    filled = [frame for frame in frames if len(frame)]
     if not filled:
         raise CaptureError(
             f"the gradients beside {captured.source!r} are of none of the chosen parameters, or of "
