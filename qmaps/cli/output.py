@@ -203,8 +203,9 @@ class Table(NamedTuple):
 
 def label(row: Mapping[str, Any]) -> str:
     """A pair of quantizers with its preset, and a mark if it only serves to compare."""
-    preset = f" ({row['preset']})" * bool(row.get("preset"))
-    return f"{row['quantizer']}{preset}{' (diagnostic)' * bool(row.get('diagnostic'))}"
+    preset = row.get("preset")
+    marks = f" ({preset})" * bool(preset) + " (diagnostic)" * bool(row.get("diagnostic"))
+    return f"{row['quantizer']}{marks}"
 
 
 def by_width(

@@ -299,15 +299,6 @@ def recommend_for(
     """Recommend quantizers for states, and replay some parameters step by step.
 
     Everything goes to ``run/recommend``. An earlier result for the same states is kept.
-
-    Args:
-        states: the captured states, with gradients where some were recorded.
-        run: the run folder.
-        min_quantized_size: parameters of at most this many elements stay in 32 bits.
-        progress: called before each parameter with the number of parameters done, the number of
-            all, and the parameter's name, at the end with an empty name; then again for the
-            replays.
-        executor: as for `qmaps.recommend`.
     """
     folder = run / "recommend"
     identity: dict[str, Any] = {
