@@ -125,15 +125,11 @@ def first_code_error(
 
 @dataclass
 class _Grid:
-    """Sums over all elements of all parameters for each pair (first code, second code).
-
-    All tensors are float64 and on the CPU. The sums have the shape (codes of the first map, codes
-    of the second map).
+    """Sums over all elements for each pair (first code, second code), float64 and on the CPU.
 
     Attributes:
         count: number of elements.
-        absolute: sum of |u - u_quantized|.
-        relative: sum of |u - u_quantized| / |u| over elements with u != 0.
+        absolute, relative: sums of |u - u_quantized|, and of that over |u| where u != 0.
         nonzero: number of elements with u != 0.
         first, second: the codebooks, 1-D. Each entry is the mean over parameters, weighted by
             their sizes; the parameters differ only where the map is fitted to data.

@@ -30,12 +30,6 @@ class Accumulator:
     Stochastic rounding takes random numbers of purpose 3 (`qmaps.algebra.philox`), with the number
     of steps taken and the number of additions since the last.
 
-    Args:
-        quantizer: of the sum.
-        like: a tensor of the parameter's shape and device.
-        seed: of stochastic rounding.
-        number: of the parameter in its model.
-
     Attributes:
         total: codes and scales of the sum; they mean something where `count` is not 0.
         count: additions since it was emptied.

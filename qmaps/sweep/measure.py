@@ -91,14 +91,7 @@ def _measured(
     pairs: Sequence[Pair],
     eps: float,
 ) -> tuple[dict[tuple[str, Quantizer], dict[str, float]], dict[Pair, dict[str, float]]]:
-    """Metrics by state and quantizer, and by pair.
-
-    Args:
-        tensors: the states by name.
-        wanted: the quantizers to measure on each.
-        pairs: pairs of quantizers; if there are any, both moments are among the states.
-        eps: Adam's eps.
-    """
+    """Metrics by state and quantizer, and by pair."""
     paired = {place for pair in pairs for place in places(pair)}
     frozen = fitted(tensors, wanted)
     moments: dict[Place, tuple[Moment, float]] = {}
@@ -158,12 +151,9 @@ def of_pair(pair: Pair) -> dict[str, Any]:
 def wanted_of(
     negative: Mapping[str, bool], singles: Sequence[Quantizer], pairs: Sequence[Pair]
 ) -> dict[str, list[Quantizer]]:
-    """The quantizers to measure on each state.
+    """The quantizers to measure on each state, by whether it has negative elements.
 
-    Args:
-        negative: of each state, whether an element is negative.
-        singles: quantizers; unsigned ones are left out there.
-        pairs: pairs, whose quantizers are measured on the moments if there are both.
+    Those of pairs are measured on the moments if there are both.
     """
     wanted = {
         name: [q for q in singles if q.map.signed or not has_negative]

@@ -19,14 +19,7 @@ RESULT = "sweep.parquet"
 
 
 def begin(out: str | os.PathLike[str], items: Sequence[Item]) -> Path:
-    """Prepare the folder of a sweep, or go on with the parts of an earlier call.
-
-    Args:
-        out: the folder, created if need be.
-        items: all items of the sweep, with its digest.
-
-    Returns:
-        The folder.
+    """Prepare the folder of a sweep of these items, or go on with the parts of an earlier call.
 
     Raises:
         OutputError: the folder cannot be written, or holds another sweep or a damaged record.
@@ -80,15 +73,7 @@ def read_part(folder: Path, number: int) -> pd.DataFrame | None:
 
 
 def record(folder: Path, parameter: str) -> dict[str, Any]:
-    """Record of a sweep in its folder.
-
-    Args:
-        folder: the folder of a sweep.
-        parameter: the name of the folder in error messages.
-
-    Raises:
-        OutputError: the record is damaged.
-    """
+    """Record of a sweep in its folder, which errors call by the name of this parameter."""
     try:
         content = read_record(folder / RECORD)
         sweep, parameters, states = (content[name] for name in ("sweep", "parameters", "states"))
@@ -116,14 +101,10 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def shard_of(items: Sequence[Item], shard: tuple[int, int]) -> list[Item]:
-    """The items of one shard, in their order.
+    """The items of one shard, in their order: its number, from 1 on, and the number of all.
 
     The item with the most work goes to the shard with the least so far, then the next, so shards
     are of similar size, and every process divides the same sweep in the same way.
-
-    Args:
-        items: all items of the sweep.
-        shard: number of the shard, from 1 on, and number of all.
 
     Raises:
         BadValueError: there is no such shard.
@@ -141,12 +122,7 @@ def shard_of(items: Sequence[Item], shard: tuple[int, int]) -> list[Item]:
 
 
 def joined(frames: Sequence[pd.DataFrame], states: Sequence[Sequence[str]]) -> pd.DataFrame:
-    """The rows of all items: by parameter, then by state with updates last, then by item.
-
-    Args:
-        frames: the rows of each item, in the order of the items; at least one.
-        states: names of the states of each item.
-    """
+    """The rows of all items: by parameter, then by state with updates last, then by item."""
     # A column without a text in one frame has another dtype there.
     frame = pd.concat(frames, ignore_index=True).infer_objects()
     if frame.empty:

@@ -203,18 +203,9 @@ def _rows(
 def mean(name: str, values: Tensor, weights: Tensor, chosen: Units) -> dict[str, float]:
     """The estimate of a mean, sum of `values` over sum of `weights`, and the ends of its interval.
 
-    The largest units add nothing to the width; the others are a sample without replacement, and
-    the mean is a ratio of weighted sums over units. The width is that of Student's t with one
-    degree of freedom less than drawn units.
-
-    Args:
-        name: name of the metric.
-        values: summands, float64, of the chosen rows.
-        weights: counts, likewise.
-        chosen: the units.
-
-    Returns:
-        ``NAME``, ``NAME_low`` and ``NAME_high``; NaN where nothing is counted.
+    The largest units add nothing to the width; the others are a sample without replacement, and the
+    mean is a ratio of weighted sums over units. The width is that of Student's t with one degree of
+    freedom less than drawn units. All are NaN where nothing is counted.
     """
     y, w = per_unit(values, chosen.size), per_unit(weights, chosen.size)
     total = (chosen.weights * w).sum()
@@ -231,14 +222,7 @@ def mean(name: str, values: Tensor, weights: Tensor, chosen: Units) -> dict[str,
 
 
 def quantiles(kind: str, values: Tensor, counted: Tensor, chosen: Units) -> dict[str, float]:
-    """Nearest-rank quantiles and the maximum of the counted elements, weighted by unit.
-
-    Args:
-        kind: ``abs`` or ``rel``.
-        values: errors of the chosen rows, float64.
-        counted: bool of the same shape, True for elements that count.
-        chosen: the units.
-    """
+    """Nearest-rank quantiles and the maximum of the counted errors, weighted by unit."""
     weights = np.repeat(chosen.weights, chosen.size)[: values.numel()][counted.reshape(-1).numpy()]
     flat = values[counted].numpy()
     if flat.size == 0:

@@ -68,13 +68,8 @@ class Units:
 def share_of_large(shape: Sequence[int], quantizers: Iterable[Quantizer]) -> float | None:
     """The share of a tensor that a sweep measures if no sample is asked for.
 
-    Args:
-        shape: the tensor's shape.
-        quantizers: all quantizers of the sweep for it.
-
-    Returns:
-        None to measure all of it: a tensor of at most `LARGEST` elements, or one of which a
-        quantizer needs the whole.
+    None to measure all of it: a tensor of at most `LARGEST` elements, or one of which a quantizer
+    needs the whole.
     """
     numel = math.prod(shape)
     if numel <= LARGEST:
@@ -121,15 +116,7 @@ def choose_units(
     wanted: int,
     squares: Iterable[NDArray[np.float64]],
 ) -> Units:
-    """Choose the units of a parameter.
-
-    Args:
-        parameter: its name.
-        shape: the shape of its states.
-        size: elements of a unit, of `unit_of`.
-        wanted: number of units, of `count_of`.
-        squares: the sum of squares of each unit of each state.
-    """
+    """Choose `wanted` of the units of a parameter by the sums of squares of each unit of each state."""
     total = sum(of_state / of_state.sum() for of_state in squares if of_state.any())
     count = -(-math.prod(shape) // size)
     order = np.argsort(-(np.zeros(count) + total), kind="stable")
@@ -193,11 +180,7 @@ class Slabs:
         return math.prod(self.shape)
 
     def slabs(self, unit: int) -> Iterator[Tensor]:
-        """Yield all slabs, float32 of shape (rows, *shape[1:]).
-
-        Args:
-            unit: number of elements that a slab is a multiple of, but for the last one; whole rows.
-        """
+        """Yield all slabs, float32 of shape (rows, *shape[1:]), of whole units but for the last."""
         step = unit * max(1, SLAB // unit)
         for begin in range(0, self.numel, step):
             yield self._rows(begin, begin + step)
@@ -222,12 +205,7 @@ class Slabs:
         return Signs(square / self.numel, negative, first)
 
     def surveyed(self, unit: int, scalers: Sequence[Scaler] = ()) -> NDArray[np.float64]:
-        """Read all elements once: the sum of squares of each unit.
-
-        Args:
-            unit: elements of a unit: whole rows, and whole blocks of every normalizer.
-            scalers: objects that look at each slab.
-        """
+        """Read all elements once: the sum of squares of each unit; scalers look at each slab."""
         squares = []
         for x in self.slabs(unit):
             squares.append(per_unit(x.double().square(), unit))
@@ -241,10 +219,6 @@ class Scaler:
 
     Scales of blocks and of rows are those of the rows themselves. Those of the tensor and of other
     slices are maxima over all slabs, and so are the ends of grids of scales.
-
-    Args:
-        normalizer: it says what its scales span.
-        dims: number of dimensions of the state.
     """
 
     def __init__(self, normalizer: Normalizer, dims: int) -> None:

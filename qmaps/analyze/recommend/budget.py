@@ -13,12 +13,7 @@ from qmaps.errors import BadTypeError, BadValueError, shown
 
 
 class Option(NamedTuple):
-    """Bytes and error of one tensor under one pair of quantizers.
-
-    Attributes:
-        nbytes: bytes of its states.
-        error: errors of tensors add up; infinity or NaN is never chosen.
-    """
+    """Bytes and error of one tensor under one pair; an error that is not finite is never chosen."""
 
     nbytes: int
     error: float
@@ -27,12 +22,8 @@ class Option(NamedTuple):
 def hull(options: Sequence[Option]) -> list[int]:
     """The options on the lower convex hull of error over bytes, the fewest bytes first.
 
-    Args:
-        options: the options; at least one of finite error.
-
-    Returns:
-        Indices into `options`. From each to the next bytes grow, the error falls, and it falls by
-        less and less per byte.
+    At least one must have a finite error. From each of the returned indices to the next bytes grow,
+    the error falls, and it falls by less and less per byte.
     """
     finite = [index for index, option in enumerate(options) if math.isfinite(option.error)]
     corners: list[int] = []
@@ -98,15 +89,11 @@ BITS = 4.3
 
 
 class Sizes:
-    """Bytes of the states of a run under any pair.
-
-    Args:
-        states: the captured states.
-        names: the parameters to quantize; all others stay in 32 bits.
+    """Bytes of the states of a run under any pair, where some parameters are quantized.
 
     Attributes:
         numel: elements of each of these parameters.
-        rest: bytes of the states of all other parameters.
+        rest: bytes of the states of all other parameters, in 32 bits.
     """
 
     def __init__(self, states: CapturedStates, names: Sequence[str]) -> None:

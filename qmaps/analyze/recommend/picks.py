@@ -87,12 +87,7 @@ def kind(parameter: str) -> str:
 
 
 class _Options:
-    """Error and bytes of the pairs, for each group of parameters with the same pair.
-
-    Args:
-        tensors: a row per parameter and pair.
-        pairs: those to choose from, besides 32 bits.
-        key: the group of a parameter, by name.
+    """Error and bytes of the pairs, and of 32 bits, for each group of parameters.
 
     Attributes:
         smallest, largest: bytes of the smallest choice of finite error, and of the largest.
@@ -128,12 +123,7 @@ class _Options:
 
 
 def scaled(frame: pd.DataFrame, numel: Mapping[str, int]) -> pd.DataFrame:
-    """A replay's frame with sums as of whole parameters, and `replayed` elements.
-
-    Args:
-        frame: of `qmaps.replay.run`.
-        numel: elements of each parameter.
-    """
+    """A replay's frame with sums as of whole parameters of these sizes, and `replayed` elements."""
     numels = frame["parameter"].map(numel)
     ratio = numels / frame["numel"]
     sums = {name: frame[name] * ratio for name in SUMMED}

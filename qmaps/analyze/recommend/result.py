@@ -212,12 +212,7 @@ def write(
 
 
 def holds(out: str | os.PathLike[str], states: dict[str, Any]) -> bool:
-    """True if a folder has a whole recommendation for these states.
-
-    Args:
-        out: the folder.
-        states: identity of the states, as for `write`.
-    """
+    """True if a folder has a whole recommendation for states with this identity."""
     folder = Path(out)
     if not all(exists(folder / name) for name in (CHOICE, STATES)):
         return False

@@ -134,17 +134,7 @@ class Item:
         return self.numel * len(self.pairs)
 
     def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
-        """Replay the parameter in this process.
-
-        Args:
-            states: the states, if they are open already; by default they are read from `source`.
-
-        Returns:
-            Its rows of `qmaps.replay.run`; none if it has fewer than 2 gradients and others more.
-
-        Raises:
-            CaptureError: as in `qmaps.replay.run`.
-        """
+        """Replay the parameter in this process; no rows if only others have 2 gradients."""
         name = self.parameter
         if states is None:
             states = opened(self.source)
@@ -358,15 +348,7 @@ def check(steps: int | None, rounds: int = 1, share: float = 1.0, seed: int = 0)
 def chosen(
     states: CapturedStates, parameters: str | Iterable[str] | None, min_quantized_size: int
 ) -> list[str]:
-    """Find the parameters to replay.
-
-    Args:
-        states: the captured states.
-        parameters: names, with wildcards; None for all.
-        min_quantized_size: parameters of at most this many elements are left out.
-
-    Returns:
-        Names of the large enough parameters with both moments, at least one.
+    """The large enough parameters with both moments among names with wildcards; None is all.
 
     Raises:
         BadValueError: `parameters` matches nothing.

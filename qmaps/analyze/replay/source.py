@@ -25,17 +25,8 @@ def mean_and_variance(
     Without bias, m is an estimate of the mean whose own variance is the share
     k = (1 - beta1) (1 + beta1^t) / ((1 + beta1) (1 - beta1^t)) of the gradients' variance, and v
     one of mean^2 + variance. So the sums over the tensor of the squared means, S, and of the
-    variances, N, follow from sum(v) = S + N and sum(m^2) = S + k N. The means are m, reduced by
-    the factor that makes the sum of their squares S; the variances are what v leaves.
-
-    Args:
-        m: the first moment.
-        v: the second moment, of the same shape, at least 0.
-        betas: decay of both moments.
-        taken: number t of steps taken, at least 1.
-
-    Returns:
-        Mean and variance, float64 of the same shape.
+    variances, N, follow from sum(v) = S + N and sum(m^2) = S + k N. The means are m, reduced by the
+    factor that makes the sum of their squares S; the variances are what v leaves. Both are float64.
     """
     beta1, beta2 = betas
     m = m.double() / (1 - beta1**taken)
@@ -51,21 +42,10 @@ def mean_and_variance(
 def simulated(
     m: Tensor, v: Tensor, betas: tuple[float, float], taken: int, steps: int, seed: tuple[int, int]
 ) -> Iterator[Tensor]:
-    """Draw normal, independent gradients.
+    """Draw normal, independent gradients, float32; equal seeds give equal ones.
 
     Real gradients have heavier tails and depend on the updates, so this is a substitute for
     recorded ones.
-
-    Args:
-        m: the first moment, float32.
-        v: the second moment, float32 of the same shape, at least 0.
-        betas: decay of both moments.
-        taken: number of steps taken, at least 1.
-        steps: number of gradients to draw.
-        seed: two numbers; equal seeds give equal gradients.
-
-    Returns:
-        An iterator over float32 tensors of the shape of `m`.
     """
     mean, variance = mean_and_variance(m, v, betas, taken)
     location, scale = mean.float(), variance.sqrt().float()
@@ -87,13 +67,10 @@ class Source:
     """A parameter to replay, perhaps some rows of it.
 
     Attributes:
-        parameter: its name.
+        parameter, shape: its name and whole shape.
         number: its position among the parameters, for random numbers.
-        shape: its whole shape.
-        m: the first moment of the chosen rows at the start, float32.
-        v: the second moment of the chosen rows at the start, float32.
-        betas: decay of both moments.
-        eps: Adam's eps.
+        m, v: the moments of the chosen rows at the start, float32.
+        betas, eps: Adam's options.
         taken: number of steps taken before the first replayed gradient.
         kind: ``recorded`` or ``simulated``.
         steps: number of gradients, of all rounds together.
@@ -124,16 +101,7 @@ def source(
     seed: int,
     rounds: int = 1,
 ) -> Source | None:
-    """Prepare a parameter's replay.
-
-    Args:
-        states: the captured states.
-        parameter: name of a parameter with both moments.
-        number: its position among the parameters.
-        steps: most gradients to replay; None for all recorded ones.
-        share: share of the parameter's elements to replay, in whole rows.
-        seed: of simulated gradients.
-        rounds: how many times the gradients are replayed, one round after another.
+    """Prepare a parameter's replay; the arguments are those of `qmaps.replay.run`.
 
     Steps count from the last reset of the moments on, and gradients from the next one on are left
     out (`reset_every`).
@@ -210,11 +178,7 @@ def _steps_since_reset(states: CapturedStates, parameter: str) -> int:
 
 
 def share_of(states: CapturedStates, parameters: Sequence[str], elements: int) -> float:
-    """The share of a number of elements in the elements with gradients.
-
-    Returns:
-        At most 1.
-    """
+    """The share of a number of elements in the elements with gradients, at most 1."""
     held = (_held(states.shape(name, "exp_avg"), states.rows(name)) for name in parameters)
     return min(1.0, elements / sum(map(math.prod, held)))
 

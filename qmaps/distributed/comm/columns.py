@@ -143,14 +143,13 @@ class ColumnParallelLinear(nn.Module):
         return stacked
 
     def gathered(self, activations: Tensor) -> Tensor:
-        """Gather the activations of all ranks.
+        """Gather the activations of all ranks, decoded, this one's included.
 
         Args:
             activations: float32 of shape (..., columns of this rank).
 
         Returns:
-            float32 of shape (..., out_features): the decoded messages of all ranks, this one
-            included.
+            float32 of shape (..., out_features).
         """
         exchange = Exchange(self.group, self.traffic)
         rows = math.prod(activations.shape[:-1])

@@ -72,8 +72,7 @@ class Header:
         number: number of the bucket, layer, tensor or sub-batch.
         numel: the number of elements to be exchanged.
         mark: the coder's `mark`.
-        bad: how many elements are NaN or infinite.
-        first: flat index of the first of these; 0 if there are none.
+        bad, first: how many elements are NaN or infinite, and the flat index of the first.
     """
 
     kind: int
@@ -90,14 +89,7 @@ class Header:
 
 
 def header(kind: str, number: int, x: Tensor, mark: int) -> Header:
-    """The header of a tensor, with its count of non-finite elements.
-
-    Args:
-        kind: kind of the tensor, one of `KINDS`.
-        number: number of the bucket, layer, tensor or sub-batch.
-        x: a floating-point tensor of any shape.
-        mark: the coder's `mark`.
-    """
+    """The header of a floating-point tensor, with its count of non-finite elements."""
     bad = first = 0
     # A sum is quick, and not finite if one of its elements is not. It may also overflow.
     if not math.isfinite(float(x.sum(dtype=torch.float32))):
@@ -108,12 +100,7 @@ def header(kind: str, number: int, x: Tensor, mark: int) -> Header:
 
 
 class Exchange:
-    """One rank's part in the exchanges of a group.
-
-    Args:
-        group: the process group; the default one if None.
-        traffic: where bytes are counted.
-    """
+    """One rank's part in the exchanges of a group; None is the default group."""
 
     def __init__(self, group: dist.ProcessGroup | None, traffic: Traffic) -> None:
         self.group = group
@@ -122,9 +109,7 @@ class Exchange:
         self.world = dist.get_world_size(group)
 
     def agree(self, mine: Header, device: torch.device, *, same_size: bool = True) -> list[Header]:
-        """Exchange headers, and check for the same operation on all ranks.
-
-        All ranks of the group must call this.
+        """Exchange headers, and check for the same operation on all ranks; all must call this.
 
         Args:
             mine: this rank's header.
@@ -165,15 +150,7 @@ class Exchange:
         return headers
 
     def refuse_bad(self, headers: Sequence[Header], hint: str = "") -> None:
-        """Raise an error on all ranks if any has NaN or infinity.
-
-        Args:
-            headers: headers returned by `agree`.
-            hint: text appended to the message: a remedy.
-
-        Raises:
-            NonFiniteError: a rank has NaN or infinity.
-        """
+        """Raise a NonFiniteError on all ranks if any has NaN or infinity; `hint` is a remedy."""
         for rank, header in enumerate(headers):
             if header.bad:
                 raise NonFiniteError(
@@ -182,10 +159,10 @@ class Exchange:
                 )
 
     def swap(self, messages: Sequence[Tensor], sizes: Sequence[int], place: str) -> list[Tensor]:
-        """Give each rank its message, and get one from each.
+        """Give each rank its message, and get one from each; this rank's own one is not sent.
 
         Args:
-            messages: 1-D uint8, one for each rank; this rank's own one is not sent.
+            messages: 1-D uint8, one for each rank.
             sizes: the size in bytes of the message from each rank; 0 for this rank.
             place: description of the exchange, for error messages.
 
@@ -202,15 +179,12 @@ class Exchange:
         return list(torch.split(into, list(sizes)))
 
     def gather(self, message: Tensor, sizes: Sequence[int], place: str) -> list[Tensor]:
-        """Send this rank's message to all ranks, and get theirs.
+        """Send this rank's 1-D uint8 message to all ranks, and get theirs, in the order of ranks.
 
         Args:
             message: 1-D uint8.
             sizes: the size in bytes of each rank's message; shorter ones are sent with padding.
             place: description of the exchange, for error messages.
-
-        Returns:
-            1-D uint8 messages without padding, in the order of ranks.
         """
         largest = max(sizes)
         padded = torch.nn.functional.pad(message, (0, largest - message.numel()))

@@ -81,11 +81,7 @@ class QuantizedHook:
         return {"step": self.step, "residuals": copies}
 
     def load_state_dict(self, state: Mapping[str, Any], module: nn.Module) -> None:
-        """Load a state returned by `state_dict`.
-
-        Args:
-            state: the step and residuals of this rank.
-            module: the module, wrapped by DDP or not.
+        """Load a state returned by `state_dict` of this rank; DDP may wrap `module` or not.
 
         Raises:
             BadValueError: a residual belongs to no parameter of `module`, or has another size.
@@ -178,15 +174,8 @@ def one_bit_hook(
 ) -> QuantizedHook:
     """A hook to send signs and a mean magnitude for each block, with error feedback.
 
-    It is the baseline of the 2015 paper. Errors are those of `quantized_hook`.
-
-    Args:
-        block_size: the number of gradients per mean magnitude, at least 1.
-        error_feedback: whether to add the rounding error of each message to the next one. It takes
-            one float32 number for each gradient.
-        group: DDP's process group; the default one if None.
-        nonfinite: policy for NaN or infinity on one rank: "raise" an error on all, or "propagate"
-            NaN to the whole bucket.
+    It is the baseline of the 2015 paper. A mean is of `block_size` gradients, at least 1. Other
+    arguments and errors are those of `quantized_hook`.
 
     Source: Seide et al. (2014), "1-bit stochastic gradient descent".
     """
@@ -209,14 +198,10 @@ class Background:
     def add(self, job: Callable[[], None], result: Tensor) -> torch.futures.Future[Tensor]:
         """Run `job` after those before it, or not at all if one of them failed.
 
-        Called within a backward pass. Its end waits for the jobs and raises the first error.
-
-        Args:
-            job: a function without arguments.
-            result: the value of the future.
+        Called within a backward pass, whose end waits for the jobs and raises the first error.
 
         Returns:
-            A future, done after `job`, even if it failed.
+            A future of `result`, done after `job`, even if it failed.
         """
         task = torch._C._current_graph_task_id()
         if task != self._task:
