@@ -150,49 +150,29 @@ def _error(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> float:
 
 
 def best_of(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | None:
-    """The best single pair within bits per element, the simplest of equal ones."""
+    """The best single pair within bits per element, and among equally good ones the simplest.
+
+    Costs within the factor `TIE` of the least, or below `NEGLIGIBLE`, count as equal. Then fewest
+    bits per element (to two decimals) come first, then maps known by name, then rounding to
+    nearest, then the least cost.
+    """
     rows = {row["quantizer"]: row for row in records(table)}
-    candidates = {
-        pair: {
-            "selection_error": cost_of(row),
-            "bits_per_element": row["bits_per_element"],
-            "custom_map": _has_custom_map(pair),
-            "stochastic": any(
-                q is not None and q.rounding.random for q in (pair.first, pair.second)
-            ),
-        }
+    costs = {
+        pair: cost_of(row)
         for pair in pairs
         if (row := rows[pair.spec])["bits_per_element"] <= limit
         and not dangerous(row)
         and not math.isnan(cost_of(row))
     }
-    return preferred(candidates) if candidates else None
-
-
-def preferred(rows: Mapping[Pair, Mapping[str, Any]]) -> Pair:
-    """Return the pair of least error, and among equal ones the simplest.
-
-    Errors within the factor `TIE`, or below `NEGLIGIBLE`, count as equal.
-    Fewest bits per element (to two decimals) come first, then maps known by name, then
-    rounding to nearest, then the least error.
-
-    Args:
-        rows: for each pair its `selection_error`, `bits_per_element`, `custom_map` and
-            `stochastic`; at least one.
-    """
-    smallest = min(row["selection_error"] for row in rows.values())
-    limit = max(TIE * smallest, NEGLIGIBLE)
 
     def effort(pair: Pair) -> tuple[float, bool, bool, float]:
-        row = rows[pair]
-        bits = round(row["bits_per_element"], 2)
-        return bits, row["custom_map"], row["stochastic"], row["selection_error"]
+        members = [q for q in (pair.first, pair.second) if q is not None]
+        custom_map = any(isinstance(q.map, Codebook) for q in members)
+        stochastic = any(q.rounding.random for q in members)
+        return round(rows[pair.spec]["bits_per_element"], 2), custom_map, stochastic, costs[pair]
 
-    return min((p for p, row in rows.items() if row["selection_error"] <= limit), key=effort)
-
-
-def _has_custom_map(pair: Pair) -> bool:
-    return any(q is not None and isinstance(q.map, Codebook) for q in (pair.first, pair.second))
+    least = max(TIE * min(costs.values(), default=0.0), NEGLIGIBLE)
+    return min((pair for pair, cost in costs.items() if cost <= least), key=effort, default=None)
 
 
 def replay_only(tensors: pd.DataFrame) -> pd.DataFrame:
