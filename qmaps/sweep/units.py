@@ -116,7 +116,7 @@ def choose_units(
     wanted: int,
     squares: Iterable[NDArray[np.float64]],
 ) -> Units:
-    """Choose `wanted` of the units of a parameter by the sums of squares of each unit of each state."""
+    """Choose `wanted` of the units of a parameter by the sums of squares of those of each state."""
     total = sum(of_state / of_state.sum() for of_state in squares if of_state.any())
     count = -(-math.prod(shape) // size)
     order = np.argsort(-(np.zeros(count) + total), kind="stable")
