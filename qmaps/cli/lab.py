@@ -201,14 +201,14 @@ def train(
             workers=workers,
         )
     rows = summarize_losses(runs).to_dict("records")
-    title = f"inal validation loss of {work.name} ({work.unit}), {runs[0].steps} steps"
+    title = f"Final validation loss of {work.name} ({work.unit}), {runs[0].steps} steps"
     columns = LOSS_COLUMNS if seeds > 1 else {**LOSS_COLUMNS, "std": "-", "its std": "-"}
     if table is not None:
         threads = 1 if workers else torch.get_num_threads()
         facts = [platform.machine(), f"{threads} thread{'s' * (threads > 1)}"]
         losses = Table("", list(columns), cells(columns, rows))
-        write_markdown(table, f"F{title}", facts, SPREAD, losses)
+        write_markdown(table, title, facts, SPREAD, losses)
     if as_json:
         print_json(rows)
         return
-    print_rows(f"f{title}", columns, rows)
+    print_rows(title, columns, rows)
