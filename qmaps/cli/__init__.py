@@ -18,8 +18,7 @@ except ImportError as error:  # pragma: no cover - installed without the extra
 from qmaps.cli.figures import figures, plot, report
 from qmaps.cli.info import doctor, maps, memory
 from qmaps.cli.lab import lab, train
-from qmaps.cli.recommend import recommend
-from qmaps.cli.replay import replay
+from qmaps.cli.replay import recommend, replay
 from qmaps.cli.states import capture, convert, lint
 from qmaps.cli.sweep import merge, sweep
 from qmaps.errors import QmapsError
