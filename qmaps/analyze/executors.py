@@ -149,7 +149,7 @@ def measured(
 
 
 @contextmanager
-def lost_workers_named(executor: Executor, then: str) -> Iterator[None]:
+def communication_errors(executor: Executor, then: str) -> Iterator[None]:
     """Raise a `CommunicationError` where an executor loses its workers within the block.
 
     Args:
@@ -173,7 +173,7 @@ def on_executor(
     Raises:
         CommunicationError: the executor lost its workers.
     """
-    with lost_workers_named(executor, then):
+    with communication_errors(executor, then):
         yield from _finished(items, executor)
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from qmaps import analyze, figures, sweep
 from qmaps.analyze._states import MIN_SIZE, States
-from qmaps.analyze.executors import lost_workers_named
+from qmaps.analyze.executors import communication_errors
 from qmaps.errors import BadValueError, CaptureError, nearest, shown
 from qmaps.figures._declare import FILES
 from qmaps.lab.frames import frame_of
@@ -72,7 +72,7 @@ def draw(
             _draw(name, folder, files[name])
             done += 1
     else:
-        with lost_workers_named(executor, "the figures are drawn again"):
+        with communication_errors(executor, "the figures are drawn again"):
             jobs = {executor.submit(_draw, name, folder, files[name]): name for name in todo}
             for job in as_completed(jobs):
                 job.result()
