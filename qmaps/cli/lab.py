@@ -181,7 +181,7 @@ def train(
     import torch
 
     from qmaps.lab import compare, summarize_losses, workloads
-    from qmaps.storage.files import output_file, output_folder
+    from qmaps.storage.files import output_file, output_folder, records
 
     chosen = [as_contender(name) for name in optimizer or ["32bit"]]
     work = workloads.get(workload, **workload_options(stable_embedding))
@@ -200,7 +200,7 @@ def train(
             ),
             workers=workers,
         )
-    rows = summarize_losses(runs).to_dict("records")
+    rows = records(summarize_losses(runs))
     title = f"Final validation loss of {work.name} ({work.unit}), {runs[0].steps} steps"
     columns = LOSS_COLUMNS if seeds > 1 else {**LOSS_COLUMNS, "std": "-", "its std": "-"}
     if table is not None:

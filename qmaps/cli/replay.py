@@ -135,7 +135,7 @@ def replay(
     print_rows(
         f"all parameters together, least step cost first; {kind} gradients",
         COLUMNS,
-        summary.head(top).to_dict("records"),
+        records(summary.head(top)),
     )
     if kind != "recorded":
         print_lines("gradients were not recorded; they were simulated from the moments")
