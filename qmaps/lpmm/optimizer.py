@@ -15,9 +15,8 @@ from qmaps.errors import BadValueError
 from qmaps.lpmm.parameter import Accumulator, LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.nonfinite import bad_scales
-from qmaps.optim.records import label_of
+from qmaps.optim.rule import check_int
 from qmaps.optim.saved_states import check_form
-from qmaps.optim.terms import check_int
 
 
 class LowPrecisionOptimizer(QuantizedOptimizer):
@@ -48,7 +47,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     """Whether the gradients held NaN or infinity after the last micro-batch."""
     _drops: int | None
     """How often gradients had been dropped by then; None if unknown."""
-    steps_codes: ClassVar[bool] = True
+    _steps_codes: ClassVar[bool] = True
 
     def __init__(
         self, params: Iterable[Any], *args: Any, accumulation_steps: int = 1, **options: Any
@@ -205,7 +204,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     ) -> QuantizedTensor:
         """A saved gradient, if it is one of the parameter's."""
         total = from_plain(saved["total"])
-        label = label_of(self.param_groups, number)
+        label = self._parameters.records()[number].label
         a = ours[number].accumulating() if number in ours else None
         if a is None:
             raise BadValueError(

@@ -13,6 +13,7 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.algebra.saved import from_plain
 from qmaps.engines.plan import memory_of, zero
+from qmaps.engines.threads import safe_after_fork
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.lpmm.nearest import nearest
 from qmaps.lpmm.tensor import LowPrecisionTensor
@@ -40,7 +41,8 @@ class Accumulator:
     """
 
     def __init__(self, quantizer: Quantizer, like: Tensor, seed: int, number: int) -> None:
-        self.total: QuantizedTensor = zero(quantizer, tuple(like.shape), like.device)
+        with safe_after_fork():
+            self.total: QuantizedTensor = zero(quantizer, tuple(like.shape), like.device)
         self.seed, self.number = seed, number
         self.count = self.step = self.drops = 0
 

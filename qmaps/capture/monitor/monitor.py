@@ -148,7 +148,7 @@ class Monitor:
             if isinstance(optimizer, CPUOffloadOptimizer):
                 raise BadTypeError(f"{expected}; give its host_optimizer")
             raise BadTypeError(f"{expected}, which has no quantized states")
-        if optimizer.steps_codes:
+        if optimizer._steps_codes:
             raise BadTypeError(
                 f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}, which "
                 "drops its gradients within the step"

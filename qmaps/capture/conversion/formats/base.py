@@ -28,8 +28,8 @@ from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.base import Shared
 from qmaps.optim.options import TORCH_OPTIONS
+from qmaps.optim.rule import number as checked_number
 from qmaps.optim.saved_states import ABOUT
-from qmaps.optim.terms import number as checked_number
 
 Plan = dict[str, dict[str, Quantizer | None]]
 """The quantizer of each state by the parameter's label and the state's name; None for 32 bits."""
