@@ -5,8 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from scipy import stats
 
-from qmaps.lab.report.claim import Claim, Verdict
-from qmaps.lab.report.published import published
+from qmaps.lab.report.claim import Claim, Verdict, published
 from reproduction import figures
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

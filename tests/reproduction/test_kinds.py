@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from markupsafe import escape
 
-from qmaps.lab import provenance
+from qmaps.lab import pipeline
 from qmaps.lab.report.claim import Claim, Verdict
 from reproduction import PAPERS, page
 from reproduction.eight_bit import table_1
@@ -63,7 +63,7 @@ def test_a_speed_up_counts_once() -> None:
 
 
 def test_pages_of_our_own_runs_open_with_what_holds(tmp_path: Path) -> None:
-    about = {"command": "", "workload": "", "versions": provenance.versions(), "machine": ""}
+    about = {"command": "", "workload": "", "versions": pipeline.versions(), "machine": ""}
     for name, paper in PAPERS.items():
         assert list(paper.in_short) == ["holds", "does not hold here", "open"]
         for quick, own in ((False, False), (True, False), (False, True)):
