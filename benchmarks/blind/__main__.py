@@ -21,7 +21,8 @@ from benchmarks.blind.equivalence import needed_seeds
 from benchmarks.blind.judges import JUDGES
 from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.trials import restore, run_all, with_others
-from qmaps.storage.files import output_folder, replacing
+from qmaps.errors import BadValueError
+from qmaps.storage.files import exists, output_folder, replacing
 from reproduction.report_file import write_report
 
 COMMANDS = ("tune", "pilot", "verdicts", "train", "report")
@@ -67,7 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
             elif command == "train":
                 restore(out / TRIALS, runs / "trials")
-                trials = plan.trials(judge, out / "choices" / judge)
+                choices = out / "choices" / judge
+                if not all(exists(choices / plan.slug(name)) for name in plan.CHOICES):
+                    raise BadValueError(
+                        f"judge={judge!r} has no choices in {choices}; run verdicts first"
+                    )
+                trials = plan.trials(judge, choices)
                 frame = run_all(trials, runs / "trials", workers=options.workers or 0)
                 _write(plan.described(frame, trials), out / TRIALS)
     if "report" in commands:

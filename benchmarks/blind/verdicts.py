@@ -84,7 +84,7 @@ def ask(judge: str, folder: Path, choices: Path) -> pd.DataFrame:
 
     Returns:
         A row per pair and mode (``gradients`` or ``checkpoint``), with the columns `COLUMNS`, and
-        `one_step`, the relative error of a single update.
+        `one_step`, the mean absolute error of a single update.
     """
     choices = output_folder(choices)
     rows = []
@@ -92,7 +92,7 @@ def ask(judge: str, folder: Path, choices: Path) -> pd.DataFrame:
         ("gradients", "checkpoint"), CHOICES, record(judge, output_folder(folder)), strict=False
     ):
         pairs = qmaps.recommend(states, candidates=PAIRS).pairs
-        errors = sweep.summarize(sweep.run(states, PAIRS)).set_index("quantizer")["update_error"]
+        errors = sweep.summarize(sweep.run(states, PAIRS)).set_index("quantizer")["mean_abs_error"]
         rows.append(
             pairs[list(COLUMNS)].assign(
                 judge=judge, mode=mode, one_step=[errors[spec] for spec in pairs["quantizer"]]

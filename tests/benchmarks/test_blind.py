@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.blind import equivalence, plan, report, tune
+from benchmarks.blind.__main__ import main
 from benchmarks.blind.judges import JUDGES
 from benchmarks.blind.workloads.packages import package_file
 from benchmarks.trials import FULL
@@ -135,3 +136,8 @@ def test_confusion() -> None:
     table = report.confusion(frame.assign(factor=1.0), "gradients").set_index("verdict")
     assert table.loc["safe"].tolist() == [2, 1, 1, 0, 1]
     assert table.loc["unsafe"].tolist() == [1, 0, 0, 1, 1]
+
+
+def test_training_needs_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "microbiome", "--out", str(tmp_path), "--runs", str(tmp_path)]) == 2
+    assert "judge='microbiome' has no choices in" in capsys.readouterr().err
