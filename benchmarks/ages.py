@@ -35,6 +35,7 @@ MEASURED = {
     "monitor": ("qmaps/capture",),
     "papers": ("reproduction", *MATHEMATICS, *STEPS),
     "parallel-training": ("qmaps/distributed", *MATHEMATICS),
+    "blind/": ("qmaps/analyze", *STEPS),
     "prediction/": ("qmaps/analyze", *STEPS),
     "quantile-accuracy": ("qmaps/ops", "qmaps/engines"),
     "recommended": ("qmaps/analyze", *STEPS),

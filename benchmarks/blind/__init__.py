@@ -1,0 +1,1 @@
+"""Verdicts of `qmaps.recommend` against trainings of models that its thresholds have not seen."""

@@ -1,0 +1,151 @@
+"""Differences from 32 bits in steps, and tests of their equivalence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from benchmarks.blind.plan import MARGIN
+from benchmarks.trials import FULL
+from qmaps.storage.files import records
+
+LEVEL = 0.05
+"""Rate of false discoveries over a table, and one minus the confidence of an interval."""
+MAX_SLOPE_ERROR = 0.2
+"""Relative standard error of the slope of a loss curve, above which nothing is told in steps."""
+
+
+def slope(curve: pd.DataFrame, steps: int) -> tuple[float, float]:
+    """The fall of the loss per unit of log steps.
+
+    Args:
+        curve: `steps`, `seed` and `loss` of runs in 32 bits, of several lengths.
+        steps: number of steps at which the slope is taken.
+
+    Returns:
+        The slope in nats, above 0 where longer runs end lower, and its standard error: a
+        least-squares parabola over log steps, with an intercept for each seed.
+    """
+    x = np.log(curve["steps"].to_numpy() / steps)
+    terms = pd.DataFrame({"x": x, "xx": x**2, "loss": curve["loss"].to_numpy()})
+    centred = terms - terms.groupby(curve["seed"].to_numpy()).transform("mean")
+    design, loss = centred[["x", "xx"]].to_numpy(), centred["loss"].to_numpy()
+    fitted, *_ = np.linalg.lstsq(design, loss, rcond=None)
+    freedom = max(1, len(loss) - curve["seed"].nunique() - 2)
+    variance = float(((loss - design @ fitted) ** 2).sum()) / freedom
+    error = float(np.sqrt(variance * np.linalg.inv(design.T @ design)[0, 0]))
+    return -float(fitted[0]), error
+
+
+def tests(differences: np.ndarray, margin: float) -> dict[str, float]:  # type: ignore[type-arg]
+    """Paired t-tests of equivalence to 0, of being no worse, and of being worse or better.
+
+    Args:
+        differences: one per seed; above 0 is worse.
+        margin: above 0.
+
+    Returns:
+        `mean`, `low` and `high` (95 % confidence interval), and the p-values `p_no_worse` (that the
+        mean is not below the margin), `p_equivalent` (two one-sided tests), `p_worse` (that it is
+        not above the margin). Where a run diverged, the mean is infinite.
+    """
+    if not np.isfinite(differences).all():
+        beyond = {"p_no_worse": 1.0, "p_equivalent": 1.0, "p_worse": 0.0}
+        return {"mean": np.inf, "low": np.nan, "high": np.inf, **beyond}
+    n, mean = len(differences), float(np.mean(differences))
+    error = float(np.std(differences, ddof=1) / np.sqrt(n)) if n > 1 else np.nan
+    error = max(error, 1e-300)
+    t = stats.t(n - 1)
+    below, above = t.cdf((mean - margin) / error), t.sf((mean + margin) / error)
+    half = float(t.ppf(1 - LEVEL / 2)) * error
+    return {
+        "mean": mean,
+        "low": mean - half,
+        "high": mean + half,
+        "p_no_worse": float(below),
+        "p_equivalent": float(max(below, above)),
+        "p_worse": float(t.sf((mean - margin) / error)),
+    }
+
+
+def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
+    """Each quantizer's difference from 32 bits on each judge and rate.
+
+    Args:
+        frame: rows of the trials, those of other lengths included, with `factor` (of the tuned
+            rate) and `length` (1 for the judge's own number of steps).
+
+    Returns:
+        `judge`, `factor`, `quantizer`, `seeds`, `nats` (mean difference of the final loss),
+        `steps`, `low` and `high` (share of steps by which the training is slower, with its 95 %
+        interval),
+        the adjusted p-values of `tests`, `outcome` (``equivalent``, ``no worse``, ``worse`` or
+        ``not shown``), and `slope` and `slope_error` in nats.
+    """
+    out = []
+    for (judge, factor), own in frame.groupby(["judge", "factor"], sort=False):
+        whole = own[own["length"] == 1]
+        losses = whole.pivot_table("loss", "seed", "quantizer", sort=False)
+        steps = int(whole["steps"].iloc[0])
+        curve = own[(own["quantizer"] == FULL) & own["seed"].isin(_curve_seeds(own))]
+        fall, error = slope(curve, steps)
+        for quantizer in losses.columns.drop(FULL):
+            apart = (losses[quantizer] - losses[FULL]).to_numpy()
+            tested = tests(apart / fall, float(np.log1p(MARGIN)))
+            out.append(
+                {
+                    "judge": judge,
+                    "factor": factor,
+                    "quantizer": quantizer,
+                    "seeds": len(apart),
+                    "nats": float(apart.mean()),
+                    "steps": float(np.expm1(tested.pop("mean"))),
+                    **{end: float(np.expm1(tested.pop(end))) for end in ("low", "high")},
+                    **tested,
+                    "slope": fall,
+                    "slope_error": error,
+                }
+            )
+    table = pd.DataFrame(out)
+    for name in ("p_no_worse", "p_equivalent", "p_worse"):
+        table[name] = stats.false_discovery_control(table[name])
+    return table.assign(outcome=[outcome(row) for row in records(table)])
+
+
+def needed_seeds(pilot: pd.DataFrame) -> tuple[float, int]:
+    """The spread of a paired difference in a pilot, and the number of seeds that it asks for.
+
+    Args:
+        pilot: rows of `benchmarks.blind.plan.pilot`.
+
+    Returns:
+        The standard deviation in units of log steps, and the smallest number of at least 4 seeds
+        with which two one-sided tests find no difference equivalent in at least 80 % of cases.
+    """
+    own = pilot.pivot_table("loss", "seed", ["steps", "quantizer"])
+    short, steps = sorted(pilot["steps"].unique())
+    other = next(name for name in pilot["quantizer"] if name != FULL)
+    fall = (own[short, FULL] - own[steps, FULL]).mean() / np.log(steps / short)
+    spread = float((own[steps, other] - own[steps, FULL]).std() / fall)
+    for seeds in range(4, 1000):
+        t = stats.t(seeds - 1)
+        if (t.ppf(1 - LEVEL) + t.ppf(0.9)) * spread / np.sqrt(seeds) <= np.log1p(MARGIN):
+            return spread, seeds
+    return spread, 1000
+
+
+def outcome(row: dict[str, float]) -> str:
+    """The outcome of a row of `in_steps`, from its adjusted p-values."""
+    if not row["slope"] > 0 or row["slope_error"] > MAX_SLOPE_ERROR * row["slope"]:
+        return "not shown"
+    if row["p_equivalent"] < LEVEL:
+        return "equivalent"
+    if row["p_no_worse"] < LEVEL:
+        return "no worse"
+    return "worse" if row["p_worse"] < LEVEL else "not shown"
+
+
+def _curve_seeds(own: pd.DataFrame) -> set[int]:
+    """Seeds that have runs of other lengths."""
+    return set(own.loc[own["length"] != 1, "seed"])

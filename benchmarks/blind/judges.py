@@ -1,0 +1,20 @@
+"""The models, at the options that are best for 32 bits.
+
+``python -m benchmarks.blind tune`` finds the options (reports/blind/tuning.csv).
+"""
+
+from __future__ import annotations
+
+from benchmarks.blind.workloads.convnet import Convnet
+from benchmarks.blind.workloads.lora import Lora
+from benchmarks.blind.workloads.microbiome import Microbiome
+from benchmarks.blind.workloads.pitch import Pitch
+from qmaps.lab.workloads import Workload
+
+JUDGES: dict[str, Workload] = {
+    "convnet": Convnet(),
+    "microbiome": Microbiome(lr=4e-3, betas=(0.8, 0.999)),
+    "pitch": Pitch(),
+    "lora": Lora(),
+}
+"""Fine-tunings of models that others trained. No threshold of qmaps was fitted to one of them."""

@@ -1,0 +1,104 @@
+"""The plan of the trainings, which reports/blind/preregistration.md explains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks.blind.judges import JUDGES
+from benchmarks.trials import FULL, Trial
+from qmaps.analyze.recommend.candidates import CANDIDATES, PRESETS
+
+MARGIN = 0.02
+"""Share of more or fewer steps within which a quantizer is equivalent to 32 bits."""
+FACTORS = (1.0, 0.25, 0.05)
+"""Learning rates, in units of the tuned one. Presets and choices are trained at all of them, other
+pairs at the first."""
+SEEDS = {"microbiome": 5}
+"""By judge, from the pilot; judges that are not here wait for theirs."""
+PILOT_SEEDS = (200, 201, 202)
+CURVE_LENGTHS, CURVE_SEEDS = (0.7, 1.4), 2
+"""Lengths of further runs in 32 bits, in units of the judge's: they tell what a step is worth."""
+RECORDED_SEED = 1000
+"""Of the run whose states `qmaps.recommend` gets; no trial has it."""
+SAFE_SHARE = 0.95
+"""Share of the pairs called safe that must end within the margin for the word to stay."""
+
+DANGEROUS = (
+    "B128/DE@4s + B128/DE@4u",
+    "B128/DE@4s + B128/DE-0@4u",
+    "B2048/DE@4s+sr + B2048/DE-0@4u",
+    "B128/linear@2s+sr + B128/DE-0@3u",
+    "B256/DE@8s + B128/linear@4u",
+)
+"""Pairs beside the default candidates, so that not all are good ones: a second moment of 0, nearest
+rounding of 4 bits, long blocks, few levels."""
+PAIRS = (*CANDIDATES[:15], *DANGEROUS)
+CHOICES = ("recommended", "recommended from a checkpoint", "mix 1", "mix 2", "mix 3")
+"""Names of choices by parameter: of `qmaps.recommend` with recorded gradients and without, and
+drawn at random with as many bytes as the first."""
+
+
+def size(judge: str) -> int:
+    """Number of trials on a judge."""
+    return len(trials(judge, Path()))
+
+
+def described(frame: pd.DataFrame, trials: Sequence[Trial]) -> pd.DataFrame:
+    """Rows of `run_all` with `factor` and `length` in units of the judge's own, and `key`."""
+    own = [JUDGES[trial.judge] for trial in trials]
+    return frame.assign(
+        factor=[round(t.workload.lr / work.lr, 9) for t, work in zip(trials, own, strict=True)],
+        length=[round(t.workload.steps / w.steps, 9) for t, w in zip(trials, own, strict=True)],
+        key=[trial.key for trial in trials],
+    )
+
+
+def pilot(judge: str) -> list[Trial]:
+    """Runs from which `SEEDS` follows: 32 bits and ``8bit``, and shorter ones for the slope."""
+    work = JUDGES[judge]
+    eight_bits = next(spec for spec, name in PRESETS.items() if name == "8bit")
+    short = replace(work, steps=round(work.steps * CURVE_LENGTHS[0]))
+    return [
+        Trial(judge, variant, quantizer, seed)
+        for variant, quantizer in ((work, FULL), (work, eight_bits), (short, FULL))
+        for seed in PILOT_SEEDS
+    ]
+
+
+def slug(name: str) -> str:
+    """The name of a choice's file."""
+    return name.replace(" ", "-") + ".json"
+
+
+def curve(judge: str, factor: float) -> list[Trial]:
+    """Runs in 32 bits of other lengths, at the tuned rate times `factor`."""
+    work = JUDGES[judge]
+    return [
+        Trial(judge, replace(work, steps=round(work.steps * length)), FULL, seed).at(factor)
+        for seed in range(CURVE_SEEDS)
+        for length in CURVE_LENGTHS
+    ]
+
+
+def trials(judge: str, folder: Path) -> list[Trial]:
+    """All trials on a judge, seeds outermost, so that one that is stopped has whole seeds.
+
+    Args:
+        judge: its name.
+        folder: of the files of `CHOICES`.
+    """
+    work = JUDGES[judge]
+    out: list[Trial] = []
+    for seed in range(SEEDS[judge]):
+        for factor in FACTORS:
+            names: Iterable[str] = (FULL, *(PAIRS if factor == 1 else PRESETS))
+            out += [Trial(judge, work, name, seed).at(factor) for name in names]
+            out += [
+                Trial(judge, work, name, seed, str(folder / slug(name))).at(factor)
+                for name in (CHOICES if factor == 1 else CHOICES[:1])
+            ]
+    return [*(trial for factor in FACTORS for trial in curve(judge, factor)), *out]

@@ -1,0 +1,371 @@
+"""Tables and pictures of reports/blind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from benchmarks.blind import plan, tune
+from benchmarks.blind.equivalence import in_steps
+from benchmarks.blind.plan import CHOICES, FACTORS, MARGIN, PAIRS
+from benchmarks.markdown import markdown
+from qmaps.algebra.pair import Pair
+from qmaps.analyze.recommend.candidates import PRESETS
+from qmaps.analyze.recommend.verdict import LEVELS
+from qmaps.analyze.replay.zero_points import holds_zero
+from qmaps.storage.files import records
+
+WITHIN = ("equivalent", "no worse")
+MODES = {"gradients": "recorded gradients", "checkpoint": "a checkpoint alone"}
+FOUR_BITS = next(spec for spec, name in PRESETS.items() if name == "4bit")
+
+
+def judged(trials: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
+    """`in_steps` of the trials, with the verdicts at the tuned rate.
+
+    Args:
+        trials: rows of trials.csv.
+        told: rows of verdicts.csv.
+
+    Returns:
+        The columns of `in_steps`; `preset`; and at the tuned rate `verdict_gradients` and
+        `verdict_checkpoint`, `step_cost_gradients` and `step_cost_checkpoint`, and `one_step`.
+    """
+    table = in_steps(whole(trials))
+    table["preset"] = table["quantizer"].map(PRESETS).fillna("")
+    for mode in MODES:
+        own = told[told["mode"] == mode].set_index(["judge", "quantizer"])
+        keys = pd.MultiIndex.from_frame(table[["judge", "quantizer"]])
+        tuned = table["factor"] == 1
+        for column in ("verdict", "step_cost"):
+            values = own[column].reindex(keys).to_numpy()
+            table[f"{column}_{mode}"] = pd.Series(values, table.index).where(tuned)
+        if mode == "gradients":
+            table["one_step"] = own["one_step"].reindex(keys).to_numpy()
+    return table
+
+
+def whole(trials: pd.DataFrame) -> pd.DataFrame:
+    """The rows of judges that have all their trials."""
+    counts = trials["judge"].value_counts()
+    return trials[trials["judge"].map(lambda name: counts[name] == plan.size(name))]
+
+
+def confusion(steps: pd.DataFrame, mode: str) -> pd.DataFrame:
+    """Number of pairs by verdict, and by their place beside the margin.
+
+    Args:
+        steps: rows of `judged`.
+        mode: a key of `MODES`.
+
+    Returns:
+        `verdict`, `pairs`, `within` (equivalent or no worse, by the adjusted tests), `worse` (by
+        them), `not_shown`, and `mean_beyond`, those whose mean is beyond the margin.
+    """
+    tuned = steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)]
+    rows = []
+    for level in LEVELS:
+        own = tuned[tuned[f"verdict_{mode}"] == level]
+        rows.append(
+            {
+                "verdict": level,
+                "pairs": len(own),
+                "within": int(own["outcome"].isin(WITHIN).sum()),
+                "worse": int((own["outcome"] == "worse").sum()),
+                "not_shown": int((own["outcome"] == "not shown").sum()),
+                "mean_beyond": int((own["steps"] > MARGIN).sum()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def calibration(steps: pd.DataFrame, mode: str) -> pd.DataFrame:
+    """Slower steps per step cost, fitted to all judges but one, and its errors on that one.
+
+    Args:
+        steps: rows of `judged`.
+        mode: a key of `MODES`.
+
+    Returns:
+        `judge`, `pairs`, `slope` (of the judge's own line through zero), `slope_of_others`, and
+        `median_error`, of the prediction by the others' slope, in share of steps. Pairs called
+        unsafe for zeros or very large updates, whose cost is unknown, are left out, as are step
+        costs above 1.
+    """
+    tuned = steps[(steps["factor"] == 1) & (steps[f"step_cost_{mode}"] < 1)]
+    tuned = tuned[np.isfinite(tuned["steps"]) & ~tuned["quantizer"].map(_zero)]
+    fits = {}
+    for judge, own in tuned.groupby("judge", sort=False):
+        fits[judge] = _through_zero(own[f"step_cost_{mode}"], np.log1p(own["steps"]))
+    rows = []
+    for judge, own in tuned.groupby("judge", sort=False):
+        others = tuned[tuned["judge"] != judge]
+        slope = (
+            _through_zero(others[f"step_cost_{mode}"], np.log1p(others["steps"]))
+            if len(others)
+            else np.nan
+        )
+        errors = np.log1p(own["steps"]) - slope * own[f"step_cost_{mode}"]
+        rows.append(
+            {
+                "judge": judge,
+                "pairs": len(own),
+                "slope": fits[judge],
+                "slope_of_others": slope,
+                "median_error": float(np.median(np.abs(errors))),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _through_zero(x: pd.Series, y: pd.Series) -> float:
+    return float((x * y).sum() / (x * x).sum())
+
+
+def _zero(spec: str) -> bool:
+    return spec in PAIRS and holds_zero(Pair.parse(spec).second)
+
+
+def rules(steps: pd.DataFrame) -> pd.DataFrame:
+    """Simple rules beside the verdicts, at the tuned rate.
+
+    Returns:
+        `judge`, `rule`, `quantizer` (the one that the rule takes), and its `steps`, `low`, `high`
+        and `outcome`.
+    """
+    rows = []
+    for judge, own in steps[steps["factor"] == 1].groupby("judge", sort=False):
+        by_name = own.set_index("quantizer")
+        pairs = own[own["quantizer"].isin(PAIRS)]
+        small = pairs[pairs["quantizer"].map(_four_bits)]
+        safe = pairs[pairs["verdict_gradients"] == "safe"]
+        chosen = {
+            "4bit for all": FOUR_BITS,
+            "best one-step error of up to 4 bits": _least(small, "one_step"),
+            "least step cost of up to 4 bits": _least(small, "step_cost_gradients"),
+            "fewest bits called safe": min(safe["quantizer"], key=_bits, default=None),
+            **{name: name for name in CHOICES},
+        }
+        for rule, quantizer in chosen.items():
+            if quantizer in by_name.index:
+                row = by_name.loc[quantizer]
+                rows.append(
+                    {"judge": judge, "rule": rule, "quantizer": quantizer}
+                    | {name: row[name] for name in ("steps", "low", "high", "outcome")}
+                )
+    return pd.DataFrame(rows)
+
+
+def _least(rows: pd.DataFrame, column: str) -> str | None:
+    known = rows.dropna(subset=column)
+    return None if known.empty else str(known.loc[known[column].idxmin(), "quantizer"])
+
+
+def _bits(spec: str) -> float:
+    pair = Pair.parse(spec)
+    return sum(q.bits_per_element((1024, 1024)) for q in (pair.first, pair.second) if q)
+
+
+def _four_bits(spec: str) -> bool:
+    return _bits(spec) / 2 <= 4.3
+
+
+def percent(row: dict[str, float]) -> str:
+    """Mean and interval of a row of `in_steps`, in per cent."""
+    values = [100 * row[name] for name in ("steps", "low", "high")]
+    if not np.isfinite(values).all():
+        return "diverged"
+    return "{:+.1f} ({:+.1f} to {:+.1f})".format(*values)
+
+
+def presets_table(steps: pd.DataFrame) -> list[str]:
+    """Presets by judge and rate, as a table in Markdown."""
+    names = PRESETS | {CHOICES[0]: CHOICES[0]}
+    rows = []
+    for judge, own in steps.groupby("judge", sort=False):
+        for spec, name in names.items():
+            cells = []
+            for factor in FACTORS:
+                found = records(own[(own["quantizer"] == spec) & (own["factor"] == factor)])
+                cells.append(f"{percent(found[0])} {found[0]['outcome']}" if found else "")
+            rows.append((str(judge), name, *cells))
+    heads = ("tuned rate", "a quarter", "a twentieth")
+    return markdown(("model", "preset", *heads), rows)
+
+
+def pairs_table(steps: pd.DataFrame) -> list[str]:
+    """All pairs at the tuned rate with their verdicts, as a table in Markdown."""
+    tuned = steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)]
+    return markdown(
+        ("model", "pair", "gradients", "checkpoint", "slower by, per cent of steps", "outcome"),
+        [
+            (
+                row["judge"],
+                row["preset"] or f"`{row['quantizer']}`",
+                str(row["verdict_gradients"]),
+                str(row["verdict_checkpoint"]),
+                percent(row),
+                row["outcome"],
+            )
+            for row in records(tuned)
+        ],
+    )
+
+
+def page(steps: pd.DataFrame, tuned: pd.DataFrame, command: str) -> str:
+    """The report."""
+    judges = ", ".join(f"`{name}`" for name in steps["judge"].unique())
+    lines = [
+        "# Verdicts on models that no threshold has seen",
+        "",
+        f"`{command}` writes this page from the rows in this folder; torch {torch.__version__}, "
+        "one thread for each run.",
+        "",
+        f"The models, margin and tests were fixed before the runs, in "
+        f"[preregistration.md](preregistration.md). Finished so far: {judges}. A difference is the "
+        "share of steps by which a quantizer makes training slower; below 0 it is faster. "
+        f"Equivalent means within {MARGIN:.0%} either way, no worse means at most {MARGIN:.0%} "
+        "slower, worse means more than that; all by t-tests over seeds at a false discovery rate "
+        "of 5 % over the whole page. The rest is not shown.",
+        "",
+        "## Verdicts and outcomes",
+        "",
+    ]
+    for mode, words in MODES.items():
+        table = confusion(steps, mode)
+        lines += [f"From {words}:", ""]
+        lines += markdown(
+            (
+                "verdict",
+                "pairs",
+                "equivalent or no worse",
+                "worse",
+                "not shown",
+                "mean beyond margin",
+            ),
+            [tuple(map(str, row.values())) for row in records(table)],
+        )
+        lines += [""]
+    lines += [
+        f"The two agree on {agreement(steps)} pairs.",
+        "",
+        "## Presets at three learning rates",
+        "",
+        *presets_table(steps),
+        "",
+        "## Choices and simple rules at the tuned rate",
+        "",
+        *markdown(
+            ("model", "rule", "takes", "slower by, per cent of steps", "outcome"),
+            [
+                (r["judge"], r["rule"], _name(r["quantizer"]), percent(r), r["outcome"])
+                for r in records(rules(steps))
+            ],
+        ),
+        "",
+        "## Step cost and steps",
+        "",
+        "Slower steps (as a logarithm) per step cost, by lines through zero; fitted on the other "
+        "models, the line predicts a model's pairs with the median error in the last column.",
+        "",
+    ]
+    numbers = ("slope", "slope_of_others", "median_error")
+    for mode, words in MODES.items():
+        lines += [f"From {words}:", ""]
+        lines += markdown(
+            ("model", "pairs", "slope", "slope of the others", "median error"),
+            [
+                (row["judge"], str(row["pairs"]), *(f"{row[name]:.3g}" for name in numbers))
+                for row in records(calibration(steps, mode))
+            ],
+        )
+        lines += [""]
+    lines += ["![Predicted and measured](calibration.png)", ""]
+    lines += ["![Differences with intervals](intervals.png)", ""]
+    lines += ["## All pairs", "", *pairs_table(steps), "", "## Tuning", ""]
+    lines += markdown(
+        ("model", "learning rate", "beta1", "weight decay"),
+        [
+            (judge, *(f"{options[name]:g}" for name in tune.OPTIONS))
+            for judge, options in tune.options(tuned).items()
+        ],
+    )
+    return "\n".join(lines) + "\n"
+
+
+def agreement(steps: pd.DataFrame) -> str:
+    """How many verdicts are the same in both modes, such as ``15 of 20``."""
+    both = steps.dropna(subset=[f"verdict_{mode}" for mode in MODES])
+    same = (both["verdict_gradients"] == both["verdict_checkpoint"]).sum()
+    return f"{same} of {len(both)}"
+
+
+def _name(quantizer: str) -> str:
+    if quantizer in PRESETS:
+        return f"`{PRESETS[quantizer]}`"
+    return f"`{quantizer}`" if quantizer in PAIRS else ""
+
+
+def draw_calibration(steps: pd.DataFrame, file: Path | IO[bytes]) -> None:
+    """Steps against step cost, one color a model and one panel a mode."""
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2, sharey=True)
+    tuned = steps[steps["factor"] == 1]
+    for panel, (mode, words) in zip(panels, MODES.items(), strict=True):
+        for judge, own in tuned.groupby("judge", sort=False):
+            panel.plot(own[f"step_cost_{mode}"], 100 * own["steps"], "o", label=judge, alpha=0.7)
+        panel.set(xscale="log", xlabel="step cost", title=f"From {words}")
+        _band(panel, vertical=True)
+        panel.set_yscale("symlog", linthresh=5)
+    panels[0].set_ylabel("slower by, % of steps")
+    panels[0].legend()
+    figure.savefig(file, format="png", dpi=120)
+
+
+def draw_intervals(steps: pd.DataFrame, file: Path | IO[bytes]) -> None:
+    """Presets and choices with their intervals, one panel a model, one color a rate."""
+    shown = PRESETS | {CHOICES[0]: CHOICES[0]}
+    judges = list(steps["judge"].unique())
+    figure = Figure(figsize=(2 + 4 * len(judges), 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = np.atleast_1d(figure.subplots(1, len(judges), sharey=True))
+    for panel, judge in zip(panels, judges, strict=True):
+        for number, factor in enumerate(FACTORS):
+            own = steps[(steps["judge"] == judge) & (steps["factor"] == factor)]
+            own = own[own["quantizer"].isin(list(shown)) & np.isfinite(own["steps"])]
+            places = [list(shown).index(spec) + 0.2 * (number - 1) for spec in own["quantizer"]]
+            middle, low, high = (100 * own[name] for name in ("steps", "low", "high"))
+            panel.errorbar(
+                middle,
+                places,
+                xerr=[middle - low, high - middle],
+                fmt="o",
+                label=f"rate x {factor:g}",
+            )
+        panel.set(title=judge, xlabel="slower by, % of steps", xscale="linear")
+        panel.set_xscale("symlog", linthresh=5)
+        _band(panel, vertical=False)
+    panels[0].set_yticks(range(len(shown)), list(shown.values()))
+    panels[0].legend()
+    figure.savefig(file, format="png", dpi=120)
+
+
+def _band(panel: Axes, *, vertical: bool) -> None:
+    """Draw the margin."""
+    span = panel.axhspan if vertical else panel.axvspan
+    span(-100 * MARGIN, 100 * MARGIN, color="tab:green", alpha=0.15)
+
+
+PICTURES: dict[str, Callable[[pd.DataFrame, Path], None]] = {
+    "calibration.png": draw_calibration,
+    "intervals.png": draw_intervals,
+}

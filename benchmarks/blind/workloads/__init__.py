@@ -1,0 +1,1 @@
+"""Fine-tunings of models that others trained: one file per model."""
