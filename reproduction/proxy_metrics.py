@@ -12,6 +12,7 @@ import pandas as pd
 
 from qmaps.errors import BadValueError
 from qmaps.lab.report.claim import TOLERANCE, Claim, Verdict
+from reproduction.numbers import MARGIN
 from reproduction.verdict import COLUMNS, Measured, beside
 
 
@@ -22,7 +23,7 @@ class Better(StrEnum):
     LESS = "less"
 
 
-Scale = tuple["pd.Series[float]", "pd.Series[float]", Better]
+Scale = tuple["pd.Series[float]", "pd.Series[float]", Better, float]
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,14 @@ class ProxyMetric:
         name: name of the measured quantity.
         ours: a number, or a number and its spread, by row.
         better: which way the measured quantity improves.
+        margin: rows of ours are equal if their difference with its spreads is at most this.
     """
 
     quantity: str
     name: str
     ours: Mapping[str, float | tuple[float, float]]
     better: Better = Better.LESS
+    margin: float = MARGIN
 
 
 def in_place(
@@ -52,11 +55,12 @@ def in_place(
     """The paper's numbers, with what stands for them or ours, and a verdict on each.
 
     Two metrics have no common scale, so that only orders can be compared: a number that a proxy
-    replaces is never reproduced. Two rows are equal where their spreads touch, or where the
-    paper may have rounded them apart. A row has the same ordering if no other row of its quantity
-    is better than it in one metric and worse in the other, and at least one is better in both,
-    worse in both, or equal in both. It cannot tell if our spreads make it equal to all others,
-    and the paper's make it equal to none. Else it differs. A single row is not compared.
+    replaces is never reproduced. Two rows of the paper are equal where their spreads touch, or where
+    it may have rounded them apart; two of ours where they differ by at most the margin, spreads
+    included. Where only spreads hide a difference, the pair cannot tell. A row has the same
+    ordering if no other row of its quantity is better than it in one metric and worse in the
+    other, and at least one is better in both, worse in both, or equal in both. It cannot tell if
+    no pair is alike and one cannot tell. Else it differs. A single row is not compared.
 
     Args:
         paper: of `qmaps.lab.report.published.published`.
@@ -98,7 +102,7 @@ def opposed(paper: pd.DataFrame, proxy: ProxyMetric) -> list[tuple[str, str]]:
     return [
         (str(known.at[one, "what"]), str(known.at[two, "what"]))
         for one, two in combinations(known.index, 2)
-        if math.prod(_relation(*scale, one, two) for scale in scales) < 0
+        if math.prod(_relation(*scale, one, two) or 0 for scale in scales) < 0
     ]
 
 
@@ -112,8 +116,8 @@ def _scales(paper: pd.DataFrame, known: pd.DataFrame, proxy: ProxyMetric) -> tup
     rounding = known["what"].map(dict(zip(paper["what"], paper["rounding"], strict=True)))
     spread = known["paper_spread"].fillna(0).clip(lower=rounding)
     return (
-        (known["paper"], spread, theirs),
-        (known["ours"], known["ours_spread"].fillna(0), proxy.better),
+        (known["paper"], spread, theirs, math.inf),
+        (known["ours"], known["ours_spread"].fillna(0), proxy.better, proxy.margin),
     )
 
 
@@ -130,23 +134,18 @@ def _rows(paper: pd.DataFrame, proxy: ProxyMetric) -> pd.DataFrame:
             for other in known.index.drop(index)
         ]
         # Rows that differ in one metric and are equal in the other are not counted.
-        alike = [one == two for one, two in pairs if one == two or one * two < 0]
+        told = [(one, two) for one, two in pairs if two is not None]
+        alike = [one == two for one, two in told if one == two or one * two < 0]
         claim = Claim(
             rows.loc[index, "what"],
             alike,
             paper=known["paper"][index],
             ours=known["ours"][index],
             tolerance=None,
-            undecided=not alike and _hidden(scales[1], index, [two for _, two in pairs]),
+            undecided=not alike and len(told) < len(pairs),
         )
         rows.loc[index, "verdict"] = claim.verdict.value
     return rows[list(COLUMNS)]
-
-
-def _hidden(ours: Scale, index: int, relations: Sequence[int]) -> bool:
-    """True if only spreads make a row of ours equal to all others."""
-    values = ours[0]
-    return not any(relations) and bool((values != values[index]).any())
 
 
 def _better(paper: pd.DataFrame, quantity: str) -> Better:
@@ -160,14 +159,19 @@ def _better(paper: pd.DataFrame, quantity: str) -> Better:
 
 
 def _relation(
-    values: pd.Series[float], spreads: pd.Series[float], better: Better, one: int, two: int
-) -> int:
-    """1 if the first is better, -1 if it is worse, 0 if they are equal within their spreads."""
+    values: pd.Series[float],
+    spreads: pd.Series[float],
+    better: Better,
+    margin: float,
+    one: int,
+    two: int,
+) -> int | None:
+    """1 if the first is better, -1 if it is worse, 0 if they are equal, None if spreads hide it."""
     a, b = values[one], values[two]
     if a == b:
         return 0
     apart, touching = abs(a - b), spreads[one] + spreads[two]
     # Printed decimal numbers have no exact difference in binary.
     if apart <= touching or math.isclose(apart, touching, rel_tol=1e-9):
-        return 0
+        return 0 if apart + touching <= margin else None
     return 1 if (a > b) == (better is Better.MORE) else -1
