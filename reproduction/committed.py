@@ -156,7 +156,8 @@ def alike(judges: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
     """That a quantizer ends where 32 bits do, judge by judge; see `within`."""
     return [
         Claim(
-            f"{name} ends within {margin(row['base']):.2g} nats of 32-bit AdamW, at the rate that is "
+            f"{name} ends within {margin(row['base']):.2g} nats of 32-bit AdamW, at the rate "
+            f"that is "
             f"best for it ({row['judge']}, {row['seeds']} seeds).",
             within(row["low"], row["high"], row["base"]),
             f"{row['difference']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f}), of "

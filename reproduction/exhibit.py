@@ -154,7 +154,8 @@ def _explained(
     names = numbers["quantity"] + ": " + numbers["what"] + ": " + numbers["proxy"]
     given = []
     for name, old, printed in zip(names, numbers["verdict"], numbers["paper"], strict=True):
-        if timed and pd.notna(printed) and re.search(timed, name):
+        doubted = old == Verdict.DOUBT  # by the paper itself, whatever was timed
+        if timed and pd.notna(printed) and not doubted and re.search(timed, name):
             given.append(Verdict.NOT_COMPARABLE.value)
         else:
             given.append(verdict(name).value if old == Verdict.DIFFERS else old)

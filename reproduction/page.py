@@ -121,7 +121,9 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
         *_size_note(about),
     ]
     short = in_short(paper, about)
-    lines += [f"- **{name.capitalize()}:** {text}" for name, texts in short.items() for text in texts]
+    lines += [
+        f"- **{name.capitalize()}:** {text}" for name, texts in short.items() for text in texts
+    ]
     lines += [""] if short else []
     for result in results:
         lines += [f"## {heading(result)}", ""]
@@ -155,7 +157,11 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
     left_out = paper.left_out
     if len(left_out):
         lines += ["## Not made here", "", *table(left_out), ""]
-    lines += [f"The same page in one file: `index.html`. Made by the command below.", "", provenance(about)]
+    lines += [
+        "The same page in one file: `index.html`. Made by the command below.",
+        "",
+        provenance(about),
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 

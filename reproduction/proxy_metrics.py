@@ -23,7 +23,7 @@ class Better(StrEnum):
     LESS = "less"
 
 
-Scale = tuple["pd.Series[float]", "pd.Series[float]", Better, float]
+Scale = tuple["pd.Series[float]", "pd.Series[float]", Better, float | None]
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ def in_place(
     """The paper's numbers, with what stands for them or ours, and a verdict on each.
 
     Two metrics have no common scale, so that only orders can be compared: a number that a proxy
-    replaces is never reproduced. Two rows of the paper are equal where their spreads touch, or where
-    it may have rounded them apart; two of ours where they differ by at most the margin, spreads
-    included. Where only spreads hide a difference, the pair cannot tell. A row has the same
+    replaces is never reproduced. Two rows of the paper are equal where their spreads touch, or
+    where it may have rounded them apart; two of ours where they differ by at most the margin,
+    spreads included. Where only spreads hide a difference, the pair cannot tell. A row has the same
     ordering if no other row of its quantity is better than it in one metric and worse in the
     other, and at least one is better in both, worse in both, or equal in both. It cannot tell if
     no pair is alike and one cannot tell. Else it differs. A single row is not compared.
@@ -116,7 +116,7 @@ def _scales(paper: pd.DataFrame, known: pd.DataFrame, proxy: ProxyMetric) -> tup
     rounding = known["what"].map(dict(zip(paper["what"], paper["rounding"], strict=True)))
     spread = known["paper_spread"].fillna(0).clip(lower=rounding)
     return (
-        (known["paper"], spread, theirs, math.inf),
+        (known["paper"], spread, theirs, None),
         (known["ours"], known["ours_spread"].fillna(0), proxy.better, proxy.margin),
     )
 
@@ -162,7 +162,7 @@ def _relation(
     values: pd.Series[float],
     spreads: pd.Series[float],
     better: Better,
-    margin: float,
+    margin: float | None,
     one: int,
     two: int,
 ) -> int | None:
@@ -171,7 +171,9 @@ def _relation(
     if a == b:
         return 0
     apart, touching = abs(a - b), spreads[one] + spreads[two]
+    if margin is not None and apart + touching <= margin:
+        return 0
     # Printed decimal numbers have no exact difference in binary.
     if apart <= touching or math.isclose(apart, touching, rel_tol=1e-9):
-        return 0 if apart + touching <= margin else None
+        return 0 if margin is None else None
     return 1 if (a > b) == (better is Better.MORE) else -1

@@ -26,25 +26,32 @@ KINDS = (
 MEANINGS = {
     Verdict.REPRODUCED: "A statement holds. A number, with its ±, is within a tenth of the paper's "
     "plus the paper's ±, or equal as printed. A loss ends where another does: the whole 95 % "
-    f"interval of the difference over seeds lies within {MARGIN:g} nats, and within 2 % of the loss.",
+    f"interval of the difference over seeds lies within {MARGIN:g} nats, and within 2 % of the "
+    f"loss.",
     Verdict.PARTLY: "Some parts of a statement hold.",
-    Verdict.ORDERING: "The paper's metric cannot be measured here, or has another scale. Ours lies to "
+    Verdict.ORDERING: "The paper's metric cannot be measured here, or has another scale. Ours "
+    "lies to "
     "the other rows as the paper's does: no pair of rows is reversed, and at least one compares "
     "alike. Rows of ours are equal if they differ by less than the margin of losses, ± included.",
     Verdict.DOUBT: "The paper's number contradicts others of the paper; see the errors below.",
-    Verdict.ELSEWHERE: "Ours differs, and a control, which the page names, shows that the model, the "
+    Verdict.ELSEWHERE: "Ours differs, and a control, which the page names, shows that the "
+    "model, the "
     "data or the machine makes the difference.",
     Verdict.CONTRADICTS: "Ours differs, and no control of ours explains it.",
     Verdict.DIFFERS: "Ours differs; the cause has not been looked for.",
-    Verdict.UNDECIDED: "Runs or seeds are too few: their interval holds both answers. Shares of few "
+    Verdict.UNDECIDED: "Runs or seeds are too few: their interval holds both answers. Shares of "
+    "few "
     "runs are told apart by an exact test at 5 %.",
-    Verdict.NOT_COMPARABLE: "A time on a CPU beside one on a GPU or a cluster. Neither agreement nor "
+    Verdict.NOT_COMPARABLE: "A time on a CPU beside one on a GPU or a cluster. Neither "
+    "agreement nor "
     "difference says anything about the paper.",
-    Verdict.NOT_COMPARED: "The paper prints a number and there is none of ours, or the other way round.",
+    Verdict.NOT_COMPARED: "The paper prints a number and there is none of ours, or the other "
+    "way round.",
     Verdict.NOT_MADE: "A table of another command is missing.",
 }
 RULES = (
-    "The verdict of a figure or table is the weakest of its numbers and statements. Statements alone "
+    "The verdict of a figure or table is the weakest of its numbers and statements. Statements "
+    "alone "
     "do not decide about a table of which no number is compared.",
     "Several tests of one figure that ask one thing are one test. The best of several cases is no "
     "comparison. A measurement that stands for several numbers of the paper counts once above.",
@@ -173,12 +180,15 @@ def _markdown(
     before: Sequence[Mapping[str, Any]],
     about: dict[str, Any],
 ) -> str:
-    total = {key: sum(row[key] for row in counted) for key in ("made", "compared", "waiting", "left")}
+    total = {
+        key: sum(row[key] for row in counted) for key in ("made", "compared", "waiting", "left")
+    }
     exhibits_in_all = total["made"] + total["waiting"] + total["left"]
     lines = [
         "# Figures and tables of the papers",
         "",
-        f"Of {exhibits_in_all} figures, tables and measured appendices {total['made']} are made here, "
+        f"Of {exhibits_in_all} figures, tables and measured appendices {total['made']} are made "
+        f"here, "
         f"{total['compared']} of them with something that compares with the paper, "
         f"{total['waiting']} wait for a table of another command ({Verdict.NOT_MADE}), and "
         f"{total['left']} are left out, each with the reason, as are parts of others.",

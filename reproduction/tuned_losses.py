@@ -75,7 +75,8 @@ class Beside:
     def alike(self, name: str, judge: str, base: str = "32 bits do") -> Claim:
         """That it ends where the baseline does; see `reproduction.committed.within`."""
         return Claim(
-            f"{name} ends within {committed.margin(self.base):.2g} nats of where {base}, at the best "
+            f"{name} ends within {committed.margin(self.base):.2g} nats of where {base}, at the "
+            f"best "
             f"rate ({judge}, {self.seeds} seeds).",
             committed.within(self.apart.low, self.apart.high, self.base),
             self.said,

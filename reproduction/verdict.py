@@ -32,8 +32,8 @@ def beside(
 ) -> pd.DataFrame:
     """The paper's numbers with ours and a verdict on each.
 
-    Each row is a `Claim` about a number. Ours is reproduced only with its spread: where that reaches
-    beyond what is allowed, it cannot tell. A wide spread is no evidence. The others that a
+    Each row is a `Claim` about a number. Ours is reproduced only with its spread: where that
+    reaches beyond what is allowed, it cannot tell. A wide spread is no evidence. The others that a
     number is ordered by are those of its quantity that are not in doubt; what is equal in the paper
     may lie either way.
 

@@ -70,7 +70,8 @@ def find(frames: Frames) -> Finding:
             Claim(
                 f"At every value 8-bit Adam ends where 32 bits do ({JUDGE}, {least} seeds).",
                 False if False in inside else () if () in inside else True,
-                f"At {inside.count(True)} of {len(inside)} the whole interval of the difference lies "
+                f"At {inside.count(True)} of {len(inside)} the whole interval of the difference "
+                f"lies "
                 f"within {MARGIN:g} nats, at {inside.count(False)} outside.",
             ),
         ],

@@ -137,7 +137,8 @@ def find(frames: Frames) -> Finding:
         "for it in 32 bits; ± is half of the 95 % interval of "
         "the difference to the first row of its task, seed by seed. "
         + _power(frames, paper)
-        + " The paper's times are of whole trainings on GPUs, which nothing measured on a CPU can be "
+        + " The paper's times are of whole trainings on GPUs, which nothing measured on a CPU "
+        "can be "
         "set beside. Rows called reference are numbers that the paper takes from other papers. "
         "Adafactor has a first moment and Adam's default betas. Memory saved is "
         "computed from shapes, in GiB: "

@@ -70,7 +70,8 @@ def find(frames: Frames) -> Finding:
     return Finding(
         statements=statements,
         differences=differences,
-        why="Behind: the whole 95 % interval over seeds lies above 0; an interval that holds 0 and more "
+        why="Behind: the whole 95 % interval over seeds lies above 0; an interval that holds 0 "
+        "and more "
         f"than {MARGIN:g} nats cannot tell. The curves are those of "
         f"{_seeds(curves)}, both roundings of a seed on the same batches; they are "
         f"apart where the means of the smoothed training losses differ by more than {APART:.0%}. "

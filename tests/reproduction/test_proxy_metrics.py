@@ -67,7 +67,10 @@ def losses(
         (paper(80, 79, spread=0.5), losses(0.2, 0.2), [ORDER] * 2),
         (paper(80, 79, spread=0.4), losses(0.2, 0.2), [DIFFERS] * 2),
         (paper(80, 79, spread=0.4), losses((0.1, 0.06), (0.2, 0.05)), [UNDECIDED] * 2),
-        (paper(80, 80), losses((0.1, 0.04), (0.2, 0.07)), [ORDER] * 2),
+        # Equal within the margin of losses is equal; chance that hides a difference is not.
+        (paper(80, 80), losses((0.1, 0.04), (0.2, 0.07)), [UNDECIDED] * 2),
+        (paper(80, 80), losses((0.1, 0.001), (0.103, 0.001)), [ORDER] * 2),
+        (paper(80, 70), losses((0.1, 0.001), (0.103, 0.001)), [DIFFERS] * 2),
         (paper(80, 80), losses((0.1, 0.04), (0.2, 0.05)), [DIFFERS] * 2),
         (paper(80, 70, 60), losses((0.2, 0.06), (0.1, 0.06), 0.3), [ORDER] * 3),
         # What may be the same number before it was rounded.
