@@ -23,7 +23,7 @@ class Better(StrEnum):
     LESS = "less"
 
 
-Scale = tuple["pd.Series[float]", "pd.Series[float]", Better, float | None]
+Scale = tuple["pd.Series[float]", "pd.Series[float]", Better]
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def in_place(
     Two metrics have no common scale, so that only orders can be compared: a number that a proxy
     replaces is never reproduced. Two rows of the paper are equal where their spreads touch, or
     where it may have rounded them apart; two of ours where they differ by at most the margin,
-    spreads included. Where only spreads hide a difference, the pair cannot tell. A row has the same
-    ordering if no other row of its quantity is better than it in one metric and worse in the
+    spreads included, and do not lie as the paper's do. Where only spreads hide a difference, the
+    pair cannot tell. A row has the same ordering if no other row of its quantity is better than it in one metric and worse in the
     other, and at least one is better in both, worse in both, or equal in both. It cannot tell if
     no pair is alike and one cannot tell. Else it differs. A single row is not compared.
 
@@ -102,7 +102,7 @@ def opposed(paper: pd.DataFrame, proxy: ProxyMetric) -> list[tuple[str, str]]:
     return [
         (str(known.at[one, "what"]), str(known.at[two, "what"]))
         for one, two in combinations(known.index, 2)
-        if math.prod(_relation(*scale, one, two) or 0 for scale in scales) < 0
+        if _relation(*scales[0], one, two) * (_ours(scales, proxy.margin, one, two) or 0) < 0
     ]
 
 
@@ -116,8 +116,8 @@ def _scales(paper: pd.DataFrame, known: pd.DataFrame, proxy: ProxyMetric) -> tup
     rounding = known["what"].map(dict(zip(paper["what"], paper["rounding"], strict=True)))
     spread = known["paper_spread"].fillna(0).clip(lower=rounding)
     return (
-        (known["paper"], spread, theirs, None),
-        (known["ours"], known["ours_spread"].fillna(0), proxy.better, proxy.margin),
+        (known["paper"], spread, theirs),
+        (known["ours"], known["ours_spread"].fillna(0), proxy.better),
     )
 
 
@@ -130,7 +130,7 @@ def _rows(paper: pd.DataFrame, proxy: ProxyMetric) -> pd.DataFrame:
     rows["verdict"] = Verdict.NOT_COMPARED.value
     for index in known.index if len(known) > 1 else ():
         pairs = [
-            tuple(_relation(*scale, index, other) for scale in scales)
+            (_relation(*scales[0], index, other), _ours(scales, proxy.margin, index, other))
             for other in known.index.drop(index)
         ]
         # Rows that differ in one metric and are equal in the other are not counted.
@@ -158,22 +158,32 @@ def _better(paper: pd.DataFrame, quantity: str) -> Better:
     return Better(directions.pop())
 
 
+def _ours(scales: tuple[Scale, Scale], margin: float, one: int, two: int) -> int | None:
+    """The relation of two rows of ours; None if spreads hide it.
+
+    Rows within the margin are equal, unless they lie to each other as the paper's do.
+    """
+    values, spreads, _ = scales[1]
+    relation = _relation(*scales[1], one, two)
+    same = values[one] == values[two]  # two runs that diverged, too
+    if same or abs(values[one] - values[two]) + spreads[one] + spreads[two] <= margin:
+        return relation if relation == _relation(*scales[0], one, two) else 0
+    return relation or None
+
+
 def _relation(
     values: pd.Series[float],
     spreads: pd.Series[float],
     better: Better,
-    margin: float | None,
     one: int,
     two: int,
-) -> int | None:
-    """1 if the first is better, -1 if it is worse, 0 if they are equal, None if spreads hide it."""
+) -> int:
+    """1 if the first is better, -1 if it is worse, 0 if they are equal within their spreads."""
     a, b = values[one], values[two]
     if a == b:
         return 0
     apart, touching = abs(a - b), spreads[one] + spreads[two]
-    if margin is not None and apart + touching <= margin:
-        return 0
     # Printed decimal numbers have no exact difference in binary.
     if apart <= touching or math.isclose(apart, touching, rel_tol=1e-9):
-        return 0 if margin is None else None
+        return 0
     return 1 if (a > b) == (better is Better.MORE) else -1

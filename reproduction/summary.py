@@ -32,7 +32,8 @@ MEANINGS = {
     Verdict.ORDERING: "The paper's metric cannot be measured here, or has another scale. Ours "
     "lies to "
     "the other rows as the paper's does: no pair of rows is reversed, and at least one compares "
-    "alike. Rows of ours are equal if they differ by less than the margin of losses, ± included.",
+    "alike. Rows of ours that differ by less than the margin of losses, ± included, are equal if "
+    "the paper's are.",
     Verdict.DOUBT: "The paper's number contradicts others of the paper; see the errors below.",
     Verdict.ELSEWHERE: "Ours differs, and a control, which the page names, shows that the "
     "model, the "
