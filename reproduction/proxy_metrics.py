@@ -58,9 +58,10 @@ def in_place(
     replaces is never reproduced. Two rows of the paper are equal where their spreads touch, or
     where it may have rounded them apart; two of ours where they differ by at most the margin,
     spreads included, and do not lie as the paper's do. Where only spreads hide a difference, the
-    pair cannot tell. A row has the same ordering if no other row of its quantity is better than it in one metric and worse in the
-    other, and at least one is better in both, worse in both, or equal in both. It cannot tell if
-    no pair is alike and one cannot tell. Else it differs. A single row is not compared.
+    pair cannot tell. A row has the same ordering if no other row of its quantity is better than
+    it in one metric and worse in the other, and at least one is better in both, worse in both, or
+    equal in both. It cannot tell if no pair is alike and one cannot tell. Else it differs. A
+    single row is not compared.
 
     Args:
         paper: of `qmaps.lab.report.published.published`.

@@ -27,33 +27,28 @@ MEANINGS = {
     Verdict.REPRODUCED: "A statement holds. A number, with its ±, is within a tenth of the paper's "
     "plus the paper's ±, or equal as printed. A loss ends where another does: the whole 95 % "
     f"interval of the difference over seeds lies within {MARGIN:g} nats, and within 2 % of the "
-    f"loss.",
+    "loss.",
     Verdict.PARTLY: "Some parts of a statement hold.",
     Verdict.ORDERING: "The paper's metric cannot be measured here, or has another scale. Ours "
-    "lies to "
-    "the other rows as the paper's does: no pair of rows is reversed, and at least one compares "
-    "alike. Rows of ours that differ by less than the margin of losses, ± included, are equal if "
-    "the paper's are.",
+    "lies to the other rows as the paper's does: no pair of rows is reversed, and at least one "
+    "compares alike. Rows of ours that differ by less than the margin of losses, ± included, are "
+    "equal if the paper's are.",
     Verdict.DOUBT: "The paper's number contradicts others of the paper; see the errors below.",
     Verdict.ELSEWHERE: "Ours differs, and a control, which the page names, shows that the "
-    "model, the "
-    "data or the machine makes the difference.",
+    "model, the data or the machine makes the difference.",
     Verdict.CONTRADICTS: "Ours differs, and no control of ours explains it.",
     Verdict.DIFFERS: "Ours differs; the cause has not been looked for.",
     Verdict.UNDECIDED: "Runs or seeds are too few: their interval holds both answers. Shares of "
-    "few "
-    "runs are told apart by an exact test at 5 %.",
+    "few runs are told apart by an exact test at 5 %.",
     Verdict.NOT_COMPARABLE: "A time on a CPU beside one on a GPU or a cluster. Neither "
-    "agreement nor "
-    "difference says anything about the paper.",
+    "agreement nor difference says anything about the paper.",
     Verdict.NOT_COMPARED: "The paper prints a number and there is none of ours, or the other "
     "way round.",
     Verdict.NOT_MADE: "A table of another command is missing.",
 }
 RULES = (
     "The verdict of a figure or table is the weakest of its numbers and statements. Statements "
-    "alone "
-    "do not decide about a table of which no number is compared.",
+    "alone do not decide about a table of which no number is compared.",
     "Several tests of one figure that ask one thing are one test. The best of several cases is no "
     "comparison. A measurement that stands for several numbers of the paper counts once above.",
     "A row of figures of one kind, such as Figures 5 to 19, counts as one.",
