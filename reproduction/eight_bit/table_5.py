@@ -47,9 +47,9 @@ def find(frames: Frames) -> Finding:
         numbers=in_place(published("8-bit-optimizers", EXHIBIT.name), proxies),
         why="The paper's are steps on a GPU, which has some twenty times a CPU's memory bandwidth; "
         "ours are steps on CPUs, for a look: nanoseconds per element, ± half of what the middle "
-        "half of the rounds spans, on every machine whose results are committed. PyTorch: torch's own foreach "
-        "step. Apex: torch's fused step, and ours in 32 bits for LAMB and LARS, which torch lacks. "
-        "bitsandbytes and torchao are today's. What the steps wait for is in "
+        "half of the rounds spans, on every machine whose results are committed. PyTorch: torch's "
+        "own foreach step. Apex: torch's fused step, and ours in 32 bits for LAMB and LARS, which "
+        "torch lacks. bitsandbytes and torchao are today's. What the steps wait for is in "
         "reports/bench/cores.md.",
         tables={"steps": frames["steps"]},
     )
