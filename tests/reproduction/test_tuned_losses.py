@@ -78,8 +78,12 @@ def test_a_gap_that_grows_with_a_hyperparameter_is_not_steady() -> None:
 def test_what_eps_costs_is_the_models_only_if_another_model_pays_nothing() -> None:
     frames = dict(figure_3.build(CONTEXT))
     (difference,) = figure_3.find(frames).differences
-    assert difference.elsewhere
+    assert not difference.elsewhere  # at twice the rate 8 bits end behind, too
     assert "widest at eps 1e-8" in difference.why
+    losses = frames["losses"]
+    only = losses[(losses["parameter"] == "eps") | (losses["value"] < 0.012)]
+    frames["losses"] = only
+    assert figure_3.find(frames).differences[0].elsewhere
     worse = frames["judges"].copy()
     of = (worse["judge"] == "minilm") & (worse["quantizer"] == LOW)
     worse.loc[of, ["low", "high", "difference"]] += 0.05
