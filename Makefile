@@ -11,7 +11,7 @@ help:
 	@echo "make papers     figures and tables of the papers beside ours: reports/papers.md"
 	@echo "make test       the tests, doctests included, without the slow ones"
 	@echo "make test-all   these and the slow ones: full grids, processes, pages, emulated kernels"
-	@echo "make fuzz       the tests that draw examples at random, with 40 times as many"
+	@echo "make fuzz       the tests that draw examples: 40 times as many, and products in full"
 	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds: runs/compare/losses.md"
 	@echo "make lint types notebooks    what CI checks besides"
 	@echo "make docs       the documentation: build/site/index.html"

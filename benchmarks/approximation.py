@@ -24,7 +24,7 @@ import qmaps
 from benchmarks import halving
 from benchmarks.command import command_line, one_line_errors
 from benchmarks.markdown import markdown as table_lines
-from qmaps.lab.report.published import published
+from qmaps.lab.report.claim import published
 from qmaps.lab.workloads.digits import Digits
 from qmaps.maps import Linear0, Mantissa, StaticTree
 from qmaps.maps.base import Map

@@ -31,7 +31,7 @@ from benchmarks.timing import interleaved, ratio, stopwatch
 from qmaps import capture, sweep
 from qmaps.analyze import executors
 from qmaps.capture import CapturedStates
-from qmaps.capture.saved import write
+from qmaps.capture.recorder import write
 from qmaps.capture.snapshot import Lazy
 from qmaps.storage.files import output_folder, write_text
 from qmaps.sweep.plan import items_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from importlib import import_module
@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 import pandas as pd
 from matplotlib.figure import Figure
 
-from qmaps.lab.report.claim import Claim, Verdict, weakest
+from qmaps.lab.report.claim import Claim, Verdict
 from reproduction.context import Context
 from reproduction.differences import Difference
 
@@ -303,3 +303,22 @@ def _ranges(labels: Sequence[str]) -> list[str]:
         joint = "and" if len(run) == 2 else "to"
         runs.append(f"{kind} {first}" if len(run) == 1 else f"{kind}s {first} {joint} {last}")
     return [*runs, *plain]
+
+
+def weakest(verdicts: Iterable[Verdict]) -> Verdict:
+    """The weakest verdict among those of comparisons."""
+    given_verdicts = set(verdicts)
+    for verdict in (
+        Verdict.CONTRADICTS,
+        Verdict.DIFFERS,
+        Verdict.ELSEWHERE,
+        Verdict.PARTLY,
+        Verdict.ORDERING,
+        Verdict.DOUBT,
+        Verdict.UNDECIDED,
+        Verdict.REPRODUCED,
+        Verdict.NOT_COMPARABLE,
+    ):
+        if verdict in given_verdicts:
+            return verdict
+    return Verdict.NOT_COMPARED

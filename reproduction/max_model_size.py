@@ -6,8 +6,7 @@ import pandas as pd
 import torch
 
 from qmaps.lab import workloads
-from qmaps.lab.report.claim import Claim
-from qmaps.lab.report.published import rows
+from qmaps.lab.report.claim import Claim, rows
 from qmaps.optim import AdamW
 from reproduction.context import Context
 from reproduction.exhibit import Finding, Frames

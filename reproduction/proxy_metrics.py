@@ -64,7 +64,7 @@ def in_place(
     single row is not compared.
 
     Args:
-        paper: of `qmaps.lab.report.published.published`.
+        paper: of `qmaps.lab.report.claim.published`.
         proxies: several may stand for one quantity; its rows are then repeated.
         ours: measured as the paper does, for the other quantities.
         tolerance: tolerance of the other quantities.
@@ -94,7 +94,7 @@ def opposed(paper: pd.DataFrame, proxy: ProxyMetric) -> list[tuple[str, str]]:
     """Pairs of rows of which one is better in the paper and the other in ours.
 
     Args:
-        paper: of `qmaps.lab.report.published.published`.
+        paper: of `qmaps.lab.report.claim.published`.
         proxy: what stands for one of its quantities.
     """
     rows = paper[paper["quantity"] == proxy.quantity]

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError, OutputError, nearest
-from qmaps.lab import provenance
+from qmaps.lab import pipeline
 from qmaps.storage.files import (
     output_folder,
     read_frame,
@@ -123,8 +123,8 @@ def _about(context: Context, command: str) -> dict[str, Any]:
     return {
         "command": command,
         "workload": workload,
-        "versions": provenance.versions(),
-        "machine": provenance.machine(),
+        "versions": pipeline.versions(),
+        "machine": pipeline.machine(),
         "quick": context.quick,
         "own": bool(context.own),
     }

@@ -133,7 +133,7 @@ def power(rows: Iterable[Beside], paper: pd.DataFrame, quantity: str) -> str:
 
     Args:
         rows: those that were compared with a baseline.
-        paper: of `qmaps.lab.report.published.published`.
+        paper: of `qmaps.lab.report.claim.published`.
         quantity: of it, whose largest relative difference between rows is the effect.
     """
     told = [row for row in rows if row.apart.std > 0]

@@ -52,11 +52,6 @@ def upward() -> set[tuple[str, str]]:
     return {tuple(pair.split(" -> ")) for pair in layers["ignore_imports"]}
 
 
-PARTS_OF_AN_OPTIMIZER = "qmaps.optim."
-WHOLE_OPTIMIZER = "qmaps.optim.base"
-"""The parts of an optimizer name its class as a type."""
-
-
 def test_no_import_circle() -> None:
     files = {}
     for root in (PACKAGE, PACKAGE.parent / "reproduction"):
@@ -68,21 +63,8 @@ def test_no_import_circle() -> None:
         # A package's own file is run before its modules; they may import it, if it does not them.
         graph[name] = set(imported(path, set(files))) - {name}
         graph[name] -= {target for source, target in exceptions if source == name}
-        if name.startswith(PARTS_OF_AN_OPTIMIZER):
-            graph[name] -= for_type_checkers(path, {WHOLE_OPTIMIZER})
     order = list(TopologicalSorter(graph).static_order())  # raises CycleError, which names one
     assert len(order) == len(files) > 200
-
-
-def for_type_checkers(source: Path, modules: set[str]) -> set[str]:
-    """Those of `modules` that a file imports for type checkers only."""
-    return {
-        node.module
-        for block in ast.walk(ast.parse(source.read_text()))
-        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
-        for node in ast.walk(block)
-        if isinstance(node, ast.ImportFrom) and node.module in modules
-    }
 
 
 def test_engines_do_not_name_optimizers() -> None:

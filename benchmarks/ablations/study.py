@@ -84,7 +84,7 @@ class Study:
     Attributes:
         name: of its files.
         title, source: for the page.
-        exhibit: the paper and the table, as `qmaps.lab.report.published` names them.
+        exhibit: the paper and the table, as `qmaps.lab.report.claim` names them.
         columns: heads of the settings' parts.
         metric: what the paper measures.
         settings: its rows.

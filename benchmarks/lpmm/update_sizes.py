@@ -102,7 +102,7 @@ class Underflow:
     def __call__(
         self, name: str, step: int, before: Tensor, wanted: Tensor, after: QuantizedTensor
     ) -> None:
-        """Look at one update; see `qmaps.lpmm.optimizer.Observer`."""
+        """Look at one update; see `qmaps.engines.step.Observer`."""
         if (step - 1) % self.every:
             return
         delta = spacing(wanted, after).double()

@@ -27,5 +27,8 @@ def overlaps_itself(x: Tensor) -> bool:
 
     Only strides of 0 and torch's zero tensors are recognized.
     """
-    sides = zip(x.shape, x.stride(), strict=True)
-    return x._is_zerotensor() or any(size > 1 and stride == 0 for size, stride in sides)
+    if x._is_zerotensor():
+        return True
+    strides = x.stride()
+    sides = zip(x.shape, strides, strict=True)
+    return 0 in strides and any(size > 1 and stride == 0 for size, stride in sides)

@@ -38,13 +38,7 @@ class Stored(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def stored(normalizer: Normalizer, bits: int, shape: tuple[int, ...]) -> Stored:
-    """Storage of a quantized tensor of `shape`.
-
-    Args:
-        normalizer: computes the scales.
-        bits: width of a code.
-        shape: the shape of the tensor.
-    """
+    """Storage of a quantized tensor of `shape`."""
     layout = normalizer.layout(shape)
     counts = tuple(math.prod(part) for _, part in layout)
     return Stored(packed_bytes(math.prod(shape), bits), layout, counts)

@@ -212,7 +212,7 @@ class Quantizer:
         """
         prefix = "" if self.low_rank is None else self.low_rank.prefix.removesuffix("+")
         suffix = "" if self.rounding.memoryless else self.rounding.value
-        return " and ".join(part for part in (prefix, suffix) if part)
+        return f"{prefix} and {suffix}" if prefix and suffix else prefix or suffix
 
     def beside(self, shape: Sequence[int]) -> tuple[tuple[Quantizer, tuple[int, ...]], ...]:
         """Quantizers and shapes of the tensors stored beside a tensor's codes.
@@ -336,15 +336,6 @@ class Quantizer:
         becomes a finite number silently; only exact zeros under ``logB`` stay 0. There a negative
         element counts as NaN; under other normalizers unsigned maps take it to their lowest code.
 
-        Args:
-            x: float32 tensor of any shape and strides.
-            out: as for `quantize`.
-            key: as for `quantize`.
-            after: as for `quantize`.
-
-        Returns:
-            Packed codes and scales, on the device of `x`.
-
         Raises:
             BadValueError, BadTypeError: `out` or `after` does not match, or `key` is no
                 `RoundingKey`.
@@ -363,11 +354,7 @@ class Quantizer:
     ) -> QuantizedTensor:
         """As `quantize_unchecked` with scales of the whole tensor, of which `x` is a part.
 
-        Args:
-            x: float32.
-            scales: in the parts of the normalizer's `layout` for the shape of `x`.
-            key: as for `quantize`.
-            after: as for `quantize`.
+        `scales` are in the parts of the normalizer's `layout` for the shape of `x`, float32.
 
         Raises:
             BadValueError: the quantizer keeps a low-rank part of matrices such as `x`.
@@ -377,11 +364,7 @@ class Quantizer:
         return quantize_scaled(self, x, scales, key=key, after=after)
 
     def dequantize(
-        self,
-        t: QuantizedTensor,
-        *,
-        out: Tensor | None = None,
-        dtype: torch.dtype = torch.float32,
+        self, t: QuantizedTensor, *, out: Tensor | None = None, dtype: torch.dtype = torch.float32
     ) -> Tensor:
         """The values of `t`; the same as ``t.dequantize(out=out, dtype=dtype)``.
 
@@ -637,16 +620,7 @@ def check_key(q: Quantizer, key: object) -> None:
 
 
 def nbytes_of(map_: Map, packed: int, scales: Scales) -> int:
-    """Bytes of the codes, the scales, and the codebook where it is stored with the tensor.
-
-    Args:
-        map_: the map; its codebook counts if `Map.counted`.
-        packed: bytes of the packed codes.
-        scales: the stored parts of the scales, of any dtypes.
-
-    Returns:
-        All of it in bytes.
-    """
+    """Bytes of the codes, the scales, and the codebook where it is stored with the tensor."""
     codebook = table(map_).nbytes if map_.counted else 0
     return packed + sum(scale.nbytes for scale in scales) + codebook
 

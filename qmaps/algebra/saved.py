@@ -30,12 +30,12 @@ def to_plain(t: QuantizedTensor) -> dict[str, Any]:
         "packed": t.packed,
         "scales": list(t.scales),
         **keyed(t.key),
+        # Their quantizers and shapes follow from those of `t`.
         **({"beside": [_parts(part) for part in t.beside]} if t.beside else {}),
     }
 
 
 def _parts(t: QuantizedTensor) -> dict[str, Any]:
-    """Metadata of a tensor saved beside another, without its quantizer and shape."""
     return {"packed": t.packed, "scales": list(t.scales)}
 
 

@@ -1,12 +1,8 @@
 """Analyses of optimizer states: captured states in, tidy frames out."""
 
-from qmaps.analyze.code_pairs import code_pairs
-from qmaps.analyze.first_code_error import first_code_error
-from qmaps.analyze.histogram import histogram
-from qmaps.analyze.inverse_sqrt import inverse_sqrt
-from qmaps.analyze.map_curves import map_curves
-from qmaps.analyze.outlier_lines import outlier_lines
-from qmaps.analyze.outliers import outliers
+from qmaps.analyze.code_pairs import code_pairs, first_code_error
+from qmaps.analyze.histogram import histogram, inverse_sqrt, map_curves
+from qmaps.analyze.outliers import outlier_lines, outliers
 from qmaps.analyze.pareto import pareto
 from qmaps.analyze.update_error import update_error
 

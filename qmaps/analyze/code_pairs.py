@@ -1,15 +1,25 @@
-"""Use and error of the Adam update per pair of codes."""
+"""Use and error of the Adam update per pair of codes, and per code of the first moment."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
-from qmaps.algebra.pair import Pair
-from qmaps.analyze._states import MIN_SIZE, States
-from qmaps.analyze._updates import accumulate
+from qmaps.algebra.pair import Pair, adam_update
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
+from qmaps.analyze.update_error import Exact
+from qmaps.cuda import updates as cuda
+from qmaps.engines.native import metrics as native
+from qmaps.engines.support import CUDA, NATIVE
+from qmaps.errors import SpecError
+from qmaps.ops import dispatch
+from qmaps.ops.backends import cuda_engine
 
 
 def code_pairs(
@@ -39,7 +49,7 @@ def code_pairs(
     frames = []
     for spec in pairs:
         pair = Pair.parse(spec)
-        grid = accumulate(states, pair, min_quantized_size)
+        grid = _accumulate(states, pair, min_quantized_size)
         first, second = (index.numpy() for index in grid.count.nonzero(as_tuple=True))
         count, nonzero = grid.count.numpy()[first, second], grid.nonzero.numpy()[first, second]
         with np.errstate(invalid="ignore"):
@@ -62,3 +72,135 @@ def code_pairs(
             )
         )
     return pd.concat(frames, ignore_index=True)
+
+
+def first_code_error(
+    states: States, pairs: Iterable[Pair | str], *, min_quantized_size: int = MIN_SIZE
+) -> pd.DataFrame:
+    """The update's mean errors for each code of the first moment.
+
+    Args:
+        states: captured states, their path, or tensors by parameter and state name.
+        pairs: quantizers of both moments, such as ``"B2048/DE@8s + B2048/DE@8u"``; at least one.
+            With ``"... + 32-bit"`` the second moment stays exact, and all errors are the first's.
+        min_quantized_size: parameters of at most this many elements are left out.
+
+    Returns:
+        One row per pair of quantizers and code: `quantizer`, `code`, `value` (codebook value),
+        `position` (code scaled to [-1, 1]), `count` (elements), `use` (share of all elements,
+        0 to 1), `mean_abs_error` (of u = m / (sqrt(v) + eps)), `mean_rel_error` (fraction of
+        |u|, over elements with u != 0). Errors of unused codes are NaN.
+
+    Raises:
+        SpecError: a pair does not parse, or leaves the first moment in 32 bits.
+        CaptureError: no parameter is large enough or has both moments, or a moment holds NaN or
+            infinity.
+
+    Source: 8-bit optimizers, figure 5.
+    """
+    frames = []
+    for spec in pairs:
+        pair = Pair.parse(spec)
+        grid = _accumulate(states, pair, min_quantized_size, exact_second=True)
+        count, nonzero = grid.count.sum(1).numpy(), grid.nonzero.sum(1).numpy()
+        with np.errstate(invalid="ignore"):
+            absolute = grid.absolute.sum(1).numpy() / count
+            relative = grid.relative.sum(1).numpy() / nonzero
+        frames.append(
+            pd.DataFrame(
+                {
+                    "quantizer": pair.spec,
+                    "code": np.arange(count.size),
+                    "value": grid.first.numpy(),
+                    "position": np.linspace(-1, 1, count.size),
+                    "count": count.astype(np.int64),
+                    "use": count / count.sum(),
+                    "mean_abs_error": absolute,
+                    "mean_rel_error": relative,
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+@dataclass
+class _Grid:
+    """Sums over all elements for each pair (first code, second code), float64 and on the CPU.
+
+    Attributes:
+        count: number of elements.
+        absolute, relative: sums of |u - u_quantized|, and of that over |u| where u != 0.
+        nonzero: number of elements with u != 0.
+        first, second: the codebooks, 1-D. Each entry is the mean over parameters, weighted by
+            their sizes; the parameters differ only where the map is fitted to data.
+    """
+
+    count: Tensor
+    absolute: Tensor
+    relative: Tensor
+    nonzero: Tensor
+    first: Tensor
+    second: Tensor
+
+
+def _accumulate(
+    states: States, pair: Pair, min_quantized_size: int, *, exact_second: bool = False
+) -> _Grid:
+    """Compute the sums of one pair of quantizers, one parameter at a time.
+
+    With `exact_second` the second moment may stay in 32 bits; it then counts as one code, of the
+    value NaN.
+    """
+    if pair.first is None or (pair.second is None and not exact_second):
+        which = "the first moment" if exact_second else "a moment"
+        must = "it" if exact_second else "both moments"
+        raise SpecError(
+            f"pair={pair.spec!r} leaves {which} in 32 bits; {must} must be quantized here"
+        )
+    sums = None
+    numel = 0
+    for _, m, v, eps in adam_pairs(states, min_quantized_size):
+        tm, tv = pair.first.quantize(m), pair.second.quantize(v) if pair.second else None
+        first = tm.quantizer.map.codebook().double()
+        second = first.new_full((1,), torch.nan)
+        if tv is not None:
+            second = tv.quantizer.map.codebook().double()
+        if sums is None:
+            shape = (4, first.numel(), second.numel())
+            sums = torch.zeros(shape, dtype=torch.float64, device=m.device)
+            codebooks = torch.zeros_like(first), torch.zeros_like(second)
+        exact = Exact.of(m, v, eps)
+        if tv is not None:
+            _add(sums, exact, tm, tv)
+        else:  # the second moment has one column
+            _count(sums, exact, adam_update(tm.dequantize(), v, eps), tm.codes().long())
+        for total, codebook in zip(codebooks, (first, second), strict=True):
+            total += codebook * m.numel()
+        numel += m.numel()
+    assert sums is not None  # adam_pairs yields or raises
+    return _Grid(*sums.cpu(), *(total / numel for total in codebooks))
+
+
+def _add(sums: Tensor, exact: Exact, tm: QuantizedTensor, tv: QuantizedTensor) -> None:
+    """Add one parameter's sums to those of `_Grid`, of shape (4, first, second) in their order."""
+    engine = cuda_engine(sums, exact.update, tm.packed, tv.packed)
+    if engine is not None and CUDA.decodes(tm) and CUDA.decodes(tv):
+        cuda.add_update_grid(engine, exact.update, tm, tv, exact.eps, list(sums))
+        return
+    if dispatch.runs_native(sums) and NATIVE.decodes(tm) and NATIVE.decodes(tv):
+        native.add_update_grid(exact.update, tm, tv, exact.eps, list(sums))
+        return
+    w = adam_update(tm.dequantize(), tv.dequantize(), exact.eps)
+    _count(sums, exact, w, tm.codes().long() * sums.shape[2] + tv.codes().long())
+
+
+def _count(sums: Tensor, exact: Exact, update: Tensor, cells: Tensor) -> None:
+    """Add the errors of `update` to the cells of its elements."""
+    u, w, cell = exact.update.reshape(-1).double(), update.reshape(-1).double(), cells.reshape(-1)
+    error = (u - w).abs()
+    nonzero = u != 0
+    fraction = torch.where(nonzero, error / u.abs(), 0.0)
+    _, rows, columns = sums.shape
+    for target, weight in zip(sums, (None, error, fraction, nonzero.double()), strict=True):
+        binned = torch.bincount(cell, weight, minlength=rows * columns)
+        target += binned.view(rows, columns).to(sums.device)

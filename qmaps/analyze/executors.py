@@ -6,9 +6,11 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 import pandas as pd
@@ -89,58 +91,73 @@ def measured(
     executor: Executor | None,
     workers: int | None,
     *,
-    tell: Callable[[str], None],
+    progress: Callable[[int, int, str], None] | None,
     note: Callable[[W], str],
+    earlier: Mapping[int, pd.DataFrame] = MappingProxyType({}),
+    keep: Callable[[W, pd.DataFrame], None] = lambda _, __: None,
     what: str = "items",
     then: str = RESUMED,
-) -> Iterator[tuple[W, pd.DataFrame]]:
-    """Yield each item with its rows, measured here, on an executor, or in a pool of processes.
+) -> list[pd.DataFrame]:
+    """Measure items here, on an executor, or in a pool of processes.
 
     Args:
         items: the items, accepted by `check` for these workers.
         states: the states of the items.
         executor: where they are measured; None measures them here, or in a pool.
         workers: number of processes of the pool; None for no pool.
-        tell: called with the note of each item before it is measured, or with workers after the
-            caller has taken its rows; with workers also at the start.
+        progress: called with the number of items done, the number of all, and a note: that of each
+            item before it is measured, or with workers after that; with workers also at the start;
+            at the end with an empty note.
         note: text about an item.
+        earlier: rows by number of items that are done already.
+        keep: called with each item and its rows.
         what: name of the items, in the plural.
         then: effect of a second call, for messages.
+
+    Returns:
+        The rows of each item, in the order of the items.
 
     Raises:
         CommunicationError: as `on_executor` and `in_pool`.
     """
-    if executor is not None:
-        results = on_executor(items, executor, then)
-    elif workers is not None:
-        results = in_pool(items, workers, then)
-    else:
-        for item in items:
+    frames = dict(earlier)
+    todo = [item for item in items if item.number not in frames]
+
+    def tell(text: str) -> None:
+        if progress:
+            progress(len(frames), len(items), text)
+
+    def take(item: W, frame: pd.DataFrame) -> None:
+        frames[item.number] = frame
+        keep(item, frame)
+
+    if executor is None and workers is None:
+        for item in todo:
             tell(note(item))
-            yield item, item.measure(states)
-        return
-    if items:
-        tell(f"{len(items)} {what} on workers")
-    for item, frame in results:
-        yield item, frame
-        tell(note(item))
+            take(item, item.measure(states))
+    elif todo:
+        tell(f"{len(todo)} {what} on workers")
+        if executor is not None:
+            results = on_executor(todo, executor, then)
+        else:
+            results = in_pool(todo, workers or 1, then)
+        for item, frame in results:
+            take(item, frame)
+            tell(note(item))
+    tell("")
+    return [frames[item.number] for item in items]
 
 
-def on_executor(
-    items: Sequence[W], executor: Executor, then: str = RESUMED
-) -> Iterator[tuple[W, pd.DataFrame]]:
-    """Yield each item with its rows as workers finish them.
+@contextmanager
+def communication_errors(executor: Executor, then: str) -> Iterator[None]:
+    """Raise a `CommunicationError` where an executor loses its workers within the block.
 
     Args:
-        items: the items; those with the most work begin first.
-        executor: where they are measured; it is not shut down.
-        then: effect of a second call, for messages.
-
-    Raises:
-        CommunicationError: the executor lost its workers.
+        executor: the executor.
+        then: effect of a second call, for the message.
     """
     try:
-        yield from _finished(items, executor)
+        yield
     except BrokenExecutor:
         raise CommunicationError(
             f"executor={type(executor).__name__} has lost a worker, perhaps for lack of memory; "
@@ -148,17 +165,24 @@ def on_executor(
         ) from None
 
 
+def on_executor(
+    items: Sequence[W], executor: Executor, then: str = RESUMED
+) -> Iterator[tuple[W, pd.DataFrame]]:
+    """Yield each item with its rows as workers finish them, the most work begun first.
+
+    Raises:
+        CommunicationError: the executor lost its workers.
+    """
+    with communication_errors(executor, then):
+        yield from _finished(items, executor)
+
+
 def in_pool(
     items: Sequence[W], workers: int, then: str = RESUMED
 ) -> Iterator[tuple[W, pd.DataFrame]]:
-    """Yield each item with its rows as processes of a pool finish them.
+    """Yield each item with its rows as processes of a pool finish them, the most work begun first.
 
     Where a worker is killed, the items without rows are measured by a new pool.
-
-    Args:
-        items: the items; those with the most work begin first.
-        workers: number of processes.
-        then: effect of a second call, for messages.
 
     Raises:
         CommunicationError: `RESTARTS` pools in a row have lost a worker and finished no item, or no

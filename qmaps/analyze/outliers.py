@@ -1,4 +1,4 @@
-"""Positions of the large elements of a moment matrix."""
+"""Positions of the large elements of a moment matrix, and their share in few rows or columns."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from torch import Tensor
 from qmaps.errors import BadValueError
 
 CELLS = 256
+OUTLIERS = 0.01
+"""Share of the elements that count as outliers."""
+LINES = 0.05
+"""Share of the rows, or columns, in which they are counted."""
 
 
 def outliers(matrices: Mapping[str, Tensor], *, cells: int = CELLS) -> pd.DataFrame:
@@ -34,12 +38,7 @@ def outliers(matrices: Mapping[str, Tensor], *, cells: int = CELLS) -> pd.DataFr
     """
     frames = []
     for title, tensor in matrices.items():
-        if tensor.dim() < 2 or tensor.numel() == 0:
-            raise BadValueError(
-                f"matrices[{title!r}] has shape {tuple(tensor.shape)}; it must have at least two "
-                "dimensions and one element"
-            )
-        matrix = tensor.detach().float().abs().flatten(1)
+        matrix = _magnitudes(title, tensor)
         rows, cols = matrix.shape
         row_step, col_step = -(-rows // cells), -(-cols // cells)
         padded = torch.nn.functional.pad(matrix, (0, -cols % col_step, 0, -rows % row_step))
@@ -60,3 +59,62 @@ def outliers(matrices: Mapping[str, Tensor], *, cells: int = CELLS) -> pd.DataFr
             )
         )
     return pd.concat(frames, ignore_index=True)
+
+
+def outlier_lines(matrices: Mapping[str, Tensor]) -> pd.DataFrame:
+    """The share of the outliers in the rows, or the columns, with the most of them.
+
+    Outliers are the 1 % of the elements that are largest by magnitude, at least one. They are
+    counted in the 5 % of the rows, and of the columns, with the most of them, at least one.
+
+    Args:
+        matrices: tensors of at least two dimensions by title; the dimensions after the first
+            are flattened.
+
+    Returns:
+        One row per matrix: `tensor` (title), `rows`, `cols` (shape of the matrix), `in_rows` and
+        `in_cols` (share of the outliers in the chosen rows, and in the chosen columns).
+        For outliers without a pattern both shares are little more than 0.05.
+
+    Raises:
+        BadValueError: a tensor has fewer than two dimensions or no elements.
+
+    Source: 4-bit optimizers, section 3: "outliers lie in fixed rows", "in fixed columns".
+
+    >>> import torch
+    >>> matrix = torch.ones(100, 20)
+    >>> matrix[3] = 100.0
+    >>> frame = outlier_lines({"one row": matrix})
+    >>> frame[["in_rows", "in_cols"]].round(2).values.tolist()
+    [[1.0, 0.05]]
+    """
+    rows = []
+    for title, tensor in matrices.items():
+        matrix = _magnitudes(title, tensor)
+        count = max(1, round(OUTLIERS * matrix.numel()))
+        largest = matrix.flatten().topk(count).indices
+        shares = {
+            name: _share(index.bincount(minlength=size))
+            for name, index, size in (
+                ("in_rows", largest // matrix.shape[1], matrix.shape[0]),
+                ("in_cols", largest % matrix.shape[1], matrix.shape[1]),
+            )
+        }
+        rows.append({"tensor": title, "rows": matrix.shape[0], "cols": matrix.shape[1], **shares})
+    return pd.DataFrame(rows)
+
+
+def _share(hits: Tensor) -> float:
+    """The share of hits on the lines with most."""
+    chosen = hits.topk(max(1, round(LINES * hits.numel()))).values
+    return float(chosen.sum() / hits.sum())
+
+
+def _magnitudes(title: str, tensor: Tensor) -> Tensor:
+    """|x| as a float32 matrix."""
+    if tensor.dim() < 2 or tensor.numel() == 0:
+        raise BadValueError(
+            f"matrices[{title!r}] has shape {tuple(tensor.shape)}; it must have at least two "
+            "dimensions and one element"
+        )
+    return tensor.detach().float().abs().flatten(1)

@@ -17,16 +17,11 @@ from qmaps.engines.step import COUNTS
 
 
 def decoded(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Join the parts of each state that bitsandbytes or a sharded qmaps stores.
+    """Return a parameter's state with a float32 `Lazy` in place of the parts of a quantized one.
 
-    Bitsandbytes has `state1`, `absmax1`, `qmap1` and so on. Its states take torch's names; a single
-    one keeps the name `state1`, as checkpoints do not name the optimizer.
-
-    Args:
-        state: one parameter's state; tensors may be `Lazy`.
-
-    Returns:
-        A copy with a float32 `Lazy` in place of the parts; it is decoded when it is read.
+    Bitsandbytes has `state1`, `absmax1`, `qmap1` and so on, and a sharded qmaps codes by rows.
+    States of bitsandbytes take torch's names; a single one keeps the name `state1`, as checkpoints
+    do not name the optimizer.
     """
     joined = {name: _of_rows(value) if _in_rows(value) else value for name, value in state.items()}
     if "state1" in joined or any(str(name).startswith("__bnb") for name in joined):
@@ -71,30 +66,21 @@ def _joined(value: Mapping[str, Any]) -> Any:
 
 def _of_bitsandbytes(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
     # Imported here because reading other states needs no quantizer.
-    from qmaps.capture.conversion.formats.bitsandbytes_ import SLOTS, WRAPPED, slot_state
+    from qmaps.capture.conversion.formats.bitsandbytes_ import SLOTS, WRAPPED, halves, slot_state
     from qmaps.capture.conversion.optimizer_state import values_of
 
     flat = {**state, **state.get(WRAPPED, {})}
     if "state1" not in flat:
         return state
 
-    def half(index: int, part: int | None) -> Lazy:
-        """State `index`, or one half of it, where two are stacked."""
-
+    def lazy(index: int, half: int | None) -> Lazy:
         def read() -> Tensor:
-            values = {
-                name: _read(flat.get(f"{name}{index}")) for name in ("state", "absmax", "qmap")
-            }
-            value, absmax = values["state"], values["absmax"]
-            if part is not None:
-                value, absmax = value[part], None if absmax is None else absmax[part]
-            present = {
-                f"{name}{index}": tensor for name, tensor in values.items() if tensor is not None
-            }
-            return values_of(slot_state(present, index, value, absmax))
+            parts = {f"{part}{index}" for part in ("state", "absmax", "qmap")}
+            present = {n: _read(x) for n, x in flat.items() if n in parts and x is not None}
+            return values_of(slot_state(present, index, half))
 
         shape = tuple(flat[f"state{index}"].shape)
-        shape = shape if part is None else shape[1:]
+        shape = shape if half is None else shape[1:]
         return Lazy(shape, torch.float32, read, quantized=flat.get(f"qmap{index}") is not None)
 
     plain = {
@@ -102,14 +88,11 @@ def _of_bitsandbytes(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
         for name, value in flat.items()
         if name != WRAPPED and str(name).rstrip("12") not in ("state", "absmax", "qmap")
     }
-    if "state2" not in flat:
-        return {**plain, "state1": half(1, None)}
-    if len(flat["state1"].shape) == len(flat["state2"].shape):
-        parts = [half(1, None), half(2, None)]
-    else:
-        parts = [half(1, 0), half(1, 1), half(2, None)]
-    family = "adam" if len(parts) == 2 else "ademamix"
-    names = [name for slot in SLOTS[family].slots for name in slot]
+    parts = [lazy(index, half) for index, half in halves(flat)]
+    names = ["state1"]
+    if len(parts) > 1:
+        slots = SLOTS["adam" if len(parts) == 2 else "ademamix"].slots
+        names = [name for slot in slots for name in slot]
     return {**plain, **dict(zip(names, parts, strict=True))}
 
 
@@ -119,17 +102,15 @@ def _read(value: Any) -> Any:
 
 @dataclass
 class Collected:
-    """State of one parameter, sorted by kind.
-
-    Attributes:
-        tensors: tensors by name; quantized states are decoded to float32.
-        scalars: numbers by name, with the optimizer's ``step`` of any type.
-        skipped: type by name of states that cannot be recorded.
-    """
+    """Tensors and numbers of one parameter by name, and the types of other states."""
 
     tensors: dict[str, Lazy] = field(default_factory=dict)
     scalars: dict[str, float] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+
+    def skips(self, label: str) -> list[str]:
+        """Return ``parameter: state (type)`` of the states that cannot be recorded."""
+        return [f"{label}: {name} ({kind})" for name, kind in self.skipped.items()]
 
 
 def collect(state: Mapping[Any, Any]) -> Collected:
@@ -161,14 +142,8 @@ def collect(state: Mapping[Any, Any]) -> Collected:
 
 def plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a parameter group for JSON; tensors of one element become numbers."""
-    options = {}
-    for name, value in group.items():
-        if name in ("params", "param_names"):
-            continue
-        plain = _plain(value)
-        if plain is not _UNFIT:
-            options[name] = plain
-    return options
+    plain = {n: _plain(value) for n, value in group.items() if n not in ("params", "param_names")}
+    return {name: value for name, value in plain.items() if value is not _UNFIT}
 
 
 _UNFIT = object()

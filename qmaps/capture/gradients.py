@@ -9,22 +9,19 @@ of the last snapshot before it, to detect gradients of another run.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from qmaps.algebra.dense import unsupported_reason
 from qmaps.capture import snapshot
-from qmaps.capture.snapshot import DTYPES, Entry, Lazy
+from qmaps.capture.snapshot import DTYPES, Entry, Key, Lazy, Snapshot
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
-from qmaps.storage import checksums
 
 BLOCK = 2048
 """Blocks of this size, and of every size that divides it, stay whole."""
@@ -77,62 +74,46 @@ def rows_of(shape: Sequence[int], elements: int) -> Tensor | None:
     return (starts[:, None] + torch.arange(length)).reshape(-1)
 
 
-def samples(
-    shapes: Mapping[str, Sequence[int]], itemsizes: Mapping[str, int], max_bytes: int
-) -> dict[str, Tensor | None] | None:
-    """Choose rows of several tensors, the same share of each, within a number of bytes.
-
-    Args:
-        shapes: shape of each tensor.
-        itemsizes: bytes per element of each tensor.
-        max_bytes: largest number of bytes of the samples and the indices of their rows.
-
-    Returns:
-        As `rows_of` for each tensor; None if one unit of each is too much.
-    """
+def samples(parameters: Mapping[str, Tensor], max_bytes: int) -> dict[str, Tensor | None]:
+    """Choose rows of tensors as `rows_of`, the same share of each, in `max_bytes` if possible."""
     low, high = 0.0, 1.0
-    best = _shared(shapes, 1.0)
-    if nbytes(shapes, itemsizes, best) <= max_bytes:
+    best = _shared(parameters, high)
+    if nbytes(parameters, best) <= max_bytes:
         return best
-    best = _shared(shapes, 0.0)
-    if nbytes(shapes, itemsizes, best) > max_bytes:
-        return None
+    best = _shared(parameters, low)
+    if nbytes(parameters, best) > max_bytes:
+        return best
     for _ in range(20):
         middle = (low + high) / 2
-        chosen = _shared(shapes, middle)
-        if nbytes(shapes, itemsizes, chosen) <= max_bytes:
+        chosen = _shared(parameters, middle)
+        if nbytes(parameters, chosen) <= max_bytes:
             low, best = middle, chosen
         else:
             high = middle
     return best
 
 
-def nbytes(
-    shapes: Mapping[str, Sequence[int]],
-    itemsizes: Mapping[str, int],
-    rows: Mapping[str, Tensor | None],
-) -> int:
+def nbytes(parameters: Mapping[str, Tensor], rows: Mapping[str, Tensor | None]) -> int:
     """Return the bytes of samples and of the indices of their rows."""
     total = 0
-    for name, shape in shapes.items():
+    for name, tensor in parameters.items():
         chosen = rows[name]
-        count = math.prod(shape)
-        if chosen is not None:
-            count = len(chosen) * math.prod(shape[1:])
-            total += chosen.nbytes
-        total += count * itemsizes[name]
+        if chosen is None:
+            total += tensor.numel() * tensor.dtype.itemsize
+        else:
+            width = math.prod(tensor.shape[1:])
+            total += len(chosen) * width * tensor.dtype.itemsize + chosen.nbytes
     return total
 
 
-def _shared(shapes: Mapping[str, Sequence[int]], share: float) -> dict[str, Tensor | None]:
+def _shared(parameters: Mapping[str, Tensor], share: float) -> dict[str, Tensor | None]:
     return {
-        name: rows_of(shape, round(share * math.prod(shape))) if share < 1 else None
-        for name, shape in shapes.items()
+        name: rows_of(tensor.shape, round(share * tensor.numel())) if share < 1 else None
+        for name, tensor in parameters.items()
     }
 
 
 GRADIENT, ROWS = "gradient", "rows"
-_NAME = re.compile(r"gradients-(\d{8,})\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -167,11 +148,7 @@ class Gradients:
 
     @classmethod
     def of(cls, options: Gradients | int | None) -> Gradients | None:
-        """Return an argument `gradients` as options; an int is the number of steps.
-
-        Raises:
-            BadTypeError: `options` has another type.
-        """
+        """Return an argument `gradients` as options; an int is the number of steps."""
         if options is None or isinstance(options, Gradients):
             return options
         if isinstance(options, bool) or not isinstance(options, int):
@@ -182,27 +159,12 @@ class Gradients:
         return cls(options)
 
 
-def path_of(folder: Path, step: int) -> Path:
-    """Return the path of the gradients of `step`."""
-    return folder / f"gradients-{step:08d}.safetensors"
-
-
-def steps_in(folder: Path) -> list[int]:
-    """Return the steps with gradients in `folder`, ascending."""
-    matches = (_NAME.fullmatch(path.name) for path in folder.iterdir())
-    return sorted(int(match[1]) for match in matches if match)
+KIND = "gradients"
+"""In the names of the files, for `qmaps.capture.snapshot.path_of`."""
 
 
 class GradientWriter:
-    """Writes the gradients of the steps after a snapshot.
-
-    Args:
-        options: numbers of steps and bytes.
-        parameters: the parameters, by name.
-
-    Raises:
-        BadValueError: the smallest sample of every parameter takes more than `max_bytes`.
-    """
+    """Chooses the gradients to write in the steps after a snapshot."""
 
     def __init__(self, options: Gradients, parameters: Mapping[str, Tensor]) -> None:
         self._options = options
@@ -210,44 +172,26 @@ class GradientWriter:
         self._start: tuple[int, str] | None = None
 
     def join(self, parameters: Mapping[str, Tensor]) -> None:
-        """Record the gradients of these parameters from the next `begin` on.
-
-        Raises:
-            BadValueError: as the constructor; the parameters so far stay.
-        """
+        """Record these parameters from the next `begin` on; if that fails, those so far stay."""
         if parameters.keys() != self._rows.keys():
             self._rows = self._sampled(parameters)
 
     def begin(self, path: Path, step: int) -> None:
-        """Record the steps after a snapshot from now on.
-
-        Earlier files for these steps belong to a run with an overwritten snapshot; they are
-        removed.
-        """
-        for later in steps_in(path.parent):
+        """Record the steps after a snapshot from now on; remove files of an overwritten one."""
+        for later in snapshot.steps_in(path.parent, KIND):
             if step < later <= step + self._options.steps:
-                path_of(path.parent, later).unlink(missing_ok=True)
+                snapshot.path_of(path.parent, later, KIND).unlink(missing_ok=True)
         self._start = step, snapshot.digest(path)
 
     def due(self, step: int) -> bool:
         """Return True if the gradients of `step` are to be recorded."""
         return self._start is not None and 0 < step - self._start[0] <= self._options.steps
 
-    def prepare(
-        self, gradients: Iterable[tuple[str, Tensor | None]]
-    ) -> tuple[list[Entry], list[Lazy], list[str]]:
-        """Select the gradients of a step for writing.
-
-        Args:
-            gradients: gradient of each parameter; None where it had none.
-
-        Returns:
-            Entries, tensors, and ``parameter: gradient (type)`` of those that cannot be recorded.
-        """
-        entries: list[Entry] = []
-        sources: list[Lazy] = []
+    def prepare(self, gradients: Mapping[str, Tensor | None]) -> tuple[dict[Key, Lazy], list[str]]:
+        """Return the gradients to write, and ``parameter: gradient (type)`` of others."""
+        tensors: dict[Key, Lazy] = {}
         skipped: list[str] = []
-        for name, gradient in gradients:
+        for name, gradient in gradients.items():
             if gradient is None:
                 continue
             if not _plain(gradient):
@@ -257,28 +201,21 @@ class GradientWriter:
                 skipped.append(f"{name}: {GRADIENT} (of a parameter that was added later)")
                 continue
             rows = self._rows[name]
-            parts = {GRADIENT: _chosen(gradient, rows)}
+            tensors[name, GRADIENT] = _chosen(gradient, rows)
             if rows is not None:
-                parts[ROWS] = Lazy.of(rows)
-            for state, lazy in parts.items():
-                entries.append(Entry.of(name, state, lazy))
-                sources.append(lazy)
-        return entries, sources, skipped
+                tensors[name, ROWS] = Lazy.of(rows)
+        return tensors, skipped
 
     def _sampled(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor | None]:
         """Return the indices of the rows to record of each parameter; None for all rows."""
         steps, max_bytes = self._options.steps, self._options.max_bytes
-        shapes = {name: list(parameter.shape) for name, parameter in parameters.items()}
         if max_bytes is None:
-            return dict.fromkeys(shapes)
-        sizes = {name: parameter.dtype.itemsize for name, parameter in parameters.items()}
-        rows = samples(shapes, sizes, max_bytes // steps)
-        if rows is None:
-            smallest_rows = {name: rows_of(shape, 0) for name, shape in shapes.items()}
-            needed = steps * nbytes(shapes, sizes, smallest_rows)
+            return dict.fromkeys(parameters)
+        rows = samples(parameters, max_bytes // steps)
+        if (needed := nbytes(parameters, rows)) > max_bytes // steps:
             raise BadValueError(
-                f"gradients: max_bytes={max_bytes} is too small for steps={steps} of {len(shapes)} "
-                f"parameters; at least {needed} are needed"
+                f"gradients: max_bytes={max_bytes} is too small for steps={steps} of "
+                f"{len(parameters)} parameters; at least {steps * needed} are needed"
             )
         return rows
 
@@ -309,84 +246,64 @@ def _chosen(gradient: Tensor, rows: Tensor | None) -> Lazy:
 
 
 class Window:
-    """The gradients recorded in the consecutive steps after a snapshot.
-
-    Files are looked for when a method first needs them, and stay open as long as this object.
-
-    Args:
-        path: the snapshot.
-        info: contents of the snapshot.
-    """
+    """The gradients recorded in consecutive steps after a snapshot, read when needed."""
 
     def __init__(self, path: Path, info: snapshot.Info) -> None:
         self._path = path
         self._info = info
-        self._digests: dict[int, str | None] = {}
 
-    @property
-    def steps(self) -> list[int]:
-        """Consecutive steps after the snapshot; empty if nothing was recorded.
-
-        Raises:
-            CaptureError: a file cannot be read, or is of another run than the snapshot.
-        """
-        return list(self._files)
-
-    def parameters(self) -> list[str]:
-        """Return the names of parameters with a gradient in any step."""
-        return list(
-            dict.fromkeys(name for file in self._files.values() for name, _ in file.numbers)
-        )
-
-    def steps_of(self, parameter: str) -> list[int]:
-        """Return the steps with a gradient of `parameter`."""
-        return [n for n, file in self._files.items() if (parameter, GRADIENT) in file.numbers]
+    def steps(self, parameter: str | None = None) -> list[int]:
+        """Return the consecutive steps after the snapshot; those with a gradient of `parameter`."""
+        return [
+            step
+            for step, file in self._files.items()
+            if parameter is None or (parameter, GRADIENT) in file.numbers
+        ]
 
     def rows(self, parameter: str) -> Tensor | None:
         """Return the indices of the recorded rows of `parameter`; None for all rows."""
-        for file in self._files.values():
-            if (parameter, GRADIENT) in file.numbers:
-                return file.read(parameter, ROWS)
-        return None
+        first = next(iter(self.steps(parameter)), None)
+        return None if first is None else self._tensor(first, parameter, ROWS)
 
     def gradients(self, parameter: str) -> Iterator[tuple[int, Tensor]]:
         """Yield step and gradient, in its own dtype, of each step with a gradient."""
-        for step, file in self._files.items():
-            gradient = file.read(parameter, GRADIENT)
-            if gradient is not None:
-                yield step, gradient
+        for step in self.steps(parameter):
+            gradient = self._tensor(step, parameter, GRADIENT)
+            assert gradient is not None
+            yield step, gradient
+
+    def _tensor(self, step: int, parameter: str, state: str) -> Tensor | None:
+        file = self._files[step]
+        number = file.numbers.get((parameter, state))
+        return None if number is None else file.read(number)
 
     @cached_property
-    def _files(self) -> dict[int, _File]:
-        files: dict[int, _File] = {}
+    def _files(self) -> dict[int, Snapshot]:
+        folder = self._path.parent
+        files: dict[int, Snapshot] = {}
         shapes: dict[str, list[int]] = {}
+        digests: dict[int, str] = {}
         step = self._info.step + 1
-        while (path := path_of(self._path.parent, step)).exists():
-            file = _File(path)
+        while (path := snapshot.path_of(folder, step, KIND)).exists():
+            file = Snapshot(path)
             start = file.info.window.get("start")
             if not isinstance(start, int) or start < self._info.step:
                 raise self._foreign(path)
-            digest = self._digest(start)
-            if digest is None:  # the snapshot between was deleted: what it said is unknown
-                break
-            if file.info.step != step or digest != file.info.window.get("states"):
+            if start not in digests:
+                last = snapshot.path_of(folder, start) if start > self._info.step else self._path
+                if not last.exists():  # it was deleted: what it said is unknown
+                    break
+                digests[start] = snapshot.digest(last)
+            if file.info.step != step or digests[start] != file.info.window.get("states"):
                 raise self._foreign(path)
-            self._check_shapes(file, path)
             gradients = [entry for entry in file.info.tensors if entry.state == GRADIENT]
+            for entry in gradients:
+                self._check_shape(entry, path, sampled=(entry.parameter, ROWS) in file.numbers)
             if any(shapes.setdefault(e.parameter, e.shape) != e.shape for e in gradients):
                 break  # other rows, since parameters were added
             files[step] = file
             step += 1
         return files
-
-    def _digest(self, step: int) -> str | None:
-        """Return the digest of a snapshot; None if it was deleted."""
-        if step not in self._digests:
-            path = self._path
-            if step != self._info.step:
-                path = snapshot.path_of(path.parent, step)
-            self._digests[step] = snapshot.digest(path) if path.exists() else None
-        return self._digests[step]
 
     def _foreign(self, path: Path) -> CaptureError:
         return CaptureError(
@@ -394,48 +311,13 @@ class Window:
             "delete the gradients or record both again"
         )
 
-    def _check_shapes(self, file: _File, path: Path) -> None:
-        for entry in file.info.tensors:
-            if entry.state != GRADIENT:
-                continue
-            expected = self._info.parameters.get(entry.parameter)
-            shape = list(entry.shape)
-            number = file.numbers.get((entry.parameter, ROWS))
-            if expected and number is not None:
-                shape[:1] = expected[:1]
-            if expected is not None and shape != expected:
-                raise CaptureError(
-                    f"{str(path)!r} has a gradient of {entry.parameter!r} of shape "
-                    f"{tuple(entry.shape)}; the parameter has shape {tuple(expected)}"
-                )
-
-
-class _File:
-    """The gradients of one step, open for reading."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.info = snapshot.read_info(path)
-        self.numbers = {
-            (entry.parameter, entry.state): number for number, entry in enumerate(self.info.tensors)
-        }
-        try:
-            opened: Any = safe_open(path, framework="pt")
-            self._open = opened.__enter__()
-            self._sums = checksums.in_metadata(self._open.metadata() or {}, self._open.keys())
-        except (OSError, SafetensorError) as error:
-            raise snapshot.unreadable(path, error) from None
-
-    def read(self, parameter: str, state: str) -> Tensor | None:
-        number = self.numbers.get((parameter, state))
-        if number is None:
-            return None
-        try:
-            tensor: Tensor = self._open.get_tensor(str(number))
-        except (OSError, SafetensorError) as error:
-            raise snapshot.unreadable(self.path, error) from None
-        if self._sums and checksums.of_tensor(tensor) != self._sums[str(number)]:
+    def _check_shape(self, entry: Entry, path: Path, *, sampled: bool) -> None:
+        expected = self._info.parameters.get(entry.parameter)
+        shape = list(entry.shape)
+        if expected and sampled:
+            shape[:1] = expected[:1]
+        if expected is not None and shape != expected:
             raise CaptureError(
-                f"{str(self.path)!r} is damaged: the checksum of tensor {number} is wrong"
+                f"{str(path)!r} has a gradient of {entry.parameter!r} of shape "
+                f"{tuple(entry.shape)}; the parameter has shape {tuple(expected)}"
             )
-        return tensor

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from qmaps.algebra.pair import zero_points
 from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.capture import saved
 from qmaps.capture.collect import collect, decoded
-from qmaps.capture.conversion.convert import recognized
+from qmaps.capture.conversion import recognized
 from qmaps.capture.conversion.formats import Format
-from qmaps.capture.conversion.optimizer_state import State, values_of
-from qmaps.capture.load import load
-from qmaps.capture.saved import Names
+from qmaps.capture.conversion.optimizer_state import State, flaws, values_of
+from qmaps.capture.load import load, load_safely, slots_of, state_dicts_in
+from qmaps.capture.naming import Names, labels_of, named_by
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, CaptureError, QmapsError, one_line
 from qmaps.optim.choice import Choices
@@ -69,17 +68,17 @@ def checked(
 ) -> Iterator[Finding]:
     """Yield the problems of a parameter's states.
 
-    Args:
-        parameter: its name.
-        states: the states by name, float or quantized.
-        kinds: how each is stored, for messages: a dtype such as ``float16``, or a spec.
+    `kinds` says how each is stored, for messages: a dtype such as ``float16``, or a spec.
     """
     values: dict[str, Tensor] = {}
     for name, state in states.items():
         if isinstance(state, QuantizedTensor):
             yield from _scales(parameter, name, state)
-        values[name] = values_of(state)
-        yield from _finite(parameter, name, values[name])
+        x = values[name] = values_of(state)
+        for kind, count, first in flaws(x, signed=name not in SECOND):
+            share, check = count / x.numel(), "negative" if kind == "negative" else "nonfinite"
+            message = f"{share:.2%} of the elements are {kind}, the first at flat index {first}"
+            yield Finding(ERROR, check, parameter, name, count, share, message)
     m, v = values.get("exp_avg"), values.get("exp_avg_sq")
     if m is not None and v is not None:
         if m.shape != v.shape:
@@ -101,20 +100,6 @@ def _scales(parameter: str, name: str, t: QuantizedTensor) -> Iterator[Finding]:
         count = sum(part.numel() for part in t.scales)
         message = f"{bad} of {count} scales of {t.quantizer.spec} are NaN or infinite"
         yield Finding(ERROR, "scales", parameter, name, bad, bad / count, message)
-
-
-def _finite(parameter: str, name: str, x: Tensor) -> Iterator[Finding]:
-    for check, bad, kind in (
-        ("nonfinite", ~x.isfinite(), "NaN or infinite"),
-        ("negative", x < 0, "negative"),
-    ):
-        if check == "negative" and name not in SECOND:
-            continue
-        if count := int(bad.sum()):
-            first = int(bad.reshape(-1).int().argmax())
-            share = count / x.numel()
-            message = f"{share:.2%} of the elements are {kind}, the first at flat index {first}"
-            yield Finding(ERROR, check, parameter, name, count, share, message)
 
 
 def _zeroed(parameter: str, m: Tensor, v: Tensor, kind: str, *, coded: bool) -> Iterator[Finding]:
@@ -227,12 +212,12 @@ def _captured(source: Path, step: int | None, names: Names) -> Iterator[Paramete
 
 def _saved(source: Path, names: Names) -> Iterator[Parameter]:
     """The states of a checkpoint; damaged ones are left out."""
-    state_dicts = saved.state_dicts_in(saved.load_safely(source), source)
-    slots = saved.slots_of(state_dicts, source)
-    labels = saved.labels_of(slots, names, source)
-    tensors = [_tensors(state) for _, _, state in slots]
-    labels, _ = saved.named_by(names, labels, state_dicts, tensors, source)
-    if not any(state for _, _, state in slots):
+    state_dicts = state_dicts_in(load_safely(source), source)
+    slots = slots_of(state_dicts, source)
+    labels = labels_of(slots, names, source)
+    tensors = [_tensors(slot.state) for slot in slots]
+    labels, _ = named_by(names, labels, state_dicts, tensors, source)
+    if not any(slot.state for slot in slots):
         raise CaptureError(f"{str(source)!r} is an optimizer checkpoint that holds no states")
     formats = [
         recognized(state_dict)
@@ -240,15 +225,16 @@ def _saved(source: Path, names: Names) -> Iterator[Parameter]:
         for group in state_dict["param_groups"]
         for _ in group["params"]
     ]
-    for label, (_, group, state), layout in zip(labels, slots, formats, strict=True):
-        states, findings = _read(layout, state, label)
+    for label, slot, layout in zip(labels, slots, formats, strict=True):
+        states, findings = _read(layout, slot.state, label)
         kinds = {
             name: value.quantizer.spec
             if isinstance(value, QuantizedTensor)
-            else str(getattr(state.get(name), "dtype", value.dtype)).removeprefix("torch.")
+            else str(getattr(slot.state.get(name), "dtype", value.dtype)).removeprefix("torch.")
             for name, value in states.items()
         }
-        yield label, states, kinds, [*findings, *_other_quantizers(label, states, group, state)]
+        findings += _other_quantizers(label, states, slot.group, slot.state)
+        yield label, states, kinds, findings
 
 
 def _tensors(state: Mapping[Any, Any]) -> dict[str, Lazy]:

@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 import os
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from qmaps.capture import saved, snapshot
+from qmaps.capture import snapshot
+from qmaps.capture.collect import Collected, collect, decoded, plain_options
 from qmaps.capture.gradients import Window
+from qmaps.capture.naming import Names, labels_of, named_by
+from qmaps.capture.parameters import Slot, slots
 from qmaps.capture.readers import reader_of
-from qmaps.capture.saved import Names
-from qmaps.capture.snapshot import Lazy
+from qmaps.capture.readers.base import know
+from qmaps.capture.recorder import write
+from qmaps.capture.snapshot import Lazy, Snapshot
 from qmaps.capture.states import CapturedStates
-from qmaps.errors import BadValueError, CaptureError
+from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
+from qmaps.normalize.block import MOST
+from qmaps.storage import checkpoint
 from qmaps.storage.files import exists
+
+FILES = ("optimizer.pt", "optimizer.bin")
+"""Names of the optimizer's file in a trainer's checkpoint folder."""
+
+WRAPPERS = (
+    "optimizer",
+    "optimizer_state_dict",
+    "optimizer_state",
+    "optimizer_states",
+    "optimizers",
+    "optim",
+    "optim_state_dict",
+)
+"""Keys of the optimizer's state_dict, or a list of them, in larger checkpoints."""
+
+DEEPEST = 8
+"""Lists and dicts around a state_dict, at most."""
 
 
 def load(
@@ -51,29 +75,69 @@ def load(
         raise CaptureError(f"{str(source)!r} does not exist")
     if not (source.is_dir() or source.is_file()):
         raise CaptureError(f"{str(source)!r} is neither a file nor a folder")
-    if source.is_dir():
-        checkpoint = saved.locate(source)
-        if checkpoint is None or _steps(source):
-            _refuse(names, source)
-            return _folder(source, step)
-        source = checkpoint
-    if step is not None:
-        kind = "checkpoint" if source.is_dir() else "file"
+    captured = is_captured(source)
+    holder = source if captured else locate(source)
+    assert holder is not None
+    if step is not None and not (captured and source.is_dir()):
+        kind = "checkpoint" if holder.is_dir() else "file"
         raise BadValueError(
-            f"step={step} needs a folder of captures; {str(source)!r} is one {kind}"
+            f"step={step} needs a folder of captures; {str(holder)!r} is one {kind}"
         )
-    if source.suffix == ".safetensors" and reader_of(source) is None:
-        _refuse(names, source)
-        return _snapshot(source, None)
-    return saved.read(source, names)
-
-
-def _refuse(names: Names, source: Path) -> None:
+    if not captured:
+        return _checkpoint(holder, names)
     if names is not None:
         raise BadValueError(
             f"names needs an optimizer checkpoint; {str(source)!r} holds captured states, which "
             "have names"
         )
+    return _folder(source, step) if source.is_dir() else _snapshot(source, None)
+
+
+def convert(
+    checkpoint: str | os.PathLike[str], out: str | os.PathLike[str], *, names: Names = None
+) -> Path:
+    """Write a checkpoint's states as a capture folder, and return the new file.
+
+    Checkpoints of several steps of one training may go to one folder.
+
+    Args:
+        checkpoint: a file of ``torch.save``, or the folder of a checkpoint, as for
+            `qmaps.capture.load`.
+        out: the folder, created if need be.
+        names: parameter names, where the checkpoint has none, as for `load`.
+
+    Returns:
+        The new ``.safetensors`` file.
+
+    Raises:
+        CaptureError, OutputError: as for `load` and `StateRecorder`; nothing is written then.
+    """
+    return write(_checkpoint(checkpoint_at(Path(checkpoint)), names), out)
+
+
+def locate(path: Path) -> Path | None:
+    """Return the file or folder with the optimizer's states; None for an unknown folder."""
+    if not path.is_dir():
+        return path
+    files = (path / name for name in FILES if exists(path / name))
+    return next(files, path if reader_of(path) else None)
+
+
+def checkpoint_at(path: Path) -> Path:
+    """Return the result of `locate`, or raise a CaptureError."""
+    if not exists(path):
+        raise CaptureError(f"{str(path)!r} does not exist")
+    holder = locate(path)
+    if holder is None:
+        raise CaptureError(f"{str(path)!r} is a folder; expected an optimizer checkpoint")
+    return holder
+
+
+def is_captured(path: Path) -> bool:
+    """Return True for captured states, False for a checkpoint."""
+    if path.is_dir():
+        return locate(path) is None or bool(_steps(path))
+    return path.suffix == ".safetensors" and reader_of(path) is None
 
 
 def _steps(folder: Path) -> list[int]:
@@ -95,13 +159,11 @@ def _folder(folder: Path, step: int | None) -> CapturedStates:
 
 
 def _snapshot(path: Path, steps: list[int] | None) -> CapturedStates:
-    info = snapshot.read_info(path)
+    file = Snapshot(path)
+    info = file.info
     tensors: dict[str, dict[str, Lazy]] = {}
-    for number, entry in enumerate(info.tensors):
-        read = partial(snapshot.read_tensor, path, number)
-        parts = partial(snapshot.parts_of_tensor, path, number)
-        lazy = Lazy(tuple(entry.shape), snapshot.dtype_of(entry), read, parts=parts)
-        tensors.setdefault(entry.parameter, {})[entry.state] = lazy
+    for (parameter, state), lazy in file.lazies().items():
+        tensors.setdefault(parameter, {})[state] = lazy
     return CapturedStates(
         tensors,
         step=info.step,
@@ -113,3 +175,96 @@ def _snapshot(path: Path, steps: list[int] | None) -> CapturedStates:
         source=str(path),
         window=Window(path, info),
     )
+
+
+def _checkpoint(path: Path, names: Names) -> CapturedStates:
+    reader = reader_of(path)
+    state_dicts = reader.read(path) if reader else state_dicts_in(load_safely(path), path)
+    parameters = slots_of(state_dicts, path)
+    labels = labels_of(parameters, names, path)
+    states: list[Collected] = []
+    options: list[dict[str, Any]] = []
+    for label, slot in zip(labels, parameters, strict=True):
+        try:
+            states.append(collect(decoded(slot.state)))
+            options.append(plain_options(slot.group))
+            _step(states[-1])
+        except DAMAGE as error:  # for example a quantized state whose parts do not fit
+            raise CaptureError(f"{str(path)!r} is damaged at {label!r}: {error}") from None
+    if not any(collected.tensors for collected in states):
+        raise CaptureError(f"{str(path)!r} is an optimizer checkpoint that holds no states")
+    tensors = [collected.tensors for collected in states]
+    labels, source = named_by(names, labels, state_dicts, tensors, path)
+    if odd := next(
+        (label for label in labels if label != label.encode(errors="replace").decode()), None
+    ):
+        raise CaptureError(f"{str(path)!r} names a parameter {odd!r}, which is no text in Unicode")
+    named = dict(zip(labels, states, strict=True))
+    return CapturedStates(
+        {label: collected.tensors for label, collected in named.items() if collected.tensors},
+        step=max(map(_step, states)),
+        hyperparameters=dict(zip(labels, options, strict=True)),
+        scalars={label: collected.scalars for label, collected in named.items()},
+        skipped=[line for label, collected in named.items() for line in collected.skips(label)],
+        source=str(path),
+        naming=source,
+    )
+
+
+def _step(collected: Collected) -> int:
+    number = collected.scalars.get("step", 0)
+    if not 0 <= number <= MOST:
+        raise BadValueError(f"step={shown(number)} must be an integer of at least 0")
+    return int(number)
+
+
+def load_safely(path: Path) -> Any:
+    """Load a ``torch.save`` file without executing code."""
+    try:
+        return checkpoint.load(path, mmap=True, know=know)
+    except BadValueError as error:
+        raise CaptureError(str(error)) from None
+
+
+def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
+    """Return the optimizers' state_dicts in a loaded object."""
+    state_dicts: list[Mapping[str, Any]] = []
+    pending = [(loaded, DEEPEST)]
+    seen: set[int] = set()
+    while pending:
+        value, deeper = pending.pop()
+        is_new = deeper > 0 and id(value) not in seen  # a list in itself has no end
+        seen.add(id(value))
+        keys = {*value} if isinstance(value, Mapping) else set()
+        wrapper = next((name for name in WRAPPERS if name in keys), None)
+        if {"state", "param_groups"} <= keys:
+            state_dicts.append(value)
+        elif is_new and isinstance(value, (list, tuple)) and value:
+            pending += [(member, deeper - 1) for member in reversed(value)]
+        elif is_new and wrapper:
+            pending.append((value[wrapper], deeper - 1))
+        else:
+            kind = type(value).__name__
+            if isinstance(value, Mapping):
+                names = ", ".join([str(key) for key in value][:4])
+                more = ", ..." if len(value) > 4 else ""
+                kind = f"a dict with {names}{more}" if names else "an empty dict"
+            raise CaptureError(
+                f"{str(path)!r} must hold an optimizer state_dict ('state' and 'param_groups'), "
+                f"but holds {kind}"
+            )
+    return state_dicts
+
+
+def slots_of(state_dicts: Sequence[Mapping[str, Any]], path: Path) -> list[Slot]:
+    """Return every parameter in the order of the optimizers and their groups."""
+    parameters: list[Slot] = []
+    for number, state_dict in enumerate(state_dicts):
+        prefix = f"optimizer{number}." if len(state_dicts) > 1 else ""
+        try:
+            parameters += [slot._replace(label=prefix + slot.label) for slot in slots(state_dict)]
+        except DAMAGE:
+            raise CaptureError(
+                f"{str(path)!r} holds an optimizer state_dict whose parts do not fit together"
+            ) from None
+    return parameters

@@ -1,4 +1,4 @@
-"""Names for the numbered parameters of a checkpoint.
+"""Names for the parameters of a checkpoint.
 
 An optimizer has its parameters in the model's order, or in two groups: those with weight decay and
 those without, each in the model's order. A group is identified by its place and its weight decay,
@@ -10,30 +10,145 @@ no other names would agree too.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from qmaps.errors import BadValueError
+from qmaps.capture.parameters import Slot
+from qmaps.capture.snapshot import Lazy, header_of
+from qmaps.errors import BadTypeError, BadValueError, CaptureError
 from qmaps.storage import checkpoint
 from qmaps.storage.files import content_of, exists
 
+Names = nn.Module | Iterable[str] | str | os.PathLike[str] | None
+
 Shape = tuple[int, ...]
+
+MODELS = (".safetensors", ".bin", ".json", ".pt", ".pth", ".ckpt")
+"""Endings of files that hold a model, or name its shards."""
+
+
+def labels_of(slots: Sequence[Slot], names: Names, path: Path) -> list[str]:
+    """Return the parameters' names, in the checkpoint's order; see `named_by` for models."""
+    if _place(names) is not None:
+        names = None
+    elif isinstance(names, (str, os.PathLike)):
+        names = _names_in_text(Path(names))
+    if names is None:
+        labels = [slot.label for slot in slots]
+    elif isinstance(names, nn.Module):
+        labels = [name for name, p in names.named_parameters() if p.requires_grad]
+    else:
+        labels = list(names)
+        for label in labels:
+            if not isinstance(label, str):
+                raise BadTypeError(
+                    f"names must be a model or strings, got {type(label).__name__} among them"
+                )
+    if len(labels) != len(slots):
+        raise BadValueError(
+            f"names has {len(labels)} entries, but {str(path)!r} has {len(slots)} parameters"
+        )
+    label, count = Counter(labels).most_common(1)[0] if labels else ("", 0)
+    if count > 1:
+        unique = f"two parameters named {label!r}; every name must be unique"
+        if names is None:
+            raise CaptureError(f"{str(path)!r} has {unique}")
+        raise BadValueError(f"names has {unique}")
+    return labels
+
+
+def named_by(
+    names: Names,
+    labels: list[str],
+    state_dicts: Sequence[Mapping[str, Any]],
+    tensors: Sequence[Mapping[str, Lazy]],
+    path: Path,
+) -> tuple[list[str], str]:
+    """Return the parameters' names with those from a model in place of numbers, and their source.
+
+    Args:
+        names: names as for `qmaps.capture.load`.
+        labels: names from `labels_of`.
+        state_dicts: the optimizers' state_dicts.
+        tensors: states of each parameter, by name.
+        path: the checkpoint; the model may lie beside it.
+    """
+    place = _place(names)
+    param_groups = [group for state_dict in state_dicts for group in state_dict["param_groups"]]
+    if names is None and any(map(_has_names, param_groups)):
+        return labels, "the checkpoint"
+    if names is not None and place is None and not isinstance(names, nn.Module):
+        return labels, Path(names).name if isinstance(names, (str, os.PathLike)) else "a list"
+    shapes = iter([parameter_shape(states) for states in tensors])
+    groups = [
+        Group([next(shapes) for _ in group["params"]], group.get("weight_decay"))
+        for group in param_groups
+    ]
+    try:
+        if isinstance(names, nn.Module):
+            return fitted(Known.of(names, "the model"), groups), "the model"
+        if place is not None and not exists(place):
+            raise BadValueError(f"names={str(place)!r} does not exist")
+        if place is None and len(state_dicts) > 1:
+            raise Unnamed("there are several optimizers")
+        return _by_place(place or path.parent, groups)
+    except Unnamed as error:
+        if isinstance(names, nn.Module):
+            return _in_order_of(names, labels, groups, path, error), "the model"
+        if names is not None:
+            raise BadValueError(
+                f"names={str(place)!r}: {error}; give a text file with one name per line in the "
+                "optimizer's order"
+            ) from None
+        return labels, f"numbers: {error}"
+
+
+def _place(names: Names) -> Path | None:
+    """Return the path of a model; None if `names` is anything else."""
+    if not isinstance(names, (str, os.PathLike)):
+        return None
+    place = Path(names)
+    return place if place.is_dir() or place.suffix in MODELS else None
+
+
+def _has_names(group: Mapping[str, Any]) -> bool:
+    return bool(group.get("param_names")) or any(isinstance(key, str) for key in group["params"])
+
+
+def _in_order_of(
+    model: nn.Module, labels: list[str], groups: Sequence[Group], path: Path, error: Unnamed
+) -> list[str]:
+    """Return the names in the model's order where no state has a shape; raise otherwise."""
+    shapes = [shape for group in groups for shape in group.shapes]
+    if all(shape is None for shape in shapes):
+        return labels
+    expected = Known.of(model, "the model").shapes
+    for label, shape in zip(labels, shapes, strict=True):
+        if shape not in (None, expected[label]):
+            raise BadValueError(
+                f"names gives {label!r} of shape {expected[label]} a state of shape "
+                f"{shape} in {str(path)!r}; the optimizer orders its parameters differently, "
+                "perhaps by groups: give the names as a list in its order"
+            ) from None
+    raise BadValueError(
+        f"names is a model whose parameters do not tell those of {str(path)!r}: {error}; "
+        "give the names as a list in the optimizer's order"
+    ) from None
 
 
 @dataclass(frozen=True)
 class Known:
-    """The parameters of a model, in the model's order.
+    """The parameters of a model in its order, from a source that messages name.
 
-    Attributes:
-        source: source of the parameters, for messages.
-        shapes: shape of each parameter by its name; a tied parameter has its first name.
-        norms: names of the parameters of each ``nn.LayerNorm``, as far as known.
+    `shapes` are by name; a tied parameter has its first name. `norms` are the parameters of each
+    ``nn.LayerNorm``, as far as known.
     """
 
     source: str
@@ -42,12 +157,7 @@ class Known:
 
     @classmethod
     def of(cls, model: nn.Module, source: str) -> Known:
-        """Return the trained parameters of a model.
-
-        Args:
-            model: the model, also on the meta device.
-            source: source of the model, for messages.
-        """
+        """Return the trained parameters of a model, also of one on the meta device."""
         shapes = {
             name: tuple(parameter.shape)
             for name, parameter in model.named_parameters()
@@ -78,30 +188,16 @@ class Unnamed(Exception):  # noqa: N818
     """Names cannot be recovered; the message says why."""
 
 
-class _Shaped(Protocol):
-    @property
-    def shape(self) -> Shape: ...
-
-
 @dataclass(frozen=True)
 class Group:
-    """A parameter group of an optimizer.
-
-    Attributes:
-        shapes: shape of each parameter; None where its states do not tell.
-        weight_decay: weight decay of the group; None where the optimizer has none.
-    """
+    """Shapes of a group's parameters, None where states do not tell, and weight decay."""
 
     shapes: Sequence[Shape | None]
     weight_decay: Any = None
 
 
-def parameter_shape(states: Mapping[str, _Shaped]) -> Shape | None:
-    """Return the shape of a parameter from its states, or None.
-
-    Args:
-        states: the states by name.
-    """
+def parameter_shape(states: Mapping[str, Any]) -> Shape | None:
+    """Return the shape of a parameter from its states by name, or None."""
     for name in SHAPED_AS_PARAMETER:
         if name in states:
             return tuple(states[name].shape)
@@ -112,11 +208,7 @@ def parameter_shape(states: Mapping[str, _Shaped]) -> Shape | None:
 
 
 def fitted(model: Known, groups: Sequence[Group]) -> list[str]:
-    """Return the name of each parameter in the optimizer's order.
-
-    Raises:
-        Unnamed: no names agree with all shapes, or several do.
-    """
+    """Return the name of each parameter in the optimizer's order, if just one order fits."""
     shapes = [shape for group in groups for shape in group.shapes]
     if all(shape is None for shape in shapes):
         raise Unnamed("no state has the shape of its parameter")
@@ -124,14 +216,15 @@ def fitted(model: Known, groups: Sequence[Group]) -> list[str]:
         raise Unnamed(
             f"{model.source} has {len(model.shapes)} parameters and the optimizer {len(shapes)}"
         )
-    orders: set[tuple[str, ...]] = set(_ways([_Part(list(model.shapes), shapes)], model))
+    orders = _orders([(list(model.shapes), shapes)], model)
     if len(groups) == 2:
-        first, second = groups[::-1] if _exempt_first(groups) else groups
+        exempt_first = not groups[0].weight_decay and bool(groups[1].weight_decay)
         for rule in RULES:
             exempt = [name for name in model.shapes if rule(name, model)]
             decaying = [name for name in model.shapes if not rule(name, model)]
-            parts = [_Part(decaying, first.shapes), _Part(exempt, second.shapes)]
-            orders |= set(_ways(parts if first is groups[0] else parts[::-1], model))
+            names = (exempt, decaying) if exempt_first else (decaying, exempt)
+            parts = [(part, group.shapes) for part, group in zip(names, groups, strict=True)]
+            orders |= _orders(parts, model)
     if not orders:
         raise Unnamed(f"the states do not have the shapes of the parameters in {model.source}")
     if len(orders) > 1:
@@ -139,45 +232,27 @@ def fitted(model: Known, groups: Sequence[Group]) -> list[str]:
     return list(orders.pop())
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Names in the model's order, and the shapes of the parameters among them."""
+def _orders(
+    parts: Sequence[tuple[Sequence[str], Sequence[Shape | None]]], model: Known
+) -> set[tuple[str, ...]]:
+    """Return the first and the last choice of names; they differ if there are several.
 
-    names: Sequence[str]
-    wanted: Sequence[Shape | None]
-
-
-def _ways(parts: Sequence[_Part], model: Known) -> list[tuple[str, ...]]:
-    """The first and the last choice of names for all parts; they differ if there are several."""
-    ways = []
+    Each part has names in the model's order, and the shapes of the parameters among them.
+    """
+    orders = set()
     for step in (1, -1):
         chosen: list[str] = []
-        for part in parts:
-            fit = _first_fit(part.names[::step], part.wanted[::step], model)
-            if fit is None:
-                return []
+        for names, shapes in parts:
+            candidates = iter(names[::step])
+            fit = [
+                next((name for name in candidates if shape in (None, model.shapes[name])), "")
+                for shape in shapes[::step]
+            ]
+            if "" in fit:
+                return set()
             chosen += fit[::step]
-        ways.append(tuple(chosen))
-    return ways
-
-
-def _first_fit(
-    names: Sequence[str], wanted: Sequence[Shape | None], model: Known
-) -> list[str] | None:
-    """For each shape in turn the next name of that shape; None if the names do not suffice."""
-    candidates = iter(names)
-    fit = []
-    for shape in wanted:
-        name = next((n for n in candidates if shape in (None, model.shapes[n])), None)
-        if name is None:
-            return None
-        fit.append(name)
-    return fit
-
-
-def _exempt_first(groups: Sequence[Group]) -> bool:
-    """Return True if the first of two groups is the one without weight decay."""
-    return not groups[0].weight_decay and bool(groups[1].weight_decay)
+        orders.add(tuple(chosen))
+    return orders
 
 
 def _by_trainer(name: str, model: Known) -> bool:
@@ -206,65 +281,85 @@ RULES: tuple[Callable[[str, Known], bool], ...] = (_by_trainer, _by_earlier_trai
 
 CONFIG = "config.json"
 
+FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+"""Names of a model's file in a checkpoint's folder, in the order of preference."""
 
-def described_by_config(folder: Path, held: Mapping[str, Shape], file: str) -> Known:
-    """Return the parameters of the model in ``config.json``, in the model's order.
+WRAPPERS = ("state_dict", "model_state_dict", "model")
+"""Keys of the model's state_dict in larger files."""
 
-    The model is made on the meta device, where it takes no memory, by a class of transformers. Code
-    in a checkpoint is not run.
+STATISTICS = ("running_mean", "running_var")
 
-    Args:
-        folder: the folder of ``config.json``.
-        held: shape of each tensor in the model's file, by name.
-        file: name of that file, for messages.
 
-    Raises:
-        Unnamed: there is no such file, transformers is not installed or cannot make the model, or
-            the model has other parameters than its file.
+def _by_place(place: Path, groups: Sequence[Group]) -> tuple[list[str], str]:
+    """Return the names from the folder or a file of a model, and their source.
+
+    The files of safetensors and the indices of shards do not keep the model's order. transformers
+    makes the model from ``config.json`` beside them, without weights.
     """
-    name = _architecture(folder / CONFIG)
+    path = place
+    if place.is_dir():
+        files = (place / name for name in FILES if exists(place / name))
+        if (first := next(files, None)) is None:
+            raise Unnamed("there is no model.safetensors or pytorch_model.bin beside the optimizer")
+        path = first
+    held = dict(_held(path))
+    reason = f"{path.name} keeps no order of parameters, and "
+    # torch keeps the order of what it saves.
+    if path.suffix not in (".safetensors", ".json") or ".bin" in path.suffixes:
+        try:
+            return fitted(Known(path.name, held), groups), path.name
+        except Unnamed as error:  # a model tells what a list of names does not
+            reason = f"{error}, and "
+    try:
+        model = _of_config(path.parent, held, path.name)
+    except Unnamed as error:
+        raise Unnamed(f"{reason}{error}") from None
+    return fitted(model, groups), model.source
+
+
+def _of_config(folder: Path, held: Mapping[str, Shape], file: str) -> Known:
+    """Return the parameters of the model in ``config.json``; `held` are those in the model's file.
+
+    A class of transformers makes the model on the meta device, where it takes no memory. Code in a
+    checkpoint is not run.
+    """
+    if not exists(folder / CONFIG):
+        raise Unnamed(f"there is no {CONFIG} beside it")
+    try:
+        (architecture,) = json.loads(content_of(folder / CONFIG))["architectures"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        raise Unnamed(f"{CONFIG} does not name the model's architecture") from None
     try:
         import transformers
     except ImportError:
         raise Unnamed(
             f"transformers, which makes the model of {CONFIG}, is not installed"
         ) from None
-    cls = getattr(transformers, name, None)
+    cls = getattr(transformers, str(architecture), None)
     if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
-        raise Unnamed(f"transformers has no model {name!r}, which {CONFIG} names")
+        raise Unnamed(f"transformers has no model {str(architecture)!r}, which {CONFIG} names")
     messages: Any = transformers.logging
     verbosity = messages.get_verbosity()
     messages.set_verbosity_error()  # the others are advice on how to train and generate
     try:
-        model = _made(cls, folder)
-    finally:
-        messages.set_verbosity(verbosity)
-    _compare(model, held, file)
-    return Known.of(model, f"{CONFIG} and {file}")
-
-
-def _architecture(path: Path) -> str:
-    if not exists(path):
-        raise Unnamed(f"there is no {CONFIG} beside it")
-    try:
-        config = json.loads(content_of(path))
-        (name,) = config["architectures"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        raise Unnamed(f"{CONFIG} does not name the model's architecture") from None
-    return str(name)
-
-
-def _made(cls: Any, folder: Path) -> nn.Module:
-    try:
-        config = cls.config_class.from_pretrained(folder, local_files_only=True)
+        made: Any = cls
+        config = made.config_class.from_pretrained(folder, local_files_only=True)
         # Initial values of a few layers are drawn on the CPU wherever the model is made.
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            model: nn.Module = cls(config)
+            model: nn.Module = made(config)
     except Exception as error:  # what transformers raises on odd configurations
         raise Unnamed(
             f"transformers cannot make the {cls.__name__} of {CONFIG} ({type(error).__name__})"
         ) from None
-    return model
+    finally:
+        messages.set_verbosity(verbosity)
+    _compare(model, held, file)
+    return Known.of(model, f"{CONFIG} and {file}")
 
 
 def _compare(model: nn.Module, held: Mapping[str, Shape], file: str) -> None:
@@ -282,26 +377,8 @@ def _compare(model: nn.Module, held: Mapping[str, Shape], file: str) -> None:
         raise Unnamed(f"{file} holds {min(odd)!r}, which the model of {CONFIG} does not have")
 
 
-FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
-"""Names of a model's file in a checkpoint's folder, in the order of preference."""
-
-WRAPPERS = ("state_dict", "model_state_dict", "model")
-"""Keys of the model's state_dict in larger files."""
-
-STATISTICS = ("running_mean", "running_var")
-
-
-def names_in_text(path: Path) -> list[str]:
-    """Return the names in a text file: one on each line, empty lines left out.
-
-    Raises:
-        BadValueError: the file cannot be read, or has no name.
-    """
+def _names_in_text(path: Path) -> list[str]:
+    """Return the names in a text file: one on each line, empty lines left out."""
     try:
         names = [line.strip() for line in content_of(path).decode("utf-8").splitlines()]
     except (OSError, ValueError) as error:
@@ -313,70 +390,24 @@ def names_in_text(path: Path) -> list[str]:
     return [name for name in names if name]
 
 
-def by_place(place: Path, groups: Sequence[Group]) -> tuple[list[str], str]:
-    """Return the name of each parameter in the optimizer's order, and where the names come from.
-
-    The files of safetensors and the indices of shards do not keep the model's order. transformers
-    makes the model from ``config.json`` beside them, without weights.
-
-    Args:
-        place: the folder or a file of a model.
-        groups: groups of the optimizer.
-
-    Raises:
-        Unnamed: names cannot be recovered.
-    """
-    path = _file(place)
-    held = dict(_held(path))
-    reason = f"{path.name} keeps no order of parameters, and "
-    # torch keeps the order of what it saves.
-    if path.suffix not in (".safetensors", ".json") or ".bin" in path.suffixes:
-        try:
-            return fitted(Known(path.name, held), groups), path.name
-        except Unnamed as error:  # a model tells what a list of names does not
-            reason = f"{error}, and "
-    try:
-        model = described_by_config(path.parent, held, path.name)
-    except Unnamed as error:
-        raise Unnamed(f"{reason}{error}") from None
-    return fitted(model, groups), model.source
-
-
-def _file(place: Path) -> Path:
-    if not place.is_dir():
-        return place
-    path = next((place / name for name in FILES if exists(place / name)), None)
-    if path is None:
-        raise Unnamed("there is no model.safetensors or pytorch_model.bin beside the optimizer")
-    return path
-
-
 def _held(path: Path) -> Iterator[tuple[str, Shape]]:
     """Name and shape of each tensor of a model's file, or of its shards."""
     try:
         if not path.is_file():  # a pipe would never end
             raise ValueError
         if path.suffix == ".json":
-            for shard in _shards(path):
-                yield from _held(shard)
+            names = [*json.loads(content_of(path))["weight_map"].values()]
+            # A shard lies beside its index: anything else is not what a Trainer wrote.
+            if not names or not all(Path(name).name == name for name in names):
+                raise ValueError
+            for name in sorted(set(names)):
+                yield from _held(path.parent / name)
         elif path.suffix == ".safetensors":
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118
-                    yield name, tuple(file.get_slice(name).get_shape())
+            yield from ((name, parts.shape) for name, parts in header_of(path)[1].items())
         else:
             yield from _in_torch_file(path)
-    except (OSError, SafetensorError, ValueError, RecursionError):
+    except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError):
         raise Unnamed(f"{path.name} is missing, damaged, or no file of a model") from None
-
-
-def _shards(index: Path) -> list[Path]:
-    parsed = json.loads(content_of(index))
-    weight_map = parsed.get("weight_map") if isinstance(parsed, dict) else None
-    names = list(weight_map.values()) if isinstance(weight_map, dict) else []
-    # A shard lies beside its index: anything else is not what a Trainer wrote.
-    if not names or not all(isinstance(n, str) and Path(n).name == n for n in names):
-        raise ValueError
-    return [index.parent / name for name in sorted(set(names))]
 
 
 def _in_torch_file(path: Path) -> Iterator[tuple[str, Shape]]:

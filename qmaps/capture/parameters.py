@@ -1,12 +1,13 @@
-"""Parameters of an optimizer: their names, the choice of some, and the number of steps taken."""
+"""Parameters of an optimizer or its state_dict: names, a choice of some, and steps taken."""
 
 from __future__ import annotations
 
 import fnmatch
 import operator
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -38,11 +39,8 @@ def labelled(
 ) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
     """Yield name, parameter and group of each parameter of the current groups.
 
-    Args:
-        optimizer: the optimizer of the parameters.
-        names: names by the identity of the parameter, from `named`. A parameter without one has
-            its name in the optimizer's groups, else ``group0.param3``. The second parameter of a
-            name is numbered, too.
+    Names are those of `names`, from `named`, else those in the optimizer's groups, else
+    ``group0.param3``. The second parameter of a name is numbered, too.
     """
     seen = set()
     for number, group in enumerate(optimizer.param_groups):
@@ -60,12 +58,30 @@ def labelled(
             yield label, parameter, group
 
 
-def no_match(parameters: Parameters, labels: Sequence[str]) -> BadValueError:
-    """Return the error for an argument `parameters` without a match."""
-    listed = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
-    return BadValueError(
-        f"parameters={shown(parameters)} matches no parameter; the names are {listed}"
-    )
+class Slot(NamedTuple):
+    """A parameter of a state_dict; without a name its label is ``group0.param3``."""
+
+    label: str
+    name: str | None
+    group: Mapping[str, Any]
+    state: Mapping[Any, Any]
+
+
+def slots(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
+    """Yield every parameter of an optimizer's state_dict, in the order of its groups.
+
+    Parts that do not fit together raise one of `qmaps.errors.DAMAGE`.
+    """
+    for number, group in enumerate(state_dict["param_groups"]):
+        names = group.get("param_names") or ()
+        for position, key in enumerate(group["params"]):
+            name = str(names[position]) if position < len(names) else None
+            if name is None and isinstance(key, str):  # keys of distributed checkpoints
+                name = key
+            state = state_dict["state"].get(key, {})
+            if not isinstance(state, Mapping):
+                raise TypeError
+            yield Slot(name or f"group{number}.param{position}", name, group, state)
 
 
 def integer(parameter: str, value: Any, smallest: int) -> int:
@@ -136,17 +152,52 @@ def named(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
     return by_id
 
 
+class Watcher:
+    """Base of recorders and monitors: watches chosen parameters of an optimizer."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, parameters: Parameters, names: Names
+    ) -> None:
+        self.optimizer = optimizer
+        self._wanted = predicate("parameters", parameters)
+        self._names = named(names, optimizer)
+        self._told: set[str] = set()
+        if next(self._chosen(), None) is None:
+            labels = [label for label, _, _ in labelled(optimizer, self._names)]
+            listed = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
+            raise BadValueError(
+                f"parameters={shown(parameters)} matches no parameter; the names are {listed}"
+            )
+
+    def close(self) -> None:
+        """Stop watching; closing twice is allowed."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _chosen(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
+        """Yield name, parameter and group of each chosen parameter of the current groups."""
+        for label, parameter, group in labelled(self.optimizer, self._names):
+            if self._wanted(label):
+                yield label, parameter, group
+
+    def _tell(self, topic: str, text: str) -> None:
+        """Warn once about each topic."""
+        if topic not in self._told:
+            self._told.add(topic)
+            warnings.warn(text, stacklevel=3)
+
+
 class StepCount:
     """Counts the steps of an optimizer while it trains.
 
     The counts in the states are no substitute: they begin anew in layers trained later and in
-    cleared states.
-
-    Args:
-        optimizer: the optimizer.
-        taken_before: returns the number of steps before the current states. It is called
-            here, unless `start` is given, and after each `load_state_dict` with states.
-        start: number of steps taken so far.
+    cleared states. `taken_before` returns the number of steps before the current states. It is
+    called here, unless `start` is given, and after each `load_state_dict` with states.
     """
 
     def __init__(
@@ -195,12 +246,7 @@ class StepCount:
 
 
 def state_counts(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, int]:
-    """Return ``state["step"]`` by parameter name, where there is one.
-
-    Args:
-        optimizer: the optimizer.
-        names: as for `qmaps.capture.parameters.labelled`.
-    """
+    """Return ``state["step"]`` by parameter name, where there is one."""
     counts: dict[str, int] = {}
     for label, parameter, _ in labelled(optimizer, names):
         state: Any = optimizer.state.get(parameter)

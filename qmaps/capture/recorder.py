@@ -8,29 +8,28 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from qmaps.capture import gradients as recorded
 from qmaps.capture import snapshot
 from qmaps.capture.collect import collect, plain_options
+from qmaps.capture.gradients import KIND as GRADIENTS
 from qmaps.capture.gradients import Gradients, GradientWriter
 from qmaps.capture.parameters import (
     HOOKS,
     Names,
     Parameters,
     StepCount,
+    Watcher,
     integer,
-    labelled,
     members,
-    named,
-    no_match,
     predicate,
     state_counts,
     unwrapped,
 )
+from qmaps.capture.snapshot import Key, Lazy, Snapshot
+from qmaps.capture.states import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, OutputError, shown
 from qmaps.storage.files import write_json
 from qmaps.storage.locks import FolderLock
@@ -40,79 +39,83 @@ KIND = "capture"
 """Of the folder's lock."""
 
 
-def claim(lock: FolderLock, info: snapshot.Info) -> Path:
+def write(states: CapturedStates, out: str | os.PathLike[str]) -> Path:
+    """Write states of one step as a snapshot of a capture folder, and return the new file."""
+    names = states.parameters()
+    info = snapshot.Info(
+        step=states.step,
+        optimizer=states.optimizer,
+        hyperparameters={name: states.hyperparameters(name) for name in names},
+        scalars={name: states.scalars(name) for name in names},
+        skipped=states.skipped,
+    )
+    tensors = {(parameter, state): lazy for parameter, state, lazy in states.lazies()}
+    with FolderLock(out, KIND) as lock:
+        path = snapshot.path_of(_claimed(lock, info.of(tensors)), states.step)
+        snapshot.write(path, info, tensors)
+        _write_index(path.parent, info.of(tensors))
+    return path
+
+
+def _claimed(lock: FolderLock, info: snapshot.Info) -> Path:
     """Prepare a locked folder for snapshots such as `info`, and return it.
 
-    Remains of an interrupted write are removed, and the index is brought up to date.
-
-    Args:
-        lock: the lock of the folder.
-        info: contents of the new snapshots. The optimizer and the shapes of parameters (of states
-            if those are not known) must be those of the newest snapshot in the folder, and the
-            parameters must include those of the first.
-
-    Returns:
-        The folder.
-
-    Raises:
-        OutputError: the folder holds a capture of something else, or its newest snapshot cannot be
-            read.
+    Remains of an interrupted write are removed, and the index is brought up to date. The optimizer
+    and the shapes of parameters (of states if those are not known) must be those of the newest
+    snapshot in the folder, and the parameters must include those of the first.
     """
     folder = lock.folder
     steps = snapshot.steps_in(folder)
     if steps:
         first_path, newest_path = (snapshot.path_of(folder, steps[i]) for i in (0, -1))
         try:
-            first = newest = snapshot.read_info(newest_path)
+            first = newest = Snapshot(newest_path).info
         except CaptureError as error:
             raise OutputError(
                 f"out={str(folder)!r} holds a snapshot that cannot be read: {error}; delete it or "
                 "give another folder"
             ) from None
         with suppress(CaptureError):
-            first = snapshot.read_info(first_path)
-        difference = _difference(first, newest, info)
-        if difference:
+            first = Snapshot(first_path).info
+        if difference := _difference(first, newest, info):
             raise OutputError(f"out={str(folder)!r} holds states of {difference}")
     # Without a lock these files may belong to another writer.
     for pattern in (".step-*.tmp", ".gradients-*.tmp", f".{INDEX}.*.tmp") if lock.exclusive else ():
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
     if steps:
-        write_index(folder, newest)
+        _write_index(folder, newest)
     return folder
 
 
-def write_index(folder: Path, info: snapshot.Info) -> None:
+def _write_index(folder: Path, info: snapshot.Info) -> None:
     """Write ``capture.json``: optimizer, parameters, states and snapshots of the folder.
 
     It is for people and scripts. qmaps itself goes by the snapshots, so an interruption
     between a snapshot and its index does no harm.
     """
-    names = [snapshot.path_of(folder, step).name for step in snapshot.steps_in(folder)]
     states: dict[str, dict[str, dict[str, object]]] = {}
     for entry in info.tensors:
         described: dict[str, object] = {"shape": entry.shape, "dtype": entry.dtype}
         states.setdefault(entry.parameter, {})[entry.state] = described
-    write_json(
-        folder / INDEX,
-        {
-            "format": snapshot.FORMAT,
-            "optimizer": info.optimizer,
-            "parameters": info.parameters,
-            "states": states,
-            "snapshots": names,
-        },
-    )
+    index = {
+        "format": snapshot.FORMAT,
+        "optimizer": info.optimizer,
+        "parameters": info.parameters,
+        "states": states,
+        "snapshots": [snapshot.path_of(folder, n).name for n in snapshot.steps_in(folder)],
+    }
+    write_json(folder / INDEX, index)
 
 
 def _difference(first: snapshot.Info, newest: snapshot.Info, info: snapshot.Info) -> str:
     """Describe the other states in the folder, with advice; ``''`` if `info` goes on from them."""
     if newest.optimizer != info.optimizer:
         return f"{newest.optimizer}; give another folder for {info.optimizer}"
-    shapes = [snapshot_info.parameters for snapshot_info in (first, newest, info)]
+    infos = (first, newest, info)
+    shapes = [each.parameters for each in infos]
     if not all(shapes):  # a checkpoint does not say what its parameters are, only its states
-        shapes = [_state_shapes(snapshot_info) for snapshot_info in (first, newest, info)]
+        shapes = [{f"{e.parameter}: {e.state}": e.shape for e in each.tensors} for each in infos]
         if not all(shapes):
             return ""
     first_shapes, newest_shapes, new_shapes = shapes
@@ -130,11 +133,7 @@ def _difference(first: snapshot.Info, newest: snapshot.Info, info: snapshot.Info
     return ""
 
 
-def _state_shapes(info: snapshot.Info) -> dict[str, list[int]]:
-    return {f"{entry.parameter}: {entry.state}": entry.shape for entry in info.tensors}
-
-
-class StateRecorder:
+class StateRecorder(Watcher):
     """Writes the states of any ``torch.optim`` optimizer at chosen steps.
 
     The recorder adds a hook to ``optimizer.step()``. Each chosen step becomes one file,
@@ -214,24 +213,18 @@ class StateRecorder:
             raise BadTypeError(
                 f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"
             )
-        self.optimizer = optimizer
+        super().__init__(optimizer, parameters, names)
         self.every = integer("every", every, 1)
         self.max_bytes = None if max_bytes is None else integer("max_bytes", max_bytes, 1)
         self._due = _due(steps, self.every)
-        self._wanted = predicate("parameters", parameters)
         self._wanted_state = predicate("states", states)
-        self._names = named(names, optimizer)
-        chosen = self._chosen()
-        if not chosen:
-            raise no_match(parameters, [label for label, _, _ in labelled(optimizer, self._names)])
         options = Gradients.of(gradients)
-        self._writer = None if options is None else GradientWriter(options, chosen)
+        self._writer = None if options is None else GradientWriter(options, self._parameters())
         begin = None if start is None else integer("start", start, 0)
         self._full = False
-        self._told: set[str] = set()
         self._lock = FolderLock(out, KIND)
         try:
-            self.folder = claim(self._lock, self._info(step=0))
+            self.folder = _claimed(self._lock, self._info(step=0))
             self._count = StepCount(optimizer, self._taken_before, begin)
             self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
         except BaseException:
@@ -243,12 +236,6 @@ class StateRecorder:
         self._hook.remove()
         self._count.close()
         self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def record(self) -> Path | None:
         """Write a snapshot of the current states, at any step.
@@ -265,41 +252,36 @@ class StateRecorder:
                 "nothing is recorded here",
             )
             return None
-        entries: list[snapshot.Entry] = []
-        sources: list[snapshot.Lazy] = []
-        scalars: dict[str, dict[str, float]] = {}
-        skipped: list[str] = []
-        hyperparameters: dict[str, dict[str, Any]] = {}
-        for label, parameter, group in labelled(self.optimizer, self._names):
+        step = self._count.taken
+        info = self._info(step)
+        tensors: dict[Key, Lazy] = {}
+        for label, parameter, group in self._chosen():
             # `get`: indexing a parameter without state would give it an empty one.
             state = self.optimizer.state.get(parameter)
-            if not state or not self._wanted(label):
+            if not state:
                 continue
-            hyperparameters[label] = plain_options(group)
             collected = collect(state)
-            scalars[label] = collected.scalars
-            skipped += [f"{label}: {name} ({kind})" for name, kind in collected.skipped.items()]
+            info.hyperparameters[label] = plain_options(group)
+            info.scalars[label] = collected.scalars
+            info.skipped.extend(collected.skips(label))
             for name, lazy in collected.tensors.items():
                 if self._wanted_state(name):
-                    entries.append(snapshot.Entry.of(label, name, lazy))
-                    sources.append(lazy)
-        step = self._count.taken
-        if not entries:
+                    tensors[label, name] = lazy
+        if not tensors:
             self._tell(
                 "empty",
                 f"{type(self.optimizer).__name__} has no chosen tensor state at step {step}; "
                 "nothing was recorded",
             )
             return None
-        info = self._info(step, entries, hyperparameters, scalars, skipped)
         path = snapshot.path_of(self.folder, step)
-        if self._exceeds(path, snapshot.size_of(info, sources)):
+        if self._exceeds(path, snapshot.size_of(info, tensors)):
             return None
-        snapshot.write(path, info, sources)
-        write_index(self.folder, info)
+        snapshot.write(path, info, tensors)
+        _write_index(self.folder, info.of(tensors))
         if self._writer is not None:
             try:
-                self._writer.join(self._chosen())
+                self._writer.join(self._parameters())
             except BadValueError as error:
                 self._tell("joined", f"{error}; gradients of added parameters are not recorded")
             self._writer.begin(path, step)
@@ -316,27 +298,24 @@ class StateRecorder:
 
     def _record_gradients(self, writer: GradientWriter, step: int) -> None:
         """Write the gradients of the last step."""
-        entries, sources, skipped = writer.prepare(
-            (name, parameter.grad)
-            for name, parameter, _ in labelled(self.optimizer, self._names)
-            if self._wanted(name)
+        tensors, skipped = writer.prepare(
+            {name: parameter.grad for name, parameter in self._parameters().items()}
         )
-        if not entries:
+        if not tensors:
             self._tell(
                 "gradients",
                 f"no chosen parameter has a dense gradient after step {step}; its gradients were "
                 "not recorded",
             )
             return
-        info = replace(self._info(step, entries, skipped=skipped), window=writer.window)
-        path = recorded.path_of(self.folder, step)
-        if not self._exceeds(path, snapshot.size_of(info, sources), "file of gradients"):
-            snapshot.write(path, info, sources)
+        info = replace(self._info(step), skipped=skipped, window=writer.window)
+        path = snapshot.path_of(self.folder, step, GRADIENTS)
+        if not self._exceeds(path, snapshot.size_of(info, tensors), "file of gradients"):
+            snapshot.write(path, info, tensors)
 
-    def _chosen(self) -> dict[str, Tensor]:
-        """Return the parameters to record, by name, of the current groups."""
-        named = labelled(self.optimizer, self._names)
-        return {label: parameter for label, parameter, _ in named if self._wanted(label)}
+    def _parameters(self) -> dict[str, Tensor]:
+        """Return the chosen parameters by name."""
+        return {label: parameter for label, parameter, _ in self._chosen()}
 
     def _taken_before(self) -> int:
         """Return the number of steps taken so far, from the states and the snapshots."""
@@ -347,7 +326,7 @@ class StateRecorder:
         wanted = {label: count for label, count in counts.items() if self._wanted(label)}
         for step in reversed(snapshot.steps_in(self.folder)):
             try:
-                scalars = snapshot.read_info(snapshot.path_of(self.folder, step)).scalars
+                scalars = Snapshot(snapshot.path_of(self.folder, step)).info.scalars
             except CaptureError:
                 continue
             earlier = {name: states["step"] for name, states in scalars.items() if "step" in states}
@@ -357,31 +336,20 @@ class StateRecorder:
                 return max(largest, step + int(max(since, default=0)))
         return largest
 
-    def _info(
-        self,
-        step: int,
-        tensors: list[snapshot.Entry] | None = None,
-        hyperparameters: dict[str, dict[str, Any]] | None = None,
-        scalars: dict[str, dict[str, float]] | None = None,
-        skipped: list[str] | None = None,
-    ) -> snapshot.Info:
+    def _info(self, step: int) -> snapshot.Info:
         return snapshot.Info(
             step=step,
             optimizer=type(self.optimizer).__name__,
-            hyperparameters=hyperparameters or {},
-            tensors=tensors or [],
-            scalars=scalars or {},
-            skipped=skipped or [],
-            parameters={label: list(p.shape) for label, p in self._chosen().items()},
+            parameters={label: list(p.shape) for label, p in self._parameters().items()},
         )
 
     def _exceeds(self, path: Path, size: int, kind: str = "snapshot") -> bool:
         if self.max_bytes is None:
             return False
         paths = {
-            module.path_of(self.folder, step)
-            for module in (snapshot, recorded)
-            for step in module.steps_in(self.folder)
+            snapshot.path_of(self.folder, step, prefix)
+            for prefix in ("step", GRADIENTS)
+            for step in snapshot.steps_in(self.folder, prefix)
         } - {path}
         total = size + sum(file.stat().st_size for file in paths)
         if total <= self.max_bytes:
@@ -394,12 +362,6 @@ class StateRecorder:
                 stacklevel=3,
             )
         return True
-
-    def _tell(self, topic: str, text: str) -> None:
-        """Warn once about each topic."""
-        if topic not in self._told:
-            self._told.add(topic)
-            warnings.warn(text, stacklevel=3)
 
 
 def _due(

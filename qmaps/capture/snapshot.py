@@ -12,8 +12,8 @@ import math
 import os
 import re
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ PIECE = 2**24
 """Bytes that are read at a time where a checksum alone is wanted."""
 
 KEY = "qmaps_capture"
-_NAME = re.compile(r"step-(\d{8,})\.safetensors")
 
 DTYPES = {
     torch.float64: "F64",
@@ -51,8 +50,7 @@ DTYPES = {
 """Dtypes in a snapshot, and their names in safetensors."""
 
 _BY_CODE = {code: dtype for dtype, code in DTYPES.items()}
-_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
-
+_CODES = {str(dtype).removeprefix("torch."): code for dtype, code in DTYPES.items()}
 
 Part = Callable[[int, int], Tensor]
 """Reads elements ``begin`` to ``end`` (exclusive) of a flattened tensor, of shape (n,)."""
@@ -109,24 +107,16 @@ def _part_of(flat: Tensor, begin: int, end: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Entry:
-    """Name, shape and dtype of one tensor in a snapshot.
-
-    Attributes:
-        parameter: name of the parameter.
-        state: name of the state.
-        shape: shape of the tensor.
-        dtype: dtype of the tensor without ``torch.``, such as ``float32``.
-    """
+    """Name, shape and dtype (without ``torch.``) of one tensor in a snapshot."""
 
     parameter: str
     state: str
     shape: list[int]
     dtype: str
 
-    @classmethod
-    def of(cls, parameter: str, state: str, lazy: Lazy) -> Entry:
-        """Make the entry of a tensor."""
-        return cls(parameter, state, list(lazy.shape), str(lazy.dtype).removeprefix("torch."))
+
+Key = tuple[str, str]
+"""Parameter and state name."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +127,7 @@ class Info:
         step: number of optimizer steps taken.
         optimizer: class name of the optimizer.
         hyperparameters: options of each parameter's group, by parameter name.
-        tensors: parameter, state, shape and dtype of each tensor, in the order of its number.
+        tensors: the tensors in the order of their numbers; filled by `write`.
         scalars: numbers among the states, and ``step``, by parameter and state name.
         skipped: ``parameter: state (type)`` of states that cannot be recorded.
         parameters: shape of each captured parameter, with a state or without.
@@ -148,64 +138,53 @@ class Info:
 
     step: int
     optimizer: str
-    hyperparameters: dict[str, dict[str, Any]]
-    tensors: list[Entry]
+    hyperparameters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tensors: list[Entry] = field(default_factory=list)
     scalars: dict[str, dict[str, float]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     parameters: dict[str, list[int]] = field(default_factory=dict)
     window: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
+    def of(self, tensors: Mapping[Key, Lazy]) -> Info:
+        """Return a copy that lists these tensors."""
+        entries = [
+            Entry(parameter, state, list(lazy.shape), str(lazy.dtype).removeprefix("torch."))
+            for (parameter, state), lazy in tensors.items()
+        ]
+        return replace(self, tensors=entries)
 
-def path_of(folder: Path, step: int) -> Path:
-    """Return the path of the snapshot of `step`: ``step-00000250.safetensors`` in the folder."""
-    return folder / f"step-{step:08d}.safetensors"
+
+def path_of(folder: Path, step: int, kind: str = "step") -> Path:
+    """Return the path of a snapshot, ``step-00000250.safetensors``, or of ``gradients``."""
+    return folder / f"{kind}-{step:08d}.safetensors"
 
 
-def steps_in(folder: Path) -> list[int]:
+def steps_in(folder: Path, kind: str = "step") -> list[int]:
     """Return the steps captured in `folder`, ascending, without unfinished files."""
-    matches = (_NAME.fullmatch(path.name) for path in folder.iterdir())
+    name = re.compile(rf"{kind}-(\d{{8,}})\.safetensors")
+    matches = (name.fullmatch(path.name) for path in folder.iterdir())
     return sorted(int(match[1]) for match in matches if match)
 
 
-def size_of(info: Info, tensors: Sequence[Lazy]) -> int:
+def size_of(info: Info, tensors: Mapping[Key, Lazy]) -> int:
     """Return the size in bytes of a file of `write`."""
-    header = _header(_numbered(tensors), _metadata(info))
-    return len(header) + sum(lazy.nbytes for lazy in tensors)
+    header = _header(_numbered(tensors), _metadata(info.of(tensors)))
+    return len(header) + sum(lazy.nbytes for lazy in tensors.values())
 
 
-def write(path: Path, info: Info, tensors: Sequence[Lazy]) -> None:
-    """Write a snapshot, holding one tensor in memory at a time.
-
-    The file appears whole or not at all.
-
-    Args:
-        path: the file; an existing one is replaced.
-        info: contents of the snapshot.
-        tensors: the tensors in the order of ``info.tensors``, of the dtypes in `DTYPES`.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+def write(path: Path, info: Info, tensors: Mapping[Key, Lazy]) -> None:
+    """Write a snapshot, holding one tensor in memory at a time; it appears whole or not at all."""
     with replacing(path) as temporary:
-        save_file(_numbered(tensors), temporary, metadata=_metadata(info))
+        save_file(_numbered(tensors), temporary, metadata=_metadata(info.of(tensors)))
 
 
 def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, str]) -> None:
     """Write tensors as `safetensors.torch.save_file` does, fetching each as it is written.
 
     The library's own function needs all tensors on the CPU at once, and copies each to bytes. The
-    format is a JSON header before the raw tensors, so this function writes one tensor after the
-    other. At the end it writes the header again, with the checksums of the tensors. The file is
-    not atomic: it is incomplete until the function returns.
-
-    Args:
-        tensors: the tensors by name, of the dtypes in `DTYPES`.
-        path: the file; an existing one is overwritten.
-        metadata: entries of the header's ``__metadata__``; checksums are added to them.
-
-    Raises:
-        RuntimeError: a tensor has another shape or dtype than its `Lazy` says.
+    header is written again at the end, with the checksums of the tensors. A tensor of another shape
+    or dtype than its `Lazy` says is a RuntimeError.
     """
     sums: dict[str, str] = {}
     with path.open("wb") as file:
@@ -221,188 +200,130 @@ def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, st
         os.fsync(file.fileno())
 
 
-def read_info(path: Path) -> Info:
-    """Read the contents of a snapshot, without the tensors.
+class Snapshot:
+    """A snapshot, or a file of gradients, whose tensors are read when they are asked for.
 
-    Raises:
-        CaptureError: it is missing, truncated, no capture, or of a later format.
+    It has `info`, and `numbers`, the number of each tensor by parameter and state name. Whatever is
+    wrong with the file is a CaptureError, now or later.
     """
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
-            tensors = {key: (s.get_shape(), s.get_dtype()) for key, s in slices.items()}
-    except (OSError, SafetensorError) as error:
-        raise unreadable(path, error) from None
-    if KEY not in metadata:
-        raise CaptureError(f"{str(path)!r} is a safetensors file without qmaps metadata")
-    _checksums(path, metadata, tensors)
-    damaged = CaptureError(f"{str(path)!r} has qmaps metadata that cannot be read")
-    try:
-        content = json.loads(metadata[KEY])
-        version = content.get("format")
-    except DAMAGE:
-        raise damaged from None
-    if version != FORMAT:
-        raise CaptureError(
-            f"{str(path)!r} has capture format {version}; the supported format is {FORMAT}"
-        )
-    try:
-        content["tensors"] = [Entry(**entry) for entry in content["tensors"]]
-        info = Info(**content)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        entries, self._parts = header_of(path)
+        if KEY not in entries:
+            raise CaptureError(f"{str(path)!r} is a safetensors file without qmaps metadata")
+        try:
+            self._sums = checksums.in_metadata(entries, self._parts)
+        except BadValueError as error:
+            raise CaptureError(f"{str(path)!r} is damaged: {error}") from None
+        self.info = _parsed(path, entries[KEY])
         listed = {
-            str(number): (entry.shape, DTYPES[dtype_of(entry)])
-            for number, entry in enumerate(info.tensors)
+            str(number): (entry.shape, _CODES[entry.dtype])
+            for number, entry in enumerate(self.info.tensors)
         }
-    except DAMAGE:
-        raise damaged from None
-    if not _fits(info):
-        raise damaged
-    if tensors != listed:
-        raise CaptureError(f"{str(path)!r} does not hold the tensors that its metadata lists")
-    return info
+        if listed != {name: (list(part.shape), part.code) for name, part in self._parts.items()}:
+            raise CaptureError(f"{str(path)!r} does not hold the tensors that its metadata lists")
+        self.numbers = {(e.parameter, e.state): n for n, e in enumerate(self.info.tensors)}
 
+    def read(self, number: int) -> Tensor:
+        """Read a tensor in its own dtype on the CPU, and verify its checksum."""
+        parts = self._parts[str(number)]
+        tensor = parts.whole()
+        self._check(number, checksums.of_tensor(tensor))
+        return tensor
 
-def read_tensor(path: Path, number: int) -> Tensor:
-    """Read tensor `number` of the snapshot at `path`, in its own dtype on the CPU.
+    def opened(self, number: int) -> Part:
+        """Return a reader of parts of a tensor; its checksum is verified here."""
+        parts = self._parts[str(number)]
+        self._check(number, checksums.of(*parts.pieces()))
+        return parts
 
-    Raises:
-        CaptureError: the file is missing, truncated or damaged.
-    """
-    try:
-        with safe_open(path, framework="numpy") as file:
-            sums = _checksums(path, file.metadata() or {}, file.keys())
-        tensor = read_named(path, str(number))
-    except (OSError, KeyError, SafetensorError) as error:
-        raise unreadable(path, error) from None
-    if sums and checksums.of_tensor(tensor) != sums[str(number)]:
-        raise CaptureError(f"{str(path)!r} is damaged: the checksum of tensor {number} is wrong")
-    return tensor
+    def lazies(self) -> dict[Key, Lazy]:
+        """Return every tensor, to be read on demand."""
+        lazies = {}
+        for key, number in self.numbers.items():
+            read, opened = partial(self.read, number), partial(self.opened, number)
+            lazies[key] = replace(self._parts[str(number)].lazy(), read=read, parts=opened)
+        return lazies
 
-
-def parts_of_tensor(path: Path, number: int) -> Part:
-    """Return a reader of parts of tensor `number`; its checksum is verified here.
-
-    Raises:
-        CaptureError: the file is missing, truncated or damaged; also raised by the function.
-    """
-    try:
-        with safe_open(path, framework="numpy") as file:
-            sums = _checksums(path, file.metadata() or {}, file.keys())
-        read = parts_of_named(path, str(number))
-        if sums and checksums.of(*read.pieces()) != sums[str(number)]:
+    def _check(self, number: int, checksum: str) -> None:
+        if self._sums and checksum != self._sums[str(number)]:
             raise CaptureError(
-                f"{str(path)!r} is damaged: the checksum of tensor {number} is wrong"
+                f"{str(self._path)!r} is damaged: the checksum of tensor {number} is wrong"
             )
-    except (OSError, KeyError, SafetensorError) as error:
-        raise unreadable(path, error) from None
-    return read
-
-
-def read_named(path: Path, key: str) -> Tensor:
-    """Read one tensor of a safetensors file with a valid header.
-
-    The library maps the whole file into memory as if to write to it; systems refuse this for files
-    larger than memory.
-
-    Raises:
-        OSError: the file cannot be read, or ends early.
-        KeyError: there is no such tensor, or its dtype is not in `DTYPES`.
-    """
-    parts = parts_of_named(path, key)
-    return parts.bytes(0, parts.nbytes).view(parts.dtype).view(parts.shape)
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Reads parts of one tensor of a safetensors file.
-
-    Attributes:
-        path: the file.
-        offset: the position of the first element's first byte.
-        nbytes: number of bytes.
-        dtype: dtype of the elements.
-        shape: shape of the tensor.
-    """
+    """Reads parts of one tensor of a safetensors file; `code` is its dtype's name in the file."""
 
     path: Path
     offset: int
     nbytes: int
-    dtype: torch.dtype
+    code: str
     shape: tuple[int, ...]
 
-    def __call__(self, begin: int, end: int) -> Tensor:
-        """Read elements `begin` to `end` (exclusive), of shape (n,).
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype; a KeyError if it is not in `DTYPES`."""
+        return _BY_CODE[self.code]
 
-        Raises:
-            CaptureError: the file is missing or truncated.
-        """
+    def __call__(self, begin: int, end: int) -> Tensor:
+        """Read elements `begin` to `end` (exclusive), of shape (n,)."""
         size = self.dtype.itemsize
-        try:
-            return self.bytes(begin * size, end * size).view(self.dtype)
-        except OSError as error:
-            raise unreadable(self.path, error) from None
+        return self.bytes(begin * size, end * size).view(self.dtype)
+
+    def whole(self) -> Tensor:
+        """Read the tensor; raises as `__call__`."""
+        return self.bytes(0, self.nbytes).view(self.dtype).view(self.shape)
 
     def bytes(self, begin: int, end: int) -> Tensor:
-        """Read bytes `begin` to `end` (exclusive) of the tensor, uint8 of shape (n,).
-
-        Raises:
-            OSError: the file cannot be read, or ends early.
-        """
+        """Read bytes `begin` to `end` (exclusive), uint8 of shape (n,); raises as `__call__`."""
         content = torch.empty(end - begin, dtype=torch.uint8)
-        with self.path.open("rb") as file:
-            file.seek(self.offset + begin)
-            if content.numel() and file.readinto(content.numpy().data) != content.numel():
-                raise OSError("the file ends early")
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset + begin)
+                if content.numel() and file.readinto(content.numpy().data) != content.numel():
+                    raise OSError("the file ends early")
+        except OSError as error:
+            raise unreadable(self.path, error) from None
         return content
 
+    def lazy(self) -> Lazy:
+        """Return the tensor, to be read on demand, without a check."""
+        return Lazy(self.shape, self.dtype, self.whole, parts=lambda: self)
+
     def pieces(self) -> Iterator[memoryview]:
-        """Yield all bytes in pieces; raises as `bytes`."""
+        """Yield all bytes in pieces; raises as `__call__`."""
         for begin in range(0, self.nbytes, PIECE):
             yield self.bytes(begin, min(begin + PIECE, self.nbytes)).numpy().data
 
 
-def parts_of_named(path: Path, key: str) -> Parts:
-    """Return a reader of parts of a tensor; see `read_named`.
+def header_of(path: Path) -> tuple[dict[str, str], dict[str, Parts]]:
+    """Read the metadata of a safetensors file, and the place of each tensor by name.
 
-    Raises:
-        OSError: the file cannot be read.
-        KeyError: there is no such tensor, or its dtype is not in `DTYPES`.
-    """
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        entry = json.loads(file.read(length))[key]
-    begin, end = entry["data_offsets"]
-    shape = tuple(entry["shape"])
-    return Parts(path, 8 + length + begin, end - begin, _BY_CODE[entry["dtype"]], shape)
-
-
-def metadata(path: Path) -> dict[str, str]:
-    """Read the metadata in the header of a safetensors file.
-
-    Raises:
-        CaptureError: the file is missing, truncated or damaged.
+    The library checks the header. It does not read the tensors: it maps the whole file into memory
+    as if to write to it, which systems refuse for files larger than memory.
     """
     try:
-        with safe_open(path, framework="numpy") as file:
-            return dict(file.metadata() or {})
+        with safe_open(path, framework="numpy"), path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            entries = json.loads(file.read(length))
     except (OSError, SafetensorError) as error:
         raise unreadable(path, error) from None
+    metadata = entries.pop("__metadata__", None) or {}
+    parts = {}
+    for name, entry in entries.items():
+        begin, end = entry["data_offsets"]
+        place = 8 + length + begin
+        parts[name] = Parts(path, place, end - begin, entry["dtype"], tuple(entry["shape"]))
+    return metadata, parts
 
 
 def digest(path: Path) -> str:
-    """Return a digest of a snapshot, from the checksums in its header.
-
-    Raises:
-        CaptureError: the file is missing, truncated or damaged.
-    """
-    entries = metadata(path)
+    """Return a digest of a snapshot, from the checksums in its header."""
+    entries, _ = header_of(path)
     return checksums.of("".join(entries[key] for key in sorted(entries)).encode())
-
-
-def dtype_of(entry: Entry) -> torch.dtype:
-    """Return the dtype of an entry."""
-    return _BY_NAME[entry.dtype]
 
 
 def unreadable(path: Path, error: Exception) -> CaptureError:
@@ -417,12 +338,26 @@ def unreadable(path: Path, error: Exception) -> CaptureError:
     return CaptureError(f"{str(path)!r} is corrupt or truncated ({reason})")
 
 
-def _checksums(path: Path, metadata: dict[str, str], tensors: Collection[str]) -> dict[str, str]:
-    """Return the checksum of each tensor by number; empty if the file has none."""
+def _parsed(path: Path, text: str) -> Info:
+    """Return the contents in the metadata of a snapshot."""
+    damaged = CaptureError(f"{str(path)!r} has qmaps metadata that cannot be read")
     try:
-        return checksums.in_metadata(metadata, tensors)
-    except BadValueError as error:
-        raise CaptureError(f"{str(path)!r} is damaged: {error}") from None
+        content = json.loads(text)
+        version = content.get("format")
+        if version != FORMAT:
+            raise CaptureError(
+                f"{str(path)!r} has capture format {version}; the supported format is {FORMAT}"
+            )
+        content["tensors"] = [Entry(**entry) for entry in content["tensors"]]
+        info = Info(**content)
+        fits = _fits(info)
+    except CaptureError:
+        raise
+    except DAMAGE:
+        raise damaged from None
+    if not fits:
+        raise damaged
+    return info
 
 
 def _fits(info: Info) -> bool:
@@ -434,6 +369,7 @@ def _fits(info: Info) -> bool:
         and isinstance(info.parameters, dict)
         and isinstance(info.window, dict)
         and all(isinstance(e.parameter, str) and isinstance(e.state, str) for e in info.tensors)
+        and all(e.dtype in _CODES for e in info.tensors)
         and all(
             isinstance(by_name, dict)
             and all(isinstance(values, dict) for values in by_name.values())
@@ -445,8 +381,8 @@ def _fits(info: Info) -> bool:
     )
 
 
-def _numbered(tensors: Sequence[Lazy]) -> dict[str, Lazy]:
-    return {str(number): lazy for number, lazy in enumerate(tensors)}
+def _numbered(tensors: Mapping[Key, Lazy]) -> dict[str, Lazy]:
+    return {str(number): lazy for number, lazy in enumerate(tensors.values())}
 
 
 def _metadata(info: Info) -> dict[str, str]:

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
@@ -122,19 +123,12 @@ class CapturedStates:
         ['weight']
         """
         new = dict(zip(self.parameters(), names, strict=True))
-        return CapturedStates(
-            {new[name]: states for name, states in self._tensors.items()},
-            step=self.step,
-            steps=self.steps,
-            optimizer=self.optimizer,
-            hyperparameters={
-                new[name]: values for name, values in self._hyperparameters.items() if name in new
-            },
-            scalars={new[name]: values for name, values in self._scalars.items() if name in new},
-            skipped=self.skipped,
-            source=self.source,
-            naming=self.naming,
-        )
+        states = copy(self)
+        states._tensors = {new[name]: tensors for name, tensors in self._tensors.items()}
+        states._hyperparameters = {new[n]: self.hyperparameters(n) for n in new}
+        states._scalars = {new[n]: self.scalars(n) for n in new}
+        states._window = None
+        return states
 
     def parameters(self) -> list[str]:
         """Return the names of the parameters with a state."""
@@ -173,20 +167,15 @@ class CapturedStates:
         return float(eps) if isinstance(eps, (int, float)) else 1e-8
 
     def tensor(self, parameter: str, state: str, *, check: bool = True) -> Tensor:
-        """Read a state.
-
-        Args:
-            parameter: name of the parameter.
-            state: name of the state, such as ``exp_avg``.
-            check: if True, refuse a state with NaN or infinity.
+        """Read a state, such as ``exp_avg``; with `check`, refuse one with NaN or infinity.
 
         Returns:
-            The state in float32 on the CPU, whatever dtype it was captured in. A float32 tensor
-            in the CPU's memory already is not copied.
+            The state in float32 on the CPU, whatever dtype it was captured in. A float32 tensor in
+                the
+            CPU's memory already is not copied.
 
         Raises:
-            CaptureError: the state is complex, cannot be read, or holds NaN or infinity and
-                `check` is True.
+            CaptureError: the state is complex, cannot be read, or holds NaN or infinity.
             BadValueError: there is no such parameter or state.
         """
         lazy = self._real(parameter, state)
@@ -275,9 +264,7 @@ class CapturedStates:
         """
         if parameter is not None:
             self._entry(parameter)
-        if self._window is None:
-            return []
-        return self._window.steps if parameter is None else self._window.steps_of(parameter)
+        return [] if self._window is None else self._window.steps(parameter)
 
     def rows(self, parameter: str) -> Tensor | None:
         """Return the indices of rows of `parameter` with recorded gradients; None for all rows."""

@@ -1,4 +1,4 @@
-"""The command line, a file per command: the one place that turns names into objects."""
+"""The command line: the one place that turns names into objects."""
 
 from __future__ import annotations
 
@@ -15,22 +15,12 @@ except ImportError as error:  # pragma: no cover - installed without the extra
         f'the qmaps command needs {error.name}; install it with pip install "qmaps[lab]"'
     ) from None
 
-from qmaps.cli.capture import capture
-from qmaps.cli.compare import compare
-from qmaps.cli.convert import convert
-from qmaps.cli.doctor import doctor
-from qmaps.cli.figures import figures
-from qmaps.cli.lab import lab
-from qmaps.cli.lint import lint
-from qmaps.cli.maps import maps
-from qmaps.cli.memory import memory
-from qmaps.cli.merge import merge
-from qmaps.cli.plot import plot
-from qmaps.cli.recommend import recommend
-from qmaps.cli.replay import replay
-from qmaps.cli.report import report
-from qmaps.cli.sweep import sweep
-from qmaps.cli.train import train
+from qmaps.cli.figures import figures, plot, report
+from qmaps.cli.info import doctor, maps, memory
+from qmaps.cli.lab import lab, train
+from qmaps.cli.replay import recommend, replay
+from qmaps.cli.states import capture, convert, lint
+from qmaps.cli.sweep import merge, sweep
 from qmaps.errors import QmapsError
 from qmaps.storage.version import __version__
 
@@ -43,7 +33,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(lab, train, capture, convert, lint, sweep, merge, replay),
-    *(recommend, compare, figures, plot, report, memory, maps, doctor),
+    *(recommend, figures, plot, report, memory, maps, doctor),
 )
 """In the order of the help."""
 

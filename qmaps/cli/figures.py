@@ -1,4 +1,4 @@
-"""``qmaps figures``."""
+"""Pictures of runs: ``qmaps figures``, ``plot`` and ``report``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qmaps.cli.options import AsJson, CheckpointNames, MinSize, Out, Workers
-from qmaps.cli.output import print_json, print_lines, progress
+from qmaps.cli.output import print_json, print_lines, print_rows, progress
 from qmaps.errors import BadValueError
 
 
@@ -53,3 +53,113 @@ def figures(
         print_json([str(path) for path in drawn])
     else:
         print_lines(*drawn)
+
+
+def plot(
+    figure: Annotated[
+        str | None, typer.Argument(help="Name of the figure; leave out to list all.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Run folder with the figure's frame, such as runs/lab.")
+    ] = None,
+    states: Annotated[
+        Path | None,
+        typer.Option(help="Captured states or a checkpoint to compute the frame from, instead."),
+    ] = None,
+    names: CheckpointNames = None,
+    frame: Annotated[
+        Path | None, typer.Option(help="Parquet file with the frame, instead.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File that ends in .png, .svg or .pdf; by default FIGURE.png."),
+    ] = None,
+    min_quantized_size: MinSize = 4096,
+    every: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Draw one figure to a file: of a run folder, of captured states, or of a frame.
+
+    `qmaps figures` draws all figures of a run folder.
+
+    Examples:
+
+        qmaps plot --list
+
+        qmaps plot pareto_exp_avg --run runs/lab --out pareto.pdf
+
+        qmaps plot histogram_second --states states --out second.svg
+    """
+    from qmaps import capture, figures
+    from qmaps.figures._declare import kind_of
+    from qmaps.lab import pictures as named
+    from qmaps.storage.files import output_file
+
+    if figure is None or every:
+        _list(as_json)
+        return
+    plotted = named.plot(figure)
+    sources = [source for source in (run, states, frame) if source is not None]
+    if len(sources) != 1:
+        raise BadValueError(f"{len(sources)} of --run, --states and --frame are given; give one")
+    if names is not None and states is None:
+        raise BadValueError(f"names={str(names)!r} needs --states")
+    target = Path(f"{figure}.png") if out is None else out
+    kind_of(target, "out")
+    if run is not None:
+        drawn = named.of_run(plotted, run)
+    elif frame is not None:
+        drawn = named.of_frame(plotted, frame)
+    else:
+        loaded = capture.load(sources[0], names=names)
+        output_file(target)  # before long work
+        drawn = named.of_states(plotted, loaded, min_quantized_size=min_quantized_size)
+    figures.save(drawn, output_file(target))
+    if as_json:
+        print_json({"figure": figure, "out": str(target)})
+    else:
+        print_lines(target)
+
+
+def _list(as_json: bool) -> None:
+    from qmaps.lab.pictures import plots
+
+    listed = [{"name": p.name, "title": p.title, "frame": p.file or None} for p in plots().values()]
+    if as_json:
+        print_json(listed)
+        return
+    print_rows(
+        "figures, and the file of a run folder with the frame of each",
+        {"figure": "{name}", "frame": "{frame}", "about": "{title}"},
+        [{**row, "frame": row["frame"] or "any, by --frame"} for row in listed],
+    )
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Run folder with figures, frames or a sweep.")],
+    markdown: Annotated[
+        Path | None, typer.Option(help="Also write the claims and numbers as Markdown here.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write RUN/report.html, one page that needs no other file.
+
+    Examples:
+
+        qmaps report runs/lab
+
+        qmaps report runs/lab --markdown beside-the-papers.md
+    """
+    from qmaps.lab import report as reports
+    from qmaps.storage.files import output_file
+
+    if markdown is not None:
+        output_file(markdown, "markdown")
+    pages = {"report": reports.write(run)}
+    if markdown is not None:
+        pages["markdown"] = reports.write_markdown(run, markdown)
+    if as_json:
+        print_json({name: str(path) for name, path in pages.items()})
+    else:
+        for name, path in pages.items():
+            print_lines(f"{name}: {path.resolve()}")

@@ -1,7 +1,8 @@
-"""``qmaps lab``."""
+"""Trainings: ``qmaps lab`` and ``train``."""
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +16,37 @@ from qmaps.cli.options import (
     StableEmbedding,
     Steps,
     Workload,
+    as_contender,
     refuse_given,
     workload_options,
 )
-from qmaps.cli.output import command_line, print_json, print_lines, progress
+from qmaps.cli.output import (
+    Table,
+    cells,
+    command_line,
+    print_json,
+    print_lines,
+    print_rows,
+    progress,
+    write_markdown,
+)
 
 MOST_WORKERS = 8
 """Processes that the command starts if nobody says how many."""
+
+LOSS_COLUMNS = {
+    "optimizer": "{run}",
+    "seeds": "{seeds}",
+    "mean": "{mean:.4f}",
+    "std": "{std:.4f}",
+    "minus the first": "{difference:+.4f}",
+    "its std": "{difference_std:.4f}",
+    "state MiB": "{state_mib:.2f}",
+}
+SPREAD = (
+    "std: sample standard deviation over seeds. The difference is taken seed by seed, on the same "
+    "weights and batches."
+)
 
 
 def lab(
@@ -116,3 +141,74 @@ def lab(
         print_lines(f"parameter names: {told['naming']}")
     print_lines(f"{summary['verdict']}: {summary['reason']}", "", *summary["code"].split("\n"), "")
     print_lines(f"report: {page.resolve()}")
+
+
+def train(
+    workload: Workload,
+    out: Out = Path("runs/train"),
+    optimizer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="32bit (torch's AdamW), 8bit, 4bit, 3bit, 2bit, paper-8bit, paper-4bit, or a pair "
+            "such as 'B128/DE@4s + rank1/linear@4u'. May be repeated; the others are compared with "
+            "the first one."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 1,
+    steps: Steps = None,
+    stable_embedding: StableEmbedding = False,
+    table: Annotated[
+        Path | None, typer.Option(help="Write the comparison as a Markdown table here.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of processes training side by side, each with one thread; by default one "
+            "run after another.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a workload with one or several optimizers and compare the final validation loss.
+
+    Examples:
+
+        qmaps train digits --optimizer 32bit --optimizer 4bit
+
+        qmaps train stdlib-lm --optimizer 32bit --optimizer paper-8bit --seeds 3 --table losses.md
+    """
+    import torch
+
+    from qmaps.lab import compare, summarize_losses, workloads
+    from qmaps.storage.files import output_file, output_folder, records
+
+    chosen = [as_contender(name) for name in optimizer or ["32bit"]]
+    work = workloads.get(workload, **workload_options(stable_embedding))
+    output_folder(out)
+    if table is not None:
+        output_file(table, "table")
+    with progress(quiet=as_json) as advance:
+        runs = compare(
+            work,
+            chosen,
+            out=out,
+            seeds=range(seeds),
+            steps=steps,
+            progress=lambda name, step, total, loss: advance(
+                f"train {name}", step, total, f"loss {loss:.3f}"
+            ),
+            workers=workers,
+        )
+    rows = records(summarize_losses(runs))
+    title = f"Final validation loss of {work.name} ({work.unit}), {runs[0].steps} steps"
+    columns = LOSS_COLUMNS if seeds > 1 else {**LOSS_COLUMNS, "std": "-", "its std": "-"}
+    if table is not None:
+        threads = 1 if workers else torch.get_num_threads()
+        facts = [platform.machine(), f"{threads} thread{'s' * (threads > 1)}"]
+        losses = Table("", list(columns), cells(columns, rows))
+        write_markdown(table, title, facts, SPREAD, losses)
+    if as_json:
+        print_json(rows)
+        return
+    print_rows(title, columns, rows)

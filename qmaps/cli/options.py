@@ -43,13 +43,6 @@ StableEmbedding = Annotated[
         "--stable-embedding", help="Train the language models with qmaps.nn.StableEmbedding."
     ),
 ]
-RecordedStep = Annotated[
-    int | None,
-    typer.Option(
-        help="Captured step to start from; by default the last with at least 10 recorded "
-        "gradients, or with any, or simply the last."
-    ),
-]
 Codebooks = Annotated[
     list[str] | None,
     typer.Option(help="NAME=FILE: your own map, one value per line; may be repeated."),
@@ -101,33 +94,6 @@ Workers = Annotated[
         min=1, help="Number of processes, which read the states themselves; by default only one."
     ),
 ]
-
-
-def recorded(
-    states: Path, step: int | None, enough: int = 2, names: Path | None = None
-) -> CapturedStates:
-    """Captured states of a step.
-
-    Args:
-        states: a folder or a file.
-        step: the step; None for the last with the gradients of at least `enough` steps after it, or
-            with those of 2, or simply the last.
-        enough: number of steps, at least 2.
-        names: names for the parameters of a checkpoint, as in `qmaps.capture.load`.
-    """
-    from qmaps import capture
-
-    loaded = capture.load(states, step=step, names=names)
-    if step is not None or len(loaded.steps) == 1:
-        return loaded
-    every = [capture.load(states, step=number) for number in reversed(loaded.steps)]
-    lengths = [len(loaded_step.window()) for loaded_step in every]
-    for enough_steps in (enough, 2):
-        if max(lengths) >= enough_steps:
-            return next(
-                s for s, length in zip(every, lengths, strict=True) if length >= enough_steps
-            )
-    return loaded
 
 
 def print_source(states: CapturedStates) -> None:

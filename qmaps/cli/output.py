@@ -6,11 +6,10 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import (
@@ -29,8 +28,6 @@ from qmaps.storage.files import json_text, markdown_table, output_folder, record
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from qmaps.capture import CapturedStates
 
 
 NARROWEST, WIDTH = 20, 80
@@ -87,6 +84,16 @@ def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     _console().print(table)
+
+
+def cells(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    """The cells of rows, by the format of each column, such as ``"{mean:.2f}"``."""
+    return [[form.format_map(row) for form in columns.values()] for row in rows]
+
+
+def print_rows(title: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print rows as a table for readers; `columns` are as for `cells`."""
+    print_table(title, list(columns), cells(columns, rows))
 
 
 def _console(**options: Any) -> Console:
@@ -180,8 +187,7 @@ def progress(quiet: bool) -> Iterator[Bars]:
             bars.progress.stop()
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A table of texts.
 
     Attributes:
@@ -194,35 +200,23 @@ class Table:
     header: list[str]
     rows: list[list[str]]
 
-    def show(self) -> None:
-        """Print the table."""
-        print_table(self.title, self.header, self.rows)
-
-    def markdown(self) -> list[str]:
-        """The lines of a section in Markdown."""
-        return [f"## {self.title}", "", *markdown_table(self.header, self.rows), ""]
-
 
 def label(row: Mapping[str, Any]) -> str:
     """A pair of quantizers with its preset, and a mark if it only serves to compare."""
-    preset = f" ({row['preset']})" * bool(row.get("preset"))
-    return f"{row['quantizer']}{preset}{' (diagnostic)' * bool(row.get('diagnostic'))}"
+    preset = row.get("preset")
+    marks = f" ({preset})" * bool(preset) + " (diagnostic)" * bool(row.get("diagnostic"))
+    return f"{row['quantizer']}{marks}"
 
 
 def by_width(
-    frame: pd.DataFrame,
-    header: Sequence[str],
-    cells: Callable[[Mapping[str, Any]], list[str]],
-    *,
-    before: str = "",
-    top: int | None = None,
+    frame: pd.DataFrame, columns: Mapping[str, str], *, before: str = "", top: int | None = None
 ) -> list[Table]:
     """A table for each width.
 
     Args:
         frame: rows of quantizers with `bits_per_element`, each width's rows in their order.
-        header: title of each column.
-        cells: the cells of a row.
+        columns: format of each column's cells by its title, as for `cells`; a row also has its
+            `label`.
         before: beginning of the titles.
         top: most rows of a width, beside those on the front; None for all.
     """
@@ -231,25 +225,21 @@ def by_width(
     from qmaps.analyze.recommend.candidates import LIMITS, up_to
 
     tables = []
-    groups = frame.groupby(frame["bits_per_element"].map(up_to))
-    for limit, every in groups:
+    for limit, every in frame.groupby(frame["bits_per_element"].map(up_to)):
         wider = f"more than {LIMITS[-1]:g} bits per element"
-        width = f"up to {limit:g} bits per element" if limit in LIMITS else wider
+        title = f"up to {limit:g} bits per element" if limit in LIMITS else wider
         rows = every
-        if top is not None and len(every) > top:
-            rows = every[every["on_front"] | (np.arange(len(every)) < top)]
-        count = f", {len(rows)} of {len(every)}" if top is not None else ""
-        cells_of_rows = [cells(row) for row in records(rows)]
-        tables.append(Table(f"{before}{width}{count}", list(header), cells_of_rows))
+        if top is not None:
+            if len(every) > top:
+                rows = every[every["on_front"] | (np.arange(len(every)) < top)]
+            title += f", {len(rows)} of {len(every)}"
+        labelled = [{**row, "label": label(row)} for row in records(rows)]
+        tables.append(Table(f"{before}{title}", list(columns), cells(columns, labelled)))
     return tables
 
 
 def write_markdown(
-    path: str | os.PathLike[str],
-    title: str,
-    facts: Iterable[str],
-    tables: Iterable[Table],
-    notes: Iterable[str] = (),
+    path: str | os.PathLike[str], title: str, facts: Iterable[str], note: str, *tables: Table
 ) -> None:
     """Write tables to a Markdown file, with the versions and the command.
 
@@ -257,27 +247,17 @@ def write_markdown(
         path: the file; an existing one is replaced.
         title: its heading.
         facts: subjects of the tables, in a few words each.
-        tables: the tables.
-        notes: explanations of the tables.
+        note: explanation of the tables.
+        *tables: the tables; one with an empty title has no heading.
 
     Raises:
         OutputError: the file cannot be written.
     """
-    from qmaps.lab.provenance import versions
+    from qmaps.lab.pipeline import versions
 
-    made_by = [f"{name} {version}" for name, version in versions().items()]
-    lines = [f"# {title}", "", f"`{command_line()}`", "", "; ".join([*facts, *made_by]) + "."]
-    for note in notes:
-        lines += ["", note]
-    sections = [line for table in tables for line in table.markdown()]
-    write_text(path, "\n".join([*lines, "", *sections]))
-
-
-def provenance(states: CapturedStates, parameters: int) -> list[str]:
-    """Describe the states of a table.
-
-    Args:
-        states: the states.
-        parameters: number of their parameters in the table.
-    """
-    return [f"states of {states.source}", f"step {states.step}", f"{parameters} parameters"]
+    made_by = "; ".join([*facts, *(f"{name} {version}" for name, version in versions().items())])
+    lines = [f"# {title}", "", f"`{command_line()}`", "", f"{made_by}.", "", note, ""]
+    for table in tables:
+        lines += [f"## {table.title}", ""] if table.title else []
+        lines += [*markdown_table(table.header, table.rows), ""]
+    write_text(path, "\n".join(lines))

@@ -1,9 +1,9 @@
-"""``qmaps replay``."""
+"""Replays of optimizer states: ``qmaps replay`` and ``recommend``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,10 +17,37 @@ from qmaps.cli.options import (
     States,
     Workers,
     as_codebook,
-    recorded,
+    print_source,
 )
-from qmaps.cli.output import print_json, print_lines, print_table, progress
+from qmaps.cli.output import (
+    by_width,
+    print_json,
+    print_lines,
+    print_rows,
+    print_table,
+    progress,
+)
 from qmaps.storage.files import records
+
+if TYPE_CHECKING:
+    from qmaps.analyze.recommend import Recommendation
+    from qmaps.capture import CapturedStates
+
+COLUMNS = {
+    "pair": "{quantizer}",
+    "bits": "{bits_per_element:.2f}",
+    "step cost": "{step_cost:.3f}",
+    "gain": "{update_gain:.2f}",
+    "noise": "{update_noise:.2f}",
+    "largest": "{largest_update:.2g}",
+    "stalled": "{stalled_share_first:.0%}, {stalled_share_second:.0%}",
+}
+VERDICT_COLUMNS = {
+    "pair": "{label}",
+    "bits": "{bits_per_element:.2f}",
+    "verdict": "{verdict}",
+    "about": "{reason}",
+}
 
 
 def replay(
@@ -78,7 +105,7 @@ def replay(
     from qmaps.analyze import replay as replays
     from qmaps.storage.files import write_frame
 
-    loaded = recorded(states, step, names=names)
+    loaded = _recorded(states, step, names=names)
     folder = out / "replay"
     with progress(quiet=as_json) as advance:
         frame = replays.run(
@@ -104,24 +131,157 @@ def replay(
     if as_json:
         print_json(records(summary))
         return
-    rows = summary.head(top).to_dict("records")
     (kind,) = summary["gradients"].unique()
-    print_table(
+    print_rows(
         f"all parameters together, least step cost first; {kind} gradients",
-        ["pair", "bits", "step cost", "gain", "noise", "largest", "stalled"],
-        [
-            [
-                row["quantizer"],
-                f"{row['bits_per_element']:.2f}",
-                f"{row['step_cost']:.3f}",
-                f"{row['update_gain']:.2f}",
-                f"{row['update_noise']:.2f}",
-                f"{row['largest_update']:.2g}",
-                f"{row['stalled_share_first']:.0%}, {row['stalled_share_second']:.0%}",
-            ]
-            for row in rows
-        ],
+        COLUMNS,
+        records(summary.head(top)),
     )
     if kind != "recorded":
         print_lines("gradients were not recorded; they were simulated from the moments")
     print_lines(f"rows: {folder / 'replay.parquet'}")
+
+
+def recommend(
+    states: States,
+    bits: Annotated[
+        float | None,
+        typer.Option(
+            help="Most bits per element, scales included, as the mean of both moments; by default "
+            "4.3."
+        ),
+    ] = None,
+    nbytes: Annotated[
+        int | None, typer.Option("--bytes", help="Most bytes of all states, instead of --bits.")
+    ] = None,
+    loss: Annotated[
+        float | None,
+        typer.Option(
+            help="Most nats of validation loss above 32 bits, instead of --bits: the smallest "
+            "choice that is predicted to keep to it. The scale from step cost to loss is that of "
+            "one small fine-tuned model; your model's may differ."
+        ),
+    ] = None,
+    spec: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u', or a preset such as "
+            "4bit; may be repeated. By default all presets and 15 other pairs."
+        ),
+    ] = None,
+    codebook: Codebooks = None,
+    diagnostics: Annotated[
+        bool,
+        typer.Option(
+            "--diagnostics",
+            help="Add pairs with a moment in 32 bits or a fitted map, and let them be chosen.",
+        ),
+    ] = False,
+    names: CheckpointNames = None,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            help="Captured step to start from; by default the last with at least 10 recorded "
+            "gradients, or with any, or simply the last."
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 60,
+    share: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of each parameter to replay, in whole rows: 0.01 is 1 %. By default about "
+            "262,144 elements."
+        ),
+    ] = None,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Names of parameters that may be quantized, with wildcards; may be repeated."
+        ),
+    ] = None,
+    min_quantized_size: MinSize = 4096,
+    seed: Seed = 0,
+    workers: Workers = None,
+    out: Out = Path("runs/recommend"),
+    as_json: AsJson = False,
+) -> None:
+    """Recommend quantizers for Adam's moments; the choice goes to OUT/recommend/choice.json.
+
+    Pairs of quantizers are replayed on recorded gradients, or on simulated ones. Each gets a
+    verdict, and each parameter a pair within the budget. `qmaps.load_choice` reads the choice.
+
+    Examples:
+
+        qmaps capture stdlib-lm --out states --every 100 --gradients 50
+
+        qmaps recommend states --bits 4.3 --out runs/mine
+
+        qmaps recommend optimizer.pt --bytes 50000000
+
+        qmaps recommend states --loss 0.01
+
+        qmaps recommend checkpoint-500/optimizer.pt --names checkpoint-500/model.safetensors
+    """
+    from qmaps.analyze import recommend as recommendations
+    from qmaps.analyze.recommend.candidates import CANDIDATES
+
+    folder = out / "recommend"
+    loaded = _recorded(states, step, 10, names)
+    with progress(quiet=as_json) as advance:
+        recommendation = recommendations.run(
+            loaded,
+            bits=bits,
+            nbytes=nbytes,
+            loss=loss,
+            candidates=spec or CANDIDATES,
+            diagnostics=diagnostics,
+            codebooks=[as_codebook(option) for option in codebook or []],
+            steps=steps,
+            share=share,
+            parameters=parameters,
+            min_quantized_size=min_quantized_size,
+            seed=seed,
+            progress=advance.stage("replay states", folder),
+            workers=workers,
+        )
+    recommendations.write(recommendation, folder)
+    if as_json:
+        pairs = records(recommendation.pairs)
+        print_json({**recommendation.summary(), "pairs": pairs, "quantized": loaded.quantized()})
+        return
+    print_source(loaded)
+    _print(recommendation)
+    print_lines(f"choice: {folder / 'choice.json'}")
+
+
+def _print(recommendation: Recommendation) -> None:
+    for table in by_width(recommendation.pairs, VERDICT_COLUMNS):
+        print_table(*table)
+    verdicts = recommendation.pairs.set_index("quantizer")["verdict"]
+    for limit, pair in recommendation.best.items():
+        best = "none" if pair is None else f"{pair} ({verdicts[pair.spec]})"
+        print_lines(f"best up to {limit:g} bits: {best}")
+    print_lines("", *str(recommendation).split("\n"), "")
+
+
+def _recorded(
+    states: Path, step: int | None, enough: int = 2, names: Path | None = None
+) -> CapturedStates:
+    """Captured states of a step.
+
+    By default it is the last with the gradients of at least `enough` steps after it, or with those
+    of 2, or simply the last.
+    """
+    from qmaps import capture
+
+    loaded = capture.load(states, step=step, names=names)
+    if step is not None or len(loaded.steps) == 1:
+        return loaded
+    every = [capture.load(states, step=number) for number in reversed(loaded.steps)]
+    lengths = [len(loaded_step.window()) for loaded_step in every]
+    for enough_steps in (enough, 2):
+        if max(lengths) >= enough_steps:
+            return next(
+                s for s, length in zip(every, lengths, strict=True) if length >= enough_steps
+            )
+    return loaded

@@ -1,10 +1,9 @@
-"""``qmaps sweep``."""
+"""``qmaps sweep`` and ``merge``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,11 +20,10 @@ from qmaps.cli.options import (
 )
 from qmaps.cli.output import (
     by_width,
-    label,
     print_json,
     print_lines,
+    print_table,
     progress,
-    provenance,
     write_markdown,
 )
 from qmaps.errors import BadValueError
@@ -34,7 +32,15 @@ from qmaps.storage.files import records
 if TYPE_CHECKING:
     import pandas as pd
 
-HEADER = ("quantizer", "front", "bits", "mean abs", "max abs", "mean rel", "to zero")
+COLUMNS = {
+    "quantizer": "{label}",
+    "front": "{star}",
+    "bits": "{bits_per_element:.2f}",
+    "mean abs": "{mean_abs_error:.3g}",
+    "max abs": "{max_abs_error:.3g}",
+    "mean rel": "{mean_rel_error:.3g}",
+    "to zero": "{zeroed_share:.2%}",
+}
 ORDER = (
     "All tensors together, least mean absolute error first. *: on the Pareto front of bits and "
     "mean absolute error; Lloyd-Max maps, which are fitted to the states, do not count."
@@ -78,13 +84,6 @@ def sweep(
             "beside each mean in the rows."
         ),
     ] = None,
-    memory: Annotated[
-        str,
-        typer.Option(
-            help="Bytes for a worker's states, such as 500MB, or none for no limit: the pairs of "
-            "large parameters are divided among more items where these would need more."
-        ),
-    ] = "2GiB",
     as_json: AsJson = False,
 ) -> None:
     """Measure quantizers on captured states; the rows go to OUT/sweep/sweep.parquet.
@@ -101,7 +100,7 @@ def sweep(
 
         qmaps sweep states --top 3 --markdown sweep.md
 
-        qmaps sweep states --workers 8 --memory 4GiB
+        qmaps sweep states --workers 8
 
         qmaps sweep states --workers 8 --sample 1%
 
@@ -130,7 +129,6 @@ def sweep(
             workers=workers,
             shard=part,
             sample=sample,
-            memory=memory,
         )
     if part is not None:
         if as_json:
@@ -143,17 +141,18 @@ def sweep(
     tables = [
         table
         for state in frame["state"].unique()
-        for table in by_width(_summary(frame, state), HEADER, _cells, before=f"{state}, ", top=top)
+        for table in by_width(_summary(frame, state), COLUMNS, before=f"{state}, ", top=top)
     ]
     if markdown is not None:
-        facts = provenance(loaded, frame["parameter"].nunique())
-        write_markdown(markdown, "Quantizers on captured states", facts, tables, [ORDER])
+        count = frame["parameter"].nunique()
+        facts = [f"states of {loaded.source}", f"step {loaded.step}", f"{count} parameters"]
+        write_markdown(markdown, "Quantizers on captured states", facts, ORDER, *tables)
     if as_json:
         print_json(records(frame))
         return
     print_source(loaded)
     for table in tables:
-        table.show()
+        print_table(*table)
     print_lines(ORDER)
     print_lines(f"rows: {out / 'sweep' / 'sweep.parquet'}")
     if markdown is not None:
@@ -168,19 +167,34 @@ def _summary(frame: pd.DataFrame, state: str) -> pd.DataFrame:
 
     rows = sweeps.summarize(frame, state=state).sort_values("mean_abs_error")
     attainable = ~rows["quantizer"].str.contains(rf"/{LIMIT}[@(]")
+    on_front = frontier(rows["bits_per_element"], rows["mean_abs_error"], attainable)
     return rows.assign(
         preset=rows["quantizer"].map(PRESETS).fillna(""),
-        on_front=frontier(rows["bits_per_element"], rows["mean_abs_error"], attainable),
+        on_front=on_front,
+        star=["*" * on for on in on_front],
     )
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    return [
-        label(row),
-        "*" if row["on_front"] else "",
-        f"{row['bits_per_element']:.2f}",
-        f"{row['mean_abs_error']:.3g}",
-        f"{row['max_abs_error']:.3g}",
-        f"{row['mean_rel_error']:.3g}",
-        f"{row['zeroed_share']:.2%}",
-    ]
+def merge(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders that qmaps sweep --shard wrote to.")
+    ],
+    out: Out = Path("runs/sweep"),
+    as_json: AsJson = False,
+) -> None:
+    """Put the shards of a sweep together; the rows go to OUT/sweep/sweep.parquet.
+
+    Examples:
+
+        qmaps merge runs/mine --out runs/mine
+
+        qmaps merge runs/shard-1 runs/shard-2 runs/shard-3 --out runs/mine
+    """
+    from qmaps import sweep as sweeps
+
+    frame = sweeps.merge(folders, out=out / "sweep")
+    if as_json:
+        print_json(records(frame))
+        return
+    print_lines(f"{frame['parameter'].nunique()} parameters, {len(frame)} rows")
+    print_lines(f"rows: {out / 'sweep' / 'sweep.parquet'}")

@@ -107,10 +107,6 @@ def check_architecture(arch: str) -> None:
 def compiled(entry: Entry, arch: str) -> Compiled:
     """The machine code of an entry for one architecture, from the cache or compiled anew.
 
-    Args:
-        entry: the kernel.
-        arch: the architecture, such as "sm_90".
-
     Raises:
         BackendError: the architecture is not supported, or the source does not compile.
     """

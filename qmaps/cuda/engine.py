@@ -41,11 +41,6 @@ class Engine(ABC):
         """Run `entry` with one block per item, but at most `blocks` blocks.
 
         Kernels launched by this method loop over their items.
-
-        Args:
-            entry: the kernel.
-            items: the number of items; where it is 0, nothing is launched.
-            argument: the kernel's argument structure, copied before this returns.
         """
         if items > 0:
             self.launch(entry, min(items, self.blocks), argument)
@@ -105,7 +100,7 @@ class CudaEngine(Engine):
         return values[0] if values else None
 
 
-_stand_in: ContextVar[Engine | None] = ContextVar("qmaps_cuda_stand_in", default=None)
+stand_in: ContextVar[Engine | None] = ContextVar("qmaps_cuda_stand_in", default=None)
 """An engine for tensors of another device, for tests."""
 
 
@@ -131,24 +126,13 @@ def available() -> str:
 
 
 @functools.cache
-def _engine(device: torch.device) -> Engine | None:
+def engine_of(device: torch.device) -> Engine | None:
+    """The engine of a CUDA device, or None if it has no engine."""
     if available():
         return None
     major, minor = torch.cuda.get_device_capability(device)
     supported = f"sm_{major}{minor}" in compiler.architectures()
     return CudaEngine(device) if supported else None
-
-
-def stand_in() -> Engine | None:
-    """The engine for tensors of another device, in tests."""
-    return _stand_in.get()
-
-
-def engine_on(device: torch.device) -> Engine | None:
-    """The engine of a device, or None if it has no engine."""
-    if (stand_in := _stand_in.get()) is not None and device == stand_in.device:
-        return stand_in
-    return _engine(device) if device.type == "cuda" else None
 
 
 def recording() -> bool:

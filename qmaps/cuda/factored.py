@@ -78,12 +78,7 @@ class Statistics:
 
 
 def work_of(members: list[int], shapes: list[tuple[int, ...]]) -> Work:
-    """The work items for parameters.
-
-    Args:
-        members: the parameters, as rows of the table of parameters.
-        shapes: the shape of each, of at least two dimensions.
-    """
+    """The work items for parameters."""
     made = Work()
     for index, shape in zip(members, shapes, strict=True):
         matrices, rows, columns = _matrices(shape)

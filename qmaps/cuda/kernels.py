@@ -40,10 +40,6 @@ _FILE_OF = {name: file for file, names in FILES.items() for name in names}
 def kernel(name: str, *arguments: str | int) -> Entry:
     """A kernel to be launched.
 
-    Args:
-        name: its name.
-        arguments: its template arguments, as C++ text.
-
     Raises:
         BackendError: there is no kernel of this name.
 
@@ -60,10 +56,6 @@ def kernel(name: str, *arguments: str | int) -> Entry:
 
 def rule(name: str, states: str) -> str:
     """The C++ type of a rule.
-
-    Args:
-        name: the name of the rule, such as ``"adamw"``.
-        states: its states, such as ``"exp_avg exp_avg_sq"``.
 
     Raises:
         BadValueError: the engine does not know the rule with these states.

@@ -11,14 +11,7 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.cuda import layout
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.kernels import kernel
-from qmaps.cuda.tensors import (
-    DTYPES,
-    described,
-    format_name,
-    layout_of,
-    prepare,
-    store_scales,
-)
+from qmaps.cuda.tensors import DTYPES, described, format_name, layout_of, prepare, store_scales
 from qmaps.engines.addresses import address
 from qmaps.maps.base import Map, table
 from qmaps.metrics import Sums
@@ -34,21 +27,9 @@ def measure(
     *,
     keep: bool,
 ) -> tuple[Sums, Tensor | None, Scales, int]:
-    """Quantize `x` and sum up its errors; decoded values are never stored.
+    """See `qmaps.ops.dispatch.measure`; the last result is `Flags` or-ed together.
 
     Float64 sums are taken in an order fixed by the number of elements. The host waits once.
-
-    Args:
-        engine: the engine of the device of `x`.
-        x: float32, float16 or bfloat16, not empty.
-        normalizer: a normalizer supported by `Support.measures`.
-        map_: a map supported by `Support.measures`.
-        key: names the random numbers of stochastic rounding; None rounds to nearest.
-        keep: whether to store the codes.
-
-    Returns:
-        Sums, with `codes` on the CPU; packed codes (None without `keep`); scales; and `Flags`
-        or-ed together. If they are not 0, the others are meaningless.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
@@ -78,27 +59,12 @@ def measure(
 
 
 def partial_sums(numel: int, count: int, device: torch.device) -> Tensor:
-    """Uninitialized memory for `count` sums of each chunk of `layout.SUMS_CHUNK` elements.
-
-    Args:
-        numel: the number of elements of the tensor.
-        count: sums per chunk.
-        device: where the memory is allocated.
-
-    Returns:
-        float64 of shape (chunks, count).
-    """
+    """Uninitialized memory for `count` sums of each chunk of `layout.SUMS_CHUNK` elements."""
     return torch.empty(-(-numel // layout.SUMS_CHUNK), count, dtype=torch.float64, device=device)
 
 
 def add_parts(engine: Engine, parts: Tensor, totals: int) -> None:
-    """Add the sums of all chunks, in their order, to totals on the device.
-
-    Args:
-        engine: the engine of the device.
-        parts: contiguous float64 of shape (chunks, count), from `partial_sums`.
-        totals: the address of `count` float64 numbers on the device.
-    """
+    """Add the sums of all chunks, in their order, to totals on the device."""
     task = np.zeros((), dtype=layout.PARTIAL_SUMS)
     task["parts"], task["count"], task["totals"] = address(parts), len(parts), totals
     engine.launch(kernel("add_parts", parts.shape[1]), 1, task)

@@ -71,11 +71,9 @@ class CudaSteps(StepEngine):
         return int(self._skipped)
 
     def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
-        """Reason why the engine does not step a parameter; empty if it does."""
         return CUDA.of_parameter(rule, parameter, self._engine.device)
 
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
-        """A plan for supported parameters; missing states are created."""
         if recording():
             raise BackendError(
                 "step() cannot be recorded in a CUDA graph yet; first take one step with the same "
@@ -142,14 +140,7 @@ class Spans:
         self._add_multi_block(target["scales"], index, place, scale_layout, value.scales)
 
     def add_slices(self, index: int, shape: tuple[int, ...], states: Sequence[Tensor]) -> None:
-        """Describe maxima over slices; addresses are set by `place`.
-
-        Args:
-            index: the row of the parameter in the table.
-            shape: the shape of the parameter.
-            states: float32, one tensor for each dimension of `shape`, in its order; one tensor
-                of one element where there are no dimensions.
-        """
+        """Describe maxima over slices, one float32 state for each dimension; `place` follows."""
         target = self._table[index]["factored"]["slices"]
         self._add_multi_block(target, index, layout.MAX_STATES, slices(shape), states)
 
@@ -171,9 +162,6 @@ class Spans:
 
     def place(self, device: torch.device) -> Tensor | None:
         """Describe the multi-block scales, and allocate memory for their maxima.
-
-        Args:
-            device: where the memory is allocated.
 
         Returns:
             The memory, to be kept as long as the table; None if there are no such scales.
@@ -203,9 +191,8 @@ class CudaPlan(FusedPlan):
     def run(
         self,
         inputs: Inputs,
-        shared: Mapping[Scaled, SharedScales] = NONE_SHARED,  # noqa: ARG002
+        shared: Mapping[Scaled, SharedScales] = NONE_SHARED,
     ) -> None:
-        """Take one step."""
         if not self._parameters:
             return
         scale, found_inf = _on(self._engine, inputs.grad_scale), _on(self._engine, inputs.found_inf)

@@ -1,9 +1,4 @@
-"""Order statistics on the CUDA engine.
-
-They serve `qmaps.quantiles`. Each method also returns the number of bad elements (NaN or infinite),
-0-d int64 on the device; if there are any, its other results are meaningless. The host waits for
-nothing.
-"""
+"""Order statistics on the CUDA engine; the host waits for nothing."""
 
 from __future__ import annotations
 
@@ -31,42 +26,18 @@ _COLUMNS = 32
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Order statistics of tensors on one device.
-
-    Attributes:
-        engine: runs the kernels.
-    """
+    """The `qmaps.ops.quantiles.Executor` of one device; counts are 0-d int64 on it."""
 
     engine: Engine
     LONGEST: ClassVar[int] = layout.SORTED
     """Elements of a stretch that a block of threads sorts."""
 
     def order_statistics(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
-        """The elements of `x`, of shape (n,), at these ranks in ascending order.
-
-        Args:
-            x: float32, float16, bfloat16; others are converted to float32.
-            ranks: int64 of shape (count,), each in [0, n), in any order.
-
-        Returns:
-            float32 of shape (count,), and the number of bad elements. Negative zeros come before
-            positive ones.
-        """
         x = _readable(x)
         values = torch.empty(ranks.numel(), dtype=torch.float32, device=x.device)
         return values, self._select(x, ranks, _SIGNIFICANT[x.dtype], {"values": values})
 
     def leading_bits(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
-        """For each rank, where it lies among the cells of float32 values with the same top 18 bits.
-
-        Args:
-            x: as in `order_statistics`.
-            ranks: the same.
-
-        Returns:
-            int64 of shape (3, count): the cell's bits, the elements in lower cells, those in its
-            own; and the number of bad elements.
-        """
         x = _readable(x)
         counts = torch.empty(3, ranks.numel(), dtype=torch.int64, device=x.device)
         names = ("cell_bits", "before", "inside")
@@ -75,19 +46,6 @@ class Quantiles:
     def add_quantiles(
         self, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor
     ) -> Tensor:
-        """Add to `sums` the quantiles of each stretch of `size` elements, times `size`, in order.
-
-        Args:
-            x: as in `order_statistics`; its number of elements is a multiple of `size`.
-            size: elements of a stretch, at most `LONGEST`.
-            below: int64 of shape (num,): for each quantile the rank in a stretch at or below it.
-            fraction: float64 of shape (num,): the quantile's position between that rank and the
-                next, in [0, 1).
-            sums: contiguous float64 of shape (num,), changed in place.
-
-        Returns:
-            The number of bad elements.
-        """
         x = _readable(x)
         bits = (size - 1).bit_length()
         rows, num = x.numel() // size, below.numel()

@@ -87,13 +87,7 @@ def block_of(geometry: Geometry, numel: int) -> int:
 
 
 def format_name(map_: Map, scale_layout: ScaleLayout, *, stochastic: bool = False) -> str:
-    """The ``Format`` of ``src/codebook.cuh`` as C++ text, a template argument of kernels.
-
-    Args:
-        map_: a map with a codebook, of at most 16 bits.
-        scale_layout: the layout of the scales.
-        stochastic: whether codes are rounded stochastically.
-    """
+    """The ``Format`` of ``src/codebook.cuh`` as C++ text, a template argument of kernels."""
     search = searching(map_, stochastic=stochastic)
     flags = [str(flag).lower() for flag in (scale_layout.log, stochastic, search.signed)]
     arguments = [map_.bits, scale_layout.block, *flags, search.steps]
@@ -161,16 +155,7 @@ def describe_scales(
     places: Sequence[Places],
     memory: Tensor,
 ) -> None:
-    """Fill in ``Scales``.
-
-    Args:
-        target: a record of dtype `SCALES`, changed in place.
-        scale_layout: the layout of the scales.
-        scales: the stored scales.
-        places: the places of each part in `memory`, from `Workspace.place`. A part without maxima
-            of its own uses its stored scales.
-        memory: the memory of the `Workspace`.
-    """
+    """Fill in ``Scales``; a part without maxima of its own uses its stored scales."""
     target["parts"], target["log"] = len(scale_layout.geometry.parts), scale_layout.log
     geometry = scale_layout.geometry
     target["quantile"], target["ratio"] = geometry.quantile, geometry.ratio
@@ -215,23 +200,9 @@ def quantize(
     *,
     check: bool,
 ) -> tuple[Tensor, Scales, int]:
-    """Quantize `x` to packed codes and scales.
+    """See `qmaps.ops.dispatch.quantize`; the last result is `Flags` or-ed together.
 
     Without `check` the host waits for nothing.
-
-    Args:
-        engine: the engine of the device of all tensors.
-        x: float32, float16 or bfloat16.
-        normalizer: a normalizer supported by the engine.
-        map_: a map supported by the engine.
-        key: names the random numbers of rounding, without `runs`; None rounds to nearest.
-        out: packed codes and scales to write into, contiguous; None allocates them.
-        check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
-
-    Returns:
-        Packed codes (1-D uint8), scales, and the result of `check`: `Flags` or-ed together. If it
-        is not 0, `out` is unchanged, and allocated codes and scales are meaningless. Without
-        `check` the third value means nothing.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
@@ -310,38 +281,15 @@ def _make_scales(
 
 
 def store_scales(engine: Engine, task: np.ndarray, scale_layout: ScaleLayout) -> None:
-    """Store the scales rounded by `prepare`; all others are stored already.
-
-    Args:
-        engine: the engine of the device.
-        task: the ``Tensor`` filled in by `prepare`.
-        scale_layout: the layout of the scales.
-    """
+    """Store the scales rounded by `prepare`; all others are stored already."""
     if scale_layout.rounds and not scale_layout.block:
         engine.launch_over(kernel("commit_tensor_scales"), chunks(scale_layout), task)
 
 
 def dequantize(
-    engine: Engine,
-    packed: Tensor,
-    scales: Scales,
-    normalizer: Normalizer,
-    map_: Map,
-    out: Tensor,
+    engine: Engine, packed: Tensor, scales: Scales, normalizer: Normalizer, map_: Map, out: Tensor
 ) -> None:
-    """Decode packed codes into `out`.
-
-    Args:
-        engine: the engine of the device of all tensors.
-        packed: 1-D uint8 packed codes, contiguous.
-        scales: scales in the parts of ``normalizer.layout(out.shape)``, contiguous.
-        normalizer: a normalizer supported by the engine.
-        map_: a map supported by the engine.
-        out: contiguous float32, float16 or bfloat16, of the tensor's shape.
-
-    Raises:
-        BadValueError: a tensor is not contiguous, or has a wrong number of elements.
-    """
+    """See `qmaps.ops.dispatch.dequantize`; all tensors are contiguous, on the engine's device."""
     scale_layout = layout_of(normalizer, tuple(out.shape))
     task = described(out, packed, map_, scale_layout)
     memory = describe_stored(engine, task, scale_layout, scales)
@@ -383,12 +331,6 @@ def _place_scales(
 
 def described(x: Tensor, packed: Tensor | None, map_: Map, scale_layout: ScaleLayout) -> np.ndarray:
     """A ``Tensor`` without its scales and noise.
-
-    Args:
-        x: the elements to read or write: contiguous float32, float16 or bfloat16.
-        packed: contiguous 1-D uint8 packed codes; None where no codes are stored.
-        map_: a map with a codebook, of at most 16 bits.
-        scale_layout: the layout of the scales.
 
     Returns:
         A record of dtype `layout.TENSOR`; other fields are 0.

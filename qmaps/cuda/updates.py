@@ -1,4 +1,4 @@
-"""Errors of Adam updates on the CUDA engine; for the CPU see `qmaps.engines.native.metrics`."""
+"""Errors of Adam updates on the CUDA engine; `qmaps.engines.native.metrics` has the arguments."""
 
 from __future__ import annotations
 
@@ -54,16 +54,7 @@ class UpdateErrors:
         second: Tensor | QuantizedTensor,
         eps: float,
     ) -> None:
-        """Add the errors of one parameter.
-
-        Args:
-            exact: its exact update, float32 and contiguous on the engine's device, like all
-                tensors below.
-            v: its exact second moment.
-            first: the first moment, decoded, or quantized as `Support.decodes` accepts it.
-            second: the second moment, like `first`.
-            eps: Adam's `eps`.
-        """
+        """Add the errors of one parameter, on the engine's device."""
         numel = exact.numel()
         self._reserve(self._numel + numel)
         parts = partial_sums(numel, layout.UPDATE_SUMS, exact.device)
@@ -80,16 +71,7 @@ class UpdateErrors:
         del memory  # the kernels read it until here
 
     def summary(self, levels: Sequence[float]) -> tuple[int, int, list[Any], list[Any]]:
-        """The errors of all parameters together.
-
-        Args:
-            levels: levels of nearest-rank quantiles, above 0 and at most 1.
-
-        Returns:
-            Number of elements; number of nonzero second moments decoded to 0 where the first
-            moment is not; and, for absolute errors and for relative ones, their
-            number, their sum, and the quantiles and the maximum (empty without elements).
-        """
+        """The errors of all parameters together."""
         totals = self._totals.cpu().numpy().view(layout.UPDATE_TOTALS)[0]
         counts = (self._numel, int(totals["nonzero"]))
         kinds = [
@@ -128,19 +110,10 @@ def add_update_grid(
     eps: float,
     sums: Sequence[Tensor],
 ) -> None:
-    """Add the update errors of one parameter to sums by pair of codes.
+    """See `qmaps.engines.native.metrics.add_update_grid`.
 
     The host waits for nothing. Elements are sorted by cell, `SEGMENT` at a time; ``src/grid.cuh``
     defines their order of addition, equal for all launches.
-
-    Args:
-        engine: the engine of the device of all tensors.
-        exact: the exact update, float32 and contiguous.
-        first: the first moment, a quantized tensor accepted by `Support.decodes`.
-        second: the second moment, like `first`.
-        eps: Adam's `eps`.
-        sums: count, absolute and relative error, and elements with u != 0: contiguous float64
-            of shape (codes of first, codes of second).
     """
     numel, count = exact.numel(), sums[0].numel()
     argument = np.zeros((), dtype=layout.CELL_ERRORS)

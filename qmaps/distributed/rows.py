@@ -67,8 +67,7 @@ class Rows:
     """Some consecutive rows of a quantized tensor.
 
     Attributes:
-        quantizer: the quantizer of the tensor.
-        shape: the shape of the whole tensor.
+        quantizer, shape: those of the whole tensor.
         codes: uint8 of shape (rows, bytes of a row).
         scales: one tensor for each stored part of the normalizer: scales of blocks have the shape
             (rows, blocks of a row), scales of slices are as stored.
@@ -198,14 +197,12 @@ class Rows:
 
 
 def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
-    """The rows of `t` as a dict of tensors, strings and numbers.
+    """The rows of `t` as a dict of tensors, strings and numbers for `read`.
 
     Args:
         t: a whole tensor, or a shard of one.
-        shard: the box of `t` in the whole tensor; None for a whole tensor.
-
-    Returns:
-        The dict for `read`. Its tensors are DTensors if there is a `shard`.
+        shard: the box of `t` in the whole tensor; None for a whole tensor. Tensors of the dict are
+            DTensors if there is one.
     """
     rows = Rows.of(t)
     shape = t.shape if shard is None else shard.shape
@@ -239,11 +236,7 @@ def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
 
 
 def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
-    """Read the dict of `write`.
-
-    Args:
-        plain: the dict.
-        shard: the shard of the rows; None for all rows.
+    """Read the dict of `write`: the rows of a shard, or all rows for None.
 
     Raises:
         BadValueError: the parts do not fit together.

@@ -55,10 +55,6 @@ def _spanned(x: Tensor) -> int:
 def check_memory(x: Tensor, name: str) -> None:
     """Raise if the storage of a dense tensor is too small; torch does not check this itself.
 
-    Args:
-        x: a tensor of any kind.
-        name: the tensor's name in the error message.
-
     Raises:
         BadValueError: its storage is too small, as after ``x.untyped_storage().resize_(0)``.
     """
@@ -73,10 +69,6 @@ def check_memory(x: Tensor, name: str) -> None:
 
 def plain(x: Tensor, name: str) -> Tensor:
     """`x` without a pending negation, so that its memory holds its values.
-
-    Args:
-        x: a real tensor of any kind.
-        name: the tensor's name in the error message.
 
     Returns:
         `x` itself where nothing is pending or `x` is not dense; else a dense copy.
@@ -124,6 +116,8 @@ def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
 
 def overlapping(tensors: Sequence[Tensor]) -> set[int]:
     """Indices of tensors with overlapping memory, or repeated in `tensors`."""
+    if len(tensors) == 1:
+        return set()
     spans = []
     for number, x in enumerate(tensors):
         begin = end = 0
@@ -161,12 +155,7 @@ def tensor_info(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
 
 
 class WatchedTensors:
-    """Tensors with addresses known to an engine.
-
-    Args:
-        tensors: tensors with `in_memory` true. While this object holds them, torch refuses to swap
-            them (``torch.utils.swap_tensors``).
-    """
+    """Tensors with addresses known to an engine; torch refuses to swap them while they are held."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = list(tensors)

@@ -43,33 +43,44 @@ class FusedPlan(StepPlan):
         # Not the rule itself: it may refer to its optimizer, which keeps this plan.
         self._rule, self._takes_norms = str(rule.name), rule.takes_norms
         self._parameters = list(parameters)
-        for parameter in parameters:
-            start(parameter)
-        self._params = [p.param for p in parameters]
+        self._params: list[Tensor] = []
         # The tensors that are stepped: parameters, or their master copies.
-        self._targets = list(map(updated, parameters))
-        pairs = enumerate(zip(self._targets, self._params, strict=True))
-        self._masters = {index: copy for index, (copy, param) in pairs if copy is not param}
-        self._dense = [index for index, p in enumerate(parameters) if p.codes is None]
-        self._coded = [index for index, p in enumerate(parameters) if p.codes is not None]
-        self._grads: list[Tensor] = [
-            p.gradient for p in parameters if isinstance(p.gradient, Tensor)
-        ]
+        self._targets: list[Tensor] = []
+        self._masters: dict[int, Tensor] = {}
+        self._masters_at: dict[int, int] = {}
+        self._dense: list[int] = []
+        self._coded: list[int] = []
+        self._grads: list[Tensor] = []
         self._copies: list[Tensor] = []
-        self._numel = sum(param.numel() for param in self._params)
-        dense = [*self._only_dense(self._params), *self._grads]
-        self._addresses, self._attributes = tensor_info(dense)
-        self._strided = [i for i, grad in enumerate(self._grads) if not grad.is_contiguous()]
+        self._strided: list[int] = []
+        self._numel = 0
+        for index, parameter in enumerate(parameters):
+            start(parameter)
+            param, target, gradient = parameter.param, updated(parameter), parameter.gradient
+            self._params.append(param)
+            self._targets.append(target)
+            self._numel += param.numel()
+            if target is not param:
+                self._masters[index], self._masters_at[index] = target, address(target)
+            if parameter.codes is not None:
+                self._coded.append(index)
+                continue
+            assert isinstance(gradient, Tensor)
+            if not gradient.is_contiguous():
+                self._strided.append(len(self._grads))
+            self._dense.append(index)
+            self._grads.append(gradient)
+        self._addresses, self._attributes = tensor_info(
+            [*self._only_dense(self._params), *self._grads]
+        )
         self._counters = self._together("step", COUNTER)
         self._products = self._together(PRODUCT, torch.float32)
         self._watched = WatchedTensors(self._memory())
-        self._masters_at = {index: address(copy) for index, copy in self._masters.items()}
         self._describe()
         # The gradients of one step are not to outlive it.
         nothing = torch.empty(0, dtype=torch.float32)
-        self._parameters = [
-            replace(p, gradient=nothing) if p.codes is None else p for p in self._parameters
-        ]
+        for index in self._dense:
+            self._parameters[index] = replace(self._parameters[index], gradient=nothing)
 
     def _together(self, name: str, dtype: torch.dtype) -> Tensor:
         """Make the numbers of this name, if there are some, views of one tensor."""
@@ -132,10 +143,11 @@ class FusedPlan(StepPlan):
         for parameter in self._parameters:
             if parameter.codes is not None:
                 parts += memory_of(parameter.codes) + memory_of(parameter.gradient)
-            names = [state.name for state in parameter.states]
-            for name in ("step", *names, MASTER, REMAINDER, PRODUCT):
-                if name in parameter.storage:
-                    parts += memory_of(parameter.storage[name])
+            storage = parameter.storage
+            for state in parameter.states:
+                parts += memory_of(storage[state.name])
+            numbers = ("step", MASTER, REMAINDER, PRODUCT)
+            parts += [storage[name] for name in numbers if name in storage]
         return parts
 
     def _targets_at(self) -> list[int]:
@@ -166,12 +178,11 @@ class FusedPlan(StepPlan):
 
 @safe_after_fork()
 def start(parameter: ParameterStep) -> None:
-    """Create missing entries of a parameter: numbers, master copy, and states of zeros."""
+    """Create missing numbers and states of a parameter; states begin with zeros."""
     storage, device = parameter.storage, parameter.param.device
     if "step" not in storage:
         storage["step"] = torch.zeros((), dtype=COUNTER, device=device)
     start_product(parameter)
-    updated(parameter)
     for state in parameter.states:
         if state.name not in storage:
             q = state.quantizer
@@ -182,14 +193,8 @@ def start(parameter: ParameterStep) -> None:
             )
 
 
-@safe_after_fork()
 def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> QuantizedTensor:
     """A quantized tensor with codes and scales of 0, as a state begins.
-
-    Args:
-        q: the quantizer; its map has a codebook, and codes and scales are all that it stores.
-        shape: the shape of the tensor.
-        device: where codes and scales are allocated.
 
     Returns:
         A tensor of `shape`, with packed codes of dtype uint8 and the normalizer's zero scales.
@@ -202,8 +207,10 @@ def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> Quantize
 def memory_of(value: Any) -> list[Tensor]:
     """Tensors of a state: packed codes and scales, or the tensor itself."""
     if isinstance(value, QuantizedTensor):
-        beside = [part for t in value.beside for part in memory_of(t)]
-        return [value.packed, *value.scales, *beside]
+        parts = [value.packed, *value.scales]
+        for t in value.beside:
+            parts += memory_of(t)
+        return parts
     return [value] if isinstance(value, Tensor) else []
 
 

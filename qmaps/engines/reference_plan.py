@@ -37,12 +37,10 @@ from qmaps.maps.fitted import FittedMap
 class ReferenceEngine(StepEngine):
     """Decodes states, applies the rule, and encodes the new states, one parameter at a time."""
 
-    def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:  # noqa: ARG002
-        """An empty string: the reference steps every parameter."""
+    def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
         return ""
 
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
-        """A plan for these parameters, for one step."""
         return ReferencePlan(rule, parameters)
 
 
@@ -53,7 +51,7 @@ class ReferencePlan(StepPlan):
         self._rule, self._parameters = rule, parameters
         self._scalars: dict[tuple[int, int, float | None], dict[str, float]] = {}
 
-    def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:  # noqa: ARG002
+    def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
         """Return True if the next step can be taken by this plan: each plan is for one step."""
         return False
 
@@ -74,7 +72,6 @@ class ReferencePlan(StepPlan):
         return asked
 
     def run(self, inputs: Inputs, shared: Mapping[Scaled, SharedScales] = NONE_SHARED) -> None:
-        """Take one step."""
         for p in self._parameters:
             if "step" not in p.storage:
                 p.storage["step"] = torch.zeros((), dtype=COUNTER)

@@ -36,9 +36,6 @@ def rules() -> Mapping[tuple[str, str], KernelRule]:
 def scalar_names(rule: str) -> tuple[str, ...]:
     """Names of a rule's step scalars, in the order of kernels' arguments.
 
-    Args:
-        rule: the name of the rule, such as "adamw".
-
     Raises:
         BadValueError: there is no rule of this name.
     """
@@ -50,10 +47,6 @@ def scalar_names(rule: str) -> tuple[str, ...]:
 
 def ordered(rule: str, scalars: Mapping[str, T]) -> list[T]:
     """Values of step scalars in the order of kernels' arguments.
-
-    Args:
-        rule: the name of the rule, such as "adamw".
-        scalars: the values by name, in any order.
 
     Raises:
         BadValueError: a scalar of the rule is missing, or one is unknown.
@@ -78,9 +71,6 @@ def ordered(rule: str, scalars: Mapping[str, T]) -> list[T]:
 
 def check_build(compiled: Any) -> None:
     """Compare the rules and enumerations of the native module with those of this installation.
-
-    Args:
-        compiled: the extension module.
 
     Raises:
         BackendError: they differ; the message names the first difference.

@@ -12,8 +12,9 @@ parameter's states. Everything else in a description is not changed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
-from qmaps.engines.sharding.exchange import Request, SharedScales, shared_scales, spans_shards
+from qmaps.engines.sharding.exchange import Request, SharedScales, spans_shards
 from qmaps.engines.sharding.shards import Shard
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize.base import Normalizer
@@ -164,19 +165,26 @@ class ParameterStep:
         """The number of a step, from 1 on, counted from the last reset, for step scalars."""
         return step - int(self.storage.get(RESET, 0))
 
-    @property
+    @cached_property
     def kernel_states(self) -> str:
         """The states as kernels name them: ``"exp_avg factored"``."""
         names = [state.name for state in self.states if not state.factored]
         return " ".join(names if len(names) == len(self.states) else [*names, FACTORED])
 
+    @property
+    def has_factored(self) -> bool:
+        """True if a state is a factored statistic."""
+        return FACTORED in self.kernel_states.split()
 
-def spanning_states(parameter: ParameterStep) -> Iterator[tuple[StateStep, Normalizer, Shard]]:
+
+def spanning_states(parameter: ParameterStep) -> list[tuple[StateStep, Normalizer, Shard]]:
     """States with scales over other processes' shards."""
+    spanning = []
     for state in parameter.states:
         q, shard = state.quantizer, state.shard
         if q is not None and shard is not None and spans_shards(q.normalizer, shard):
-            yield state, q.normalizer, shard
+            spanning.append((state, q.normalizer, shard))
+    return spanning
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,18 +208,10 @@ class StepPlan(ABC):
 
     @abstractmethod
     def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Return True if the next step can be taken by this plan; if so, with these gradients.
+        """Return True if the next step can be taken by this plan; if so, with these gradients."""
 
-        Args:
-            params: the parameters of the plan, as the optimizer has them now.
-            gradients: their gradients now.
-        """
-
-    def requests(self, inputs: Inputs) -> dict[Scaled, Request]:  # noqa: ARG002
+    def requests(self, inputs: Inputs) -> dict[Scaled, Request]:
         """Begin the next step, up to the results of other processes.
-
-        Args:
-            inputs: the inputs of the following `run`.
 
         Returns:
             New scales over other processes' shards; none by default.
@@ -220,33 +220,10 @@ class StepPlan(ABC):
 
     @abstractmethod
     def run(self, inputs: Inputs, shared: Mapping[Scaled, SharedScales] = NONE_SHARED) -> None:
-        """Take one step.
-
-        Args:
-            inputs: the values of the step.
-            shared: an answer to each of `requests`; they may hold those of other plans too.
-        """
+        """Take one step."""
 
     def leave_gradients(self) -> None:  # noqa: B027
         """Keep the gradients no longer: their step has ended, or will not be taken."""
-
-
-def run_together(plans: Sequence[StepPlan], inputs: Inputs) -> None:
-    """Take one step of several plans, with one exchange of the scales over other shards.
-
-    Processes exchange the scales of the same states in the same order, even if different engines
-    step a parameter on different processes.
-    """
-    asked: dict[Scaled, Request] = {}
-    for plan in plans:
-        asked |= plan.requests(inputs)
-    shared = NONE_SHARED
-    if asked:
-        order = sorted(asked)
-        scales = shared_scales([asked[scaled] for scaled in order])
-        shared = dict(zip(order, scales, strict=True))
-    for plan in plans:
-        plan.run(inputs, shared)
 
 
 class StepEngine(ABC):
@@ -255,10 +232,6 @@ class StepEngine(ABC):
     @abstractmethod
     def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
         """Reason why the engine does not step a parameter; empty if it does."""
-
-    def supports(self, rule: Rule, parameter: ParameterStep) -> bool:
-        """Return True if the engine steps a parameter."""
-        return not self.unsupported_reason(rule, parameter)
 
     @abstractmethod
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:

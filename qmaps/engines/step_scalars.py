@@ -35,7 +35,7 @@ class StepScalar:
         cls.kind = len(KINDS)
         KINDS.append(cls)
 
-    def at(self, step: int) -> float:  # noqa: ARG002
+    def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
         return float(self.a)
 
@@ -51,7 +51,6 @@ class Corrected(StepScalar):
     """``a / (1 - b^step)``: a step size over Adam's first bias correction."""
 
     def at(self, step: int) -> float:
-        """Its value in step 1, 2, ..."""
         return float(self.a) / (1 - power(self.b, step))
 
 
@@ -59,15 +58,13 @@ class RootCorrection(StepScalar):
     """``sqrt(1 - b^step)``: the root of Adam's second bias correction; `a` has no meaning."""
 
     def at(self, step: int) -> float:
-        """Its value in step 1, 2, ..."""
         return math.sqrt(1 - power(self.b, step))
 
 
 class Decoupled(StepScalar):
     """``1 - a * b``: a parameter's factor under decoupled weight decay `b`; `a` is `lr`."""
 
-    def at(self, step: int) -> float:  # noqa: ARG002
-        """Its value in step 1, 2, ..."""
+    def at(self, step: int) -> float:
         return 1 - float(self.a) * self.b
 
 
@@ -75,7 +72,6 @@ class First(StepScalar):
     """`a` in the first step and `b` in all others."""
 
     def at(self, step: int) -> float:
-        """Its value in step 1, 2, ..."""
         return float(self.a) if step == 1 else self.b
 
 
@@ -83,7 +79,6 @@ class Slowing(StepScalar):
     """``a / (1 + (step - 1) * b)``: Adagrad's step size under `lr_decay` `b`."""
 
     def at(self, step: int) -> float:
-        """Its value in step 1, 2, ..."""
         return float(self.a) / (1 + (step - 1) * self.b)
 
 
@@ -91,7 +86,6 @@ class Warmed(StepScalar):
     """`a` times ``step / b``, and `a` from step `b` on: AdEMAMix's share of the slow average."""
 
     def at(self, step: int) -> float:
-        """Its value in step 1, 2, ..."""
         return float(self.a) * (step / self.b) if step < self.b else float(self.a)
 
 
@@ -107,7 +101,6 @@ class Lengthened(StepScalar):
     """
 
     def at(self, step: int) -> float:
-        """Its value in step 1, 2, ..."""
         last = float(self.a)
         if step >= self.c:
             return last
@@ -121,7 +114,6 @@ class LengthenedRest(Lengthened):
     """1 minus the growing decay: the weight of the new value."""
 
     def at(self, step: int) -> float:
-        """Its value in step 1, 2, ..."""
         return 1 - super().at(step)
 
 
@@ -193,7 +185,6 @@ class Power(StepScalar):
     """
 
     def at(self, step: int) -> float:
-        """Its value in step 1, 2, ..."""
         return exp(float(self.a) * -log(1 / step))
 
 
@@ -201,7 +192,6 @@ class PowerRest(Power):
     """``1 - step^a``: the weight of the old value in the same average."""
 
     def at(self, step: int) -> float:
-        """Its value in step 1, 2, ..."""
         return 1 - super().at(step)
 
 
@@ -209,7 +199,6 @@ class Unbiased(StepScalar):
     """``(1 - a) / (1 - a^step)``: the new value's weight in an unbiased average of decay `a`."""
 
     def at(self, step: int) -> float:
-        """Its value in step 1, 2, ..."""
         return (1 - float(self.a)) / (1 - power(float(self.a), step))
 
 
@@ -217,7 +206,6 @@ class UnbiasedRest(StepScalar):
     """``a * (1 - a^(step - 1)) / (1 - a^step)``: the weight of the old value in the average."""
 
     def at(self, step: int) -> float:
-        """Its value in step 1, 2, ..."""
         a = float(self.a)
         return a * (1 - power(a, step - 1)) / (1 - power(a, step))
 
@@ -226,7 +214,6 @@ class RelativeStep(StepScalar):
     """``min(a, 1 / sqrt(step))``: Adafactor's relative step size."""
 
     def at(self, step: int) -> float:
-        """Its value in step 1, 2, ..."""
         return min(float(self.a), 1 / math.sqrt(step))
 
 
@@ -249,7 +236,6 @@ class NesterovGradient(StepScalar):
         return _float32(before * nesterov_momentum(self.b, self.c, step))
 
     def at(self, step: int, before: float | None = None) -> float:
-        """Its value in step 1, 2, ...; see `product`."""
         weight = 1 - nesterov_momentum(self.b, self.c, step)
         return float(self.a) * weight / (1 - self.product(step, before))
 
@@ -258,7 +244,6 @@ class NesterovMoment(NesterovGradient):
     """``a * mu_{t+1} / (1 - product * mu_{t+1})``: NAdam's step size for the first moment."""
 
     def at(self, step: int, before: float | None = None) -> float:
-        """Its value in step 1, 2, ...; see `product`."""
         following = nesterov_momentum(self.b, self.c, step + 1)
         return float(self.a) * following / (1 - self.product(step, before) * following)
 
@@ -266,13 +251,7 @@ class NesterovMoment(NesterovGradient):
 def values_at(
     scalars: Iterable[float | StepScalar], step: int, before: float | None = None
 ) -> list[float]:
-    """The values of scalars in step 1, 2, ...
-
-    Args:
-        scalars: numbers and descriptions; a number is its own value.
-        step: the number of the step.
-        before: the product of momenta up to the step before, of NAdam.
-    """
+    """The values of scalars in step 1, 2, ...; `before` is NAdam's product before it."""
     return [
         scalar.at(step, before)
         if isinstance(scalar, NesterovGradient)

@@ -65,13 +65,7 @@ class Support(ABC):
         return not self.of_tensor(normalizer, map_, shape)
 
     def of_tensor(self, normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> str:
-        """Reason why the engine does not quantize and decode a tensor.
-
-        Args:
-            normalizer: computes the scales.
-            map_: has the codebook; a fitted map must be frozen.
-            shape: the shape of the tensor.
-        """
+        """Reason why the engine does not quantize and decode a tensor."""
         if map_.bits > MAX_BITS:
             return f"{map_.spec} has more than {MAX_BITS} bits"
         if map_.bits > BYTE and (why := self._of_wide_map(normalizer)):
@@ -92,13 +86,7 @@ class Support(ABC):
         return plain and self.measures(q.normalizer, q.map, t.shape)
 
     def of_parameter(self, rule: Rule, parameter: ParameterStep, device: torch.device) -> str:
-        """Reason why the engine does not step a parameter.
-
-        Args:
-            rule: the update rule.
-            parameter: the parameter.
-            device: the engine's device.
-        """
+        """Reason why the engine does not step a parameter."""
         return next(self._of_parameter(rule, parameter, device), "")
 
     def _of_parameter(
@@ -111,7 +99,7 @@ class Support(ABC):
             yield f"the rule {rule.name!r} takes norms, and the parameter is sharded"
         if shard is not None and shard.runs is not None and parameter.key is not None:
             yield "it is rounded stochastically, and its shard is not one stretch"
-        if any(state.factored for state in parameter.states):
+        if parameter.has_factored:
             if shard is not None:
                 yield "its factored statistics need all shards"
             if not parameter.param.numel():
@@ -174,13 +162,18 @@ class NativeSupport(Support):
         return "log2 ranges end at a quantile, or are rounded in log2" if special else ""
 
     def decodes(self, t: QuantizedTensor) -> bool:
-        """Return True if the engine reads single codes of `t`."""
         return t.device.type == "cpu" and super().decodes(t)
 
     def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
         del device  # the memory of tensors is checked
-        states = [state.quantizer for state in parameter.states if not state.factored]
-        ranges = {q.normalizer for q in states if q is not None and _in_ranges(q, parameter)}
+        ranges = set()
+        for state in parameter.states:
+            if state.quantizer is not None and not state.factored:
+                normalizer = state.quantizer.normalizer
+                # Scales of ranges are computed from all elements of a block at once.
+                geometry = normalizer.geometry(tuple(parameter.param.shape))
+                if geometry is not None and geometry.log:
+                    ranges.add(normalizer)
         # Blocks of different log2 ranges may have different boundaries.
         if len(ranges) > (1 if parameter.codes is None else 0):
             yield "its states have log2 ranges over different blocks"
@@ -224,7 +217,6 @@ class CudaSupport(Support):
         return ""
 
     def decodes(self, t: QuantizedTensor) -> bool:
-        """Return True if the engine reads single codes of `t`, on a device of the engine."""
         geometry = t.quantizer.normalizer.geometry(t.shape)
         # Powers are left to the reference.
         return geometry is not None and not geometry.ratio and super().decodes(t)
@@ -245,12 +237,7 @@ NATIVE, CUDA = NativeSupport(), CudaSupport()
 
 
 def of_key(key: RoundingKey | None, *, dithered: bool = False) -> str:
-    """Reason why no fused engine rounds with a key.
-
-    Args:
-        key: names the random numbers; None rounds to nearest.
-        dithered: True for subtractive dither.
-    """
+    """Reason why no fused engine rounds with a key."""
     if dithered:
         return "it has +dither, which only the reference encodes and decodes"
     if key is not None and key.runs is not None:
@@ -291,12 +278,6 @@ def _of_dense(parameter: ParameterStep) -> Iterator[str]:
         yield f"it is {param.dtype} and has no master copy"
     if not parameter.master and not param.is_contiguous():
         yield "it is not contiguous"
-
-
-def _in_ranges(q: Quantizer, parameter: ParameterStep) -> bool:
-    """Return True if scales are computed from all elements of a block at once, unlike maxima."""
-    geometry = q.normalizer.geometry(tuple(parameter.param.shape))
-    return geometry is not None and geometry.log
 
 
 def _in_local_blocks(t: QuantizedTensor) -> bool:

@@ -110,15 +110,7 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 160) -> Non
 
 
 def kind_of(path: str | os.PathLike[str], parameter: str = "path") -> str:
-    """The ending of a figure's file, in lower case.
-
-    Args:
-        path: the file.
-        parameter: the name of `path` in the error message.
-
-    Raises:
-        BadValueError: figures cannot be written to files of this ending.
-    """
+    """The ending of a figure's file in lower case; BadValueError for one that cannot be written."""
     kind = Path(path).suffix.lower()
     if kind not in KINDS:
         raise BadValueError(f"{parameter}={str(path)!r} must end in {', '.join(KINDS)}")

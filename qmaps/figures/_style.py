@@ -147,16 +147,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def require(frame: pd.DataFrame, columns: Iterable[str], figure: str) -> None:
-    """Check the rows and columns of a frame for a figure.
-
-    Args:
-        frame: the frame to check.
-        columns: names of the required columns; others may be there too.
-        figure: name of the figure, for the error message.
-
-    Raises:
-        BadValueError: a column is missing, or the frame has no rows.
-    """
+    """Raise a BadValueError if a frame for a figure has no rows, or lacks a column."""
     needed = list(columns)
     missing = [name for name in needed if name not in frame.columns]
     if missing:
@@ -173,16 +164,9 @@ def new(width: float, height: float) -> Figure:
 
 
 def axes(figure: Figure, rows: int, columns: int, **options: object) -> list[list[Axes]]:
-    """Add a grid of axes in the shared style to a figure.
+    """Add a grid of axes in the shared style to a figure, as a list of rows from the top.
 
-    Args:
-        figure: the figure to add them to.
-        rows: number of rows of axes, at least 1.
-        columns: number of columns of axes, at least 1.
-        **options: further options of ``matplotlib.figure.Figure.subplots``, such as `sharex`.
-
-    Returns:
-        The axes as a list of rows, from the top.
+    `options` are further ones of ``matplotlib.figure.Figure.subplots``, such as `sharex`.
     """
     grid = figure.subplots(rows, columns, squeeze=False, **options)  # type: ignore[call-overload]
     for axis in grid.flat:
@@ -205,13 +189,7 @@ def mark(index: int) -> dict[str, Any]:
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
-    """Add one legend for all panels below them.
-
-    Args:
-        figure: the figure to add it to.
-        handles: artists with labels, one for each entry, in the order of the entries.
-        columns: largest number of columns of the legend; values below 1 count as 1.
-    """
+    """Add one legend for all panels below them, with at most this many columns."""
     figure.legend(
         handles=list(handles),
         loc="outside lower center",
@@ -238,12 +216,7 @@ MOMENTS = (("first", "first moment", "o", COLOURS[0]), ("second", "second moment
 
 
 def panels(frame: pd.DataFrame, count: int) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` panels in a row, a line of each for every row of `frame`.
-
-    Args:
-        frame: rows with the column `quantizer`, their names from the top.
-        count: number of panels.
-    """
+    """A figure with `count` panels in a row, a line of each for every row, named by `quantizer`."""
     figure = new(2.6 * count, 0.24 * len(frame) + 1.7)
     (row,) = axes(figure, 1, count, sharey=True)
     row[0].set_yticks(np.arange(len(frame)), [str(name) for name in frame["quantizer"]])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
@@ -11,15 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from qmaps.errors import BadValueError
 from qmaps.figures._declare import Picture, figure
 from qmaps.figures._style import SMALL, UNUSED, axes, extent, new, require
 
-QUANTITIES = {
-    "use": ("use", "use", "share of all elements (fraction)", "cividis"),
-    "abs": ("mean_abs_error", "absolute error", "mean |Δu|, u = m / (sqrt(v) + eps)", "viridis"),
-    "rel": ("mean_rel_error", "relative error", "mean |Δu| / |u| (fraction)", "magma"),
-}
+QUANTITIES = (
+    ("use", "use", "share of all elements (fraction)", "cividis"),
+    ("mean_abs_error", "absolute error", "mean |Δu|, u = m / (sqrt(v) + eps)", "viridis"),
+    ("mean_rel_error", "relative error", "mean |Δu| / |u| (fraction)", "magma"),
+)
 """Column, title, label with unit, and colour map of each quantity."""
 
 COLUMNS = (
@@ -50,7 +47,7 @@ TICKS = 5
         place=30,
     )
 )
-def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs", "rel")) -> Figure:
+def code_pairs(frame: pd.DataFrame) -> Figure:
     """Use of each pair of codes, and error of the Adam update for it.
 
     With a good pair of quantizers, regions of high use and regions of high error do not overlap.
@@ -64,32 +61,26 @@ def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs"
             `size_second` (codebook sizes), `use` (share of all elements), `mean_abs_error` (of
             u = m / (sqrt(v) + eps)), `mean_rel_error` (fraction; may be NaN). One row per pair of
             codes in use.
-        quantities: some of "use", "abs" and "rel", in the order of the panels.
 
     Raises:
-        BadValueError: columns or rows are missing, or a quantity is unknown.
+        BadValueError: columns or rows are missing.
 
     Source: 8-bit optimizers, figure 4.
     """
     require(frame, COLUMNS, "code_pairs")
-    unknown = [name for name in quantities if name not in QUANTITIES]
-    if unknown or not quantities:
-        allowed = ", ".join(map(repr, QUANTITIES))
-        raise BadValueError(f"quantities={list(quantities)!r} must name one or more of {allowed}")
     quantizers = list(frame["quantizer"].unique())
-    figure = new(3.6 * len(quantities) + 0.6, 3.3 * len(quantizers) + 1.1)
-    grid = axes(figure, len(quantizers), len(quantities))
-    for column, quantity in enumerate(quantities):
-        name, title, unit, palette = QUANTITIES[quantity]
-        low, high = _range(frame, name, (0.0 if quantity == "use" else ENDS[0], ENDS[1]))
+    figure = new(3.6 * len(QUANTITIES) + 0.6, 3.3 * len(quantizers) + 1.1)
+    grid = axes(figure, len(quantizers), len(QUANTITIES))
+    for column, (name, title, unit, palette) in enumerate(QUANTITIES):
+        low, high = _range(frame, name, (0.0 if name == "use" else ENDS[0], ENDS[1]))
         norm = LogNorm(low, high, clip=True)
         colours = colormaps[palette].with_extremes(bad=UNUSED)
         for row, quantizer in enumerate(quantizers):
             axis = grid[row][column]
             rows = frame[frame["quantizer"] == quantizer]
-            mesh = axis.pcolormesh(
-                *_edges(rows), _matrix(rows, name), norm=norm, cmap=colours, rasterized=True
-            )
+            cells = _matrix(rows, name)
+            edges = [np.arange(size + 1) - 0.5 for size in reversed(cells.shape)]
+            mesh = axis.pcolormesh(*edges, cells, norm=norm, cmap=colours, rasterized=True)
             _label(axis, rows)
             first, _, second = str(quantizer).partition(" + ")
             axis.set_xlabel(f"first moment, {first}", fontsize=SMALL)
@@ -105,7 +96,7 @@ def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs"
             aspect=28,
             pad=0.02,
             label=unit,
-            extend=extent(*_beyond(frame[name], low, high)),
+            extend=extent(bool((frame[name] < low).any()), bool((frame[name] > high).any())),
             extendfrac=0.03,
         )
     figure.supxlabel(
@@ -125,17 +116,6 @@ def _range(frame: pd.DataFrame, name: str, ends: tuple[float, float]) -> tuple[f
     cells = positive.groupby("quantizer", sort=False)[name]
     low, high = float(cells.quantile(ends[0]).min()), float(cells.quantile(ends[1]).max())
     return (low, high) if high >= 2 * low else (low / 2, high * 2)
-
-
-def _beyond(values: pd.Series[float], low: float, high: float) -> tuple[bool, bool]:
-    """Presence of values below, and above, the range of colours."""
-    return bool((values < low).any()), bool((values > high).any())
-
-
-def _edges(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Cell edges along both axes."""
-    first, second = int(rows["size_first"].iloc[0]), int(rows["size_second"].iloc[0])
-    return np.arange(first + 1) - 0.5, np.arange(second + 1) - 0.5
 
 
 def _matrix(rows: pd.DataFrame, name: str) -> np.ma.MaskedArray:

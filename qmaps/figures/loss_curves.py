@@ -16,7 +16,6 @@ from qmaps.figures._style import axes, legend_below, look, mark, new, require
 SEVERAL = 3
 """Seeds from which on a run is a band."""
 SPLITS = ("train", "val")
-DEFAULT_UNIT = "nats"
 
 
 @figure(
@@ -27,7 +26,7 @@ DEFAULT_UNIT = "nats"
         place=10,
     )
 )
-def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
+def loss_curves(frame: pd.DataFrame) -> Figure:
     """Training and validation loss of several runs, and the difference to the first.
 
     Every seed is a line of its own; from three seeds on a line is the mean over them, in a band
@@ -39,8 +38,7 @@ def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
             (the smoothed training loss, in the same unit) is drawn over a faint `loss`, and in its
             place where there is a band.
             `difference` (the loss minus that of the first run at the same step and seed) is drawn
-            in a third panel, for the validation loss. `unit` labels the axes.
-        unit: unit of the loss, in place of the column's; "nats" if neither is given.
+            in a third panel, for the validation loss. `unit` labels the axes, else "nats".
 
     Raises:
         BadValueError: columns or rows are missing, or a split is neither "train" nor "val".
@@ -53,8 +51,7 @@ def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
         raise BadValueError(
             f"frame has split={str(strange[0])!r}; a split must be 'train' or 'val'"
         )
-    if unit is None:
-        unit = str(frame["unit"].iloc[0]) if "unit" in frame.columns else DEFAULT_UNIT
+    unit = str(frame["unit"].iloc[0]) if "unit" in frame.columns else "nats"
     compared = "difference" in frame.columns
     figure = new(11 if compared else 8.5, 4.2)
     train, validation, *difference_axes = axes(figure, 1, 3 if compared else 2)[0]
@@ -86,11 +83,8 @@ def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
             validation.plot(held_out["step"], held_out["loss"], **dotted)
             if difference_axes and index:
                 difference_axes[0].plot(held_out["step"], held_out["difference"], **dotted)
-    for axis, label in (
-        (train, f"training loss ({unit})"),
-        (validation, f"validation loss ({unit})"),
-    ):
-        axis.set_ylabel(label)
+    train.set_ylabel(f"training loss ({unit})")
+    validation.set_ylabel(f"validation loss ({unit})")
     if difference_axes:
         difference_axes[0].axhline(0, color="#444444", linewidth=0.8)
         first = str(frame["run"].iloc[0])

@@ -33,20 +33,12 @@ def place(
     avoid: Sequence[tuple[float, float]],
     lines: Sequence[Sequence[tuple[float, float]]] = (),
 ) -> None:
-    """Write each of `texts` near its point, joined to it by a thin line.
+    """Write each of `texts` near its point (x, y), joined to it by a thin line.
 
-    Labels never overlap one another. They avoid the points `avoid` and the `lines` as far as
-    there is room. A label for which the axes have no room beside the others is left out. Call
-    this function last, as it needs the final layout.
-
-    Args:
-        figure: the figure of `axis`.
-        axis: the axes to write into.
-        points: the points of the labels, as (x, y) in data coordinates.
-        texts: the labels, one for each point.
-        avoid: points, in data coordinates, for labels to avoid.
-        lines: polylines, in data coordinates, for labels not to cross; crossing one counts
-            less than covering a point.
+    Labels never overlap one another. They avoid the points `avoid`, and less so the polylines
+    `lines`, as far as there is room. A label for which the axes have no room beside the others is
+    left out. Call this function last, as it needs the final layout. All coordinates are those of
+    the data.
     """
     figure.draw_without_rendering()  # fixes the layout, and with it positions in pixels
     pixels = figure.dpi / 72

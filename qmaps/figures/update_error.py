@@ -16,7 +16,7 @@ POINTS = (
     ("p99", "99th percentile", "|", COLOURS[2]),
     ("max", "largest", "x", COLOURS[6]),
 )
-"""Prefix of the column, name, marker, and colour where there are no groups."""
+"""Prefix of the column, name, marker, and colour."""
 NEEDED = (
     "quantizer",
     "mean_abs_error",
@@ -48,8 +48,7 @@ def update_error(frame: pd.DataFrame) -> Figure:
         frame: of `qmaps.analyze.update_error`: `quantizer`, `mean_abs_error` (of
             u = m / (sqrt(v) + eps)), `median_rel_error`, `mean_rel_error`, `p99_rel_error`,
             `max_rel_error` (fractions of |u|). `median_abs_error`, `p99_abs_error` and
-            `max_abs_error` are drawn if they are there. If there is a column `group` (label),
-            marks are coloured by it.
+            `max_abs_error` are drawn if they are there.
 
     Raises:
         BadValueError: columns or rows are missing.
@@ -59,37 +58,27 @@ def update_error(frame: pd.DataFrame) -> Figure:
     require(frame, NEEDED, "update_error")
     figure = new(11, 0.28 * len(frame) + 1.6)
     absolute, relative = axes(figure, 1, 2, sharey=True)[0]
-    groups = list(frame["group"].unique()) if "group" in frame.columns else []
     for axis, kind, label in (
         (absolute, "abs", "|Δu|, u = m / (sqrt(v) + eps)"),
         (relative, "rel", "|Δu| / |u| (fraction)"),
     ):
-        _draw(axis, frame, kind, groups)
+        _draw(axis, frame, kind)
         axis.set_xscale("log")
         axis.set_xlabel(label)
     places = list(range(len(frame)))[::-1]
     absolute.set_yticks(places, [str(name) for name in frame["quantizer"]])
     absolute.set_ylim(-0.6, len(frame) - 0.4)
     handles = [
-        Line2D([], [], linestyle="", marker=marker, color="#555555" if groups else colour,
-               label=name, markersize=6)
+        Line2D([], [], linestyle="", marker=marker, color=colour, label=name, markersize=6)
         for _, name, marker, colour in POINTS
-    ]  # fmt: skip
+    ]
     legend_below(figure, handles, len(handles))
-    if groups:
-        tints = [
-            Line2D([], [], color=COLOURS[number % len(COLOURS)], linewidth=3, label=str(group))
-            for number, group in enumerate(groups)
-        ]
-        figure.legend(
-            handles=tints, loc="outside upper center", ncols=min(5, len(tints)), frameon=False
-        )
     return figure
 
 
-def _draw(axis: Axes, frame: pd.DataFrame, kind: str, groups: list[object]) -> None:
+def _draw(axis: Axes, frame: pd.DataFrame, kind: str) -> None:
     """Marks of one kind of error, those of the frame's first row at the top."""
-    places = pd.Series(range(len(frame))[::-1], index=frame.index)
+    places = range(len(frame))[::-1]
     present = [name for name, *_ in POINTS if f"{name}_{kind}_error" in frame.columns]
     for start, end, colour, width in (
         ("median", "p99", "#BBBBBB", 2),
@@ -98,19 +87,14 @@ def _draw(axis: Axes, frame: pd.DataFrame, kind: str, groups: list[object]) -> N
         if start in present and end in present:
             ends = frame[f"{start}_{kind}_error"], frame[f"{end}_{kind}_error"]
             axis.hlines(places, *ends, color=colour, linewidth=width, zorder=1)
-    parts = [(frame, None)] if not groups else [
-        (frame[frame["group"] == group], COLOURS[number % len(COLOURS)])
-        for number, group in enumerate(groups)
-    ]  # fmt: skip
-    for part, tint in parts:
-        for name, _, marker, colour in POINTS:
-            if name in present:
-                axis.plot(
-                    part[f"{name}_{kind}_error"],
-                    places[part.index],
-                    linestyle="",
-                    marker=marker,
-                    markersize={"|": 9, "x": 5}.get(marker, 6),
-                    color=tint or colour,
-                    zorder=3,
-                )
+    for name, _, marker, colour in POINTS:
+        if name in present:
+            axis.plot(
+                frame[f"{name}_{kind}_error"],
+                places,
+                linestyle="",
+                marker=marker,
+                markersize={"|": 9, "x": 5}.get(marker, 6),
+                color=colour,
+                zorder=3,
+            )

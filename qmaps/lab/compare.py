@@ -70,9 +70,15 @@ class Contender:
     ) -> Training:
         """Make the training run of one seed; arguments as for `compare` and `Training`."""
         folder = f"{re.sub(r'[^a-z0-9]+', '-', self.label.lower()).strip('-')}-seed{seed}"
-        place = Path(out) / folder
-        name = self.label if name is None else name
-        return Training(workload, self.optimizer, place, self.label, seed, steps, hooks, name)
+        options = {
+            "workload": workload,
+            "make_optimizer": self.optimizer,
+            "label": self.label,
+            "seed": seed,
+            "steps": steps,
+            "hooks": hooks,
+        }
+        return Training(self.label if name is None else name, Path(out) / folder, options)
 
 
 def compare(

@@ -105,7 +105,11 @@ def analyze_states(
             another process.
     """
     captured = as_states(states)
-    items = _items(captured, tuple(pairs), min_quantized_size)
+    source, names = executors.source_of(captured), tuple(captured.parameters())
+    items = [
+        Item(number, source, name, names, tuple(pairs), min_quantized_size)
+        for number, name in enumerate(_jobs(captured, tuple(pairs), min_quantized_size))
+    ]
     executors.check(items, executor, workers)
     next(captured.adam_pairs())  # says at once if there are no Adam states
     identity = {"states": captured.fingerprint(), "min_quantized_size": min_quantized_size}
@@ -115,27 +119,20 @@ def analyze_states(
         same_states = _claim(lock.folder / "states.json", identity)
         paths = [lock.folder / f"{item.name}.parquet" for item in items]
         # Where the states are known, only frames that are not there already are computed.
-        todo = [i for i in items if not (same_states and _kept(paths[i.number]))]
-        done = len(items) - len(todo)
-
-        def tell(note: str) -> None:
-            if progress:
-                progress(done, len(items), note)
-
-        results = executors.measured(
-            todo,
+        known = {i.number: _kept(paths[i.number]) for i in items} if same_states else {}
+        earlier = {number: frame for number, frame in known.items() if frame is not None}
+        executors.measured(
+            items,
             captured,
             executor,
             workers,
-            tell=tell,
+            progress=progress,
             note=lambda item: item.name,
+            earlier=earlier,
+            keep=lambda item, frame: write_frame(paths[item.number], frame),
             what="frames",
             then="frames that are written are kept",
         )
-        for item, frame in results:
-            write_frame(paths[item.number], frame)
-            done += 1
-        tell("")
     return paths
 
 
@@ -174,14 +171,7 @@ class Item:
         return SPECS.get(self.name, 1)
 
     def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
-        """Compute the frame in this process.
-
-        Args:
-            states: the states, if they are open already; by default they are read from `source`.
-
-        Raises:
-            CaptureError: as in `analyze_states`.
-        """
+        """Compute the frame in this process; without `states` they are read from `source`."""
         if states is None:
             states = opened(self.source)
             if states.parameters() != list(self.parameters):
@@ -189,31 +179,10 @@ class Item:
         return _jobs(states, self.pairs, self.min_quantized_size)[self.name]()
 
 
-def _items(captured: CapturedStates, pairs: tuple[str, ...], min_quantized_size: int) -> list[Item]:
-    """The frames of states; none is computed."""
-    source, names = executors.source_of(captured), tuple(captured.parameters())
-    return [
-        Item(number, source, name, names, pairs, min_quantized_size)
-        for number, name in enumerate(_jobs(captured, pairs, min_quantized_size))
-    ]
-
-
 def frame_of(
     name: str, states: States, *, min_quantized_size: int = MIN_SIZE
 ) -> pd.DataFrame | None:
-    """Compute one of the frames of `analyze_states`.
-
-    Args:
-        name: its name, such as ``update_error``.
-        states: captured states, their path, or tensors by parameter and state name.
-        min_quantized_size: parameters of at most this many elements are left out.
-
-    Returns:
-        The frame; None if no frame of states has this name.
-
-    Raises:
-        CaptureError: as in `analyze_states`.
-    """
+    """Compute one of the frames of `analyze_states`; None if it has none of this name."""
     job = _jobs(as_states(states), (), min_quantized_size).get(name)
     return None if job is None else job()
 
@@ -268,15 +237,12 @@ def _claim(path: Path, identity: dict[str, Any]) -> bool:
     return True
 
 
-def _kept(path: Path) -> bool:
-    """True if an earlier call wrote the frame and it is not damaged."""
-    if not path.exists():
-        return False
+def _kept(path: Path) -> pd.DataFrame | None:
+    """The frame of an earlier call; None if there is none, or a damaged one."""
     try:
-        read_frame(path)
+        return read_frame(path) if path.exists() else None
     except OutputError:
-        return False
-    return True
+        return None
 
 
 def _map_curves() -> pd.DataFrame:

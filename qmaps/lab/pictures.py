@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +13,7 @@ from matplotlib.figure import Figure
 
 from qmaps import analyze, figures, sweep
 from qmaps.analyze._states import MIN_SIZE, States
+from qmaps.analyze.executors import communication_errors
 from qmaps.errors import BadValueError, CaptureError, nearest, shown
 from qmaps.figures._declare import FILES
 from qmaps.lab.frames import frame_of
@@ -45,9 +45,10 @@ def draw(
     Raises:
         CaptureError: the folder has neither.
         OutputError: one of these files is damaged, or a figure cannot be written.
+        CommunicationError: the executor lost its workers.
     """
     folder = Path(run)
-    frames = {picture.name: picture.frame or picture.name for picture, _ in figures.pictures()}
+    frames = {p.name: p.frame for p in plots().values() if p.frame}
     files = {
         name: folder / "figures" / f"{name}.png"
         for name, frame in frames.items()
@@ -71,11 +72,12 @@ def draw(
             _draw(name, folder, files[name])
             done += 1
     else:
-        jobs = {executor.submit(_draw, name, folder, files[name]): name for name in todo}
-        for job in as_completed(jobs):
-            job.result()
-            done += 1
-            tell(jobs[job])
+        with communication_errors(executor, "the figures are drawn again"):
+            jobs = {executor.submit(_draw, name, folder, files[name]): name for name in todo}
+            for job in as_completed(jobs):
+                job.result()
+                done += 1
+                tell(jobs[job])
     tell("")
     return list(files.values())
 
@@ -137,36 +139,23 @@ def plot(name: str) -> Plot:
 def of_run(figure: Plot, run: str | os.PathLike[str]) -> Figure:
     """Draw a figure of a run folder.
 
-    Args:
-        figure: the figure.
-        run: the folder.
-
     Raises:
         CaptureError: the folder does not have its frame.
         OutputError: the frame is damaged.
     """
     folder = Path(run)
-    if figure.frame:
-        read = _frame(folder, figure.frame)
-        if read is not None:
-            return figure.draw(read())
-    elif figure.file and exists(folder / figure.file):
-        return figure.draw(read_frame(folder / figure.file))
-    lacks = (
-        f"the frame of {figure.name} ({figure.file})"
-        if figure.file
-        else f"a frame for {figure.name}"
-    )
-    raise CaptureError(f"run={str(folder)!r} does not have {lacks}")
+    frame = _frame(folder, figure.frame) if figure.frame else None
+    if not figure.frame and figure.file and exists(folder / figure.file):
+        frame = read_frame(folder / figure.file)
+    if frame is None:
+        name = figure.name
+        lacks = f"the frame of {name} ({figure.file})" if figure.file else f"a frame for {name}"
+        raise CaptureError(f"run={str(folder)!r} does not have {lacks}")
+    return figure.draw(frame)
 
 
 def of_states(figure: Plot, states: States, *, min_quantized_size: int = MIN_SIZE) -> Figure:
     """Draw a figure of captured states; its frame is made first, and not kept.
-
-    Args:
-        figure: the figure.
-        states: captured states, their path, or tensors by parameter and state name.
-        min_quantized_size: parameters of at most this many elements are left out.
 
     Raises:
         BadValueError: the figure is not one of states.
@@ -188,10 +177,6 @@ def of_states(figure: Plot, states: States, *, min_quantized_size: int = MIN_SIZ
 def of_frame(figure: Plot, path: str | os.PathLike[str]) -> Figure:
     """Draw a figure of a frame in a Parquet file.
 
-    Args:
-        figure: the figure.
-        path: the file.
-
     Raises:
         BadValueError: the file is missing or no Parquet file, or lacks columns of the figure.
     """
@@ -202,28 +187,23 @@ def of_frame(figure: Plot, path: str | os.PathLike[str]) -> Figure:
     return figure.draw(frame)
 
 
-def _frame(folder: Path, name: str) -> Callable[[], pd.DataFrame] | None:
-    """A function to read or make a frame; None if the folder has none."""
-    path, swept = _source(folder, name), folder / SWEPT
-    if path != swept:
-        return partial(read_frame, path) if exists(path) else None
+def _frame(folder: Path, name: str) -> pd.DataFrame | None:
+    """A frame of a run folder, read or made; None if the folder has none."""
+    path = _source(folder, name)
+    if not exists(path):
+        return None
+    frame = read_frame(path)
+    if path != folder / SWEPT or name == "sweep":
+        return frame
     state = name.removeprefix(PARETO)
-    if not exists(swept):
-        return None
-    sweep = read_frame(swept)
-    if name == "sweep":
-        return lambda: sweep
-    if not (sweep["state"] == state).any():
-        return None
-    return partial(analyze.pareto, sweep, state=state)
+    return analyze.pareto(frame, state=state) if (frame["state"] == state).any() else None
 
 
 def _source(folder: Path, name: str) -> Path:
     """The file from which a frame is read or made."""
     path = folder / "frames" / f"{name}.parquet"
-    if not exists(path) and name in ("sweep", "pareto_exp_avg", "pareto_exp_avg_sq"):
-        return folder / SWEPT
-    return path
+    swept = name == "sweep" or name.startswith(PARETO)
+    return folder / SWEPT if swept and not exists(path) else path
 
 
 def _newer(path: Path, folder: Path, frame: str) -> bool:

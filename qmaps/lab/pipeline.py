@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import platform
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -18,19 +20,22 @@ from qmaps.algebra.pair import Pair
 from qmaps.analyze import executors, recommend, replay
 from qmaps.analyze._states import MIN_SIZE, adam_pairs
 from qmaps.analyze.recommend.candidates import PRESETS
-from qmaps.capture import CapturedStates, Gradients, StateRecorder, saved
-from qmaps.capture.saved import Names
+from qmaps.capture import CapturedStates, Gradients, StateRecorder
+from qmaps.capture.naming import Names
+from qmaps.capture.recorder import write
 from qmaps.engines.threads import one_thread
 from qmaps.errors import CaptureError, OutputError
-from qmaps.lab import provenance, report
+from qmaps.lab import report
 from qmaps.lab.compare import Contender, loss_frame, summarize_losses
 from qmaps.lab.frames import analyze_states
 from qmaps.lab.pictures import draw
 from qmaps.lab.workloads import Workload
 from qmaps.lab.workloads.processes import Trainings
+from qmaps.ops.backends import backend
 from qmaps.optim.choice_file import load_choice
 from qmaps.storage.files import exists, read_record, write_frame, write_record
 from qmaps.storage.locks import FolderLock
+from qmaps.storage.version import __version__
 
 BASE = Contender("32-bit AdamW")
 PAPER = Contender("4-bit AdamW (B128/DE, rank1/linear)", "paper-4bit", key="paper-4bit")
@@ -128,7 +133,7 @@ class Stages:
     def report(self, about: Mapping[str, Any]) -> Path:
         """Draw the figures, write ``about.json`` and the page, and return the page."""
         draw(self.folder, keep=True, progress=self.tell("draw figures"), executor=self.executor)
-        made_by = {"versions": provenance.versions(), "machine": provenance.machine()}
+        made_by = {"versions": versions(), "machine": machine()}
         write_record(self.folder / "about.json", {**about, **made_by})
         return report.write(self.folder)
 
@@ -295,15 +300,6 @@ def recommend_for(
     """Recommend quantizers for states, and replay some parameters step by step.
 
     Everything goes to ``run/recommend``. An earlier result for the same states is kept.
-
-    Args:
-        states: the captured states, with gradients where some were recorded.
-        run: the run folder.
-        min_quantized_size: parameters of at most this many elements stay in 32 bits.
-        progress: called before each parameter with the number of parameters done, the number of
-            all, and the parameter's name, at the end with an empty name; then again for the
-            replays.
-        executor: as for `qmaps.recommend`.
     """
     folder = run / "recommend"
     identity: dict[str, Any] = {
@@ -352,6 +348,24 @@ def _stages(
                     executor.shutdown(cancel_futures=True)
 
 
+def versions() -> dict[str, str]:
+    """The versions of qmaps, torch and Python, by name."""
+    return {
+        "qmaps": __version__,
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+    }
+
+
+def machine() -> str:
+    """Architecture, cores, threads and the engine in use."""
+    threads = torch.get_num_threads()
+    return (
+        f"{platform.machine()}, {os.cpu_count()} cores, {threads} thread{'s' * (threads > 1)}, "
+        f"{backend()} back end"
+    )
+
+
 def _recommended(folder: Path) -> Contender:
     """An AdamW with the choice of a folder."""
     bits = read_record(folder / "summary.json")["bits_per_element"]
@@ -382,4 +396,4 @@ def _keep(states: CapturedStates, fingerprint: str, folder: Path) -> None:
                 "folder or give another one"
             )
         return
-    saved.write(states, folder)
+    write(states, folder)

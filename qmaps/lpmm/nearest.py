@@ -20,19 +20,14 @@ SAMPLE = 4096
 
 
 def nearest(values: Tensor, q: Quantizer, *, check: bool = False) -> QuantizedTensor:
-    """The nearest codes of `values`, as of `q`.
+    """The nearest codes of `values`, as of `q`, even if that is stochastic.
 
     Blocks that decode from codes under the scale that one of the codebook's ends implies get those
     codes, so that decoding gives back the same values. Scales that overlap (``rank1``, ``&``) or
     are stored in 8 bits are the maxima in any case.
 
-    Args:
-        values: float32, float16 or bfloat16.
-        q: rounds to nearest here even if it is stochastic.
-        check: refuse NaN and infinity.
-
     Raises:
-        NonFiniteError: if `check`.
+        NonFiniteError: `check` is set and `values` hold NaN or infinity.
     """
     plain = Quantizer(q.normalizer, q.map)
     encode = plain.quantize if check else plain.quantize_unchecked

@@ -4,38 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.algebra.saved import from_plain, to_plain
+from qmaps.engines.step import Observer
 from qmaps.errors import BadValueError
-from qmaps.lpmm.accumulator import Accumulator
-from qmaps.lpmm.parameter import LowPrecisionParameter
+from qmaps.lpmm.parameter import Accumulator, LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.nonfinite import bad_scales
-from qmaps.optim.records import label_of
+from qmaps.optim.rule import check_int
 from qmaps.optim.saved_states import check_form
-from qmaps.optim.terms import check_int
-
-
-class Observer(Protocol):
-    """An observer of the updates of low-precision parameters."""
-
-    def __call__(
-        self, name: str, step: int, before: Tensor, wanted: Tensor, after: QuantizedTensor
-    ) -> None:
-        """Called with one update.
-
-        Args:
-            name: name of the parameter, or its number.
-            step: number of the step, from 1 on.
-            before: its float32 values before the step.
-            wanted: the values computed by the rule, before rounding.
-            after: the stored values after the step.
-        """
 
 
 class LowPrecisionOptimizer(QuantizedOptimizer):
@@ -66,7 +47,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     """Whether the gradients held NaN or infinity after the last micro-batch."""
     _drops: int | None
     """How often gradients had been dropped by then; None if unknown."""
-    steps_codes: ClassVar[bool] = True
+    _steps_codes: ClassVar[bool] = True
 
     def __init__(
         self, params: Iterable[Any], *args: Any, accumulation_steps: int = 1, **options: Any
@@ -155,7 +136,12 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
 
     @contextmanager
     def observed(self, *observers: Observer) -> Iterator[None]:
-        """Within the block, show every update of a low-precision parameter to `observers`."""
+        """Within the block, call `observers` with every update of a low-precision parameter.
+
+        Args:
+            *observers: functions of the parameter's name or number, the number of the step from 1
+                on, its float32 values before, those computed by the rule, and the stored codes.
+        """
         before = self._stepper.observers
         self._stepper.observers = (*before, *observers)
         try:
@@ -218,7 +204,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     ) -> QuantizedTensor:
         """A saved gradient, if it is one of the parameter's."""
         total = from_plain(saved["total"])
-        label = label_of(self.param_groups, number)
+        label = self._parameters.records()[number].label
         a = ours[number].accumulating() if number in ours else None
         if a is None:
             raise BadValueError(

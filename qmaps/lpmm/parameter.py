@@ -1,4 +1,4 @@
-"""Parameters kept as packed codes, in the graph of autograd."""
+"""Parameters kept as packed codes, in the graph of autograd, and the sums of their gradients."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
-from qmaps.engines.plan import memory_of
-from qmaps.errors import BadValueError
-from qmaps.lpmm.accumulator import Accumulator
+from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
+from qmaps.algebra.saved import from_plain
+from qmaps.engines.plan import memory_of, zero
+from qmaps.engines.threads import safe_after_fork
+from qmaps.errors import BadTypeError, BadValueError
 from qmaps.lpmm.nearest import nearest
 from qmaps.lpmm.tensor import LowPrecisionTensor
 
@@ -20,6 +22,58 @@ from qmaps.lpmm.tensor import LowPrecisionTensor
 _outer_hooks: Callable[[bool], Any] = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
 )
+
+
+class Accumulator:
+    """The gradient of one parameter: g = Q(g + new), from g = 0 on.
+
+    Its memory is there from the beginning: nothing is saved by letting go of it between steps.
+    Stochastic rounding takes random numbers of purpose 3 (`qmaps.algebra.philox`), with the number
+    of steps taken and the number of additions since the last.
+
+    Attributes:
+        total: codes and scales of the sum; they mean something where `count` is not 0.
+        count: additions since it was emptied.
+        step: steps taken by the parameter.
+        drops: how often it was emptied while there was something in it.
+
+    Source: LPMM, section 3.3 and algorithm 1.
+    """
+
+    def __init__(self, quantizer: Quantizer, like: Tensor, seed: int, number: int) -> None:
+        with safe_after_fork():
+            self.total: QuantizedTensor = zero(quantizer, tuple(like.shape), like.device)
+        self.seed, self.number = seed, number
+        self.count = self.step = self.drops = 0
+
+    def add(self, grad: Tensor) -> None:
+        """Add a gradient: float32, float16 or bfloat16, summed in float32."""
+        if not grad.is_floating_point():
+            raise BadTypeError(f"a gradient must be a floating-point tensor, got {grad.dtype}")
+        value = grad.detach().to_dense().float()
+        if self.count:
+            value = self.total.dequantize().add_(value)
+        key = RoundingKey(
+            seed=self.seed,
+            purpose=3,
+            step=self.step,
+            micro_batch=self.count % 2**16,
+            tensor=self.number,
+        )
+        self.total.quantizer.quantize_unchecked(value, out=self.total, key=key)
+        self.count += 1
+
+    def clear(self) -> None:
+        """Empty it."""
+        self.drops += self.count > 0
+        self.count = 0
+
+    def copy(self, like: Tensor) -> Accumulator:
+        """An accumulator of its own with the same contents, on the device of `like`."""
+        copy = Accumulator(self.total.quantizer, like, self.seed, self.number)
+        copy.total = self.total.clone()
+        copy.count, copy.step = self.count, self.step
+        return copy
 
 
 class LowPrecisionParameter(LowPrecisionTensor):
@@ -138,7 +192,7 @@ class LowPrecisionParameter(LowPrecisionTensor):
         )
         copy.thawed = self.thawed
         if self.accumulator is not None:
-            copy.accumulator = copy_of(self.accumulator, copy)
+            copy.accumulator = self.accumulator.copy(copy)
         return copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -171,15 +225,6 @@ class _Opened:
         return type(value)(map(self, value)) if type(value) in (list, tuple) else value
 
 
-def copy_of(accumulator: Accumulator, like: Tensor) -> Accumulator:
-    """An accumulator of its own with the same contents."""
-    q = accumulator.total.quantizer
-    copy = Accumulator(q, like, accumulator.seed, accumulator.number)
-    copy.total = accumulator.total.clone()
-    copy.count, copy.step = accumulator.count, accumulator.step
-    return copy
-
-
 def _rebuilt(
     cls: type[LowPrecisionParameter],
     plain: dict[str, Any],
@@ -190,9 +235,6 @@ def _rebuilt(
     number: int,
     step: int | None,
 ) -> LowPrecisionParameter:
-    from qmaps.algebra.quantizer import quantizer
-    from qmaps.algebra.saved import from_plain
-
     codes = from_plain(plain)
     param = cls(codes, dtype, requires_grad)
     param.thawed = quantizer(grads), seed, number

@@ -112,14 +112,7 @@ class LowPrecisionTensor(Tensor):
     def call(cls, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Call `func` with decoded tensors, without gradients with respect to them.
 
-        Args:
-            func: a function of torch without in-place writes.
-            args: its positional arguments; low-precision tensors are decoded, at any depth of
-                lists, tuples and dicts.
-            named: its keyword arguments, likewise.
-
-        Returns:
-            The result of `func`.
+        Low-precision tensors are decoded at any depth of lists, tuples and dicts.
         """
         return func(*decoded(args), **decoded(named))
 

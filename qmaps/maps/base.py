@@ -293,7 +293,8 @@ def mirror(magnitudes: Sequence[float], *extra: float, signed: bool) -> Tensor:
     return torch.tensor(sorted({*extra, *magnitudes, *negatives}), dtype=torch.float64)
 
 
-def cell_midpoints(levels: int, low: float = 0.1, high: float = 1.0) -> list[float]:
+@functools.cache
+def cell_midpoints(levels: int, low: float = 0.1, high: float = 1.0) -> tuple[float, ...]:
     """The midpoints of ``2**levels`` equal cells of [`low`, `high`].
 
     Args:
@@ -305,4 +306,4 @@ def cell_midpoints(levels: int, low: float = 0.1, high: float = 1.0) -> list[flo
         ``2**levels`` ascending floats.
     """
     cells = 2**levels
-    return [low + (high - low) * (i + 0.5) / cells for i in range(cells)]
+    return tuple([low + (high - low) * (i + 0.5) / cells for i in range(cells)])

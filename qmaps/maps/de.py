@@ -7,7 +7,7 @@ from torch import Tensor
 from qmaps.maps.base import Map, cell_midpoints, mirror
 
 
-def decades(bits: int, signed: bool) -> list[list[float]]:
+def decades(bits: int, signed: bool) -> list[tuple[float, ...]]:
     """For E = 0, 1, ... leading zeros, the midpoints of 2**F cells of [0.1, 1].
 
     F = bits - 1 - E fraction bits, one fewer where a bit holds the sign; E = 0..bits-2.

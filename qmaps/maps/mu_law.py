@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from qmaps.maps._companded import CompandedMap
 from qmaps.maps._transforms import MuLawOf, Transform
 from qmaps.maps.base import check_range
+from qmaps.maps.transformed import CompandedMap
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from qmaps.maps._companded import CompandedMap
 from qmaps.maps._transforms import SoftsignOf, Transform
+from qmaps.maps.transformed import CompandedMap
 
 
 @dataclass(frozen=True)

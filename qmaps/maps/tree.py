@@ -7,7 +7,7 @@ from torch import Tensor
 from qmaps.maps.base import Map, cell_midpoints, mirror
 
 
-def bisection(levels: int) -> list[float]:
+def bisection(levels: int) -> tuple[float, ...]:
     """The ``2**levels`` leaves of the bisection of [0.1, 1]: first at 0.45, then at midpoints."""
     return cell_midpoints(levels - 1, 0.1, 0.45) + cell_midpoints(levels - 1, 0.45, 1.0)
 

@@ -15,15 +15,16 @@ def sqnr_db(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> float:
     exact = x.double()
     signal = float(exact.square().sum())
     noise = float((exact - decoded.double()).square().sum())
-    return _decibels(signal, noise)
+    return decibels(signal, noise)
 
 
 def from_sums(sums: Sums) -> float:
     """The metric from the sums of a tensor."""
-    return _decibels(sums.signal, sums.square)
+    return decibels(sums.signal, sums.square)
 
 
-def _decibels(signal: float, noise: float) -> float:
+def decibels(signal: float, noise: float) -> float:
+    """The ratio in dB; infinite without noise, NaN without a signal."""
     if signal == 0:
         return math.nan
     if noise == 0:

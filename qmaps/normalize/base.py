@@ -70,9 +70,8 @@ class Normalizer(ABC):
 
     def zero_scales(self, shape: Shape, device: torch.device | str = "cpu") -> Scales:
         """Scales of a tensor of zeros, in the parts of `layout`."""
-        return tuple(
-            torch.zeros(size, dtype=dtype, device=device) for dtype, size in self.layout(shape)
-        )
+        layout = self.layout(shape)
+        return tuple([torch.zeros(size, dtype=dtype, device=device) for dtype, size in layout])
 
     @abstractmethod
     def scales(self, x: Tensor) -> Scales:

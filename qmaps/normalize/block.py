@@ -90,3 +90,7 @@ class BlockWise(Normalizer, name="B<n>"):
 
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
         return per_element(scales[0], min(self.size, max(1, math.prod(shape))), shape)
+
+
+FLAT = BlockWise(128)
+"""Stands in where a tensor has no second dimension to take maxima over."""

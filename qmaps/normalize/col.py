@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from qmaps.normalize._slices import Slices
+from qmaps.normalize.row import Slices
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.normalize._slices import FLAT
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
+from qmaps.normalize.block import FLAT
 from qmaps.normalize.geometry import Extent, Geometry, slice_part
 
 

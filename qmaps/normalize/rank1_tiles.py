@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps.normalize._slices import FLAT
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
-from qmaps.normalize.block import check_block_size
+from qmaps.normalize.block import FLAT, check_block_size
 
 
 @dataclass(frozen=True)

@@ -90,20 +90,18 @@ def cuda_engine(*tensors: Tensor) -> Engine | None:
 
     It runs wherever `backends` reports it as available and every tensor is `in_memory`, unless
     `use_backend` or the environment variable ``QMAPS_BACKEND`` says "reference".
-
-    Args:
-        tensors: at least one tensor.
     """
     device = tensors[0].device
-    engine = cuda.engine_on(device)
-    if engine is None or _wanted() == "reference":
-        return None
-    return engine if all(x.device == device and in_memory(x) for x in tensors) else None
+    engine = cuda_engine_on(device)
+    readable = engine is not None and all(x.device == device and in_memory(x) for x in tensors)
+    return engine if readable else None
 
 
 def cuda_engine_on(device: torch.device) -> Engine | None:
     """The CUDA engine of a device, or None where the reference runs; see `cuda_engine`."""
-    engine = cuda.engine_on(device)
+    engine = cuda.stand_in.get()
+    if engine is None or device != engine.device:
+        engine = cuda.engine_of(device) if device.type == "cuda" else None
     return None if engine is None or _wanted() == "reference" else engine
 
 
@@ -127,7 +125,7 @@ def use_backend(name: str) -> Iterator[None]:
 
 def requested() -> tuple[Any, ...]:
     """The settings that the choice of an engine depends on: equal settings, equal engines."""
-    return _chosen.get(), os.environ.get("QMAPS_BACKEND", ""), cuda.stand_in()
+    return _chosen.get(), os.environ.get("QMAPS_BACKEND", ""), cuda.stand_in.get()
 
 
 def _wanted() -> str:

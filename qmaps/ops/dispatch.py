@@ -130,12 +130,7 @@ def dequantize(
 
 
 def measure(
-    x: Tensor,
-    normalizer: Normalizer,
-    map_: Map,
-    key: RoundingKey | None = None,
-    *,
-    keep: bool,
+    x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None = None, *, keep: bool
 ) -> tuple[Sums, Tensor | None, Scales, bool] | None:
     """Sums of the errors of quantizing `x`, or None where only the reference supports it.
 
@@ -166,14 +161,6 @@ def each(work: Callable[[T], R], items: Sequence[T], *read: Tensor) -> Iterator[
     """``work(item)`` of every item, in their order.
 
     The native engine works on several items at a time; a CUDA device is busy with one.
-
-    Args:
-        work: a function from an item to its result.
-        items: the items.
-        read: the tensors read by the work.
-
-    Returns:
-        An iterator over the results, in the order of `items`.
     """
     on_device = any(cuda_engine(tensor) is not None for tensor in read)
     side_by_side = runs_native(*read) and not on_device

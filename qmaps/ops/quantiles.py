@@ -37,19 +37,33 @@ Count = int | Tensor
 
 
 class Executor(Protocol):
-    """Engine functions of this module; see `qmaps.engines.native.quantiles`."""
+    """Order statistics on an engine.
+
+    Each function takes `x`, a floating-point tensor of shape (n,), read as float32, and also
+    returns the number of NaN or infinite elements; if there are any, its other results are
+    meaningless.
+    """
 
     @property
     def LONGEST(self) -> int:  # noqa: N802
         """Elements of a stretch of `add_quantiles`, at most."""
 
     def order_statistics(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
-        """The elements of these ranks, and how many elements are NaN or infinite."""
+        """The elements at these ranks in ascending order, float32 of shape (count,).
+
+        Negative zeros come before positive ones.
+
+        Args:
+            x: as above.
+            ranks: int64 of shape (count,), each in [0, n), in any order.
+        """
 
     def leading_bits(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
-        """Each rank's cell: its leading bits, the counts of elements below it and in it.
+        """The cell of each rank, among the cells of float32 values with the same top 18 bits.
 
-        The second result is the number of NaN or infinite elements.
+        Returns:
+            int64 of shape (3, count): the cell's bits, the elements in lower cells, those in its
+            own.
         """
 
     def add_quantiles(
@@ -58,17 +72,13 @@ class Executor(Protocol):
         """Add to `sums` the quantiles of each stretch of `size` elements, times `size`, in order.
 
         Args:
-            x: floating-point tensor of one dimension, read as float32; its number of elements is
-                a multiple of `size`.
+            x: as above; its number of elements is a multiple of `size`.
             size: elements of a stretch, from 1 to `LONGEST`.
             below: int64 of shape (num,), the lower rank of each quantile in a stretch, from 0 to
                 ``size - 1``.
             fraction: float64 of shape (num,), distance of the quantile from this rank towards
                 the next, in [0, 1).
-            sums: float64 of shape (num,), changed in place.
-
-        Returns:
-            How many elements are NaN or infinite; if there are some, `sums` means nothing.
+            sums: contiguous float64 of shape (num,), changed in place.
         """
 
 
@@ -228,11 +238,6 @@ def _between(low: Tensor, high: Tensor, fraction: Tensor) -> Tensor:
 
 
 def _add_quantiles(part: Tensor, size: int, levels: Tensor, sums: Tensor) -> Count:
-    """Add to `sums` the quantiles of each stretch of `size` elements, times `size`, in order.
-
-    Returns:
-        How many elements are NaN or infinite; if there are some, `sums` means nothing.
-    """
     below, above, fraction = _positions(levels, size)
     executor = _executor(part)
     if size <= executor.LONGEST:

@@ -123,15 +123,7 @@ def _encodable(q: Quantizer, y: Tensor) -> Tensor:
 def _residual(
     q: Quantizer, y: Tensor, packed: Tensor, scales: Scales, out: QuantizedTensor | None
 ) -> QuantizedTensor:
-    """The quantized residual of an encoding of `y`.
-
-    Args:
-        q: the quantizer, with error feedback.
-        y: encoded values: the rest if there is a low-rank part.
-        packed: the codes of `y`.
-        scales: the scales of `y`.
-        out: the tensor to write into; a new one if None.
-    """
+    """The quantized residual of an encoding of `y`."""
     shape = tuple(y.shape)
     decoded = dispatch.dequantize(packed, scales, q.normalizer, q.map, shape, torch.float32)
     values = residual(y.float(), decoded, scales, q.normalizer, q.map)
@@ -141,18 +133,7 @@ def _residual(
 def residual(
     y: Tensor, decoded: Tensor, scales: Scales, normalizer: Normalizer, map_: Map
 ) -> Tensor:
-    """The residual of an encoding, before it is quantized.
-
-    Args:
-        y: encoded values, float32.
-        decoded: decoded values, float32 of the same shape.
-        scales: its scales.
-        normalizer: the normalizer.
-        map_: the map.
-
-    Returns:
-        float32 of the same shape.
-    """
+    """The residual of an encoding, before it is quantized."""
     first = torch.zeros(y.shape, dtype=torch.int32, device=y.device)
 
     def value(code: int) -> Tensor:

@@ -25,10 +25,10 @@ from qmaps.engines.step_scalars import (
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim import factored
 from qmaps.optim.apollo import SCALE_TYPES, Projection
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.factored import clipped, confident, decayed, limited, scaled
 from qmaps.optim.fixed_width import FixedWidth
-from qmaps.optim.terms import (
+from qmaps.optim.rule import (
     ascent,
     check_above_0,
     check_at_least_0,
@@ -38,7 +38,6 @@ from qmaps.optim.terms import (
     check_int,
     check_pair,
     directed,
-    hyperparameters,
     number,
 )
 
@@ -193,10 +192,9 @@ class Adafactor(QuantizedOptimizer):
         apollo_factorize: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         if group["lr"] is None:
             raise BadTypeError(
                 "lr=None must be a number of at least 0; with relative_step=True it is the "
@@ -288,9 +286,7 @@ class Adafactor(QuantizedOptimizer):
             "sign": ascent(group),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         grad = directed(grad, s)
         alpha = decayed(param, s)
@@ -305,12 +301,7 @@ class Adafactor(QuantizedOptimizer):
         param.sub_(u * alpha)
 
     def advance(
-        self,
-        context: Context,
-        param: Tensor,
-        grad: Tensor,
-        states: dict[str, Tensor],
-        scalars: dict[str, float],
+        self, context: Context, param: Tensor, grad: Tensor, states: States, scalars: Values
     ) -> None:
         """Apply the rule, with APOLLO's projection where the parameter has one; see `update`."""
         number, step, group = context
@@ -331,7 +322,7 @@ class Adafactor(QuantizedOptimizer):
         param.sub_(_held(grad * factor, states, s) * alpha)
 
 
-def _held(u: Tensor, states: dict[str, Tensor], s: dict[str, float]) -> Tensor:
+def _held(u: Tensor, states: States, s: Values) -> Tensor:
     """An update after clipping and the limiter."""
     u = clipped(u, s["d"])
     return limited(u, states["update_norm"], s["growth"]) if "update_norm" in states else u
@@ -444,9 +435,7 @@ class Adafactor8bit(FixedWidth, Adafactor):
 
     Blocks keep the range of log2 of their values, and zero exactly. The first moment is
     ``B128/DE@8s``. Rows and columns are quantized where there are more than `min_quantized_size`
-    of them; those of projected gradients stay in 32 bits.
-
-    Arguments: those of `Adafactor` and `FixedWidth`.
+    of them; those of projected gradients stay in 32 bits. See `FixedWidth`.
 
     Source: 8-bit Adafactor, project page and its later development.
 

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
+from qmaps.engines.sharding.shards import local
 from qmaps.engines.step_scalars import Slowing, StepScalar
 from qmaps.errors import BadValueError, shown
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.records import with_gradients
-from qmaps.optim.terms import ascent, check_at_least_0, coupled, hyperparameters
+from qmaps.optim.rule import ascent, check_at_least_0, coupled
 
 
 class Adagrad(QuantizedOptimizer):
@@ -66,10 +66,9 @@ class Adagrad(QuantizedOptimizer):
         eps: float = 1e-10,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(
             group, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"
         )
@@ -89,7 +88,9 @@ class Adagrad(QuantizedOptimizer):
         """
         blank = not self.state and all(float(group["lr"]) == 0 for group in self.param_groups)
         loss = super().step(closure)
-        if blank and not any(bool(entry[3].any()) for entry in with_gradients(self.param_groups)):
+        params = [param for group in self.param_groups for param in group["params"]]
+        gradients = [local(param.grad) for param in params if param.grad is not None]
+        if blank and not any(bool(gradient.any()) for gradient in gradients):
             for state in self.state.values():
                 state["step"].zero_()
         return loss
@@ -102,9 +103,7 @@ class Adagrad(QuantizedOptimizer):
             "sign": ascent(group),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         grad = coupled(param, grad, s)
         v = states["sum"].add_(grad * grad)

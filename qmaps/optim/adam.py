@@ -9,16 +9,9 @@ from torch import Tensor
 
 from qmaps.engines.step_scalars import Corrected, Decoupled, RootCorrection, StepScalar
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import (
-    ascent,
-    check_at_least_0,
-    check_betas,
-    check_bool,
-    coupled,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, coupled
 
 
 class Adam(QuantizedOptimizer):
@@ -75,10 +68,9 @@ class Adam(QuantizedOptimizer):
         decoupled_weight_decay: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group)
         if "decoupled_weight_decay" in group:  # AdamW has no choice
@@ -87,9 +79,7 @@ class Adam(QuantizedOptimizer):
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
         return {**decay_scalars(group), **moment_scalars(group)}
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         param.mul_(scalars["decay"])
         descend(param, coupled(param, grad, scalars), states, scalars)
 
@@ -119,20 +109,8 @@ def moment_scalars(group: dict[str, Any]) -> dict[str, float | StepScalar]:
     }
 
 
-def descend(
-    param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-) -> None:
-    """The common part of Adam and AdamW: everything after weight decay.
-
-    Args:
-        param: float32 parameter, changed in place.
-        grad: float32 gradient of the same shape, negated to maximize, with coupled weight decay if
-            there is one; it is not changed.
-        states: `exp_avg` and `exp_avg_sq`, float32 of the same shape, changed in place.
-        scalars: `beta1`, `beta2`, `rest1` (1 - beta1), `rest2` (1 - beta2), `step_size`
-            (lr / (1 - beta1^t)), `root_correction` (sqrt(1 - beta2^t)) and `eps`; see
-            `moment_scalars`.
-    """
+def descend(param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
+    """The common part of Adam and AdamW: everything after weight decay."""
     s = scalars
     m, v = states["exp_avg"], states["exp_avg_sq"]
     m.mul_(s["beta1"]).add_(grad * s["rest1"])

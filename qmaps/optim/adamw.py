@@ -9,9 +9,9 @@ from torch import Tensor
 
 from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.optim.adam import Adam, descend, moment_scalars
-from qmaps.optim.base import Shared
+from qmaps.optim.base import Shared, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import directed, hyperparameters
+from qmaps.optim.rule import directed
 
 
 class AdamW(Adam):
@@ -64,7 +64,7 @@ class AdamW(Adam):
         weight_decay: float = 1e-2,
         **shared: Unpack[Shared],
     ) -> None:
-        super(Adam, self).__init__(params, hyperparameters(locals()), **shared)
+        super(Adam, self).__init__(params, locals(), **shared)
 
     def _stands_for(self, specs: Mapping[str, str | None]) -> dict[str, object]:
         return {**super()._stands_for(specs), "decoupled_weight_decay": True}
@@ -73,31 +73,25 @@ class AdamW(Adam):
         decay = Decoupled(group["lr"], float(group["weight_decay"]))
         return {"decay": decay, **moment_scalars(group)}
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         param.mul_(scalars["decay"])
         descend(param, directed(grad, scalars), states, scalars)
 
 
 class AdamW8bit(EightBit, AdamW):
-    """`AdamW` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
+    """`AdamW` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``. See `FixedWidth`.
 
     The second map leaves out zero: no second moment decodes to it. The paper's own
     pair is ``AdamW(..., state_quantizers="paper-8bit")``.
-
-    Arguments: those of `AdamW` and `FixedWidth`.
     """
 
 
 class AdamW4bit(FourBit, AdamW):
-    """`AdamW` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``.
+    """`AdamW` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`.
 
     The first moment is rounded stochastically (``+sr``): rounded to the nearest of 16 values, it
     does not change unless a step moves it by half the distance to the next one. The map of the
     second leaves out zero. The paper's own pair is ``AdamW(..., state_quantizers="paper-4bit")``.
-
-    Arguments: those of `AdamW` and `FixedWidth`.
 
     Source: 4-bit optimizers, section 4.1 (``DE-0``).
     """

@@ -13,10 +13,10 @@ from qmaps.algebra.saved import from_plain
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim import factored
 from qmaps.optim.adamw import AdamW
-from qmaps.optim.base import State
+from qmaps.optim.base import State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.reductions import column_means, row_means
-from qmaps.optim.terms import directed
+from qmaps.optim.rule import directed
 
 
 class AdamWFactor(AdamW):
@@ -83,9 +83,7 @@ class AdamWFactor(AdamW):
             "exp_avg_sq_col": factored.col_shape(shape),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         if "exp_avg_sq" in states:
             super().update(param, grad, states, scalars)
             return
@@ -116,21 +114,17 @@ class AdamWFactor(AdamW):
 
 
 class AdamW8bitFactor(EightBit, AdamWFactor):
-    """`AdamWFactor` with an 8-bit first moment, ``B256/DE@8s``.
+    """`AdamWFactor` with an 8-bit first moment, ``B256/DE@8s``. See `FixedWidth`.
 
     The second moment of other tensors is ``B256/DE-0@8u``.
-
-    Arguments: those of `AdamWFactor` and `FixedWidth`.
     """
 
 
 class AdamW4bitFactor(FourBit, AdamWFactor):
-    """`AdamWFactor` with a 4-bit first moment, ``B128/DE@4s+sr``.
+    """`AdamWFactor` with a 4-bit first moment, ``B128/DE@4s+sr``. See `FixedWidth`.
 
     The second moment of other tensors is ``B128/DE-0@4u``. The paper's first moment
     is rounded to nearest: ``AdamWFactor(..., state_quantizers="paper-4bit")``.
-
-    Arguments: those of `AdamWFactor` and `FixedWidth`.
 
     Source: after 4-bit optimizers, section 5 ("4-bit Factor").
     """

@@ -9,16 +9,9 @@ from torch import Tensor
 
 from qmaps.engines.step_scalars import Corrected, Decoupled, First, RootCorrection, StepScalar
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import (
-    ascent,
-    check_at_least_0,
-    check_betas,
-    check_bool,
-    directed,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, directed
 
 
 class Adan(QuantizedOptimizer):
@@ -83,10 +76,9 @@ class Adan(QuantizedOptimizer):
         no_prox: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group, "three: of m, of n and of v", 3)
         check_bool(group, "no_prox")
@@ -112,9 +104,7 @@ class Adan(QuantizedOptimizer):
             "rest3": 1 - beta3,
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         m, n, v, before = (states[name] for name in self.state_names)
         grad = directed(grad, s)
@@ -131,14 +121,8 @@ class Adan(QuantizedOptimizer):
 
 
 class Adan8bit(EightBit, Adan):
-    """`Adan` with 8-bit states: ``B256/DE@8s`` three times and ``B256/DE-0@8u``.
-
-    Arguments: those of `Adan` and `FixedWidth`.
-    """
+    """`Adan` in 8 bits: ``B256/DE@8s`` three times and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class Adan4bit(FourBit, Adan):
-    """`Adan` with 4-bit states: ``B128/DE@4s+sr`` three times and ``B128/DE-0@4u``.
-
-    Arguments: those of `Adan` and `FixedWidth`.
-    """
+    """`Adan` in 4 bits: ``B128/DE@4s+sr`` three times and ``B128/DE-0@4u``. See `FixedWidth`."""

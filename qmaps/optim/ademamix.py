@@ -17,16 +17,9 @@ from qmaps.engines.step_scalars import (
     Warmed,
 )
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import (
-    ascent,
-    check_at_least_0,
-    check_betas,
-    check_int,
-    directed,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_int, directed
 
 
 class AdEMAMix(QuantizedOptimizer):
@@ -100,10 +93,9 @@ class AdEMAMix(QuantizedOptimizer):
         weight_decay: float = 1e-2,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "alpha", "eps", "weight_decay")
         check_betas(group, "three: of m, of v and of n", 3)
         for name in ("t_alpha", "t_beta3"):
@@ -130,9 +122,7 @@ class AdEMAMix(QuantizedOptimizer):
             "rest3": LengthenedRest(beta3, beta1, t_beta3) if grows else 1 - beta3,
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         m, n, v = (states[name] for name in self.state_names)
         grad = directed(grad, s)
@@ -147,10 +137,7 @@ class AdEMAMix(QuantizedOptimizer):
 
 
 class AdEMAMix8bit(EightBit, AdEMAMix):
-    """`AdEMAMix` with 8-bit moments: ``B256/DE@8s`` twice and ``B256/DE-0@8u``.
-
-    Arguments: those of `AdEMAMix` and `FixedWidth`.
-    """
+    """`AdEMAMix` in 8 bits: ``B256/DE@8s`` twice and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class AdEMAMix4bit(FourBit, AdEMAMix):
@@ -158,6 +145,4 @@ class AdEMAMix4bit(FourBit, AdEMAMix):
 
     Rounded to the nearest of 16 values, a moment as slow as n would stand still, since a gradient
     moves it by 1e-4 of itself. Rounded stochastically (``+sr``), it moves in expectation.
-
-    Arguments: those of `AdEMAMix` and `FixedWidth`.
     """

@@ -53,14 +53,7 @@ class Projection:
         return (rows, rank) if self.from_right else (rank, columns)
 
     def matrix(self, seed: int, draw: int, tensor: int, device: torch.device) -> Tensor:
-        """Independent normal numbers of variance 1 / rank: (rank, smaller side), float32.
-
-        Args:
-            seed: chosen by the user.
-            draw: number of the projection, for each parameter from 0 on.
-            tensor: number of the parameter.
-            device: of the result.
-        """
+        """Independent normal numbers of variance 1 / rank: (rank, smaller side), float32."""
         rank, side = min(self.low_shape), min(self.sides)
         key = RoundingKey(seed=seed, purpose=PURPOSE, step=draw, tensor=tensor)
         numbers = normal(rank * side, key, device).view(rank, side)

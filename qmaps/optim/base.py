@@ -9,41 +9,32 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor
 
-from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.engines.masters import FORMS, MASTER, REMAINDER
+from qmaps.engines.masters import MASTER, REMAINDER
 from qmaps.engines.step_scalars import values_at
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import saved_states
 from qmaps.optim.checks import check_last_group
-from qmaps.optim.choice import (
-    MARK,
-    Choices,
-    StateQuantizers,
-    check_patterns,
-    keep_in_32_bits,
-)
+from qmaps.optim.choice import MARK, Choices, StateQuantizers, check_patterns, keep_in_32_bits
 from qmaps.optim.memory import Memory, memory
-from qmaps.optim.nonfinite import check_policy
 from qmaps.optim.options import (
     OF_CLASSES,
     Shared,
     check_keys,
+    check_shared,
     refuse_option,
     without_neutral_options,
 )
 from qmaps.optim.other_libraries import TAGS
 from qmaps.optim.presets import Preset
-from qmaps.optim.records import ParameterRecord
-from qmaps.optim.resets import check_reset_every
-from qmaps.optim.rule import State, UpdateRule
+from qmaps.optim.records import Parameters, states_of
+from qmaps.optim.rule import State, States, UpdateRule, Values
 from qmaps.optim.stepper import Stepper
-from qmaps.optim.terms import check_bool, check_int
 
-__all__ = ["QuantizedOptimizer", "Shared", "State"]
+__all__ = ["QuantizedOptimizer", "Shared", "State", "States", "Values"]
 
-_PROBES = tuple(torch.empty((0,) * dims, dtype=torch.float32, device="meta") for dims in (1, 2, 8))
-"""Parameters with 1, 2 and 8 dimensions; the states of a rule may depend on the number."""
+LOCALS = ("self", "params", "shared", "__class__")
+"""Locals of a rule's constructor that are no hyper-parameters."""
 
 
 class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
@@ -63,7 +54,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     Args:
         params: as for any torch optimizer; named parameters give better error messages.
-        defaults: the rule's own hyper-parameters.
+        defaults: the rule's own hyper-parameters, or the ``locals()`` of its constructor.
         maximize: ascend instead of descend.
         state_quantizers: "8bit", "4bit", "3bit", "2bit", "paper-8bit", "paper-4bit" or
             "32bit" (`qmaps.optim.PRESETS`), or a dict from state names to specs or quantizers,
@@ -117,8 +108,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
     """States that can be negative; unsigned maps would clip them."""
     exact_states: ClassVar[frozenset[str]] = frozenset()
     """States that presets and fixed widths leave in 32 bits."""
-    steps_codes: ClassVar[bool] = False
-    """Whether the optimizer steps parameters that are kept as codes (`qmaps.lpmm`)."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -146,11 +135,12 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         **others: Any,
     ) -> None:
         owner = type(self).__name__
+        defaults = {name: value for name, value in defaults.items() if name not in LOCALS}
         self.choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)
         specs = self.choices.specs(state_quantizers)
         for name, value in without_neutral_options(owner, others, self._stands_for(specs)).items():
             refuse_option(owner, name, value, [*defaults, *Shared.__annotations__, *OF_CLASSES])
-        self._stepper = Stepper()
+        self._stepper = Stepper(self.native_rule)
         shared = {
             "maximize": maximize,
             "state_quantizers": specs,
@@ -167,22 +157,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         super().__init__(params, {**defaults, **shared})
         check_patterns(self.param_groups)
 
-    def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
-        check_int("min_quantized_size", group["min_quantized_size"], 0)
-        check_int("refit_every", group["refit_every"], 1)
-        check_reset_every(group.get("reset_every"))
-        check_policy(group["nonfinite"])
-        RoundingKey(seed=group["seed"])  # raises on a bad seed
-        check_bool(group, "maximize", "quantize", "stochastic_rounding")
-        _check_form(group["master_weights"])
-        if group["stochastic_rounding"] and group["master_weights"]:
-            raise BadValueError(
-                "stochastic_rounding=True cannot be combined with "
-                f"master_weights={group['master_weights']!r}: master weights already keep small "
-                "updates"
-            )
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; options left out take the optimizer's defaults."""
         if not isinstance(param_group, dict):
@@ -198,15 +172,20 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         check_keys(owner, group, self.defaults)
         if "overrides" in group:
             group["overrides"] = self.choices.overrides(group["overrides"])
+        check_shared({**self.defaults, **group})
         self.check_group({**self.defaults, **group})
         super().add_param_group(group)
         try:
-            check_last_group(self)
+            check_last_group(self._parameters)
             if "overrides" in param_group:
                 check_patterns(self.param_groups[-1:])
         except (BadTypeError, BadValueError):
             self.param_groups.pop()
             raise
+
+    @property
+    def _parameters(self) -> Parameters:
+        return Parameters(self, self.choices, self.param_groups, self.state)
 
     def _stands_for(self, specs: Mapping[str, str | None]) -> dict[str, object]:
         """Options of other libraries, with the values that this optimizer implements."""
@@ -237,13 +216,14 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         if torch.compiler.is_compiling():  # calls of an engine cannot be traced
             torch._dynamo.comptime.comptime(_leave_graph)
             step = torch.compiler.disable(step)  # type: ignore[no-untyped-call]
-        step(self)
+        scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        step(self._parameters, scale, found_inf)
         return loss
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """True if steps unscale gradients by themselves; `torch.amp.GradScaler` reads it."""
-        return self._stepper.unscales(self)
+        return self._stepper.unscales(self.param_groups)
 
     @property
     def skipped_steps(self) -> int:
@@ -257,8 +237,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
         """The states of the rule under a group's options, for any parameter."""
-        used = {name for probe in _PROBES for name in self.state_shapes(probe, group)}
-        return tuple(name for name in self.states if name in used)
+        return states_of(self, group)
 
     def quantizer_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Quantizer | None:
         """The quantizer of a parameter's state; None keeps it in 32 bits.
@@ -269,7 +248,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             group: its parameter group.
         """
         shape = self.state_shapes(param, group).get(name)
-        return ParameterRecord(self, 0, param, group).choice(name, shape).quantizer
+        different = None if shape == tuple(param.shape) else shape
+        return self.choices.of(name, param, group, different).quantizer
 
     @classmethod
     def preset_specs(cls, chosen: Preset, block_size: int | None = None) -> dict[str, str | None]:
@@ -292,18 +272,18 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         super().__setstate__(state)
         if skipped is not None:  # a copy, or one from a pickle
             saved_states.warn_of_stream(stream, self.param_groups, self.state, stacklevel=2)
-            self._stepper = Stepper()
+            self._stepper = Stepper(self.native_rule)
             self._stepper.skipped = skipped
 
     def memory(self) -> Memory:
         """Memory of all states, now or after the first step, as a printable table."""
-        saved_states.take_in_all(self)
-        return memory(self)
+        saved_states.take_in_all(self._parameters)
+        return memory(self._parameters)
 
     @property
     def state_nbytes(self) -> int:
         """Bytes of all states now, scales and codebooks included."""
-        saved_states.take_in_all(self)
+        saved_states.take_in_all(self._parameters)
         return sum(
             value.nbytes
             for state in self.state.values()
@@ -323,7 +303,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     def _saved(self) -> dict[str, Any]:
         """Result of `state_dict` before hooks."""
-        return saved_states.saved(self)
+        return saved_states.saved(self._parameters)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load the result of `state_dict`, bit for bit, or the checkpoint of the torch optimizer.
@@ -344,7 +324,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     def _load(self, saved: Any) -> None:
         """`load_state_dict` without hooks."""
-        groups, states = saved_states.read(self, saved)
+        groups, states = saved_states.read(self._parameters, saved)
         saved_states.warn_of_overrides(self.param_groups, groups, stacklevel=4)
         if (metadata := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
             saved_states.warn_of_stream(metadata.get("stream", 1), groups, states, stacklevel=4)
@@ -357,12 +337,3 @@ def _leave_graph(compiling: Any) -> None:
         "optimizer.step() of qmaps cannot be part of a graph: compile without fullgraph=True, or "
         "call it outside the compiled function"
     )
-
-
-def _check_form(form: Any) -> None:
-    """Raise unless master weights can have this form."""
-    if isinstance(form, (bool, str)) and form in FORMS:
-        return
-    kind = BadValueError if isinstance(form, str) else BadTypeError
-    *allowed, last = map(repr, FORMS)
-    raise kind(f"master_weights={shown(form)} must be {', '.join(allowed)} or {last}")

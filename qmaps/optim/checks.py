@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,38 +16,35 @@ from qmaps.engines.sharding.shards import is_distributed, local
 from qmaps.engines.step import ParameterStep, codes_of
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.maps.fitted import FittedMap
-from qmaps.optim.records import ParameterRecord, records
-
-if TYPE_CHECKING:
-    from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.records import ParameterRecord, Parameters
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Dtypes of parameters that optimizers step; steps are computed in float32."""
 _ALLOWED = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
 
 
-def check_last_group(optimizer: QuantizedOptimizer) -> None:
+def check_last_group(parameters: Parameters) -> None:
     """Raise if the optimizer cannot step a parameter of the newest group."""
-    for record in records(optimizer):
+    for record in parameters.records():
         # Frozen parameters may have any dtype: the packed weights of a quantized base model, say.
-        if record.group is optimizer.param_groups[-1] and record.param.requires_grad:
+        if record.group is parameters.groups[-1] and record.param.requires_grad:
             check_parameter(record)
 
 
 def check_parameter(record: ParameterRecord) -> None:
     """Raise if the optimizer cannot step a parameter."""
-    param, optimizer = record.param, record.optimizer
-    if optimizer.steps_codes and codes_of(param) is not None:
+    param, rule = record.param, record.rule
+    if rule._steps_codes and codes_of(param) is not None:
         return
     if param.dtype not in DTYPES:
         raise BadTypeError(
             f"the dtype of {record.label} must be one of {_ALLOWED}, got {_plain(param)}"
         )
-    if why := optimizer.unsupported_reason(param):
+    if why := rule.unsupported_reason(param):
         raise BadValueError(f"{record.label} {why}")
     if stepped_by := getattr(type(param), "stepped_by", ""):
         raise BadTypeError(
-            f"{record.label} is a {type(param).__name__}, which {type(optimizer).__name__} would "
+            f"{record.label} is a {type(param).__name__}, which {type(rule).__name__} would "
             f"round after each operation; use {stepped_by} for converted models"
         )
     form = record.group["master_weights"]
@@ -61,7 +58,7 @@ def check_parameter(record: ParameterRecord) -> None:
 def check_gradient(record: ParameterRecord, grad: Tensor) -> None:
     """Raise if the optimizer cannot take a step with a gradient."""
     param = record.param
-    if record.optimizer.steps_codes and codes_of(param) is not None:
+    if record.rule._steps_codes and codes_of(param) is not None:
         return
     label = record.label
     if grad.is_sparse:
@@ -94,8 +91,9 @@ def check_gradient(record: ParameterRecord, grad: Tensor) -> None:
 
 
 def check_shard(record: ParameterRecord) -> None:
-    """Raise if a parameter is sharded, and its step cannot be taken on shards."""
-    if record.shard is None or not record.shard.groups():
+    """Raise if the step of a sharded parameter cannot be taken on shards."""
+    assert record.shard is not None
+    if not record.shard.groups():
         return
     param: Any = record.param
     if param.grad.placements != param.placements:
@@ -103,8 +101,8 @@ def check_shard(record: ParameterRecord) -> None:
             f"the gradient of {record.label} must have the placements of the parameter, "
             f"{param.placements}, got {param.grad.placements}"
         )
-    for name, shape in record.optimizer.state_shapes(param, record.group).items():
-        if record.optimizer.states[name].dims is None:
+    for name, shape in record.rule.state_shapes(param, record.group).items():
+        if record.rule.states[name].dims is None:
             raise BadValueError(
                 f"{name} of {record.label} is computed from the whole gradient, which a sharded "
                 "parameter does not have"
@@ -131,12 +129,7 @@ def check_shard(record: ParameterRecord) -> None:
 
 
 def check_states(step: ParameterStep, shape: tuple[int, ...]) -> None:
-    """Raise if a parameter's states do not fit its shape, as after resizing it by ``.data``.
-
-    Args:
-        step: the step of the parameter, with its states in ``step.storage``.
-        shape: the shape of the parameter, all shards together.
-    """
+    """Raise if a parameter's states do not fit its shape, as after resizing it by ``.data``."""
     local_shape = tuple(step.param.shape)
     shapes = {state.name: state.shape for state in step.states}
     shapes |= {"step": (), MASTER: local_shape, REMAINDER: local_shape}

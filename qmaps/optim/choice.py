@@ -101,12 +101,6 @@ class Choices:
            the parameter's name, otherwise the group's `state_quantizers`. None for this state: 32
            bits.
         4. The state has at most `min_quantized_size` elements, all shards together: 32 bits.
-
-        Args:
-            state: the state's name.
-            param: the parameter, in shards or whole.
-            group: its parameter group, with all options.
-            shape: shape of the state, all shards together; None if it is the parameter's.
         """
         if not group["quantize"]:
             return Decision(None, "quantize=False in the group")

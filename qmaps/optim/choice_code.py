@@ -29,16 +29,7 @@ def of(
     options: Mapping[str, int],
     of_parameters: Mapping[str, Mapping[str, Any]],
 ) -> str:
-    """Return the code.
-
-    Args:
-        optimizer: name of a class of `qmaps.optim`.
-        state_quantizers: a preset's name, quantizers by state name, or None.
-        overrides: the same by pattern of parameter names.
-        codebooks: `bits`, `signed` and `values` of each codebook by its label.
-        options: further arguments of the optimizer.
-        of_parameters: options of each parameter's group by its name.
-    """
+    """Return the code."""
     groups = _groups(of_parameters)
     lines = [f"from qmaps.optim import {optimizer}", ""]
     if groups:

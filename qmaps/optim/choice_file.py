@@ -182,7 +182,8 @@ class Choice:
                 twice; or YAML without PyYAML.
         """
         source = Path(path)
-        read = partial(_read_yaml, _yaml(source)) if _is_yaml(source) else _read_json
+        as_json = partial(json.loads, object_pairs_hook=_unique)
+        read = partial(_read_yaml, _yaml(source)) if _is_yaml(source) else as_json
         try:
             return cls._of(_content(source, read))
         except QmapsError as error:
@@ -204,14 +205,11 @@ class Choice:
             for label, book in (plain.get("codebooks") or {}).items()
         ]
         overrides = plain.get("overrides") or {}
-        if not isinstance(overrides, Mapping):
-            raise BadTypeError(
-                f"overrides={shown(overrides)} must be a dict from parameter names, or patterns "
-                "of names, to quantizers"
-            )
+        if isinstance(overrides, Mapping):
+            overrides = {pattern: _known(specs, books) for pattern, specs in overrides.items()}
         return cls(
             _known(plain["state_quantizers"], books),
-            {pattern: _known(quantizers, books) for pattern, quantizers in overrides.items()},
+            overrides,
             # Nobody knows the versions behind a file that does not say.
             {"versions": {}, **(plain.get("provenance") or {})},
             plain.get("optimizer", "AdamW"),
@@ -246,14 +244,19 @@ class Choice:
     def _repr_html_(self) -> str:
         """HTML table for notebooks."""
         rows = [("all parameters", self.state_quantizers), *self.overrides.items()]
-        lines = [
-            (name, state, str(spec))
-            for name, quantizers in rows
-            for state, spec in _states(_written(quantizers))
-        ]
-        lines_below = (f"{name}: {_told(value)}" for name, value in self.provenance.items())
+        lines = []
+        for name, quantizers in rows:
+            written = _written(quantizers)
+            specs = {"": written} if isinstance(written, str) else written
+            lines += [(name, state, str(spec)) for state, spec in specs.items()]
+        below = []
+        for name, value in self.provenance.items():
+            text = str(value)
+            if isinstance(value, Mapping):
+                text = ", ".join(f"{key} {member}" for key, member in value.items()) or "unknown"
+            below.append(f"{name}: {text}")
         header = ("parameters", "state", "quantizer")
-        return _html.grid(f"Choice for {self.optimizer}", header, lines, "\n".join(lines_below))
+        return _html.grid(f"Choice for {self.optimizer}", header, lines, "\n".join(below))
 
 
 def load_choice(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -316,16 +319,6 @@ def _written(quantizers: Any) -> Any:
     return {state: IN_32_BITS[0] if q is None else q.spec for state, q in quantizers.items()}
 
 
-def _states(written: str | Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    yield from [("", written)] if isinstance(written, str) else written.items()
-
-
-def _told(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {member}" for name, member in value.items()) or "unknown"
-    return str(value)
-
-
 def _described(book: Codebook) -> dict[str, Any]:
     values = [_short(value) for value in table(book).tolist()]
     return {"bits": book.bits, "signed": book.signed, "values": values}
@@ -363,10 +356,6 @@ def _yaml(path: Path) -> ModuleType:
             f"path={str(path)!r} needs PyYAML, which is not installed (pip install pyyaml); "
             "JSON needs nothing"
         ) from None
-
-
-def _read_json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_unique)
 
 
 def _read_yaml(yaml: ModuleType, text: str) -> Any:

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -27,7 +27,7 @@ from qmaps.optim.presets import PRESETS
 
 PROBLEM, NOTE = "problem", "note"
 WIDTHS = {"32 bits": "32bit", "8 bits": "8bit", "4 bits": "4bit"}
-"""The presets that are measured, by the name that a report shows."""
+"""The presets that are measured."""
 ELEMENTS = 1 << 25
 """Elements of each float32 array whose transfer is timed: more than most caches hold."""
 SHAPE, SMALL = (2048, 4096), (512, 2048)
@@ -114,10 +114,11 @@ def doctor(parameters: int | None = None, *, seconds: float = 4.0) -> Report:
     >>> [(step.states, step.state_nbytes) for step in report.steps]
     [('32 bits', 56000000000), ('8 bits', 14218750000), ('4 bits', 7437500000)]
     """
-    if parameters is not None and (isinstance(parameters, bool) or not isinstance(parameters, int)):
-        raise BadTypeError(f"parameters={shown(parameters)} must be an int or None")
-    if parameters is not None and not 1 <= parameters <= 2**53:
-        raise BadValueError(f"parameters={shown(parameters)} must be an int from 1 to 2**53")
+    if parameters is not None:
+        if isinstance(parameters, bool) or not isinstance(parameters, int):
+            raise BadTypeError(f"parameters={shown(parameters)} must be an int or None")
+        if not 1 <= parameters <= 2**53:
+            raise BadValueError(f"parameters={shown(parameters)} must be an int from 1 to 2**53")
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise BadTypeError(f"seconds={shown(seconds)} must be a number")
     if not (math.isfinite(seconds) and seconds >= 0):
@@ -172,50 +173,49 @@ def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 
 def _text(path: Path) -> str:
-    try:
+    with suppress(OSError):
         return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""
+    return ""
 
 
 def findings(engines: Sequence[Backend], cpu: Mapping[str, Any]) -> list[Finding]:
     """Remarks on the engines, threads and environment variables; problems first."""
-    remarks = []
+    problems: list[tuple[str, ...]] = []
+    notes: list[tuple[str, ...]] = []
     if native.core is None:
         message = (
             "The native engine is missing, so CPU tensors run on plain PyTorch: with the same "
             f"results, but {build.SLOWER}. Reason: {native.reason.rpartition(';')[0]}."
         )
-        repair = "Install a C++20 compiler and run:"
-        remarks.append(Finding(PROBLEM, message, repair, build.command()))
+        problems.append((message, "Install a C++20 compiler and run:", build.command()))
     elif (source := build.newer_source()) is not None:
         message = f"{source.as_posix()} was changed after the native engine was built."
-        remarks.append(Finding(PROBLEM, message, "Build it again:", build.command()))
+        problems.append((message, "Build it again:", build.command()))
     threads, count, requested = cpu["threads"], cpu["cores"], os.environ.get("OMP_NUM_THREADS")
     setting = f" (OMP_NUM_THREADS={requested})" if requested else ""
     on_cores = f"{count} core{'s' * (count > 1)}{setting}"
     if threads > count:
         message = f"{threads} threads share {on_cores}; they wait for each other."
-        remarks.append(Finding(PROBLEM, message, f"Set OMP_NUM_THREADS={count}."))
+        problems.append((message, f"Set OMP_NUM_THREADS={count}."))
     elif threads < (count if requested else count // 2):  # torch uses one thread of two per core
         message = f"{threads} thread{' is' if threads == 1 else 's are'} used, on {on_cores}."
         repair = f"Set OMP_NUM_THREADS={count}, unless other processes need the other cores."
-        remarks.append(Finding(NOTE, message, repair))
+        notes.append((message, repair))
     if os.environ.get("QMAPS_BACKEND") == "reference":
         message = "QMAPS_BACKEND=reference turns off the native and CUDA engines."
-        remarks.append(Finding(NOTE, message, "Unset QMAPS_BACKEND for the fastest engine."))
+        notes.append((message, "Unset QMAPS_BACKEND for the fastest engine."))
     isa, best = cpu["instructions"], native.isas()[:1]
     if isa is not None and best != [isa]:
         message = f"QMAPS_ISA={isa} keeps the native engine from using {best[0]}."
-        remarks.append(Finding(NOTE, message, "Unset QMAPS_ISA for the fastest instruction set."))
+        notes.append((message, "Unset QMAPS_ISA for the fastest instruction set."))
     cuda = next(engine for engine in engines if engine.name == "cuda")
     if not cuda.available:
         repair = (
             "Nothing to do without an NVIDIA GPU. With one, install a CUDA build of torch, and "
             "qmaps[cuda] (qmaps[cuda12] for drivers of CUDA 12)."
         )
-        remarks.append(Finding(NOTE, f"There is no CUDA engine: {cuda.reason}.", repair))
-    return sorted(remarks, key=lambda finding: finding.level != PROBLEM)
+        notes.append((f"There is no CUDA engine: {cuda.reason}.", repair))
+    return [Finding(PROBLEM, *remark) for remark in problems] + [Finding(NOTE, *n) for n in notes]
 
 
 def seconds_of(call: Callable[[], object], seconds: float) -> float:
@@ -258,19 +258,18 @@ def costs(
     """The cost of a step by width, from `step_times` and the bandwidth of an update."""
     rows = []
     for width, preset in WIDTHS.items():
-        specs, numel = AdamW.preset_specs(PRESETS[preset]), math.prod(SHAPE)
-        bits = 8 * _nbytes(specs, numel) / numel
+        specs, numel, ns = AdamW.preset_specs(PRESETS[preset]), math.prod(SHAPE), times.get(width)
+
+        def nbytes(count: int, specs: Mapping[str, str | None] = specs) -> int:
+            return sum(quantizer(q).nbytes((count,)) if q else 4 * count for q in specs.values())
+
+        bits = 8 * nbytes(numel) / numel
         # Parameter and gradient are read, the parameter is written; states are read and written.
-        moved, ns = 12 + 2 * bits / 8, times.get(width)
-        of_memory = 1e9 * moved / bytes_per_second if bytes_per_second else None
-        milliseconds = None if ns is None or parameters is None else ns * parameters / 1e6
-        nbytes = None if parameters is None else _nbytes(specs, parameters)
-        rows.append(StepCost(width, specs, ns, of_memory, bits, milliseconds, nbytes))
+        of_memory = 1e9 * (12 + 2 * bits / 8) / bytes_per_second if bytes_per_second else None
+        milliseconds = ns * parameters / 1e6 if ns is not None and parameters else None
+        of_states = nbytes(parameters) if parameters else None
+        rows.append(StepCost(width, specs, ns, of_memory, bits, milliseconds, of_states))
     return rows
-
-
-def _nbytes(specs: Mapping[str, str | None], numel: int) -> int:
-    return sum(quantizer(q).nbytes((numel,)) if q else 4 * numel for q in specs.values())
 
 
 def _lines(report: Report) -> Iterator[str]:
@@ -282,20 +281,23 @@ def _lines(report: Report) -> Iterator[str]:
         yield from _wrapped("  ", finding.repair)
         if finding.command:
             yield f"    {finding.command}"  # on one line, however long, to be copied
-    yield from ("", "Versions", *_pairs(report.versions.items()))
-    runs = {True: "runs", False: "does not run"}
-    engines = [(e.name, f"{runs[e.available]}: {e.reason}") for e in report.backends]
-    yield from ("", "Back ends", *_pairs(engines))
     cpu = report.processor
     also = f"; {' and '.join(cpu['others'])} would also run" if cpu["others"] else ""
-    rows = {
+    processor = {
         "name": cpu["name"],
         "cores": f"{cpu['cores']} that this process may use",
         "threads": f"{cpu['threads']} of torch and of the native engine",
         "memory": f"{cpu['memory'] / 2**30:.1f} GiB" if cpu["memory"] else "unknown",
         "instructions": f"{cpu['instructions'] or 'none'}{also}",
     }
-    yield from ("", "Processor", *_pairs(rows.items()))
+    runs = {True: "runs", False: "does not run"}
+    engines = {e.name: f"{runs[e.available]}: {e.reason}" for e in report.backends}
+    tables = {"Versions": report.versions, "Back ends": engines, "Processor": processor}
+    for title, table in tables.items():
+        widest = max(map(len, table))
+        yield from ("", title)
+        for label, text in table.items():
+            yield from _wrapped(f"  {label:{widest}}  ", text)
     yield from ("", "Memory bandwidth")
     about = {"copy": "one array to another", "update": "a -= b, as a step reads and writes"}
     for kind, speed in report.bandwidth.items():
@@ -305,9 +307,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"  {size if report.bandwidth else 'not measured'}"
     model = f", for {report.parameters:,} parameters" if report.parameters else ""
     yield from ("", f"A step of AdamW on the CPU{model}")
-    table = [("states", "ns/parameter", "memory alone", "bits/parameter", "step", "states take")]
-    for cells in [*table, *map(_cells, report.steps)]:
-        states, ns, memory, bits, step, nbytes = cells
+    header = ("states", "ns/parameter", "memory alone", "bits/parameter", "step", "states take")
+    for states, ns, memory, bits, step, nbytes in [header, *map(_cells, report.steps)]:
         line = f"  {states:7}  {ns:>12}  {memory:>12}  {bits:>14}"
         yield f"{line}  {step:>11}  {nbytes:>12}" if report.parameters else line
     if report.matrix is None:
@@ -331,13 +332,6 @@ def _cells(cost: StepCost) -> tuple[str, ...]:
         "-" if ms is None else f"{ms:,.1f} ms" if ms < 1e4 else f"{ms / 1e3:,.1f} s",
         f"{nbytes / 2**20:,.1f} MiB" if nbytes < 2**30 else f"{nbytes / 2**30:,.2f} GiB",
     )
-
-
-def _pairs(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Names and texts, in two columns."""
-    rows = list(pairs)
-    widest = max(len(name) for name, _ in rows)
-    return [line for name, text in rows for line in _wrapped(f"  {name:{widest}}  ", text)]
 
 
 def _wrapped(start: str, text: str) -> list[str]:

@@ -48,13 +48,6 @@ def average(row: Tensor, col: Tensor, square: Tensor, old_weight: float, new_wei
     """Update the running means of rows and columns with new squares.
 
     ``row = old_weight * row + new_weight * mean(square over each row)``, and `col` likewise.
-
-    Args:
-        row: float32 of `row_shape`, changed in place.
-        col: float32 of `col_shape`, changed in place.
-        square: float32 of shape (..., rows, columns).
-        old_weight: weight of the old statistics.
-        new_weight: weight of the new means.
     """
     row.mul_(old_weight).add_(row_means(square) * new_weight)
     col.mul_(old_weight).add_(column_means(square) * new_weight)
@@ -84,15 +77,7 @@ def scaled(
     s: dict[str, float],
     names: tuple[str, str, str],
 ) -> Tensor:
-    """`x` over the root of the second moment of `grad`, which is taken into it first.
-
-    Args:
-        x: the gradient, or a moment of it.
-        grad: the gradient.
-        states: they have the first of `names`, whole, or the others: rows and columns.
-        s: `small`, `kept` and `rest`.
-        names: of the states.
-    """
+    """`x` over the root of the second moment of `grad`, which is taken into it first."""
     whole, row, col = names
     square = grad * grad + s["small"]
     if whole in states:
@@ -134,15 +119,6 @@ def confident(
         R = old_weight * R + new_weight * mean(q over each row), and C over each column
         moment / (sqrt(R / mean(R)) * sqrt(C))
 
-    Args:
-        u: the update.
-        moment: the running average of updates, u included.
-        row: R, changed in place.
-        col: C, likewise.
-        small: added to squares.
-        old_weight: weight of the old statistics.
-        new_weight: weight of the new means.
-
     Source: Luo et al. (2023), "CAME: confidence-guided adaptive memory efficient optimization",
     algorithm 2.
     """
@@ -157,11 +133,6 @@ def limited(u: Tensor, last: Tensor, growth: float) -> Tensor:
         n = norm(u); limit = last * growth
         u = u * (limit / n)         where n > limit and last > 0
         last = min(n, limit)        n where last was 0
-
-    Args:
-        u: the update, float32.
-        last: the last norm, 0-d, which is set to that of the result.
-        growth: at least 1.
 
     Source: Chen et al. (2024), "Fira: can we achieve full-rank training of LLMs under low-rank
     constraint?", section 3.3 (norm-growth limiter).

@@ -126,10 +126,17 @@ def _matches(
 ) -> dict[Key, set[nn.Parameter]]:
     """The parameters that each key means; an error if one means none."""
     matches = {key: _members(model, option, key, members) for key in keys}
-    for key in matches:
-        if not matches[key]:
+    for key, matched in matches.items():
+        if matched:
+            continue
+        if isinstance(key, str):
             every = [name for names in members.values() for name in names]
-            raise _no_member(model, option, key, every)
+            raise BadValueError(matches_nothing(key, every, option))
+        types = sorted({type(module).__name__ for module in model.modules()})
+        raise BadValueError(
+            f"{option} names {key.__name__}, but no such module holds a trainable parameter; the "
+            f"model's modules are {listed(types)}"
+        )
     return matches
 
 
@@ -146,16 +153,6 @@ def _members(
         )
     inside = (m.parameters() for m in model.modules() if isinstance(m, key))
     return {param for params in inside for param in params if param in members}
-
-
-def _no_member(model: nn.Module, option: str, key: Key, names: Sequence[str]) -> BadValueError:
-    if isinstance(key, str):
-        return BadValueError(matches_nothing(key, names, option))
-    types = sorted({type(module).__name__ for module in model.modules()})
-    return BadValueError(
-        f"{option} names {key.__name__}, but no such module holds a trainable parameter; the "
-        f"model's modules are {listed(types)}"
-    )
 
 
 V = TypeVar("V", bound=Hashable)

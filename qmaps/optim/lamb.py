@@ -11,17 +11,10 @@ from torch import Tensor
 from qmaps.engines.step_scalars import Corrected, RootCorrection, StepScalar
 from qmaps.errors import BadValueError
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.norms import at_most, check_bound, clipped, norm, trust
-from qmaps.optim.terms import (
-    ascent,
-    check_at_least_0,
-    check_betas,
-    check_bool,
-    directed,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, directed
 
 
 class LAMB(QuantizedOptimizer):
@@ -100,10 +93,9 @@ class LAMB(QuantizedOptimizer):
         max_unorm: float | None = None,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group)
         check_bool(group, "bias_correction")
@@ -134,9 +126,7 @@ class LAMB(QuantizedOptimizer):
             "max_unorm": float(group["max_unorm"] or 0),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         m, v = states["exp_avg"], states["exp_avg_sq"]
         grad = directed(grad, s)
@@ -151,7 +141,7 @@ class LAMB(QuantizedOptimizer):
         param.sub_(r * torch.where(step_size.isinf(), s["step_size"], step_size))
 
 
-def _ratio(param_norm: Tensor, update_norm: Tensor, s: dict[str, float]) -> Tensor:
+def _ratio(param_norm: Tensor, update_norm: Tensor, s: Values) -> Tensor:
     if s["max_unorm"] != 0:
         return clipped(update_norm, param_norm, s["max_unorm"])
     ratio = param_norm / update_norm

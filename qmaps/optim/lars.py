@@ -9,18 +9,10 @@ from torch import Tensor
 
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadValueError
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.norms import check_bound, clipped, norm, trust
-from qmaps.optim.terms import (
-    ascent,
-    check_above_0,
-    check_at_least_0,
-    check_bool,
-    coupled,
-    directed,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_above_0, check_at_least_0, check_bool, coupled, directed
 
 
 class LARS(QuantizedOptimizer):
@@ -96,10 +88,9 @@ class LARS(QuantizedOptimizer):
         max_unorm: float | None = None,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "momentum", "weight_decay")
         check_above_0(group, "trust_coefficient")
         check_bool(group, "nesterov")
@@ -124,9 +115,7 @@ class LARS(QuantizedOptimizer):
             "sign": ascent(group),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         u = coupled(param, grad, s)
         if s["max_unorm"] == 0:
@@ -139,7 +128,7 @@ class LARS(QuantizedOptimizer):
         param.sub_(u * s["step_size"])
 
 
-def _ratio(param_norm: Tensor, grad_norm: Tensor, s: dict[str, float]) -> Tensor:
+def _ratio(param_norm: Tensor, grad_norm: Tensor, s: Values) -> Tensor:
     over = grad_norm + s["weight_decay"] * param_norm
     return trust(s["trust_coefficient"] * param_norm / over, param_norm, grad_norm)
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from qmaps.engines.step_scalars import Decoupled, StepScalar
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, check_betas, directed
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, directed
 
 
 class Lion(QuantizedOptimizer):
@@ -64,7 +64,6 @@ class Lion(QuantizedOptimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay}, **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "weight_decay")
         check_betas(group)
 
@@ -80,9 +79,7 @@ class Lion(QuantizedOptimizer):
             "rest2": 1 - beta2,
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         m = states["exp_avg"]
         grad = directed(grad, s)
@@ -97,9 +94,8 @@ class Lion8bit(EightBit, Lion):
     """`Lion` with an 8-bit momentum: ``B256/DE@8s``, rounded to the nearest as in bitsandbytes.
 
     Where gradients vary little, the momentum stops to follow them: a step changes it by less than
-    half the distance to the next code. Then use `Lion` with ``"B256/DE@8s+sr"``.
-
-    Arguments: those of `Lion` and `FixedWidth`.
+    half the distance to the next code. Then use `Lion` with ``"B256/DE@8s+sr"``. See
+    `FixedWidth`.
     """
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +16,7 @@ from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
 from qmaps.engines.sharding.shards import local
 from qmaps.maps import _html
-from qmaps.optim.records import ParameterRecord, StateRecord, records
-
-if TYPE_CHECKING:
-    from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.records import Parameters, StateRecord
 
 LONGEST = 40
 """Parameters that a table shows one by one; more are put together by layer."""
@@ -142,50 +139,42 @@ class Memory:
     __repr__ = __str__
 
 
-def memory(optimizer: QuantizedOptimizer) -> Memory:
+def memory(parameters: Parameters) -> Memory:
     """Memory of the states of an optimizer, also before the first step."""
     rows = []
     numel = unquantized = 0
     seen: set[Tensor] = set()
-    for record in records(optimizer):
+    for record in parameters.records():
         param, group = record.param, record.group
         if param in seen:  # a parameter that is listed twice has its states once
             continue
         seen.add(param)
-        state = optimizer.state.get(param, {})
-        stored = [name for name in optimizer.state_names if name in state]
+        state = parameters.state.get(param, {})
+        stored = [name for name in parameters.rule.states if name in state]
         # What never gets a gradient never gets a state.
         if not (stored or MASTER in state or REMAINDER in state) and not param.requires_grad:
             continue
         numel += local(param).numel()
+        label = record.name or "group {}, number {}".format(*record.place)
+        shape, dtype = tuple(param.shape), str(param.dtype).removeprefix("torch.")
         planned = {state_record.name: state_record for state_record in record.states()}
-        for name in optimizer.state_names:
+        for name in parameters.rule.states:
             if name in planned or name in stored:
-                rows.append(_row(record, name, planned.get(name), state.get(name)))
-                shape = planned[name].shape if name in planned else local(param).shape
-                unquantized += 4 * math.prod(shape)
-        for row in _master_rows(_name(record), param, group, state):
+                cells = _state_cells(planned.get(name), state.get(name))
+                rows.append(StateMemory(label, shape, dtype, name, *cells))
+                size = planned[name].shape if name in planned else local(param).shape
+                unquantized += 4 * math.prod(size)
+        for name, kept_as, why, nbytes, missing in _master_cells(param, group, state):
+            row = StateMemory(label, shape, dtype, name, kept_as, why, nbytes, missing)
             rows.append(row)
             unquantized += 4 * local(param).numel()
     return Memory(tuple(rows), numel, sum(row.nbytes for row in rows), unquantized)
 
 
-def _name(record: ParameterRecord) -> str:
-    """Name of a parameter, or the place of one without a name."""
-    groups = record.optimizer.param_groups
-    number = next(n for n, group in enumerate(groups) if group is record.group)
-    position = record.number - sum(len(group["params"]) for group in groups[:number])
-    names = record.group.get("param_names")
-    return names[position] if names else f"group {number}, number {position}"
-
-
-def _row(
-    record: ParameterRecord,
-    name: str,
-    planned: StateRecord | None,
-    value: Tensor | QuantizedTensor | None,
-) -> StateMemory:
-    """The row of a state; `planned` is None if the next step does not use it."""
+def _state_cells(
+    planned: StateRecord | None, value: Tensor | QuantizedTensor | None
+) -> tuple[str | None, str, int, bool]:
+    """Columns from `quantizer` on; `planned` is None if the next step does not use the state."""
     spec, why = None, "no longer used"
     if planned is not None:
         spec = None if planned.quantizer is None else planned.quantizer.spec
@@ -194,35 +183,29 @@ def _row(
         assert planned is not None
         q = planned.quantizer
         nbytes = 4 * math.prod(planned.shape) if q is None else q.nbytes(planned.shape)
-    else:
-        nbytes = value.nbytes
-        stored = value.quantizer.spec if isinstance(value, QuantizedTensor) else None
-        if planned is not None and stored != spec:
-            why = f"{spec or '32 bits'} from the next step: {why}"
-        spec = stored
-    shape, dtype = tuple(record.param.shape), str(record.param.dtype).removeprefix("torch.")
-    return StateMemory(_name(record), shape, dtype, name, spec, why, nbytes, value is None)
+        return spec, why, nbytes, True
+    stored = value.quantizer.spec if isinstance(value, QuantizedTensor) else None
+    if planned is not None and stored != spec:
+        why = f"{spec or '32 bits'} from the next step: {why}"
+    return stored, why, value.nbytes, False
 
 
-def _master_rows(
-    name: str, param: Tensor, group: dict[str, Any], state: Mapping[str, Any]
-) -> Iterator[StateMemory]:
-    """Master weights, present or created by the next step."""
-    shape, dtype = tuple(param.shape), str(param.dtype).removeprefix("torch.")
-    form = group["master_weights"]
+def _master_cells(
+    param: Tensor, group: dict[str, Any], state: Mapping[str, Any]
+) -> Iterator[tuple[str, str | None, str, int, bool]]:
+    """Columns from `state` on of master weights, present or created by the next step."""
     wanted = {
         MASTER: torch.float32 if has_master(param, group) else None,
         REMAINDER: remainder_dtype(param, group),
     }
     for kind, wanted_dtype in wanted.items():
         stored: Tensor | None = state.get(kind)
-        stored_dtype = wanted_dtype if stored is None else stored.dtype
-        if stored_dtype is None:
-            continue
-        why = f"master_weights={form!r}" if wanted_dtype is not None else "no longer used"
-        shown = None if kind == MASTER else str(stored_dtype).removeprefix("torch.")
-        nbytes = stored_dtype.itemsize * local(param).numel()
-        yield StateMemory(name, shape, dtype, kind, shown, why, nbytes, stored is None)
+        dtype = wanted_dtype if stored is None else stored.dtype
+        if dtype is not None:
+            form = group["master_weights"]
+            why = "no longer used" if wanted_dtype is None else f"master_weights={form!r}"
+            shown = None if kind == MASTER else str(dtype).removeprefix("torch.")
+            yield kind, shown, why, dtype.itemsize * local(param).numel(), stored is None
 
 
 def _merged(blocks: Sequence[list[StateMemory]]) -> list[list[StateMemory]]:
@@ -238,10 +221,7 @@ def _merged(blocks: Sequence[list[StateMemory]]) -> list[list[StateMemory]]:
         merged.append(
             [
                 replace(
-                    rows[0],
-                    parameter=name,
-                    nbytes=sum(row.nbytes for row in rows),
-                    count=len(same),
+                    rows[0], parameter=name, nbytes=sum(row.nbytes for row in rows), count=len(same)
                 )
                 for rows in zip(*same, strict=True)
             ]

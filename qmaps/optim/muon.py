@@ -12,9 +12,9 @@ from torch import Tensor
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.errors import BadValueError, shown
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import (
+from qmaps.optim.rule import (
     ascent,
     check_at_least_0,
     check_bool,
@@ -22,7 +22,6 @@ from qmaps.optim.terms import (
     check_int,
     check_pair,
     directed,
-    hyperparameters,
     number,
 )
 
@@ -134,10 +133,9 @@ class Muon(QuantizedOptimizer):
         adjust_lr_fn: str | None = None,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "weight_decay", "eps")
         check_decay("momentum", group["momentum"])
         check_bool(group, "nesterov")
@@ -178,12 +176,7 @@ class Muon(QuantizedOptimizer):
         }
 
     def advance(
-        self,
-        context: Context,
-        param: Tensor,
-        grad: Tensor,
-        states: dict[str, Tensor],
-        scalars: dict[str, float],
+        self, context: Context, param: Tensor, grad: Tensor, states: States, scalars: Values
     ) -> None:
         s, group = scalars, context.group
         m = states["momentum_buffer"]
@@ -209,10 +202,8 @@ class Muon8bit(EightBit, Muon):
 
 
 class Muon4bit(FourBit, Muon):
-    """`Muon` with a 4-bit momentum: ``B128/DE@4s+sr``.
+    """`Muon` with a 4-bit momentum: ``B128/DE@4s+sr``. See `FixedWidth`.
 
     Rounded to nearest, ``Muon(params, state_quantizers={"momentum_buffer": "B128/DE@4s"})`` ended
     lower on the model that was tried, and `Muon8bit` where 32 bits did (reports/muon.md).
-
-    Arguments: those of `Muon` and `FixedWidth`.
     """

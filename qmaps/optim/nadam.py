@@ -16,25 +16,13 @@ from qmaps.engines.step_scalars import (
 )
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.adam import decay_scalars, moment_scalars
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import (
-    check_at_least_0,
-    check_betas,
-    check_bool,
-    check_finite,
-    coupled,
-    hyperparameters,
-)
+from qmaps.optim.rule import check_at_least_0, check_betas, check_bool, check_finite, coupled
 
 
 def product_after(steps: int, group: Mapping[str, Any]) -> float:
-    """`mu_product` after steps with the options of `group`.
-
-    Args:
-        steps: the number of steps taken, since a reset if there was one.
-        group: options, `betas` and `momentum_decay` among them.
-    """
+    """`mu_product` after steps with the options of `group`."""
     return nesterov_product(float(group["betas"][0]), float(group["momentum_decay"]), steps)
 
 
@@ -97,10 +85,9 @@ class NAdam(QuantizedOptimizer):
         decoupled_weight_decay: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay", "momentum_decay")
         check_finite("momentum_decay", group["momentum_decay"])
         check_betas(group)
@@ -116,9 +103,7 @@ class NAdam(QuantizedOptimizer):
             "gradient_step_size": NesterovGradient(lr, beta1, momentum_decay),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         m, v = states["exp_avg"], states["exp_avg_sq"]
         param.mul_(s["decay"])

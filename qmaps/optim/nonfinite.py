@@ -7,7 +7,7 @@ gradients itself on its device learns from `ParameterStep.skips` whether to skip
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,10 +18,7 @@ from qmaps.engines.step import codes_of
 from qmaps.engines.threads import safe_after_fork
 from qmaps.errors import BadValueError, NonFiniteError, shown
 from qmaps.optim.checks import check_gradient
-from qmaps.optim.records import Entry, ParameterRecord, label_of
-
-if TYPE_CHECKING:
-    from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.records import Entry, Parameters
 
 POLICIES = ("propagate", "skip", "raise")
 _NONE = 2**62
@@ -34,32 +31,30 @@ def check_policy(policy: Any) -> None:
         raise BadValueError(f"nonfinite={shown(policy)} must be one of {allowed}")
 
 
-def leaves_out(
-    optimizer: QuantizedOptimizer, entries: Sequence[Entry], *, skipping: bool = True
-) -> bool:
+def leaves_out(parameters: Parameters, entries: Sequence[Entry], *, skipping: bool = True) -> bool:
     """Return True if to skip the step of these parameters.
 
     All processes with shards of a parameter make the same decision.
 
     Args:
-        optimizer: the optimizer of the parameters.
-        entries: the parameters with their gradients.
+        parameters: all parameters of the optimizer.
+        entries: those of the step, with their gradients.
         skipping: False checks gradients only if a group has the policy "raise".
 
     Raises:
         NonFiniteError: a gradient holds NaN or infinity, and its group has the policy "raise".
     """
-    policies = {group["nonfinite"] for group in optimizer.param_groups} - {"propagate"}
+    policies = {group["nonfinite"] for group in parameters.groups} - {"propagate"}
     if not policies or (not skipping and "raise" not in policies):
         return False
     looked = [entry for entry in entries if entry[2]["nonfinite"] != "propagate"]
-    for number, param, group, gradient in looked:
-        check_gradient(ParameterRecord(optimizer, number, param, group), gradient)
+    records = parameters.records()
+    for number, *_, gradient in looked:
+        check_gradient(records[number], gradient)
     leave_out = False
     for entry, (count, first) in zip(looked, bad_elements(looked), strict=True):
         if count and entry[2]["nonfinite"] == "raise":
-            label = label_of(optimizer.param_groups, entry[0])
-            raise _error(label, entry[3], count, first)
+            raise _error(records[entry[0]].label, entry[3], count, first)
         leave_out = leave_out or count > 0
     return leave_out
 

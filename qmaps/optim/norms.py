@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qmaps.engines.sharding import over_shards
 from qmaps.errors import BadValueError, shown
-from qmaps.optim.terms import number
+from qmaps.optim.rule import number
 
 CHUNK = 4096
 """Elements whose squares are added first; a power of two."""
@@ -89,14 +89,6 @@ def clipped(update_norm: Tensor, param_norm: Tensor, max_unorm: float) -> Tensor
 
     It is ``max_unorm * param_norm / update_norm`` where that is below 1, and 1 otherwise, also
     where one of the norms is 0.
-
-    Args:
-        update_norm: norm of the update, float64, 0-d.
-        param_norm: norm of the parameter, float64, 0-d.
-        max_unorm: bound of the ratio of the two, above 0.
-
-    Returns:
-        float32, 0-d.
     """
     return trust(at_most(max_unorm * param_norm / update_norm, 1.0), param_norm, update_norm)
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypedDict
 
+from qmaps.algebra.philox import RoundingKey
+from qmaps.engines.masters import FORMS
 from qmaps.errors import BadTypeError, BadValueError, nearest, shown
 from qmaps.optim.choice import StateQuantizers
+from qmaps.optim.nonfinite import check_policy
 from qmaps.optim.other_libraries import NEUTRAL, instead_in_groups, instead_of
+from qmaps.optim.resets import check_reset_every
+from qmaps.optim.rule import check_bool, check_int
 
 
 class Shared(TypedDict, total=False):
@@ -34,6 +39,26 @@ class Shared(TypedDict, total=False):
     decoupled_weight_decay: bool
 
 
+def check_shared(group: dict[str, Any]) -> None:
+    """Raise if one of these options of a parameter group has a value that is not allowed."""
+    check_int("min_quantized_size", group["min_quantized_size"], 0)
+    check_int("refit_every", group["refit_every"], 1)
+    check_reset_every(group.get("reset_every"))
+    check_policy(group["nonfinite"])
+    RoundingKey(seed=group["seed"])  # raises on a bad seed
+    check_bool(group, "maximize", "quantize", "stochastic_rounding")
+    form = group["master_weights"]
+    if not isinstance(form, (bool, str)) or form not in FORMS:
+        kind = BadValueError if isinstance(form, str) else BadTypeError
+        *allowed, last = map(repr, FORMS)
+        raise kind(f"master_weights={shown(form)} must be {', '.join(allowed)} or {last}")
+    if group["stochastic_rounding"] and form:
+        raise BadValueError(
+            f"stochastic_rounding=True cannot be combined with master_weights={form!r}: master "
+            "weights already keep small updates"
+        )
+
+
 HARMLESS = ("capturable", "foreach", "fused")
 """The options that choose one of torch's implementations of the same rule."""
 
@@ -53,18 +78,7 @@ def without_neutral_options(
     stands_for: Mapping[str, object],
     known: Collection[str] = (),
 ) -> dict[str, Any]:
-    """`options` without those of torch, and without neutral ones of other libraries.
-
-    Args:
-        owner: the optimizer's name, for error messages.
-        options: of an optimizer or of a parameter group.
-        stands_for: options implemented by this optimizer's rule, with their only value.
-        known: options of the optimizer itself.
-
-    Raises:
-        BadTypeError: an option of torch is not accepted by the optimizer, or is not a bool.
-        BadValueError: an option of torch has a value other than the rule's.
-    """
+    """`options` without those of torch, and without neutral ones of other libraries."""
     neutral = {**NEUTRAL, "differentiable": False, **stands_for}
     remaining = {}
     for name, value in options.items():
@@ -98,17 +112,7 @@ LONG = 12
 
 
 def refuse_option(owner: str, name: str, value: object, options: Iterable[str]) -> None:
-    """Raise for an unknown argument of an optimizer's constructor.
-
-    Args:
-        owner: the optimizer's name.
-        name: the option.
-        value: its value.
-        options: the options of the optimizer.
-
-    Raises:
-        BadTypeError: always.
-    """
+    """Raise for an unknown argument of an optimizer's constructor."""
     why = instead_of(name) or meant(name, options)
     if name in OF_CLASSES:
         why = "; classes of one width have it, such as AdamW8bit, and specs, such as B256/DE@8s"
@@ -116,16 +120,7 @@ def refuse_option(owner: str, name: str, value: object, options: Iterable[str]) 
 
 
 def check_keys(owner: str, group: Mapping[str, Any], options: Iterable[str]) -> None:
-    """Raise if a key of a parameter group looks like an option, but is none.
-
-    Args:
-        owner: the optimizer's name.
-        group: the parameter group.
-        options: the options of the optimizer's groups.
-
-    Raises:
-        BadTypeError: a key is an option of another library, or a misspelt one of this optimizer.
-    """
+    """Raise if a key of a parameter group looks like an option, but is none."""
     allowed = list(options)
     for name, value in group.items():
         if name in allowed or name in ("params", "param_names") or not isinstance(name, str):

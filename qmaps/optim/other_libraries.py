@@ -51,10 +51,7 @@ def instead_of(name: str) -> str:
 
 
 IN_GROUPS: Mapping[str, tuple[str, str]] = {
-    "optim_bits": (
-        BITSANDBYTES,
-        "`'state_quantizers': '8bit'`, or `'quantize': False` for 32 bits",
-    ),
+    "optim_bits": (BITSANDBYTES, "`'state_quantizers': '8bit'`, or `'quantize': False` for 32 bits")
 }
 """The same for options that are replaced by something else in a parameter group."""
 
@@ -102,11 +99,7 @@ NAMES: Mapping[str, tuple[str, str]] = {
 
 
 def writer_of(states: Mapping[Any, Any]) -> str:
-    """The library of quantized states; ``""`` if there are none.
-
-    Args:
-        states: the `state` of a state_dict.
-    """
+    """The library of quantized states; ``""`` if there are none."""
     for state in states.values():
         if isinstance(state, Mapping):
             if not {"state1", "__bnb_optimizer_quant_state__"}.isdisjoint(state):
@@ -133,10 +126,7 @@ class _Finder(MetaPathFinder):
     """
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> None:
         """Raise if the module would be a class of another library."""
         package, _, name = fullname.rpartition(".")

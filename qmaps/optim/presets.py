@@ -31,12 +31,6 @@ class Preset:
     ) -> dict[str, str | None]:
         """The spec of each state.
 
-        Args:
-            states: names of the states.
-            signed: names of the states with negative values.
-            block_size: elements per scale of block-wise quantizers, at least 1; the preset's own
-                if left out.
-
         Returns:
             Specs by state name; None keeps a state in 32 bits.
         """

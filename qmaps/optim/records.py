@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.masters import has_master, remainder_dtype
-from qmaps.engines.sharding.shards import Shard, any_distributed, local, shard_of
-from qmaps.engines.step import (
-    PRODUCT,
-    RESET,
-    Observer,
-    ParameterStep,
-    Shape,
-    StateStep,
-    codes_of,
-)
-from qmaps.optim.choice import Decision
-from qmaps.optim.rule import Dims, every
-
-if TYPE_CHECKING:
-    from qmaps.optim.base import QuantizedOptimizer
+from qmaps.engines.sharding.shards import Shard, local, shard_of
+from qmaps.engines.step import PRODUCT, RESET, Observer, ParameterStep, Shape, StateStep, codes_of
+from qmaps.optim.choice import Choices, Decision
+from qmaps.optim.rule import Dims, UpdateRule, every
 
 Entry = tuple[int, Tensor, dict[str, Any], Tensor]
 """A parameter of a step: its number among all parameters, the parameter, its group, its gradient.
@@ -48,26 +36,64 @@ class StateRecord(StateStep):
     why: str = ""
 
 
+class Parameters(NamedTuple):
+    """The parameters of an optimizer, for all that describes, steps, saves or counts them.
+
+    Attributes:
+        rule: the update rule.
+        choices: the choices of quantizers.
+        groups: the parameter groups.
+        state: the states of each parameter.
+    """
+
+    rule: UpdateRule
+    choices: Choices
+    groups: list[dict[str, Any]]
+    state: dict[Any, Any]
+
+    def records(self) -> list[ParameterRecord]:
+        """Records of all parameters, in the order of their groups."""
+        records: list[ParameterRecord] = []
+        for group_number, group in enumerate(self.groups):
+            for position, param in enumerate(group["params"]):
+                place = group_number, position
+                records.append(ParameterRecord(self, len(records), place, param, group))
+        return records
+
+
 @dataclass(frozen=True, eq=False)
 class ParameterRecord:
     """A parameter of an optimizer, with the records of its states.
 
     Attributes:
-        optimizer: the optimizer of the parameter.
-        number: number of the parameter among all parameters of all groups, from 0 on.
+        parameters: all parameters of the optimizer.
+        number: number of the parameter among them, from 0 on.
+        place: numbers of its group, and of the parameter within the group.
         param: the parameter; of a sharded one the DTensor.
         group: its parameter group.
     """
 
-    optimizer: QuantizedOptimizer
+    parameters: Parameters
     number: int
+    place: tuple[int, int]
     param: Tensor
     group: dict[str, Any]
 
     @cached_property
+    def rule(self) -> UpdateRule:
+        """The update rule."""
+        return self.parameters.rule
+
+    @property
+    def name(self) -> str:
+        """Name of the parameter; empty if parameters have none."""
+        names = self.group.get("param_names")
+        return names[self.place[1]] if names else ""
+
+    @cached_property
     def label(self) -> str:
-        """Name of the parameter in messages."""
-        return label_of(self.optimizer.param_groups, self.number)
+        """The parameter in messages: its name, or its number in the group."""
+        return f"parameter {self.name!r}" if self.name else f"parameter number {self.place[1]}"
 
     @cached_property
     def shard(self) -> Shard | None:
@@ -75,20 +101,15 @@ class ParameterRecord:
         return shard_of(self.param)
 
     def choice(self, name: str, shape: Shape | None = None) -> Decision:
-        """The quantizer of a state, and the reason for it.
-
-        Args:
-            name: name of the state.
-            shape: shape of all its shards together; the parameter's by default.
-        """
+        """The quantizer of a state, and the reason for it."""
         different = None if shape is None or shape == tuple(self.param.shape) else shape
-        return self.optimizer.choices.of(name, self.param, self.group, different)
+        return self.parameters.choices.of(name, self.param, self.group, different)
 
     def part(self, name: str) -> Shard | None:
         """This process's part of a state or master copy; None if it has the whole."""
         if self.shard is None:
             return None
-        return self.shard.following(state_dims(self.optimizer, name, self.param.dim()))
+        return self.shard.following(state_dims(self.rule, name, self.param.dim()))
 
     def key(self, state: str | None = None) -> RoundingKey:
         """Key of the random numbers of the parameter, or of one of its states, for step 0.
@@ -102,7 +123,7 @@ class ParameterRecord:
             seed=self.group["seed"],
             purpose=0 if state is not None else 1 if codes_of(self.param) is None else 2,
             tensor=self.number,
-            state=0 if state is None else self.optimizer.state_names.index(state),
+            state=0 if state is None else list(self.rule.states).index(state),
         )
         shard = self.shard
         if shard is not None and state is not None:
@@ -111,21 +132,12 @@ class ParameterRecord:
 
     def states(self) -> tuple[StateRecord, ...]:
         """Records of the parameter's states under its group's options."""
-        return tuple(
-            [
-                self.state(name, shape)
-                for name, shape in self.optimizer.state_shapes(self.param, self.group).items()
-            ]
-        )
+        shapes = self.rule.state_shapes(self.param, self.group)
+        return tuple([self.state(name, shape) for name, shape in shapes.items()])
 
     def state(self, name: str, shape: Shape) -> StateRecord:
-        """The record of a state.
-
-        Args:
-            name: name of the state.
-            shape: shape of all its shards together.
-        """
-        declared = self.optimizer.states[name]
+        """The record of a state."""
+        declared = self.rule.states[name]
         part = None if self.shard is None else self.part(name)
         quantizer, why = self.choice(name, shape)
         initial = declared.initial
@@ -147,27 +159,16 @@ class ParameterRecord:
 
     def product(self, storage: Mapping[str, Any]) -> float | None:
         """Initial value of `PRODUCT`; None if it is in `storage`, or the rule does not have it."""
-        start = self.optimizer._numbers.get(PRODUCT)
+        start = self.rule._numbers.get(PRODUCT)
         if start is None or PRODUCT in storage:
             return None
         # States without a product are older, and go on as if options had never changed.
         return start(int(storage.get("step", 0)) - int(storage.get(RESET, 0)), self.group)
 
     def step(
-        self,
-        gradient: Tensor,
-        storage: dict[str, Any],
-        group_number: int,
-        observers: tuple[Observer, ...] = (),
+        self, gradient: Tensor, storage: dict[str, Any], observers: tuple[Observer, ...] = ()
     ) -> ParameterStep:
-        """Description of a step of the parameter for engines.
-
-        Args:
-            gradient: the gradient; of a sharded parameter the local part.
-            storage: the dict of its states.
-            group_number: number of the parameter group.
-            observers: called with each update, if the parameter is kept as codes.
-        """
+        """Description of a step of the parameter for engines."""
         param, group = self.param, self.group
         codes, grad_codes = codes_of(param), codes_of(gradient)
         rounds = group["stochastic_rounding"] and param.dtype == torch.bfloat16
@@ -179,7 +180,7 @@ class ParameterRecord:
             gradient=gradient if codes is None or grad_codes is None else grad_codes,
             states=self.states(),
             storage=storage,
-            group=group_number,
+            group=self.place[0],
             options=group,
             refit_every=group["refit_every"],
             reset_every=group.get("reset_every") or 0,
@@ -193,50 +194,26 @@ class ParameterRecord:
         )
 
 
-def records(optimizer: QuantizedOptimizer) -> Iterator[ParameterRecord]:
-    """Records of all parameters, in the order of their groups."""
-    number = 0
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            yield ParameterRecord(optimizer, number, param, group)
-            number += 1
-
-
-def with_gradients(groups: Sequence[dict[str, Any]]) -> list[Entry]:
-    """Parameters of these groups with their gradients, where they have one."""
-    entries: list[Entry] = []
-    number = 0
-    for group in groups:
-        for param in group["params"]:
-            if (gradient := param.grad) is not None:
-                entries.append((number, param, group, gradient))
-            number += 1
-    if any_distributed(map(itemgetter(3), entries)):
-        entries = [(*entry[:3], local(entry[3])) for entry in entries]
-    return entries
-
-
-def label_of(groups: Sequence[Mapping[str, Any]], number: int) -> str:
-    """Label of a parameter in messages: its name, or its number where there are no names."""
-    position = number
-    for group in groups:
-        if position < len(group["params"]):
-            names = group.get("param_names")
-            return f"parameter {names[position]!r}" if names else f"parameter number {position}"
-        position -= len(group["params"])
-    raise IndexError(number)
-
-
-def state_dims(optimizer: QuantizedOptimizer, name: str, dims: int) -> Dims:
+def state_dims(rule: UpdateRule, name: str, dims: int) -> Dims:
     """The parameter's dimension followed by each dimension of a state.
 
     Args:
-        optimizer: the optimizer of the state.
+        rule: the update rule of the state.
         name: name of the state; states unknown to the rule have the parameter's shape.
         dims: number of the parameter's dimensions.
 
     Returns:
         One entry for each dimension of the state; None where its size is always 1.
     """
-    state = optimizer.states.get(name)
+    state = rule.states.get(name)
     return (every if state is None or state.dims is None else state.dims)(dims)
+
+
+_PROBES = tuple(torch.empty((0,) * dims, dtype=torch.float32, device="meta") for dims in (1, 2, 8))
+"""Parameters with 1, 2 and 8 dimensions; the states of a rule may depend on the number."""
+
+
+def states_of(rule: UpdateRule, group: dict[str, Any]) -> tuple[str, ...]:
+    """The states of a rule under a group's options, for any parameter."""
+    used = {name for probe in _PROBES for name in rule.state_shapes(probe, group)}
+    return tuple(name for name in rule.states if name in used)

@@ -69,10 +69,6 @@ def column_means(x: Tensor) -> Tensor:
 def tree_sum(x: Tensor, dim: int) -> Tensor:
     """Sum over one dimension, kept with size 1; zero where it is empty.
 
-    Args:
-        x: float64.
-        dim: the dimension.
-
     >>> tree_sum(torch.tensor([[1.0, 2.0, 4.0]], dtype=torch.float64), -1)
     tensor([[7.]], dtype=torch.float64)
     """

@@ -11,7 +11,7 @@ pre-training: dynamics of state staleness and effectiveness of state resets", ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,10 +19,7 @@ from torch import Tensor
 from qmaps.cuda.engine import recording
 from qmaps.engines.step import COUNTER, RESET
 from qmaps.errors import BackendError, BadValueError, shown
-from qmaps.optim.records import Entry
-
-if TYPE_CHECKING:
-    from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.records import Entry, Parameters
 
 
 def every(group: dict[str, Any]) -> int:
@@ -41,36 +38,32 @@ def check_reset_every(value: object) -> None:
     raise BadValueError(f"reset_every={shown(value)} must be None or an int of at least 2")
 
 
-def reset(optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> None:
+def reset(parameters: Parameters, entries: Sequence[Entry]) -> None:
     """Before a step, remove the states that begin anew in it.
 
     They are the states of parameters with `reset_every` steps or more since their last reset; its
     step is stored as ``reset_step``. The step counter and a master copy stay.
     Engines make missing states as before the first step.
 
-    Args:
-        optimizer: the optimizer of the states.
-        entries: the parameters of the step.
-
     Raises:
         BadValueError: `reset_every` of a group is not allowed.
         BackendError: a CUDA graph records the step.
     """
-    for group in optimizer.param_groups:
+    for group in parameters.groups:
         check_reset_every(group.get("reset_every"))
-    if not any(map(every, optimizer.param_groups)):
+    if not any(map(every, parameters.groups)):
         return
     if recording():
         raise BackendError(
             "step() with reset_every cannot be recorded in a CUDA graph: the host reads the step "
             "counters; step outside the graph, or pass reset_every=None"
         )
-    states = [(optimizer.state.get(param), every(group)) for _, param, group, _ in entries]
+    states = [(parameters.state.get(param), every(group)) for _, param, group, _ in entries]
     started = [(state, steps) for state, steps in states if steps and state and "step" in state]
     counts = _numbers([state["step"] for state, _ in started])
     for (state, steps), count in zip(started, counts, strict=True):
         if count - int(state.get(RESET, 0)) >= steps:
-            for name in (*optimizer.state_names, *optimizer._numbers):
+            for name in (*parameters.rule.states, *parameters.rule._numbers):
                 state.pop(name, None)
             state[RESET] = torch.tensor(count, dtype=COUNTER)
 

@@ -10,16 +10,9 @@ from torch import Tensor
 
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import (
-    ascent,
-    check_at_least_0,
-    check_bool,
-    check_decay,
-    coupled,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_at_least_0, check_bool, check_decay, coupled
 
 
 class RMSprop(QuantizedOptimizer):
@@ -85,10 +78,9 @@ class RMSprop(QuantizedOptimizer):
         centered: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay", "momentum")
         check_decay("alpha", group["alpha"])
         check_bool(group, "centered")
@@ -113,9 +105,7 @@ class RMSprop(QuantizedOptimizer):
             "sign": ascent(group),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         v = states["square_avg"]
         grad = coupled(param, grad, s)
@@ -133,14 +123,8 @@ class RMSprop(QuantizedOptimizer):
 
 
 class RMSprop8bit(EightBit, RMSprop):
-    """`RMSprop` with 8-bit states: ``B256/DE-0@8u``, signed ones ``B256/DE@8s``.
-
-    Arguments: those of `RMSprop` and `FixedWidth`.
-    """
+    """`RMSprop` in 8 bits: ``B256/DE-0@8u``, signed ones ``B256/DE@8s``. See `FixedWidth`."""
 
 
 class RMSprop4bit(FourBit, RMSprop):
-    """`RMSprop` with 4-bit states: ``B128/DE-0@4u``, signed ones ``B128/DE@4s+sr``.
-
-    Arguments: those of `RMSprop` and `FixedWidth`.
-    """
+    """`RMSprop` in 4 bits: ``B128/DE-0@4u``, signed ones ``B128/DE@4s+sr``. See `FixedWidth`."""

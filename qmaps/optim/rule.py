@@ -1,18 +1,26 @@
-"""The members that define an update rule."""
+"""Update rules: the members that define one, and common terms and checks of options."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import StepScalar
+from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.normalize.block import MOST
 
 Dims = tuple[int | None, ...]
+States = dict[str, Tensor]
+"""Float32 states by name."""
+Values = dict[str, float]
+"""Step scalars by name, rounded to float32."""
 
 
 def every(dims: int) -> Dims:
@@ -67,12 +75,14 @@ class UpdateRule:
     torch_options: ClassVar[Mapping[str, object]] = {}
     """Options of torch and other libraries that the rule does not have, with the only value that
     is accepted, also in checkpoints. `qmaps.optim.other_libraries` has those of all rules."""
+    _steps_codes: ClassVar[bool] = False
+    """Whether the optimizer steps parameters that are kept as codes (`qmaps.lpmm`)."""
     _numbers: ClassVar[Mapping[str, Callable[[int, Mapping[str, Any]], float]]] = {}
     """Single numbers among a parameter's states besides `step`: functions of the number of steps
     and the group's options."""
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise if an option of a parameter group has a value that is not allowed."""
+        """Raise if an option of the rule has a value in a parameter group that is not allowed."""
 
     @classmethod
     def unsupported_reason(cls, param: Tensor) -> str:  # noqa: ARG003
@@ -90,9 +100,7 @@ class UpdateRule:
         """
 
     @abstractmethod
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         """Apply the rule in place to float32 `param` and `states`; do not change `grad`.
 
         The rule is a sequence of float32 operations; a product is never fused with a sum.
@@ -106,12 +114,7 @@ class UpdateRule:
         """
 
     def advance(
-        self,
-        context: Context,
-        param: Tensor,
-        grad: Tensor,
-        states: dict[str, Tensor],
-        scalars: dict[str, float],
+        self, context: Context, param: Tensor, grad: Tensor, states: States, scalars: Values
     ) -> None:
         """Apply the rule to a parameter in a step; the default calls `update`.
 
@@ -137,10 +140,7 @@ class UpdateRule:
         return dict.fromkeys(self.states, tuple(param.shape))
 
     def adopted(
-        self,
-        saved: Mapping[str, Any],
-        param: Tensor,
-        group: dict[str, Any],
+        self, saved: Mapping[str, Any], param: Tensor, group: dict[str, Any]
     ) -> Mapping[str, Any]:
         """A parameter's saved states, converted to the states of this optimizer.
 
@@ -154,3 +154,102 @@ class UpdateRule:
             States by name; `saved` itself where nothing has to be converted.
         """
         return saved
+
+
+def ascent(group: dict[str, Any]) -> float:
+    """The scalar `sign`, the factor of gradients: -1 where the group maximizes."""
+    return -1.0 if group["maximize"] else 1.0
+
+
+def directed(grad: Tensor, scalars: Values) -> Tensor:
+    """The gradient times `sign`."""
+    return -grad if scalars["sign"] < 0 else grad
+
+
+def coupled(param: Tensor, grad: Tensor, scalars: Values) -> Tensor:
+    """The directed gradient with L2 weight decay: ``g + weight_decay * p``, or g where it is 0."""
+    grad = directed(grad, scalars)
+    decay = scalars["weight_decay"]
+    return grad + param * decay if decay != 0 else grad
+
+
+def number(name: str, value: Any) -> float:
+    """The number of an option: an int, a float, or a tensor with one element."""
+    if isinstance(value, str):
+        raise BadTypeError(
+            f"{name}={shown(value)} must be a number; YAML reads 1e-3 as text, but 1.0e-3 as a "
+            "number"
+        )
+    tensor = isinstance(value, Tensor)
+    if isinstance(value, bool) or not (tensor or isinstance(value, Real)):
+        raise BadTypeError(f"{name}={shown(value)} must be a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise BadValueError(f"{name}={shown(value)} is too large for a float") from None
+    except (RuntimeError, TypeError, ValueError):
+        # Complex ones, those on the meta device or under vmap, those with more elements or none.
+        kind = BadValueError if tensor and value.numel() != 1 else BadTypeError
+        raise kind(
+            f"{name}={shown(value)} must be a number, or a tensor that holds one real number"
+        ) from None
+
+
+def check_at_least_0(group: dict[str, Any], *names: str) -> None:
+    """Raise unless these options are numbers of at least 0."""
+    for name in names:
+        if not number(name, group[name]) >= 0:
+            raise BadValueError(f"{name}={shown(group[name])} must be at least 0")
+
+
+def check_above_0(group: dict[str, Any], *names: str) -> None:
+    """Raise unless these options are numbers above 0."""
+    for name in names:
+        if not number(name, group[name]) > 0:
+            raise BadValueError(f"{name}={shown(group[name])} must be above 0")
+
+
+def check_decay(name: str, value: Any) -> None:
+    """Raise unless the decay of a running average is in [0, 1)."""
+    if not 0 <= number(name, value) < 1:
+        raise BadValueError(f"{name}={shown(value)} must be at least 0 and below 1")
+
+
+def check_betas(group: dict[str, Any], needed: str = "two numbers", count: int = 2) -> None:
+    """Raise unless `betas` are `count` numbers in [0, 1)."""
+    check_pair("betas", group["betas"], needed, count)
+    for index, beta in enumerate(group["betas"]):
+        check_decay(f"betas[{index}]", beta)
+
+
+def check_pair(name: str, value: Any, needed: str = "two numbers", count: int = 2) -> None:
+    """Raise unless an option is a sequence or a 1-D tensor of `count` elements."""
+    row = value.dim() == 1 if isinstance(value, Tensor) else isinstance(value, Sequence)
+    if not row or isinstance(value, str):
+        raise BadTypeError(f"{name}={shown(value)} must be {needed}")
+    if len(value) != count:
+        raise BadValueError(f"{name}={shown(value)} must be {needed}")
+
+
+def check_int(name: str, value: Any, minimum: int, or_none: bool = False) -> None:
+    """Raise unless an option is an int from `minimum` to 2**53."""
+    if or_none and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not value >= minimum:
+        none = "None or " if or_none else ""
+        raise BadValueError(f"{name}={shown(value)} must be {none}an int of at least {minimum}")
+    if value > MOST:
+        raise BadValueError(f"{name}={shown(value)} must be at most 2**53")
+
+
+def check_finite(name: str, value: Any) -> None:
+    """Raise unless an option is a finite number."""
+    if not math.isfinite(number(name, value)):
+        raise BadValueError(f"{name}={shown(value)} must be finite")
+
+
+def check_bool(group: dict[str, Any], *names: str) -> None:
+    """Raise unless these options are True or False."""
+    for name in names:
+        if not isinstance(group[name], bool):
+            raise BadTypeError(f"{name}={shown(group[name])} must be True or False")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,14 +27,11 @@ from qmaps.engines.sharding.shards import Shard, is_distributed, local, shard_of
 from qmaps.engines.step import COUNTER, NUMBERS, PRODUCT, RESET, codes_of
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, StateWarning, shown
 from qmaps.normalize.block import MOST
-from qmaps.optim.choice import Choices, check_patterns, listed
-from qmaps.optim.options import TORCH_OPTIONS
+from qmaps.optim.choice import check_patterns, listed
+from qmaps.optim.options import TORCH_OPTIONS, check_shared
 from qmaps.optim.other_libraries import writer_of
-from qmaps.optim.records import ParameterRecord, records, state_dims
-
-if TYPE_CHECKING:
-    from qmaps.optim.base import QuantizedOptimizer
-
+from qmaps.optim.records import ParameterRecord, Parameters, state_dims
+from qmaps.optim.rule import UpdateRule
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -52,19 +49,8 @@ ABOUT = "qmaps"
 """Key of a state_dict that holds its format and the name of its optimizer."""
 
 
-def about(optimizer: QuantizedOptimizer) -> dict[str, Any]:
-    """The metadata of a state_dict."""
-    return {"format": FORMAT, "optimizer": type(optimizer).__name__, "stream": STREAM}
-
-
-def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor) -> Any:
+def written(rule: UpdateRule, name: str, value: Any, param: Tensor) -> Any:
     """A state as a state_dict stores it.
-
-    Args:
-        optimizer: the optimizer of the state.
-        name: the state's name; `step`, `master_param` and `master_remainder` are states too.
-        value: the state as the optimizer keeps it.
-        param: the parameter.
 
     Returns:
         A tensor, or a dict of plain tensors, strings and numbers where the state is quantized. For
@@ -80,7 +66,7 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
         return write_rows(value, None) if wanted() else to_plain(value)
     if name in NUMBERS or not isinstance(value, (Tensor, QuantizedTensor)):
         return value
-    part = shard.following(state_dims(optimizer, name, param.dim()))
+    part = shard.following(state_dims(rule, name, param.dim()))
     if isinstance(value, Tensor):
         sent = torch.int32 if value.dtype == torch.int16 else value.dtype
         return part.distributed(value.to(sent, copy=True))
@@ -88,26 +74,27 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
     return write_rows(value, part) if part.by_rows else part.distributed(restored(value))
 
 
-def saved(optimizer: QuantizedOptimizer) -> dict[str, Any]:
+def saved(parameters: Parameters) -> dict[str, Any]:
     """The state_dict of an optimizer; entries of `state` without a parameter are kept."""
-    take_in_all(optimizer)
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    numbers = {id(param): number for number, param in enumerate(params)}
+    take_in_all(parameters)
+    numbers = {id(record.param): record.number for record in parameters.records()}
     groups = [
         {**group, "params": [numbers[id(param)] for param in group["params"]]}
-        for group in optimizer.param_groups
+        for group in parameters.groups
     ]
+    rule = parameters.rule
     state: dict[Any, Any] = {}
-    for key, value in optimizer.state.items():
+    for key, value in parameters.state.items():
         if not isinstance(key, Tensor):
             state[key] = value
         elif not isinstance(value, Mapping):
             state[numbers[id(key)]] = value
         else:
             state[numbers[id(key)]] = {
-                name: written(optimizer, name, each, key) for name, each in value.items()
+                name: written(rule, name, part, key) for name, part in value.items()
             }
-    return {"state": state, "param_groups": groups, ABOUT: about(optimizer)}
+    about = {"format": FORMAT, "optimizer": type(rule).__name__, "stream": STREAM}
+    return {"state": state, "param_groups": groups, ABOUT: about}
 
 
 def take_in(record: ParameterRecord) -> None:
@@ -116,44 +103,40 @@ def take_in(record: ParameterRecord) -> None:
     `torch.distributed.optim.ZeroRedundancyOptimizer` stores such states. Code that reads states
     stored by others calls this function first.
     """
-    optimizer, param = record.optimizer, record.param
-    state = optimizer.state.get(param)
+    parameters = record.parameters
+    state = parameters.state.get(record.param)
     if isinstance(state, dict) and any(isinstance(value, dict) for value in state.values()):
-        with optimizer.choices.learning({record.number: state}):
-            optimizer.state[param] = read_state(record, state, record.label)
+        with parameters.choices.learning({record.number: state}):
+            parameters.state[record.param] = read_state(record, state)
 
 
-def take_in_all(optimizer: QuantizedOptimizer) -> None:
+def take_in_all(parameters: Parameters) -> None:
     """`take_in` for all parameters."""
-    for record in records(optimizer):
+    for record in parameters.records():
         take_in(record)
 
 
 def read(
-    optimizer: QuantizedOptimizer, state_dict: Mapping[str, Any]
+    parameters: Parameters, state_dict: Mapping[str, Any]
 ) -> tuple[list[Group], dict[Any, Any]]:
     """The parameter groups and the states of an optimizer after loading a checkpoint.
 
     The optimizer is not changed, and shares no storage with the result. Other entries
     than states of parameters, such as those of hooks, are returned as they were saved.
 
-    Args:
-        optimizer: the optimizer of the parameters.
-        state_dict: from an optimizer of this package, or of torch.
-
     Raises:
         BadValueError, BadTypeError: the checkpoint does not fit this optimizer, or is damaged.
     """
     check_form(state_dict)
-    choices = optimizer.choices
+    choices, owner = parameters.choices, type(parameters.rule).__name__
     # While options are checked, names are looked up in the checkpoint's groups.
     choices.forget_names()
     try:
         with choices.learning(state_dict["state"]):
-            return _read(optimizer, choices, state_dict)
+            return _read(parameters, state_dict)
     except QmapsError as error:
-        written_by = state_dict.get(ABOUT, {}).get("optimizer", type(optimizer).__name__)
-        if written_by == type(optimizer).__name__:
+        written_by = state_dict.get(ABOUT, {}).get("optimizer", owner)
+        if written_by == owner:
             raise
         kind = BadTypeError if isinstance(error, BadTypeError) else BadValueError
         raise kind(f"{error}; state_dict was written by {written_by}") from None
@@ -164,14 +147,7 @@ def read(
 def warn_of_stream(
     stream: object, groups: Iterable[Group], states: Mapping[Any, Any], stacklevel: int
 ) -> None:
-    """Warn if loaded states go on to be rounded stochastically, with other random numbers.
-
-    Args:
-        stream: number of the stream used for rounding.
-        groups: the parameter groups.
-        states: the states of each parameter.
-        stacklevel: of the warning, seen from the caller.
-    """
+    """Warn if loaded states go on to be rounded stochastically, with other random numbers."""
     if stream == STREAM:
         return
     members = ((param, group) for group in groups for param in group["params"])
@@ -185,13 +161,7 @@ def warn_of_stream(
 
 
 def warn_of_overrides(before: Sequence[Group], after: Sequence[Group], stacklevel: int) -> None:
-    """Warn if loading replaces overrides by others.
-
-    Args:
-        before: the parameter groups before loading.
-        after: the parameter groups after loading.
-        stacklevel: of the warning, seen from the caller.
-    """
+    """Warn if loading replaces overrides by others."""
     replaced = [
         name
         for old, new in zip(before, after, strict=True)
@@ -228,7 +198,7 @@ def _rounds_stochastically(param: Tensor, group: Group, state: Any) -> bool:
 
 
 def _read(
-    optimizer: QuantizedOptimizer, choices: Choices, state_dict: Mapping[str, Any]
+    parameters: Parameters, state_dict: Mapping[str, Any]
 ) -> tuple[list[Group], dict[Any, Any]]:
     if library := writer_of(state_dict["state"]):
         raise BadValueError(
@@ -236,25 +206,24 @@ def _read(
             "FILE NEW --to qmaps, or the dict with "
             "qmaps.capture.conversion.convert_state_dict(state_dict, 'qmaps')"
         )
-    groups = _groups(optimizer, choices, state_dict["param_groups"])
-    members = [(param, group) for group in groups for param in group["params"]]
-    numbers = _numbers(state_dict, [param for param, _ in members])
+    groups = _groups(parameters, state_dict["param_groups"])
+    records = parameters._replace(groups=groups).records()
+    numbers = _numbers(state_dict, [record.param for record in records])
     states: dict[Tensor, State] = {}
     entries: dict[Any, Any] = {}
     for saved_id, saved in state_dict["state"].items():
         if saved_id not in numbers:
             entries[saved_id] = saved
             continue
-        number = numbers[saved_id]
-        param, group = members[number]
-        where = _name(members, number)
+        record = records[numbers[saved_id]]
         if not isinstance(saved, Mapping):
             raise BadTypeError(
-                f"the state of {where} in state_dict must be a dict, got {type(saved).__name__}"
+                f"the state of {record.label} in state_dict must be a dict, got "
+                f"{type(saved).__name__}"
             )
-        states[param] = read_state(ParameterRecord(optimizer, number, param, group), saved, where)
+        states[record.param] = read_state(record, saved)
     # States in the order of parameters, as training makes them.
-    return groups, {param: states[param] for param, _ in members if param in states} | entries
+    return groups, {r.param: states[r.param] for r in records if r.param in states} | entries
 
 
 def check_form(state_dict: Mapping[str, Any]) -> None:
@@ -283,19 +252,18 @@ def check_form(state_dict: Mapping[str, Any]) -> None:
             )
 
 
-def _groups(
-    optimizer: QuantizedOptimizer, choices: Choices, saved_groups: Sequence[Any]
-) -> list[Group]:
+def _groups(parameters: Parameters, saved_groups: Sequence[Any]) -> list[Group]:
     """The optimizer's groups with the options of the saved ones."""
-    if len(saved_groups) != len(optimizer.param_groups):
+    rule, choices = parameters.rule, parameters.choices
+    if len(saved_groups) != len(parameters.groups):
         raise BadValueError(
             f"state_dict has {len(saved_groups)} parameter groups, but this optimizer has "
-            f"{len(optimizer.param_groups)}"
+            f"{len(parameters.groups)}"
         )
     # Copied together: groups that share a tensor, such as their lr, go on sharing it.
     saved_groups = copy.deepcopy(saved_groups)
     merged_groups = []
-    for index, (ours, theirs) in enumerate(zip(optimizer.param_groups, saved_groups, strict=True)):
+    for index, (ours, theirs) in enumerate(zip(parameters.groups, saved_groups, strict=True)):
         if not isinstance(theirs, Mapping) or not isinstance(theirs.get("params"), (list, tuple)):
             raise BadTypeError(f"parameter group {index} of state_dict must have a list as params")
         if len(theirs["params"]) != len(ours["params"]):
@@ -304,7 +272,7 @@ def _groups(
                 f"optimizer has {len(ours['params'])}"
             )
         _check_names(ours, theirs, index)
-        for name, value in optimizer.torch_options.items():
+        for name, value in rule.torch_options.items():
             if theirs.get(name, value) != value:
                 raise BadValueError(
                     f"state_dict has {name}={theirs[name]}; only {value} is supported"
@@ -320,7 +288,8 @@ def _groups(
         try:
             merged["state_quantizers"] = choices.specs(merged["state_quantizers"])
             merged["overrides"] = choices.overrides(merged["overrides"])
-            optimizer.check_group(merged)
+            check_shared(merged)
+            rule.check_group(merged)
         except QmapsError:
             raise
         except DAMAGE as error:  # options of other types than the checks expect
@@ -380,20 +349,8 @@ def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[An
     return numbers
 
 
-def _name(members: Sequence[tuple[Tensor, Group]], number: int) -> str:
-    param, group = members[number]
-    position = next(i for i, member in enumerate(group["params"]) if member is param)
-    names = group.get("param_names")
-    return f"parameter {names[position]!r}" if names else f"parameter number {number}"
-
-
-def read_state(record: ParameterRecord, saved: Mapping[str, Any], where: str) -> State:
+def read_state(record: ParameterRecord, saved: Mapping[str, Any]) -> State:
     """One parameter's state, quantized where the optimizer quantizes it.
-
-    Args:
-        record: the parameter, with the options to use; its optimizer is not changed.
-        saved: the saved state, values by name; None values are left out.
-        where: name of the parameter in error messages.
 
     Returns:
         The state as the optimizer stores it: float32 tensors and `QuantizedTensor` on the
@@ -403,15 +360,15 @@ def read_state(record: ParameterRecord, saved: Mapping[str, Any], where: str) ->
         BadValueError, BadTypeError: a state is unknown, damaged, or of another shape or kind than
             the parameter needs.
     """
-    optimizer, param, group = record.optimizer, record.param, record.group
+    rule, param, group, where = record.rule, record.param, record.group, record.label
     state: State = {}
-    shapes = optimizer.state_shapes(param, group)
+    shapes = rule.state_shapes(param, group)
     values = {name: value for name, value in saved.items() if value is not None}
     if "step" in values:
-        state["step"] = _step(values.pop("step"), where, on_host=optimizer.native_rule is None)
+        state["step"] = _step(values.pop("step"), where, on_host=rule.native_rule is None)
     if RESET in values:
         state[RESET] = _step(values.pop(RESET), where, on_host=True)
-    if PRODUCT in optimizer._numbers and PRODUCT in values:
+    if PRODUCT in rule._numbers and PRODUCT in values:
         state[PRODUCT] = _product(values.pop(PRODUCT), where)
     if MASTER in values:
         state[MASTER] = _master(values.pop(MASTER), where, param, group)
@@ -420,19 +377,19 @@ def read_state(record: ParameterRecord, saved: Mapping[str, Any], where: str) ->
     read = {}
     for name, value in values.items():
         # A number that the rule does not keep is in no shard.
-        is_number = name not in optimizer.state_names and getattr(value, "ndim", None) == 0
+        is_number = name not in rule.states and getattr(value, "ndim", None) == 0
         part = None if is_number else record.part(name)
         checked = _value(value, name, where, part)
-        if name in optimizer.state_names:
+        if name in rule.states:
             _check_shape(checked, name, where, param, tuple(shapes.get(name, param.shape)))
         read[name] = _local(checked, part)
     with whole_of(record.shard):
-        adopted = optimizer.adopted(read, local(param), group)
+        adopted = rule.adopted(read, local(param), group)
     for name, value in adopted.items():
-        if name not in optimizer.state_names:
-            allowed = ", ".join(optimizer.state_names)
+        if name not in rule.states:
+            allowed = ", ".join(rule.states)
             raise BadValueError(
-                f"state_dict has the state {shown(name)} for {where}; {type(optimizer).__name__} "
+                f"state_dict has the state {shown(name)} for {where}; {type(rule).__name__} "
                 f"has the states {allowed}"
             )
         state[name] = _placed(value, param.device)
@@ -446,7 +403,7 @@ def read_state(record: ParameterRecord, saved: Mapping[str, Any], where: str) ->
             )
         if (product := record.product(state)) is not None:
             state[PRODUCT] = torch.tensor(product, dtype=torch.float32)
-    for name in optimizer.state_names:
+    for name in rule.states:
         if not isinstance(value := state.get(name), Tensor):
             continue
         if (q := record.choice(name, shapes.get(name)).quantizer) is None:
@@ -628,9 +585,7 @@ def save_with_hooks(
 
 
 def load_with_hooks(
-    optimizer: torch.optim.Optimizer,
-    state_dict: Mapping[str, Any],
-    loading: Callable[[Any], None],
+    optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any], loading: Callable[[Any], None]
 ) -> None:
     """Call `loading` with the state_dict, or with its replacement by hooks.
 

@@ -9,16 +9,9 @@ from torch import Tensor
 
 from qmaps.engines.step_scalars import First, StepScalar
 from qmaps.errors import BadValueError
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import (
-    ascent,
-    check_at_least_0,
-    check_bool,
-    check_finite,
-    coupled,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_at_least_0, check_bool, check_finite, coupled
 
 
 class SGD(QuantizedOptimizer):
@@ -78,10 +71,9 @@ class SGD(QuantizedOptimizer):
         nesterov: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "momentum", "weight_decay")
         momentum, dampening = group["momentum"], group["dampening"]
         check_finite("dampening", dampening)
@@ -107,9 +99,7 @@ class SGD(QuantizedOptimizer):
             "sign": ascent(group),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         grad = coupled(param, grad, s)
         if "momentum_buffer" in states:

@@ -13,9 +13,8 @@ from qmaps.engines.sharding import over_shards
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadValueError
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
-from qmaps.optim.rule import Dims
-from qmaps.optim.terms import ascent, check_at_least_0, check_decay, coupled, hyperparameters
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
+from qmaps.optim.rule import Dims, ascent, check_at_least_0, check_decay, coupled
 
 DIMENSIONS = 8
 """Tensors of more dimensions are refused."""
@@ -85,10 +84,9 @@ class SM3(QuantizedOptimizer):
         weight_decay: float = 0,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "weight_decay")
         check_decay("momentum", group["momentum"])
 
@@ -118,9 +116,7 @@ class SM3(QuantizedOptimizer):
             "sign": ascent(group),
         }
 
-    def update(
-        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
-    ) -> None:
+    def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         grad = coupled(param, grad, s)
         accumulators = [states[name] for name in _ACCUMULATORS if name in states]

@@ -11,17 +11,9 @@ from torch import Tensor
 
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import Decoupled, StepScalar
-from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import (
-    ascent,
-    check_at_least_0,
-    check_betas,
-    check_decay,
-    check_int,
-    directed,
-    hyperparameters,
-)
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_decay, check_int, directed
 
 DIMENSIONS = 8
 """Parameters of more dimensions are refused."""
@@ -100,10 +92,9 @@ class SOAP(QuantizedOptimizer):
         max_precond_dim: int = 10000,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, hyperparameters(locals()), **shared)
+        super().__init__(params, locals(), **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group)
         if group["shampoo_beta"] is not None:
@@ -144,12 +135,7 @@ class SOAP(QuantizedOptimizer):
         }
 
     def advance(
-        self,
-        context: Context,
-        param: Tensor,
-        grad: Tensor,
-        states: dict[str, Tensor],
-        scalars: dict[str, float],
+        self, context: Context, param: Tensor, grad: Tensor, states: States, scalars: Values
     ) -> None:
         s, group, updates = scalars, context.group, context.step - 1
         grad, m, v = directed(grad, s), states["exp_avg"], states["exp_avg_sq"]
@@ -176,17 +162,11 @@ class SOAP(QuantizedOptimizer):
 
 
 class SOAP8bit(EightBit, SOAP):
-    """`SOAP` with 8-bit states: ``B256/DE@8s``, and ``B256/DE-0@8u`` for the second moment.
-
-    Arguments: those of `SOAP` and `FixedWidth`.
-    """
+    """`SOAP` in 8 bits: ``B256/DE@8s``, second moments ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class SOAP4bit(FourBit, SOAP):
-    """`SOAP` with 4-bit states: ``B128/DE@4s+sr``, and ``B128/DE-0@4u`` for the second moment.
-
-    Arguments: those of `SOAP` and `FixedWidth`.
-    """
+    """`SOAP` in 4 bits: ``B128/DE@4s+sr``, second moments ``B128/DE-0@4u``. See `FixedWidth`."""
 
 
 def eigenbasis(gram: Tensor) -> Tensor:

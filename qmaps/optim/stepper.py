@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from itertools import chain
-from operator import is_
-from typing import TYPE_CHECKING, Any
+from operator import is_, itemgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,26 +17,25 @@ from qmaps.engines.addresses import overlapping, plain
 from qmaps.engines.native.at_exit import forget_at_exit
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.reference_plan import ReferenceEngine
+from qmaps.engines.sharding.exchange import Request, shared_scales
 from qmaps.engines.sharding.shards import any_distributed, local
 from qmaps.engines.step import (
+    NONE_SHARED,
     Inputs,
     ParameterStep,
     Rule,
+    Scaled,
     StepEngine,
     StepPlan,
-    run_together,
 )
 from qmaps.ops.backends import cuda_engine_on, native_runs, requested
 from qmaps.optim.checks import check_gradient, check_shard, check_states
 from qmaps.optim.choice import choice_settings
 from qmaps.optim.nonfinite import leaves_out
-from qmaps.optim.records import Entry, ParameterRecord, with_gradients
+from qmaps.optim.records import Entry, Parameters, states_of
 from qmaps.optim.resets import reset
 from qmaps.optim.rule import UpdateRule
 from qmaps.optim.saved_states import take_in
-
-if TYPE_CHECKING:
-    from qmaps.optim.base import QuantizedOptimizer
 
 _NATIVE, _REFERENCE = NativeEngine(), ReferenceEngine()
 
@@ -46,17 +45,22 @@ class Stepper:
 
     It holds no reference to its optimizer, and does not keep it alive.
 
+    Args:
+        native_rule: name of the rule in kernels; None if there are none.
+
     Attributes:
         observers: called with each update of a parameter stored as codes.
         reference_count: number of parameters of the last step that the reference stepped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, native_rule: str | None) -> None:
         self.observers: tuple[Any, ...] = ()
         self.reference_count = 0
+        self._native_rule = native_rule
         self._cached: _PlannedStep | None = None
         self._cuda: dict[torch.device, CudaSteps] = {}
         self._skipped = 0
+        forget_at_exit(self)
 
     @property
     def skipped(self) -> int:
@@ -71,124 +75,124 @@ class Stepper:
         """Release the engines' plans; the next step makes them again."""
         self._cached = None
 
-    def unscales(self, optimizer: QuantizedOptimizer) -> bool:
+    def unscales(self, groups: Sequence[dict[str, Any]]) -> bool:
         """Return True if engines divide all gradients by the scale of a `torch.amp.GradScaler`."""
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        return all(self._cuda_engine(optimizer, param.device) is not None for param in params)
+        params = [param for group in groups for param in group["params"]]
+        return all(self._cuda_engine(param.device) is not None for param in params)
 
-    def step(self, optimizer: QuantizedOptimizer) -> None:
+    def step(
+        self,
+        parameters: Parameters,
+        grad_scale: Tensor | None = None,
+        found_inf: Tensor | None = None,
+    ) -> None:
         """Take one step of all parameters with gradients.
 
         Raises:
             NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise".
         """
-        entries = with_gradients(optimizer.param_groups)
+        entries = _with_gradients(parameters.groups)
         if not entries:
             return
-        settings = _settings(optimizer, self.observers)
+        # Only the reference divides gradients of parameters kept as codes.
+        scaled = parameters.rule._steps_codes and grad_scale is not None
+        settings = _settings(parameters, self.observers, scaled)
         if self._cached is not None and self._cached.settings != settings:
             self._cached = None
-        if self._cached is None or self._cached.policed:
-            if leaves_out(optimizer, entries, skipping=not self._alone(optimizer, entries)):
+        policed = _policed(parameters.groups) if self._cached is None else self._cached.policed
+        if policed:
+            entries = _localized(entries)
+            if leaves_out(parameters, entries, skipping=not self._alone(entries)):
                 self._skipped += 1
                 return
-            reset(optimizer, entries)
+            reset(parameters, entries)
         states: dict[Tensor, dict[str, Any]] = {}
-        planned = self._planned(optimizer, entries, settings, states)
+        planned = self._cached
+        if planned is None or not planned.fits(parameters, entries):
+            entries = _localized(entries)
+            planned = self._planned(parameters, entries, states, scaled)
+            if not planned.reference_count and not scaled and planned is not self._cached:
+                planned.remember(parameters, entries, settings, policed)
+                self._cached = planned
         try:
-            self._run(optimizer, entries, planned, states)
+            self._run(parameters, entries, planned, states, (grad_scale, found_inf))
         finally:
             for plan in planned.plans:
                 plan.leave_gradients()
 
     def _run(
         self,
-        optimizer: QuantizedOptimizer,
+        parameters: Parameters,
         entries: list[Entry],
         planned: _PlannedStep,
         states: dict[Tensor, dict[str, Any]],
+        scaling: tuple[Tensor | None, Tensor | None],
     ) -> None:
-        """Take a planned step, unless an engine other than CUDA skips it.
-
-        Args:
-            optimizer: the optimizer of the step.
-            entries: the parameters of the step.
-            planned: the plans of the step.
-            states: states of new parameters; the optimizer gets them.
-        """
-        found_inf = getattr(optimizer, "found_inf", None)
+        """Take a planned step, unless an engine other than CUDA skips it."""
+        found_inf = scaling[1]
         if planned.reference_count or not planned.alone:
             # All engines must know whether one of them would skip the step.
-            skips = planned.alone and leaves_out(optimizer, entries)
+            skips = planned.alone and leaves_out(parameters, entries)
             if skips or (found_inf is not None and float(found_inf) != 0):
                 self._skipped += 1
                 return
         self.reference_count = planned.reference_count
-        groups = optimizer.param_groups
+        groups, step_scalars = parameters.groups, parameters.rule.step_scalars
         stepping = {id(entry[2]) for entry in entries} if len(groups) > 1 else {id(groups[0])}
-        scalars = [optimizer.step_scalars(g) if id(g) in stepping else {} for g in groups]
-        inputs = Inputs(scalars, getattr(optimizer, "grad_scale", None), found_inf)
+        scalars = [step_scalars(group) if id(group) in stepping else {} for group in groups]
         try:
-            run_together(planned.plans, inputs)
+            _run_together(planned.plans, Inputs(scalars, *scaling))
         finally:
             for param, storage in states.items():
                 if storage:
-                    optimizer.state[param] = storage
+                    parameters.state[param] = storage
 
     def _planned(
         self,
-        optimizer: QuantizedOptimizer,
+        parameters: Parameters,
         entries: list[Entry],
-        settings: list[Any],
         states: dict[Tensor, dict[str, Any]],
+        scaled: bool,
     ) -> _PlannedStep:
-        """The cached step if it fits, or a new one.
-
-        New states go into `states`.
-        """
-        cached = self._cached
-        if cached is not None and cached.fits(optimizer, entries):
-            return cached
-        records = [ParameterRecord(optimizer, *entry[:3]) for entry in entries]
+        """A new plan of a step, or the cached one if it fits after all."""
+        cached, self._cached = self._cached, None
+        everything = parameters.records()
+        records = [everything[entry[0]] for entry in entries]
         for record, entry in zip(records, entries, strict=True):
             check_gradient(record, entry[3])
-            check_shard(record)
-            take_in(record)
+            if record.shard is not None:
+                check_shard(record)
+            if record.param in parameters.state:
+                take_in(record)
         # Autograd of complex numbers leaves negations to be done later.
         entries = [(*entry[:3], plain(entry[3], "a gradient")) for entry in entries]
-        if cached is not None and cached.fits(optimizer, entries):
+        if cached is not None and cached.fits(parameters, entries):
+            self._cached = cached
             return cached
-        self._cached = None
-        numbers = {id(group): number for number, group in enumerate(optimizer.param_groups)}
         steps = []
-        for record, (_, param, group, gradient) in zip(records, entries, strict=True):
-            storage = optimizer.state.get(param)
+        for record, entry in zip(records, entries, strict=True):
+            storage = parameters.state.get(record.param)
             if storage is None:
-                storage = states.setdefault(param, {})
-            steps.append(record.step(gradient, storage, numbers[id(group)], self.observers))
-            check_states(steps[-1], tuple(param.shape))
-        planned = self._plan(optimizer, entries, steps)
-        if not planned.reference_count and not _scaled(optimizer):
-            planned.remember(optimizer, entries, settings, [step.storage for step in steps])
-            self._cached = planned
-            forget_at_exit(self)
-        return planned
+                storage = states.setdefault(record.param, {})
+            steps.append(record.step(entry[3], storage, self.observers))
+            if storage:
+                check_states(steps[-1], tuple(record.param.shape))
+        return self._plan(parameters.rule, entries, steps, scaled)
 
     def _plan(
-        self, optimizer: QuantizedOptimizer, entries: list[Entry], steps: list[ParameterStep]
+        self, optimizer: UpdateRule, entries: list[Entry], steps: list[ParameterStep], scaled: bool
     ) -> _PlannedStep:
         """Plan a step: engines of the parameters' devices, and the reference for the rest."""
         rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance)
-        scaled = _scaled(optimizer)
         # An engine steps parameters at the same time; one that is listed twice steps twice.
         shared = overlapping([step.param for step in steps])
-        planned = _PlannedStep(self._alone(optimizer, entries))
+        planned = _PlannedStep(self._alone(entries), [step.storage for step in steps])
         devices: dict[torch.device, list[int]] = {}
-        for position, (_, param, _, _) in enumerate(entries):
-            devices.setdefault(param.device, []).append(position)
+        for position, entry in enumerate(entries):
+            devices.setdefault(entry[1].device, []).append(position)
         for_reference: list[ParameterStep] = []
         for device, positions in devices.items():
-            engine = self._engine(optimizer, device)
+            engine = self._engine(device)
             supported: list[int] = []
             for position in positions:
                 step = steps[position]
@@ -196,7 +200,7 @@ class Stepper:
                     engine is None
                     or position in shared
                     or (scaled and step.codes is not None)
-                    or not engine.supports(rule, step)
+                    or engine.unsupported_reason(rule, step)
                 ):
                     for_reference.append(step)
                 else:
@@ -209,25 +213,25 @@ class Stepper:
             planned.plans.append(_REFERENCE.plan(rule, for_reference))
         return planned
 
-    def _alone(self, optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> bool:
+    def _alone(self, entries: Sequence[Entry]) -> bool:
         """Return True if one CUDA engine takes the whole step: it decides whether to skip it."""
         params = [entry[1] for entry in entries]
         return (
-            self._cuda_engine(optimizer, params[0].device) is not None
+            self._cuda_engine(params[0].device) is not None
             and len({param.device for param in params}) == 1
             and not any_distributed(params)
         )
 
-    def _engine(self, optimizer: QuantizedOptimizer, device: torch.device) -> StepEngine | None:
+    def _engine(self, device: torch.device) -> StepEngine | None:
         """The fused engine for a device; None if there is no such engine."""
-        if (cuda := self._cuda_engine(optimizer, device)) is not None:
+        if (cuda := self._cuda_engine(device)) is not None:
             return cuda
-        if optimizer.native_rule is None or device.type != "cpu" or not native_runs():
+        if self._native_rule is None or device.type != "cpu" or not native_runs():
             return None
         return _NATIVE
 
-    def _cuda_engine(self, optimizer: QuantizedOptimizer, device: torch.device) -> CudaSteps | None:
-        engine = None if optimizer.native_rule is None else cuda_engine_on(device)
+    def _cuda_engine(self, device: torch.device) -> CudaSteps | None:
+        engine = None if self._native_rule is None else cuda_engine_on(device)
         if engine is None:
             return None
         if engine.device not in self._cuda:
@@ -240,17 +244,19 @@ class _PlannedStep:
 
     Args:
         alone: True if one CUDA engine decides by itself whether to skip the step.
+        storages: the dicts of the parameters' states.
 
     Attributes:
         plans: plans of fused engines, and of the reference.
         positions: for each fused engine, the positions of its parameters in the step.
         reference_count: number of parameters stepped by the reference.
         settings: result of `_settings`; empty before `remember`.
-        policed: True if gradients are checked, or states are reset, before each step.
+        policed: result of `_policed`.
     """
 
-    def __init__(self, alone: bool) -> None:
+    def __init__(self, alone: bool, storages: list[dict[str, Any]]) -> None:
         self.alone = alone
+        self._storages = storages
         self.plans: list[StepPlan] = []
         self.positions: list[list[int]] = []
         self.reference_count = 0
@@ -258,36 +264,22 @@ class _PlannedStep:
         self.policed = True
 
     def remember(
-        self,
-        optimizer: QuantizedOptimizer,
-        entries: Sequence[Entry],
-        settings: list[Any],
-        storages: list[dict[str, Any]],
+        self, parameters: Parameters, entries: Sequence[Entry], settings: list[Any], policed: bool
     ) -> None:
-        """Record the parameters and settings of the plans, to use them again.
-
-        Args:
-            optimizer: the optimizer of the step.
-            entries: the parameters of the step.
-            settings: result of `_settings`.
-            storages: the dicts of the parameters' states.
-        """
+        """Record the parameters and settings of the plans, to use them again."""
         self.settings = [
             copy.deepcopy(value) if isinstance(value, dict) else value for value in settings
         ]
-        self.policed = any(
-            group["nonfinite"] != "propagate" or group.get("reset_every")
-            for group in optimizer.param_groups
-        )
+        self.policed = policed
         self._numbers, params, groups, _ = zip(*entries, strict=True)
         self._sharded = any_distributed(params)
-        self._storages = storages
-        self._objects = self._parts(optimizer, params, groups, storages)
+        self._objects = self._parts(parameters, params, groups, self._storages)
         # Fitted maps are checked anew each time, for their refits.
-        quantized = [value for value in self._objects if isinstance(value, QuantizedTensor)]
-        self._fitted = any(value.quantizer.map.counted for value in quantized)
+        states = chain.from_iterable(map(dict.values, self._storages))
+        quantizers = {value.quantizer for value in states if isinstance(value, QuantizedTensor)}
+        self._fitted = any(q.map.counted for q in quantizers)
 
-    def fits(self, optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> bool:
+    def fits(self, parameters: Parameters, entries: Sequence[Entry]) -> bool:
         """Return True if the plans can take a step with equal `settings`.
 
         If so, they take it with the gradients of `entries`. Groups, parameters and states are
@@ -296,12 +288,12 @@ class _PlannedStep:
         numbers, params, groups, gradients = zip(*entries, strict=True)
         if self._fitted or numbers != self._numbers:
             return False
-        storages = list(map(optimizer.state.get, params))
-        objects = self._parts(optimizer, params, groups, storages)
+        storages = list(map(parameters.state.get, params))
+        objects = self._parts(parameters, params, groups, storages)
         if len(objects) != len(self._objects) or not all(map(is_, objects, self._objects)):
             return False
         if self._sharded:
-            params = tuple(map(local, params))
+            params, gradients = tuple(map(local, params)), tuple(map(local, gradients))
         for plan, positions in zip(self.plans, self.positions, strict=True):
             of_plan = list(map(params.__getitem__, positions))
             if not plan.takes(of_plan, list(map(gradients.__getitem__, positions))):
@@ -312,7 +304,7 @@ class _PlannedStep:
 
     def _parts(
         self,
-        optimizer: QuantizedOptimizer,
+        parameters: Parameters,
         params: Sequence[Tensor],
         groups: Sequence[dict[str, Any]],
         storages: Sequence[dict[str, Any] | None],
@@ -320,26 +312,61 @@ class _PlannedStep:
         """The groups, parameters and states of a step."""
         # If the dicts of the states are others, so are `storages`.
         values = chain.from_iterable(map(dict.values, self._storages))
-        return [*optimizer.param_groups, *params, *groups, *storages, *values]
+        return [*parameters.groups, *params, *groups, *storages, *values]
 
 
-def _scaled(optimizer: QuantizedOptimizer) -> bool:
-    """Return True if parameters kept as codes have gradients that must be divided by a scale.
+def _with_gradients(groups: Sequence[dict[str, Any]]) -> list[Entry]:
+    """Parameters of these groups with their gradients, where they have one."""
+    entries: list[Entry] = []
+    number = 0
+    for group in groups:
+        for param in group["params"]:
+            if (gradient := param.grad) is not None:
+                entries.append((number, param, group, gradient))
+            number += 1
+    return entries
 
-    Only the reference does so.
-    """
-    return optimizer.steps_codes and getattr(optimizer, "grad_scale", None) is not None
+
+def _localized(entries: list[Entry]) -> list[Entry]:
+    """The entries with the local parts of gradients."""
+    if any_distributed(map(itemgetter(3), entries)):
+        return [(*entry[:3], local(entry[3])) for entry in entries]
+    return entries
 
 
-def _settings(optimizer: QuantizedOptimizer, observers: tuple[Any, ...]) -> list[Any]:
+def _policed(groups: Sequence[dict[str, Any]]) -> bool:
+    """Return True if gradients are checked, or states are reset, before each step."""
+    return any(group["nonfinite"] != "propagate" or group.get("reset_every") for group in groups)
+
+
+def _settings(parameters: Parameters, observers: tuple[Any, ...], scaled: bool) -> list[Any]:
     """Everything a plan depends on that is compared by value."""
+    rule = parameters.rule
     # Most rules have the same states whatever the options are.
-    varies = type(optimizer).state_shapes is not UpdateRule.state_shapes
-    values = choice_settings(optimizer.param_groups)
-    values += requested(), observers, _scaled(optimizer)
-    for group in optimizer.param_groups:
+    varies = type(rule).state_shapes is not UpdateRule.state_shapes
+    values = choice_settings(parameters.groups)
+    values += requested(), observers, scaled
+    for group in parameters.groups:
         values += group["stochastic_rounding"], group["master_weights"], group["seed"]
         values += group["nonfinite"], group.get("reset_every")
         if varies:
-            values.append(optimizer.states_of(group))
+            values.append(states_of(rule, group))
     return values
+
+
+def _run_together(plans: Sequence[StepPlan], inputs: Inputs) -> None:
+    """Take one step of several plans, with one exchange of the scales over other shards.
+
+    Processes exchange the scales of the same states in the same order, even if different engines
+    step a parameter on different processes.
+    """
+    asked: dict[Scaled, Request] = {}
+    for plan in plans:
+        asked |= plan.requests(inputs)
+    shared = NONE_SHARED
+    if asked:
+        order = sorted(asked)
+        scales = shared_scales([asked[scaled] for scaled in order])
+        shared = dict(zip(order, scales, strict=True))
+    for plan in plans:
+        plan.run(inputs, shared)

@@ -9,13 +9,13 @@ import os
 import pickle
 import pickletools
 import re
-import shutil
 import tempfile
 import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -29,21 +29,23 @@ from qmaps.errors import BadTypeError, BadValueError
 from qmaps.storage import checksums
 from qmaps.storage.files import replacing
 
+Know = Callable[[Collection[str]], None]
+"""What makes classes known to ``torch.load``, by their full names."""
+
 
 def save(state: Any, path: str | os.PathLike[str]) -> None:
     """Save `state` with ``torch.save``; a kill at any moment leaves the old file or the new one.
 
-    The new file is on disk before it replaces the old one. A kill leaves a file
-    ``.NAME.PID.tmp`` beside it; it may be deleted.
+    A kill may leave a file ``.NAME.PID.tmp`` beside it, which may be deleted.
 
     Args:
-        state: tensors, numbers, strings, and dicts and lists of them, such as state_dicts. NumPy's
-            numbers are saved as Python's.
-        path: the file; an existing one is replaced.
+        state: tensors, numbers (NumPy's are saved as Python's), strings, and dicts and lists of
+            them.
+        path: the file; an existing one is replaced, or unchanged after an error.
 
     Raises:
-        OutputError: the file cannot be written; an old one is unchanged.
-        BadTypeError: `state` has an object refused by `load`; an old file is unchanged.
+        OutputError: the file cannot be written.
+        BadTypeError: `state` has an object refused by `load`.
     """
     with replacing(path) as temporary, temporary.open("wb") as file:
         target = _Target(file)
@@ -88,29 +90,25 @@ def load(
     mmap: bool = False,
     verify_large: bool = True,
     stand_ins: Mapping[str, type] = MappingProxyType({}),
-    know: Callable[[Collection[str]], None] | None = None,
+    know: Know | None = None,
 ) -> Any:
     """Load a file of `save` or ``torch.save``, with ``weights_only=True``.
 
-    NumPy's numbers are loaded as Python's.
-
-    The checksums in the file are verified first, unlike in ``torch.load``. Files in torch's
-    format from before 1.6 have none; neither have files written after
-    ``torch.serialization.set_crc32_options(False)``.
+    The checksums in the file are verified first, unlike in ``torch.load``. Files in torch's format
+    from before 1.6 have none; neither have files written after
+    ``torch.serialization.set_crc32_options(False)``. NumPy's numbers are loaded as Python's.
 
     Args:
         path: the file.
         map_location: the device of the tensors, as in ``torch.load``.
-        mmap: whether to leave tensors on disk until they are read; it is ignored for torch's format
-            from before 1.6. The checksums still take one pass over the file.
+        mmap: whether to leave tensors on disk until they are read, in torch's format since 1.6.
         verify_large: whether the checksums of tensors of more than 256 KiB are verified, too. If
-            not, call `verify` before such a tensor is used.
+            not,
+            call `verify` before such a tensor is used.
         stand_ins: classes of our own by the full names of the classes in the file they replace.
         know: called with the full names of classes in the file that ``torch.load`` does not know,
-            if there are any; it may make some of them known.
-
-    Returns:
-        The saved object.
+            if
+            there are any; it may make some of them known.
 
     Raises:
         BadValueError: the file is missing, damaged, truncated, of another kind, or would run code.
@@ -132,42 +130,27 @@ def load(
 
 
 def verify(path: str | os.PathLike[str]) -> None:
-    """Verify all checksums of a file loaded by `load`.
-
-    Raises:
-        BadValueError: the file is damaged.
-    """
+    """Verify all checksums of a file loaded by `load`; a BadValueError if it is damaged."""
     with _reading(path):
         if zipfile.is_zipfile(path):
             checksums.check_archive(Path(path))
 
 
-def load_part(
-    path: str | os.PathLike[str],
-    offset: int,
-    length: int,
-    *,
-    know: Callable[[Collection[str]], None] | None = None,
-) -> Any:
-    """Load a stream of ``torch.save`` inside a larger file, as `load` does.
+@dataclass(frozen=True)
+class Part:
+    """Location of a stream of ``torch.save``: a file, its first byte in it, and number of bytes."""
 
-    Args:
-        path: the file.
-        offset: where the stream begins.
-        length: bytes of the stream.
-        know: called with the full names of classes in the stream unknown to ``torch.load``,
-            if there are any; it may make some of them known.
+    path: Path
+    start: int
+    length: int
 
-    Returns:
-        The saved object, on the CPU.
 
-    Raises:
-        BadValueError: as `load`, or the file ends before the stream does.
-    """
-    with _reading(path):
-        with Path(path).open("rb") as file:
-            file.seek(offset)
-            content = file.read(length)
+def load_part(stream: Part, know: Know | None = None) -> Any:
+    """Load a stream of ``torch.save`` inside a larger file, as `load` does, on the CPU."""
+    with _reading(stream.path):
+        with stream.path.open("rb") as file:
+            file.seek(stream.start)
+            content = file.read(stream.length)
         part = io.BytesIO(content)
         if zipfile.is_zipfile(part):
             checksums.check_archive(part)
@@ -183,10 +166,7 @@ def load_part(
 
 
 def unknown_classes(path: str | os.PathLike[str] | IO[bytes]) -> list[str]:
-    """Full names of the classes in a file refused by ``torch.load``; nothing is loaded.
-
-    It is empty for an unreadable file: loading says why.
-    """
+    """Full names of the classes in a file refused by ``torch.load``; empty if it is unreadable."""
     try:
         return list(torch.serialization.get_unsafe_globals_in_checkpoint(path))
     except MemoryError:
@@ -281,11 +261,7 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 class _Target:
-    """File for ``torch.save`` that remembers the exception of a failed write.
-
-    Attributes:
-        failed: the exception raised by the write itself.
-    """
+    """File for ``torch.save`` that remembers the exception of a failed write."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -310,15 +286,9 @@ NUMBER_OPCODES = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
 def editing(paths: Iterable[Path]) -> Iterator[None]:
     """Within the block, writing to tensors mapped from these files writes to the files.
 
-    Tensors are mapped by `load` with `mmap`. The files' checksums are verified
-    before the block, and made to fit after it. Files are on disk then.
-
-    Args:
-        paths: files of ``torch.save`` without another writer.
-
-    Raises:
-        BadValueError: a file is damaged or in torch's format from before 1.6, or the system is
-            Windows, where torch cannot do it.
+    Tensors are mapped by `load` with `mmap`, and files have no other writer. Their checksums are
+    verified before the block, and made to fit after it. Files in torch's format from before 1.6 are
+    refused, and all on Windows, where torch cannot do it.
     """
     before = torch.serialization.get_default_mmap_options()
     if before is None:
@@ -342,51 +312,33 @@ def editing(paths: Iterable[Path]) -> Iterator[None]:
             os.fsync(file.fileno())
 
 
-def put(path: Path, start: int, length: int, tensor: Tensor) -> None:
-    """Replace the tensor in a stream of ``torch.save`` inside a larger file.
-
-    Args:
-        path: the file.
-        start: where the stream begins.
-        length: bytes of the stream.
-        tensor: of the shape of the stored one; it is rounded to its dtype.
-
-    Raises:
-        BadValueError: the stream is damaged, or holds something else than such a tensor.
-    """
+def put(part: Part, tensor: Tensor) -> None:
+    """Replace the tensor, rounded to its dtype, in a stream of ``torch.save`` in a larger file."""
     with tempfile.TemporaryDirectory() as folder:
         stream = Path(folder, "stream")
-        with path.open("rb") as file, stream.open("wb") as copy:
-            file.seek(start)
-            copy.write(file.read(length))
+        with part.path.open("rb") as file:
+            file.seek(part.start)
+            stream.write_bytes(file.read(part.length))
         with editing([stream]):
             stored = load(stream, mmap=True)
             if type(stored) is not Tensor or stored.shape != tensor.shape:
+                kind, shape = type(stored).__name__, tuple(tensor.shape)
                 raise BadValueError(
-                    f"{str(path)!r} has {type(stored).__name__} at byte {start}; expected a tensor "
-                    f"of shape {tuple(tensor.shape)}"
+                    f"{str(part.path)!r} has {kind} at byte {part.start}; expected a tensor of "
+                    f"shape {shape}"
                 )
             stored.copy_(tensor)
-        with path.open("r+b") as file, stream.open("rb") as changed:
-            file.seek(start)
-            shutil.copyfileobj(changed, file)
+        with part.path.open("r+b") as file:
+            file.seek(part.start)
+            file.write(stream.read_bytes())
             file.flush()
             os.fsync(file.fileno())
 
 
 def renumber(path: Path, key: str, old: float, new: float) -> None:
-    """Replace the number under a key of dicts in a file of ``torch.save``.
+    """Replace the number under a key of dicts in a file of ``torch.save``, where it is `old`.
 
-    The new pickle is appended to the archive, and its directory entry replaced.
-
-    Args:
-        path: the file.
-        key: the key, in whatever dicts.
-        old: the number there; entries with another value stay.
-        new: the number to put in its place, as an integer where the old one is.
-
-    Raises:
-        zipfile.BadZipFile: the file is damaged.
+    The new number is an integer where the old one is. The new pickle is appended to the archive.
     """
     with zipfile.ZipFile(path, "a") as archive:
         (record,) = (entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl"))

@@ -86,25 +86,13 @@ def of_tensor(tensor: Tensor) -> str:
 
 
 def with_checksums(metadata: Mapping[str, str], tensors: Mapping[str, str]) -> dict[str, str]:
-    """Add checksums to the metadata of a safetensors file.
-
-    Args:
-        metadata: the other metadata, covered by the first checksum.
-        tensors: the checksum of each tensor, by name.
-
-    Returns:
-        The metadata with one more entry, `KEY`. Its length depends on the number of tensors alone.
-    """
+    """Add the checksums of itself and of tensors to metadata; their number sets its length."""
     checksums = [_of_metadata(metadata), *(tensors[name] for name in sorted(tensors))]
     return {**metadata, KEY: " ".join(checksums)}
 
 
 def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[str, str]:
-    """The checksum of each tensor of a safetensors file; empty if it was written without them.
-
-    Raises:
-        BadValueError: the metadata is damaged.
-    """
+    """The checksum of each tensor of a safetensors file; empty if it was written without them."""
     entries = {name: value for name, value in metadata.items() if name != KEY}
     if len(entries) > 1:  # we write one entry and the checksums, whose name may be what is damaged
         raise BadValueError(f"the metadata has an unknown entry {sorted(entries)[1]!r:.50}")
@@ -117,17 +105,10 @@ def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[s
 
 
 def check_archive(path: Path | IO[bytes], *, large: bool = True) -> None:
-    """Verify the checksum of every record of a zip archive, reading all of it once.
-
-    Args:
-        path: the archive, or a file open for reading.
-        large: whether to verify records of more than 256 KiB, too.
+    """Verify the checksums of a zip archive, without those of `large` records if it is False.
 
     Archives without checksums, as after ``torch.serialization.set_crc32_options(False)``, are not
-    verified.
-
-    Raises:
-        zipfile.BadZipFile: the archive is damaged. `zipfile` may raise other errors on it, too.
+    verified. `zipfile` may raise other errors than ``BadZipFile`` on damage.
     """
     with zipfile.ZipFile(path) as archive:
         records = archive.infolist()
@@ -153,15 +134,7 @@ def check_archive(path: Path | IO[bytes], *, large: bool = True) -> None:
 
 
 def mend_archive(file: IO[bytes]) -> None:
-    """Update the checksums of a zip archive after its records were changed in place.
-
-    Args:
-        file: the archive, open for reading and writing. Its records are not compressed; torch
-            writes no others.
-
-    Raises:
-        zipfile.BadZipFile: the archive is damaged.
-    """
+    """Update the checksums of an uncompressed zip archive whose records were changed."""
     with zipfile.ZipFile(file) as archive:
         records, entry = archive.infolist(), archive.start_dir
     for record in records:

@@ -13,7 +13,7 @@ import operator
 import os
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,44 +21,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.errors import DAMAGE, BadValueError
+from qmaps.errors import BadValueError
 from qmaps.storage import checkpoint
+from qmaps.storage.checkpoint import Know, Part
 from qmaps.storage.files import content_of, size_of
 
 METADATA = ".metadata"
 
-Know = Callable[[Collection[str]], None]
-"""What makes classes known to ``torch.load``, by their full names."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Location of a stream of ``torch.save``.
-
-    Attributes:
-        path: the file.
-        start: its first byte.
-        length: its number of bytes.
-    """
-
-    path: Path
-    start: int
-    length: int
-
-    def load(self, know: Know | None = None) -> Any:
-        """Load a stream; see `qmaps.storage.checkpoint.load_part`."""
-        return checkpoint.load_part(self.path, self.start, self.length, know=know)
-
 
 @dataclass(frozen=True)
 class Chunk:
-    """A block of a tensor.
-
-    Attributes:
-        offsets: index of its first element in the tensor.
-        sizes: its shape.
-        part: where it is.
-    """
+    """A block of a tensor: index of its first element, shape, and location."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -73,14 +46,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in chunks.
-
-    Attributes:
-        key: its key in the checkpoint.
-        shape: its shape.
-        dtype: its dtype.
-        chunks: its blocks.
-    """
+    """A tensor in chunks, under a key of the checkpoint."""
 
     key: str
     shape: tuple[int, ...]
@@ -88,19 +54,10 @@ class StoredTensor:
     chunks: tuple[Chunk, ...]
 
     def read(self, know: Know | None = None) -> Tensor:
-        """Assemble the tensor; one chunk at a time is in memory beside it.
-
-        Chunks of quantized subclasses of tensors are decoded.
-
-        Args:
-            know: as for `qmaps.storage.checkpoint.load_part`.
-
-        Raises:
-            BadValueError: a chunk is damaged, or has another shape than the metadata says.
-        """
+        """Assemble the tensor, decoded; one chunk at a time is in memory beside it."""
         joined = torch.empty(self.shape, dtype=self.dtype)
         for chunk in self.chunks:
-            values = chunk.part.load(know)
+            values = checkpoint.load_part(chunk.part, know)
             if not isinstance(values, Tensor) or tuple(values.shape) != chunk.sizes:
                 kind = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
                 raise BadValueError(
@@ -111,29 +68,14 @@ class StoredTensor:
         return joined
 
     def store(self, tensor: Tensor) -> None:
-        """Write another tensor of this shape in its place; metadata stays as it is.
-
-        Args:
-            tensor: it is rounded to `dtype`.
-
-        Raises:
-            BadValueError: a chunk is damaged, or of a quantized subclass.
-        """
+        """Write a tensor of this shape in its place, rounded to `dtype`."""
         for chunk in self.chunks:
-            part = chunk.part
-            checkpoint.put(part.path, part.start, part.length, tensor[chunk.place])
+            checkpoint.put(chunk.part, tensor[chunk.place])
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Contents of a folder of ``torch.distributed.checkpoint``.
-
-    Attributes:
-        tensors: by key.
-        objects: positions of other objects, by key.
-        paths: the keys and indices in the saved nested dict that lead to a key, if the checkpoint
-            has them.
-    """
+    """Tensors and places of other objects by key, and the saved dict's keys that lead to a key."""
 
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
     objects: dict[str, Part] = field(default_factory=dict)
@@ -141,27 +83,26 @@ class Stored:
 
 
 def contents(folder: str | os.PathLike[str]) -> Stored:
-    """Read the metadata of a folder; no tensor is read.
+    """Read the metadata of a folder with ``.metadata`` and ``.distcp`` files; no tensor is read.
 
-    Args:
-        folder: the folder, with ``.metadata`` and ``.distcp`` files.
-
-    Raises:
-        BadValueError: the metadata is missing, damaged, or names a class of another kind; a file is
-            missing or too short; or a tensor's chunks do not make up the tensor.
+    It must be whole and name only known classes, the files must be there, and the chunks of a
+    tensor must make it up.
     """
     path = Path(folder) / METADATA
+    shown = repr(str(path))
     try:
-        stored = _parsed(_unpickled(path), Path(folder))
+        stored = _parsed(_Unpickler(io.BytesIO(content_of(path)), shown).load(), Path(folder))
         _check_files(stored)
         for tensor in stored.tensors.values():
             _check_chunks(tensor, path)
-    except BadValueError:
+    except (BadValueError, MemoryError):
         raise
-    except DAMAGE:
+    except OSError as error:
+        raise BadValueError(f"{shown} cannot be read ({error.strerror})") from None
+    except Exception:  # pickle raises many kinds on damaged files
         raise BadValueError(
-            f"{str(path)!r} is not the metadata of torch.distributed.checkpoint; it is corrupt, or "
-            "a file of another kind"
+            f"{shown} is not the metadata of torch.distributed.checkpoint; it is corrupt, "
+            "truncated, or a file of another kind"
         ) from None
     return stored
 
@@ -239,21 +180,6 @@ class _Unpickler(pickle._Unpickler):
             f"{self.shown} would have to run code to load ({full}); only the metadata of "
             "torch.distributed.checkpoint is read"
         )
-
-
-def _unpickled(path: Path) -> Any:
-    shown = repr(str(path))
-    try:
-        return _Unpickler(io.BytesIO(content_of(path)), shown).load()
-    except (BadValueError, MemoryError):
-        raise
-    except OSError as error:
-        raise BadValueError(f"{shown} cannot be read ({error.strerror})") from None
-    except Exception:  # pickle raises many kinds on damaged files
-        raise BadValueError(
-            f"{shown} is not the metadata of torch.distributed.checkpoint; it is corrupt, "
-            "truncated, or a file of another kind"
-        ) from None
 
 
 def _parsed(metadata: Any, folder: Path) -> Stored:

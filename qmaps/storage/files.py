@@ -22,15 +22,7 @@ if TYPE_CHECKING:
 
 
 def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
-    """Create the folder `path`, check its write access, and return it.
-
-    Args:
-        path: the folder; its parents are created, too.
-        parameter: the name of `path` in the error message.
-
-    Raises:
-        OutputError: the folder cannot be created or written to.
-    """
+    """Create the folder `path` with its parents, check its write access, and return it."""
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,17 +37,7 @@ def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
 
 
 def output_file(path: str | os.PathLike[str], parameter: str = "out") -> Path:
-    """Create the folder of `path`, check write access, and return the path.
-
-    It is meant to be called before long work. A file at `path` is not changed.
-
-    Args:
-        path: the file.
-        parameter: the name of `path` in the error message.
-
-    Raises:
-        OutputError: the file cannot be written; nothing but its folder is left behind.
-    """
+    """Create the folder of `path`, check write access before long work, and return the path."""
     target = Path(path)
     output_folder(target.parent, parameter)
     beside = _beside(target)
@@ -81,11 +63,7 @@ def exists(path: Path) -> bool:
 
 
 def size_of(path: Path) -> int:
-    """Number of bytes of a regular file; pipes and devices are refused.
-
-    Raises:
-        OSError: there is no such file.
-    """
+    """Number of bytes of a regular file; an OSError for pipes and devices."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
@@ -93,11 +71,7 @@ def size_of(path: Path) -> int:
 
 
 def content_of(path: Path, limit: float = math.inf) -> bytes:
-    """The bytes of a regular file.
-
-    Raises:
-        OSError: there is no such file, or it has more than `limit` bytes.
-    """
+    """The bytes of a regular file; an OSError if it has more than `limit`."""
     if size_of(path) > limit:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     return path.read_bytes()
@@ -112,13 +86,8 @@ def _beside(target: Path) -> Path:
 def replacing(path: str | os.PathLike[str], *, anew: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`, and rename it to `path` if the block succeeds.
 
-    Args:
-        path: the file.
-        anew: whether an existing file stays, so one of several processes writes it: the last one
-            if the file system has no hard links.
-
-    Raises:
-        OutputError: the file cannot be written.
+    If `anew`, an existing file stays, so one of several processes writes it: the last one if the
+    file system has no hard links. Failures are an OutputError.
     """
     target = Path(path)
     temporary = _beside(target)
@@ -151,13 +120,7 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def json_text(value: Any, *, sort_keys: bool = False) -> str:
-    """`value` as indented standard JSON: null for NaN and infinity.
-
-    >>> print(json_text({"std": float("nan")}))
-    {
-      "std": null
-    }
-    """
+    """`value` as indented standard JSON: null for NaN and infinity."""
     return json.dumps(_finite(value), indent=2, sort_keys=sort_keys, allow_nan=False)
 
 
@@ -180,13 +143,7 @@ def write_record(
 ) -> None:
     """Write a dict as JSON like `write_json`, with a checksum for `read_record`.
 
-    Args:
-        path: the file.
-        value: the dict.
-        replace: if False, a file at `path` stays, as in `replacing`.
-
-    Raises:
-        OutputError: the file cannot be written.
+    If `replace` is False, a file at `path` stays, as in `replacing`.
     """
     text = json_text({**value, "checksum": checksums.UNSEALED}, sort_keys=True) + "\n"
     content = checksums.sealed(text.encode())
@@ -195,11 +152,7 @@ def write_record(
 
 
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a dict of `write_record`, or of `write_json` by earlier versions.
-
-    Raises:
-        OutputError: the file is missing or damaged.
-    """
+    """Read a dict of `write_record`, or of `write_json` by earlier versions."""
     try:
         content = Path(path).read_bytes()
         value = json.loads(content)
@@ -227,15 +180,7 @@ def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
 
 
 def read_frame(path: str | os.PathLike[str], *, must_be_sealed: bool = False) -> pd.DataFrame:
-    """Read a frame from a Parquet file, also from one without a checksum, as of earlier versions.
-
-    Args:
-        path: the file.
-        must_be_sealed: whether a file without a checksum counts as damaged.
-
-    Raises:
-        OutputError: the file is missing or damaged.
-    """
+    """Read a frame from Parquet; one without a checksum is refused if it `must_be_sealed`."""
     import pandas as pd
 
     try:
@@ -260,16 +205,10 @@ def _damaged(path: str | os.PathLike[str]) -> OutputError:
 
 
 def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    r"""Lines of a table with the first column aligned left, the others right.
+    """Lines of a table with the first column aligned left, the others right; ``|`` is escaped.
 
-    Args:
-        header: title of each column.
-        rows: the cells of each row; ``|`` in them is escaped.
-
-    >>> print("\n".join(markdown_table(["map", "bits"], [["DE", "4"]])))
-    | map | bits |
-    |---|---:|
-    | DE | 4 |
+    >>> markdown_table(["map", "bits"], [["DE", "4"]])
+    ['| map | bits |', '|---|---:|', '| DE | 4 |']
     """
     titles = list(header)
     rule = "|---|" + "---:|" * (len(titles) - 1)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from filelock import BaseFileLock, FileLock, Timeout
 
@@ -32,44 +32,42 @@ PATIENCE = 1.0
 UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 """Error numbers by which a file system says that it has no locks."""
 
-Identity = tuple[int, int] | None
-
 
 class FolderLock:
     """The right to write to a folder, until `release` or the end of the process.
 
-    The lock is the operating system's, on a hidden file removed at the end. So the file of a
-    killed process does not block. A child process forked from the holder does not hold the
-    lock. Where the file system has no locks, any number of writers hold
-    it, and `exclusive` is False.
-
-    Args:
-        out: the folder, created if need be.
-        kind: kind of output, such as ``"capture"``; writers of different kinds do not exclude
-            each other.
-        parameter: the name of `out` in error messages.
+    The lock is the operating system's, on a hidden file removed at the end. So the file of a killed
+    process does not block. A child process forked from the holder does not hold the lock. Where the
+    file system has no locks, any number of writers hold it, and `exclusive` is False. Writers of
+    different kinds, such as ``"capture"``, do not exclude each other.
 
     Raises:
         OutputError: the folder cannot be written, or another writer holds the lock.
     """
 
-    def __init__(self, out: str | os.PathLike[str], kind: str, parameter: str = "out") -> None:
-        self.folder = output_folder(out, parameter)
+    def __init__(self, out: str | os.PathLike[str], kind: str) -> None:
+        self.folder = output_folder(out)
         file = self.folder / f".{kind}.lock"
         # Not in the lock file: another process that asks for the lock may truncate it.
         self._about = self.folder / f".{kind}.lock.json"
         self._process = os.getpid()
         # A recorder may be closed by another thread than the one that made it.
         lock = FileLock(file, thread_local=False)
-        self.exclusive = self._acquire(lock, parameter)
+        self.exclusive = self._acquire(lock)
         self._release = weakref.finalize(
             self, _release_files, lock, self._about, _identity(file), self._process
         )
         self._release.atexit = False  # `filelock` has released by then, and the files would stay
         _HELD.add(self)
         if self.exclusive:
+            about = {
+                "pid": os.getpid(),
+                "host": platform.node(),
+                "command": textwrap.shorten(" ".join(sys.argv), 40, placeholder=" ..."),
+                "since": datetime.now(UTC).isoformat(" ", "seconds"),
+            }
             with suppress(OSError):
-                self._about.write_text(json.dumps(_self()), encoding="utf-8")
+                self._about.write_text(json.dumps(about), encoding="utf-8")
 
     @property
     def inherited(self) -> bool:
@@ -86,7 +84,7 @@ class FolderLock:
     def __exit__(self, *error: object) -> None:
         self.release()
 
-    def _acquire(self, lock: BaseFileLock, parameter: str) -> bool:
+    def _acquire(self, lock: BaseFileLock) -> bool:
         """Return True if the lock is held now; False where the file system has none."""
         try:
             try:
@@ -95,9 +93,8 @@ class FolderLock:
                 gc.collect()  # the holder may be an unreachable recorder of this process
                 lock.acquire(timeout=PATIENCE)
         except Timeout:
-            raise OutputError(
-                f"{parameter}={str(self.folder)!r} {self._holder()}, or give another folder"
-            ) from None
+            message = f"out={str(self.folder)!r} {self._holder()}, or give another folder"
+            raise OutputError(message) from None
         except NotImplementedError:
             return False
         except OSError as error:
@@ -105,7 +102,7 @@ class FolderLock:
                 return False
             reason = error.strerror or str(error)
             raise OutputError(
-                f"{parameter}={str(self.folder)!r} cannot be locked ({reason}); give another folder"
+                f"out={str(self.folder)!r} cannot be locked ({reason}); give another folder"
             ) from None
         return True
 
@@ -126,11 +123,8 @@ class FolderLock:
 def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield an empty folder, and rename it to `path` if the block succeeds.
 
-    Until then it is in the hidden folder ``.NAME.tmp`` beside `path`. If the process is killed,
-    the hidden folder stays, and the next call for the same path removes it.
-
-    Raises:
-        OutputError: the folder cannot be written, or another process writes it.
+    Until then it is in the hidden folder ``.NAME.tmp`` beside `path`. If the process is killed, the
+    hidden folder stays, and the next call for the same path removes it.
     """
     target = Path(path)
     hidden = target.with_name(f".{target.name}.tmp")
@@ -161,7 +155,7 @@ def _release_all() -> None:
         lock.release()
 
 
-def _identity(file: Path) -> Identity:
+def _identity(file: Path) -> tuple[int, int] | None:
     """Identify a file among files of the same name; None if there is no file."""
     try:
         status = file.stat()
@@ -170,7 +164,9 @@ def _identity(file: Path) -> Identity:
     return status.st_dev, status.st_ino
 
 
-def _release_files(lock: BaseFileLock, record: Path, identity: Identity, process: int) -> None:
+def _release_files(
+    lock: BaseFileLock, record: Path, identity: tuple[int, int] | None, process: int
+) -> None:
     """Release a lock taken by `process`, and remove its files."""
     if os.getpid() != process or not lock.is_locked:
         return
@@ -182,13 +178,3 @@ def _release_files(lock: BaseFileLock, record: Path, identity: Identity, process
             # While it is held: who opened it meanwhile sees that it is gone (`filelock` looks).
             file.unlink()
     lock.release()
-
-
-def _self() -> dict[str, Any]:
-    """Description of this process for other processes."""
-    return {
-        "pid": os.getpid(),
-        "host": platform.node(),
-        "command": textwrap.shorten(" ".join(sys.argv), 40, placeholder=" ..."),
-        "since": datetime.now(UTC).isoformat(" ", "seconds"),
-    }

@@ -17,15 +17,7 @@ from qmaps.storage.files import replacing
 
 
 def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -> None:
-    """Write quantized tensors to one safetensors file, atomically.
-
-    Args:
-        tensors: quantized tensors as plain dicts (`qmaps.algebra.saved.to_plain`), by name.
-        path: the file; an existing one is replaced.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+    """Write quantized tensors in plain form (`qmaps.algebra.saved`) to a safetensors file."""
     arrays: dict[str, Tensor] = {}
     entries = []
     for number, (name, fields) in enumerate(tensors.items()):
@@ -33,10 +25,9 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
         parts = _move_parts(arrays, f"{number}", plain)
         if "codebook" in plain:
             arrays[f"{number}.codebook"] = plain.pop("codebook").cpu()
-        parts_beside = plain.pop("beside", [])
         beside = [
             _move_parts(arrays, f"{number}.beside{place}", dict(part))
-            for place, part in enumerate(parts_beside)
+            for place, part in enumerate(plain.pop("beside", []))
         ]
         entries.append({"name": name, "parts": parts, **plain})
         if beside:
@@ -57,14 +48,7 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """Read a file of `write`.
-
-    Returns:
-        Quantized tensors as plain dicts, by name.
-
-    Raises:
-        BadValueError: the file is missing, truncated, damaged, or not of this kind.
-    """
+    """Read the quantized tensors of a file of `write`, as plain dicts by name."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -95,10 +79,9 @@ def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
 
 def _move_parts(arrays: dict[str, Tensor], name: str, plain: dict[str, Any]) -> int:
     """Move codes and scales from `plain` into `arrays`; returns the number of scales' tensors."""
-    arrays[f"{name}.packed"] = plain.pop("packed").contiguous().cpu()
     scales = plain.pop("scales")
-    for part, scale in enumerate(scales):
-        arrays[f"{name}.scale{part}"] = scale.contiguous().cpu()
+    arrays[f"{name}.packed"] = plain.pop("packed").contiguous().cpu()
+    arrays |= {f"{name}.scale{n}": scale.contiguous().cpu() for n, scale in enumerate(scales)}
     return len(scales)
 
 

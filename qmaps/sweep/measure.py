@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qmaps.algebra.pair import Pair, spec_of
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.analyze._updates import Exact, Moment, UpdateErrors
+from qmaps.analyze.update_error import Exact, Moment, OnePass, Reference, collector
 from qmaps.capture import CapturedStates
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
@@ -76,14 +76,11 @@ def rows(
         described = about(states, parameter, name, shape)
         for q in wanted[name]:
             if q not in measured_before[name]:
-                of_spec = {"quantizer": q.spec, "first": None, "second": None}
-                yield {**described, **of_spec, **singles[name, q]}
+                yield {**described, **of_quantizer(q), **singles[name, q]}
     for pair in pairs:
         yield {
             **about(states, parameter, "update", shapes["exp_avg"]),
-            "quantizer": pair.spec,
-            "first": spec_of(pair.first),
-            "second": spec_of(pair.second),
+            **of_pair(pair),
             **updates[pair],
         }
 
@@ -94,14 +91,7 @@ def _measured(
     pairs: Sequence[Pair],
     eps: float,
 ) -> tuple[dict[tuple[str, Quantizer], dict[str, float]], dict[Pair, dict[str, float]]]:
-    """Metrics by state and quantizer, and by pair.
-
-    Args:
-        tensors: the states by name.
-        wanted: the quantizers to measure on each.
-        pairs: pairs of quantizers; if there are any, both moments are among the states.
-        eps: Adam's eps.
-    """
+    """Metrics by state and quantizer, and by pair."""
     paired = {place for pair in pairs for place in places(pair)}
     frozen = fitted(tensors, wanted)
     moments: dict[Place, tuple[Moment, float]] = {}
@@ -124,6 +114,8 @@ def _measured(
     def columns(pair: Pair) -> dict[str, float]:
         first, first_bits = moments["exp_avg", pair.first]
         second, second_bits = moments["exp_avg_sq", pair.second]
+        if collectors.errors is None:
+            collectors.errors = collector(exact.update)
         errors = collectors.errors
         errors.clear()
         errors.add(exact, first, second)
@@ -145,15 +137,23 @@ def about(
     }
 
 
+def of_quantizer(q: Quantizer) -> dict[str, Any]:
+    """The columns of a row that name its quantizer."""
+    return {"quantizer": q.spec, "first": None, "second": None}
+
+
+def of_pair(pair: Pair) -> dict[str, Any]:
+    """The columns of a row that name its pair."""
+    first, second = spec_of(pair.first), spec_of(pair.second)
+    return {"quantizer": pair.spec, "first": first, "second": second}
+
+
 def wanted_of(
     negative: Mapping[str, bool], singles: Sequence[Quantizer], pairs: Sequence[Pair]
 ) -> dict[str, list[Quantizer]]:
-    """The quantizers to measure on each state.
+    """The quantizers to measure on each state, by whether it has negative elements.
 
-    Args:
-        negative: of each state, whether an element is negative.
-        singles: quantizers; unsigned ones are left out there.
-        pairs: pairs, whose quantizers are measured on the moments if there are both.
+    Those of pairs are measured on the moments if there are both.
     """
     wanted = {
         name: [q for q in singles if q.map.signed or not has_negative]
@@ -215,10 +215,9 @@ def _fit(quantizers: Sequence[Quantizer], normalizer: Normalizer, x: Tensor) -> 
 
 
 class _Collectors(threading.local):
-    """A collector for each thread."""
+    """A collector of errors for each thread."""
 
-    def __init__(self) -> None:
-        self.errors = UpdateErrors()
+    errors: Reference | OnePass | None = None
 
 
 def _encoded(

@@ -18,25 +18,17 @@ RECORD = "sweep.json"
 RESULT = "sweep.parquet"
 
 
-class Parts:
-    """The parts of one sweep in a folder.
-
-    Args:
-        out: the folder, created if need be.
-        items: all items of the sweep, with its digest.
+def begin(out: str | os.PathLike[str], items: Sequence[Item]) -> Path:
+    """Prepare the folder of a sweep of these items, or go on with the parts of an earlier call.
 
     Raises:
         OutputError: the folder cannot be written, or holds another sweep or a damaged record.
     """
-
-    def __init__(self, out: str | os.PathLike[str], items: Sequence[Item]) -> None:
-        self.folder = output_folder(out)
-        parts = output_folder(self.folder / "parts")
-        # Listed before the record is looked for: who writes parts has written the record before.
-        earlier_parts = list(parts.glob("*.parquet"))
-        if (self.folder / RECORD).exists():
-            check_same(self.folder, items[0].sweep)
-            return
+    folder = output_folder(out)
+    parts = output_folder(folder / "parts")
+    # Listed before the record is looked for: who writes parts has written the record before.
+    earlier_parts = list(parts.glob("*.parquet"))
+    if not (folder / RECORD).exists():
         for unknown in earlier_parts:
             unknown.unlink(missing_ok=True)  # other shards may do the same
         description = {
@@ -46,20 +38,9 @@ class Parts:
             "states": [item.states for item in items],
         }
         # Another shard may have written a record since.
-        write_record(self.folder / RECORD, description, replace=False)
-        check_same(self.folder, items[0].sweep)
-
-    def read(self, number: int) -> pd.DataFrame | None:
-        """The rows of an earlier call; None if there are none, or damaged ones."""
-        return read_part(self.folder, number)
-
-    def write(self, number: int, frame: pd.DataFrame) -> None:
-        """Write the rows of an item."""
-        write_frame(part(self.folder, number), frame)
-
-    def finish(self, frame: pd.DataFrame) -> None:
-        """Write the rows of all items."""
-        write_frame(self.folder / RESULT, frame)
+        write_record(folder / RECORD, description, replace=False)
+    check_same(folder, items[0].sweep)
+    return folder
 
 
 def check_same(out: Path, sweep: str) -> None:
@@ -70,8 +51,8 @@ def check_same(out: Path, sweep: str) -> None:
     """
     if record(out, "out")["sweep"] != sweep:
         raise OutputError(
-            f"out={str(out)!r} holds a sweep of other specs or states, or one that was divided for "
-            "another memory; delete the folder or give another one"
+            f"out={str(out)!r} holds a sweep of other specs or states; delete the folder or give "
+            "another one"
         )
 
 
@@ -81,7 +62,7 @@ def part(folder: Path, number: int) -> Path:
 
 
 def read_part(folder: Path, number: int) -> pd.DataFrame | None:
-    """The rows of an item; None if there are none, or damaged ones."""
+    """The rows of an item by an earlier call; None if there are none, or damaged ones."""
     path = part(folder, number)
     if not path.exists():
         return None
@@ -92,15 +73,7 @@ def read_part(folder: Path, number: int) -> pd.DataFrame | None:
 
 
 def record(folder: Path, parameter: str) -> dict[str, Any]:
-    """Record of a sweep in its folder.
-
-    Args:
-        folder: the folder of a sweep.
-        parameter: the name of the folder in error messages.
-
-    Raises:
-        OutputError: the record is damaged.
-    """
+    """Record of a sweep in its folder, which errors call by the name of this parameter."""
     try:
         content = read_record(folder / RECORD)
         sweep, parameters, states = (content[name] for name in ("sweep", "parameters", "states"))
@@ -128,14 +101,10 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def shard_of(items: Sequence[Item], shard: tuple[int, int]) -> list[Item]:
-    """The items of one shard, in their order.
+    """The items of one shard, in their order: its number, from 1 on, and the number of all.
 
     The item with the most work goes to the shard with the least so far, then the next, so shards
     are of similar size, and every process divides the same sweep in the same way.
-
-    Args:
-        items: all items of the sweep.
-        shard: number of the shard, from 1 on, and number of all.
 
     Raises:
         BadValueError: there is no such shard.
@@ -153,12 +122,7 @@ def shard_of(items: Sequence[Item], shard: tuple[int, int]) -> list[Item]:
 
 
 def joined(frames: Sequence[pd.DataFrame], states: Sequence[Sequence[str]]) -> pd.DataFrame:
-    """The rows of all items: by parameter, then by state with updates last, then by item.
-
-    Args:
-        frames: the rows of each item, in the order of the items; at least one.
-        states: names of the states of each item.
-    """
+    """The rows of all items: by parameter, then by state with updates last, then by item."""
     # A column without a text in one frame has another dtype there.
     frame = pd.concat(frames, ignore_index=True).infer_objects()
     if frame.empty:

@@ -7,8 +7,9 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +23,6 @@ from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import PRESETS, pair_of
 from qmaps.storage import checksums
-from qmaps.sweep.divide import MEMORY, divided
 from qmaps.sweep.measure import MOMENTS, Specs, quantizers_of, rows
 from qmaps.sweep.sample import sampled_rows
 from qmaps.sweep.units import share_of_large
@@ -33,7 +33,7 @@ EIGHT_BIT_MAPS = ("DE", "inverse", "quantile", "linear0", "linear", "tree", "e4m
 SECOND_AT_FOUR_BITS = ("DE", "DE-0", "linear", "power2", "quantile")
 
 
-def standard() -> list[str]:
+def _standard() -> tuple[str, ...]:
     """Pairs for Adam's moments: the papers' own and similar ones at every width.
 
     - 8 bits: eight maps per tensor and under blocks of 2048 and 256,
@@ -71,14 +71,15 @@ def standard() -> list[str]:
             for name, second in (("DE", "DE-0"), ("linear", "linear"), ("lloyd", "lloyd"))
         ]
     pairs += ["B128/DE@8s + B128/DE-0@8u", "B128/lloyd@8s + B128/lloyd@8u"]
-    return list(dict.fromkeys(pairs))
+    return tuple(dict.fromkeys(pairs))
 
 
-STANDARD: tuple[str, ...] = tuple(standard())
-"""The pairs of `standard`."""
+STANDARD = _standard()
+"""Pairs for Adam's moments: the papers' own and similar ones at every width."""
 
-
-UNITS = {"MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}
+WORK = 2**29
+"""Elements times specs of an item, at most, unless it has one spec: some seconds of a core, and for
+the largest tensors that are not sampled two gigabytes."""
 
 
 def parse_share(sample: float | str) -> float:
@@ -111,35 +112,6 @@ def parse_share(sample: float | str) -> float:
     return share
 
 
-def parse_bytes(memory: int | str | None) -> int | None:
-    """Parse the limit of bytes for a worker; None for no limit.
-
-    Args:
-        memory: a number, None, or a text such as ``2GiB``, ``500MB``, or ``none``.
-
-    Raises:
-        BadValueError: it is not above 0, or not a number of bytes.
-        BadTypeError: it is none of these.
-
-    >>> parse_bytes("2GiB"), parse_bytes("none")
-    (2147483648, None)
-    """
-    if memory is None or memory == "none":
-        return None
-    if isinstance(memory, bool) or not isinstance(memory, (int, float, str)):
-        raise BadTypeError(f"memory={shown(memory)} must be bytes, or a text such as '2GiB'")
-    if not isinstance(memory, str):
-        if not memory > 0:
-            raise BadValueError(f"memory={memory} must be above 0, or None for no limit")
-        return int(memory)
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+) ?([MG]i?B)", memory, re.ASCII)
-    if match is None:
-        raise BadValueError(
-            f"memory={memory!r} must be a number with MB, MiB, GB or GiB, as in 2GiB, or none"
-        )
-    return int(float(match[1]) * UNITS[match[2]])
-
-
 def digest_of(states: CapturedStates) -> str:
     """A digest of the states.
 
@@ -151,7 +123,7 @@ def digest_of(states: CapturedStates) -> str:
     """
     source = Path(states.source)
     if source.is_file():
-        if source.suffix == ".safetensors" and checksums.KEY in snapshot.metadata(source):
+        if source.suffix == ".safetensors" and checksums.KEY in snapshot.header_of(source)[0]:
             return snapshot.digest(source)
         if zipfile.is_zipfile(source):
             return _digest_of_zip(source)
@@ -228,8 +200,8 @@ class Item:
             name = states.parameters()[self.position]  # names may have been given by the caller
         measured = None
         if self.sample is not None:
-            every = self.singles, self.pairs
-            measured = sampled_rows(states, name, self.states, self.sample, every, *self._specs())
+            specs = self.singles, self.pairs  # a sampled parameter is not divided
+            measured = sampled_rows(states, name, self.states, self.sample, specs)
         if measured is None:
             measured = rows(states, name, self.states, *self._specs())
         return pd.DataFrame([{**row, "parameter": self.parameter} for row in measured])
@@ -251,13 +223,12 @@ def plan(
     min_quantized_size: int = MIN_SIZE,
     codebooks: Iterable[Codebook] = (),
     sample: float | str | None = None,
-    memory: int | str | None = MEMORY,
 ) -> list[Item]:
     """Divide a sweep into items for any process.
 
-    The items depend on the arguments alone. The specs of a large parameter are divided among
-    several items (`qmaps.sweep.divide`). The rows of `qmaps.sweep.run` are those of
-    the items in their order, whoever measures them.
+    The items depend on the arguments alone. The specs of a large parameter that is not sampled are
+    divided among several items. The rows of `qmaps.sweep.run` are those of the items in their
+    order, whoever measures them.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name. Only items
@@ -266,7 +237,6 @@ def plan(
         min_quantized_size: parameters of at most this many elements are left out.
         codebooks: codebooks of the caller's own that the specs name.
         sample: the share of each tensor to measure, as for `qmaps.sweep.run`.
-        memory: bytes that a worker may use, as for `qmaps.sweep.run`.
 
     Returns:
         The items, those of a parameter side by side, in the order of the states.
@@ -275,8 +245,7 @@ def plan(
         SpecError: a spec does not parse.
         CaptureError: there are no states, none is large enough, or a pair is given and no
             parameter has both moments.
-        BadValueError: `sample` is not above 0 and at most 1, or `memory` is not enough for a
-            parameter.
+        BadValueError: `sample` is not above 0 and at most 1.
 
     >>> import torch
     >>> states = {"weight": {"exp_avg": torch.randn(100, 100)}}
@@ -287,7 +256,7 @@ def plan(
     ['B128/DE@4s', 'B128/linear@4s']
     """
     captured = as_states(states)
-    items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample, memory)
+    items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample)
     return identified(items, captured, min_quantized_size)
 
 
@@ -297,34 +266,44 @@ def items_of(
     min_quantized_size: int,
     codebooks: tuple[Codebook, ...],
     sample: float | str | None,
-    memory: int | str | None,
 ) -> list[Item]:
     """The items of `plan` without the digest of the sweep, so no state is read."""
     share = None if sample is None else parse_share(sample)
-    limit = parse_bytes(memory)
     singles, pairs = _parse(specs, codebooks)
     chosen = _parameters(states, min_quantized_size)
     if pairs:
         _require_adam(chosen, states)
     source = executors.source_of(states)
     positions = {name: position for position, name in enumerate(states.parameters())}
+    quantizers = quantizers_of(singles, pairs)
     items: list[Item] = []
     for parameter, names in chosen.items():
-        shapes = {name: states.shape(parameter, name) for name in names}
-        numel = max(map(math.prod, shapes.values()))
-        share_of_parameter = share
-        if share_of_parameter is None:
-            largest = max(shapes.values(), key=math.prod)
-            share_of_parameter = share_of_large(largest, quantizers_of(singles, pairs))
-        in_parts = all(states.in_parts(parameter, name) for name in names)
-        for part in divided(
-            parameter, shapes, (singles, pairs), limit, in_parts, share_of_parameter
-        ):
+        shapes = [states.shape(parameter, name) for name in names]
+        largest = max(shapes, key=math.prod)
+        sampled = None
+        if len(set(shapes)) == 1 and largest:  # of states of one shape the same rows are chosen
+            sampled = share_of_large(largest, quantizers) if share is None else share
+        count = len(singles) + (len(pairs) if set(names) >= MOMENTS else 0)
+        numel = math.prod(largest)
+        for part in [None] if sampled else _divided(numel, count, singles, pairs):
             where = (len(items), source, positions[parameter], parameter)
-            items.append(
-                Item(*where, names, numel, singles, pairs, part, sample=share_of_parameter)
-            )
+            items.append(Item(*where, names, numel, singles, pairs, part, sample=sampled))
     return items
+
+
+def _divided(
+    numel: int, count: int, singles: Sequence[Quantizer], pairs: Sequence[Pair]
+) -> list[tuple[int, int] | None]:
+    """Divide the specs of a parameter, of which `count` are measured, among items.
+
+    Each item measures its specs on the whole parameter, so a row has the same bits however they are
+    divided. Pairs that are not measured go to the last item.
+    """
+    items = min(count, -(-numel * count // WORK))
+    if items <= 1:
+        return [None]
+    ends = [number * count // items for number in range(items)]
+    return list(pairwise([*ends, len(singles) + len(pairs)]))
 
 
 def identified(items: list[Item], states: CapturedStates, min_quantized_size: int) -> list[Item]:

@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
+from pathlib import Path
 
 import pandas as pd
 
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states
-from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError
 from qmaps.maps.codebook import Codebook
+from qmaps.storage.files import write_frame
 from qmaps.storage.locks import FolderLock
-from qmaps.sweep.divide import MEMORY
-from qmaps.sweep.parts import Parts, joined, shard_of
+from qmaps.sweep.parts import RESULT, begin, joined, part, read_part, shard_of
 from qmaps.sweep.plan import Item, Spec, identified, items_of
 
 
@@ -134,7 +134,6 @@ def run(
     workers: int | None = None,
     shard: tuple[int, int] | None = None,
     sample: float | str | None = None,
-    memory: int | str | None = MEMORY,
 ) -> pd.DataFrame:
     """Measure quantizers on every tensor of captured states.
 
@@ -174,10 +173,6 @@ def run(
             sample. `mean_square` is exact. By default tensors of at most 50 million elements are
             measured in full, and a sample of 2^20 elements of larger ones. A text above 0.5 needs a
             percent sign: ``"1"`` could mean all or a hundredth.
-        memory: bytes that a worker may use for its item, such as ``2**31`` or ``"2GiB"``; None
-            sets no limit. The specs of large parameters are divided among more items where they
-            would need more. A parameter that needs more for a single spec is refused. It changes
-            no result.
 
     Returns:
         One row per parameter, state and quantizer, and one per parameter and pair. The columns
@@ -197,57 +192,49 @@ def run(
             has both moments, or a state holds NaN or infinity.
         BadTypeError: `executor` or `workers` has a wrong type.
         BadValueError: states without a path are given to workers, `executor` and `workers` are
-            combined, `shard` is none or lacks `out`, `sample` is no share above 0 and at most 1, or
-            `memory` is not enough for a parameter.
+            combined, `shard` is none or lacks `out`, or `sample` is no share above 0 and at most 1.
         OutputError: `out` cannot be written, holds another sweep, or is being written by
             another process.
         CommunicationError: workers were killed again and again.
     """
     captured = as_states(states)
-    items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample, memory)
+    items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample)
     executors.check(items, executor, workers)
     if shard is not None and out is None:
         raise BadValueError(f"shard={shard[0]}/{shard[1]} needs out, the folder of its parts")
     chosen = items if shard is None else shard_of(items, shard)
     kind = "sweep" if shard is None else f"sweep-{shard[0]}-of-{shard[1]}"
     with nullcontext() if out is None else FolderLock(out, kind):
-        parts = None
+        folder = None
         if out is not None:
-            parts = Parts(out, identified(items, captured, min_quantized_size))
-        frames = _measure(chosen, captured, parts, progress, executor, workers)
+            folder = begin(out, identified(items, captured, min_quantized_size))
+        parts = {} if folder is None else _earlier(folder, chosen)
+        meter = Meter([item for item in chosen if item.number not in parts])
+
+        def keep(item: Item, frame: pd.DataFrame) -> None:
+            if folder is not None:
+                write_frame(part(folder, item.number), frame)
+            meter.add(item)
+
+        frames = executors.measured(
+            chosen,
+            captured,
+            executor,
+            workers,
+            progress=progress,
+            note=meter.note,
+            earlier=parts,
+            keep=keep,
+        )
         if not frames:
             return pd.DataFrame()
         result = joined(frames, [item.states for item in chosen])
-        if parts is not None and shard is None:
-            parts.finish(result)
+        if folder is not None and shard is None:
+            write_frame(folder / RESULT, result)
     return result
 
 
-def _measure(
-    items: Sequence[Item],
-    states: CapturedStates,
-    parts: Parts | None,
-    progress: Callable[[int, int, str], None] | None,
-    executor: Executor | None,
-    workers: int | None,
-) -> list[pd.DataFrame]:
-    """The rows of each item in the order of the items; those in `parts` already are read."""
-    frames: dict[int, pd.DataFrame] = {}
-    for item in items:
-        if parts is not None and (earlier := parts.read(item.number)) is not None:
-            frames[item.number] = earlier
-    todo = [item for item in items if item.number not in frames]
-    meter = Meter(todo)
-
-    def tell(note: str) -> None:
-        if progress:
-            progress(len(frames), len(items), note)
-
-    results = executors.measured(todo, states, executor, workers, tell=tell, note=meter.note)
-    for item, frame in results:
-        frames[item.number] = frame
-        if parts is not None:
-            parts.write(item.number, frame)
-        meter.add(item)
-    tell("")
-    return [frames[item.number] for item in items]
+def _earlier(folder: Path, items: Sequence[Item]) -> dict[int, pd.DataFrame]:
+    """The rows of items that earlier calls have measured, by number."""
+    found = {item.number: read_part(folder, item.number) for item in items}
+    return {number: rows for number, rows in found.items() if rows is not None}

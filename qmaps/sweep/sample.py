@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,18 +12,29 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from qmaps import metrics
-from qmaps.algebra.pair import Pair, adam_update, spec_of, zero_points
+from qmaps.algebra.pair import Pair, adam_update, zero_points
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.analyze._updates import LEVELS, bits_of
+from qmaps.analyze.update_error import LEVELS, bits_of
 from qmaps.capture import CapturedStates
 from qmaps.engines import reference
 from qmaps.errors import BadValueError
 from qmaps.maps.base import table
 from qmaps.maps.fitted import FittedMap
+from qmaps.metrics.sqnr_db import decibels
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.ops.fit import fit_normalized
-from qmaps.sweep.measure import FIT, MOMENTS, Specs, about, places, quantizers_of, wanted_of
+from qmaps.sweep.measure import (
+    FIT,
+    MOMENTS,
+    Specs,
+    about,
+    of_pair,
+    of_quantizer,
+    places,
+    quantizers_of,
+    wanted_of,
+)
 from qmaps.sweep.units import Scaler, Slabs, Units, choose_units, count_of, per_unit, unit_of
 
 CONFIDENCE = 0.95
@@ -32,15 +42,9 @@ CONFIDENCE = 0.95
 
 
 def sampled_rows(
-    states: CapturedStates,
-    parameter: str,
-    names: Sequence[str],
-    share: float,
-    every: Specs,
-    specs: Specs,
-    earlier: Specs = ((), ()),
+    states: CapturedStates, parameter: str, names: Sequence[str], share: float, specs: Specs
 ) -> Iterator[dict[str, Any]] | None:
-    """Yield the rows of one parameter, measured on a sample; None if all of it is to be measured.
+    """Yield the rows of one parameter, measured on a sample; None if it has too few units for one.
 
     The states are read twice, a slab at a time: for their signs, and for the largest units and the
     scales of the whole tensor. Then the chosen rows are read. Means and quantiles are estimates for
@@ -49,28 +53,27 @@ def sampled_rows(
     Args:
         states: captured states with the parameter.
         parameter: its name.
-        names: its states to measure.
+        names: its states to measure, all of one shape.
         share: share of the units.
-        every: all quantizers and pairs of the sweep, which decide the units.
-        specs: those to measure here.
-        earlier: those measured already; their rows of states are not repeated.
+        specs: quantizers and pairs to measure; they decide the units.
 
     Raises:
         BadValueError: a quantizer has a low-rank part, a normalizer does not say what its scales
             span, or a map of a pair is unsigned and elements are negative.
     """
-    refuse_factors(quantizers_of(*every))
-    shapes = {states.shape(parameter, name) for name in names}
-    if len(shapes) > 1 or shapes == {()}:
-        return None
-    (shape,) = shapes
+    for q in quantizers_of(*specs):
+        if q.low_rank is not None:
+            raise BadValueError(
+                f"{q.spec} keeps factors of whole matrices; sweep it without sample, and with "
+                "memory for the largest"
+            )
+    shape = states.shape(parameter, names[0])
     opened = {name: Slabs(shape, states.opened(parameter, name)) for name in names}
     signs = {name: state.signs() for name, state in opened.items()}
-    negative = {name: state_signs.negative > 0 for name, state_signs in signs.items()}
-    wanted = wanted_of(negative, *every)
+    wanted = wanted_of({name: found.negative > 0 for name, found in signs.items()}, *specs)
     for name, quantizers in wanted.items():
         for q in quantizers:
-            if negative[name] and not q.map.signed:
+            if signs[name].negative and not q.map.signed:
                 raise BadValueError(
                     f"x holds {signs[name].negative} negative elements, the first at flat index "
                     f"{signs[name].first_negative}; {q.map.spec} is unsigned; use a signed map"
@@ -79,38 +82,25 @@ def sampled_rows(
     count = count_of(math.prod(shape), size, share)
     if count is None:
         return None
-    measured_here, measured_before = wanted_of(negative, *specs), wanted_of(negative, *earlier)
     scalers = {
-        name: {q.normalizer: Scaler(q.normalizer, len(shape)) for q in measured_here[name]}
+        name: {q.normalizer: Scaler(q.normalizer, len(shape)) for q in wanted[name]}
         for name in names
     }
     squares = [opened[name].surveyed(size, list(scalers[name].values())) for name in names]
     chosen = choose_units(parameter, shape, size, count, squares)
-    samples = {}
-    for name, state in opened.items():
-        x = state.chosen(chosen.chosen, size)
-        scales = {normalizer: scaler.scales(x) for normalizer, scaler in scalers[name].items()}
-        maps = [q for q in measured_here[name] if isinstance(q.map, FittedMap)]
-        frozen = _fitted(state, scalers[name], maps, size)
-        samples[name] = Sample(x, scales, signs[name].mean_square, frozen)
-    new = {
-        name: [q for q in measured_here[name] if q not in measured_before[name]] for name in names
+    samples = {
+        name: Sample(
+            x := state.chosen(chosen.chosen, size),
+            {normalizer: scaler.scales(x) for normalizer, scaler in scalers[name].items()},
+            signs[name].mean_square,
+            _fitted(state, scalers[name], wanted[name], size),
+        )
+        for name, state in opened.items()
     }
-    return _rows(states, parameter, shape, samples, measured_here, new, specs[1], chosen)
+    return _rows(states, parameter, shape, samples, wanted, specs[1], chosen)
 
 
-def refuse_factors(quantizers: Iterable[Quantizer]) -> None:
-    """Raise if a quantizer needs whole matrices; only rows are measured."""
-    for q in quantizers:
-        if q.low_rank is not None:
-            raise BadValueError(
-                f"{q.spec} keeps factors of whole matrices; sweep it without sample, and with "
-                "memory for the largest"
-            )
-
-
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """The chosen rows of a state.
 
     Attributes:
@@ -129,15 +119,16 @@ class Sample:
 def _fitted(
     state: Slabs, scalers: Mapping[Normalizer, Scaler], quantizers: Sequence[Quantizer], size: int
 ) -> dict[Quantizer, Quantizer]:
-    """Fit maps to units of about `FIT` elements, which are spread evenly over the state."""
-    if not quantizers:
+    """Fit the fitted maps to units of about `FIT` elements, spread evenly over the state."""
+    groups: dict[Normalizer, list[Quantizer]] = {}
+    for q in quantizers:
+        if isinstance(q.map, FittedMap):
+            groups.setdefault(q.normalizer, []).append(q)
+    if not groups:
         return {}
     count = -(-state.numel // size)
     fitted_units = min(count, max(1, FIT // size))
     x = state.chosen(np.linspace(0, count - 1, fitted_units).astype(np.int64), size)
-    groups: dict[Normalizer, list[Quantizer]] = {}
-    for q in quantizers:
-        groups.setdefault(q.normalizer, []).append(q)
     frozen: dict[Quantizer, Quantizer] = {}
     for normalizer, alike in groups.items():
         scales = scalers[normalizer].scales(x)
@@ -153,7 +144,6 @@ def _rows(
     shape: tuple[int, ...],
     samples: Mapping[str, Sample],
     wanted: Mapping[str, Sequence[Quantizer]],
-    new: Mapping[str, Sequence[Quantizer]],
     pairs: Sequence[Pair],
     chosen: Units,
 ) -> Iterator[dict[str, Any]]:
@@ -162,7 +152,7 @@ def _rows(
     for name, sample in samples.items():
         x = sample.x
         decoded[name, None] = x
-        ones = torch.ones_like(x, dtype=torch.float64)
+        ones, nonzero = torch.ones_like(x, dtype=torch.float64), (x != 0).double()
         for q in wanted[name]:
             map_ = sample.frozen.get(q, q).map
             key = RoundingKey() if q.rounding.random else None
@@ -173,16 +163,11 @@ def _rows(
             y = reference.dequantize(codes, parts, q.normalizer, map_, away)
             if (name, q) in paired:
                 decoded[name, q] = y
-            if q not in new[name]:
-                continue
             error = (x.double() - y.double()).abs()
-            nonzero = (x != 0).double()
             relative = torch.where(x != 0, error / x.double().abs(), 0.0)
             row = {
                 **about(states, parameter, name, shape),
-                "quantizer": q.spec,
-                "first": None,
-                "second": None,
+                **of_quantizer(q),
                 "bits_per_element": bits_of(q, shape),
                 **metrics.measure(x, y, codes, table(map_).numel()),
                 "mean_square": sample.mean_square,
@@ -191,7 +176,7 @@ def _rows(
                 **mean("mean_rel_error", relative, nonzero, chosen),
                 **mean("zeroed_share", nonzero * (y == 0), nonzero, chosen),
             }
-            row["sqnr_db"] = _decibels(row["mean_square"], row["mse"])
+            row["sqnr_db"] = decibels(row["mean_square"], row["mse"])
             yield row
     if not (samples.keys() >= MOMENTS):
         return
@@ -200,39 +185,27 @@ def _rows(
     u = adam_update(m, v, eps).double()
     ones, nonzero = torch.ones_like(u), (u != 0).double()
     for pair in pairs:
-        mq, vq = decoded["exp_avg", pair.first], decoded["exp_avg_sq", pair.second]
+        mq, vq = (decoded[place] for place in places(pair))
         error = (u - adam_update(mq, vq, eps).double()).abs()
         relative = torch.where(u != 0, error / u.abs(), 0.0)
-        collapsed = zero_points(mq, vq, v).double()
         yield {
             **about(states, parameter, "update", shape),
-            "quantizer": pair.spec,
-            "first": spec_of(pair.first),
-            "second": spec_of(pair.second),
+            **of_pair(pair),
             "bits_per_element": (bits_of(pair.first, shape) + bits_of(pair.second, shape)) / 2,
             **quantiles("abs", error, ones.bool(), chosen),
             **quantiles("rel", relative, u != 0, chosen),
             **mean("mean_abs_error", error, ones, chosen),
             **mean("mean_rel_error", relative, nonzero, chosen),
-            **mean("zeroed_share", collapsed, ones, chosen),
+            **mean("zeroed_share", zero_points(mq, vq, v).double(), ones, chosen),
         }
 
 
 def mean(name: str, values: Tensor, weights: Tensor, chosen: Units) -> dict[str, float]:
     """The estimate of a mean, sum of `values` over sum of `weights`, and the ends of its interval.
 
-    The largest units add nothing to the width; the others are a sample without replacement, and
-    the mean is a ratio of weighted sums over units. The width is that of Student's t with one
-    degree of freedom less than drawn units.
-
-    Args:
-        name: name of the metric.
-        values: summands, float64, of the chosen rows.
-        weights: counts, likewise.
-        chosen: the units.
-
-    Returns:
-        ``NAME``, ``NAME_low`` and ``NAME_high``; NaN where nothing is counted.
+    The largest units add nothing to the width; the others are a sample without replacement, and the
+    mean is a ratio of weighted sums over units. The width is that of Student's t with one degree of
+    freedom less than drawn units. All are NaN where nothing is counted.
     """
     y, w = per_unit(values, chosen.size), per_unit(weights, chosen.size)
     total = (chosen.weights * w).sum()
@@ -249,14 +222,7 @@ def mean(name: str, values: Tensor, weights: Tensor, chosen: Units) -> dict[str,
 
 
 def quantiles(kind: str, values: Tensor, counted: Tensor, chosen: Units) -> dict[str, float]:
-    """Nearest-rank quantiles and the maximum of the counted elements, weighted by unit.
-
-    Args:
-        kind: ``abs`` or ``rel``.
-        values: errors of the chosen rows, float64.
-        counted: bool of the same shape, True for elements that count.
-        chosen: the units.
-    """
+    """Nearest-rank quantiles and the maximum of the counted errors, weighted by unit."""
     weights = np.repeat(chosen.weights, chosen.size)[: values.numel()][counted.reshape(-1).numpy()]
     flat = values[counted].numpy()
     if flat.size == 0:
@@ -266,9 +232,3 @@ def quantiles(kind: str, values: Tensor, counted: Tensor, chosen: Units) -> dict
     ranks = {name: np.searchsorted(reached, q * reached[-1]) for name, q in LEVELS.items()}
     ranks["max"] = np.intp(flat.size - 1)
     return {f"{name}_{kind}_error": float(flat[order[rank]]) for name, rank in ranks.items()}
-
-
-def _decibels(signal: float, noise: float) -> float:
-    if signal == 0:
-        return math.nan
-    return math.inf if noise == 0 else 10 * (math.log10(signal) - math.log10(noise))

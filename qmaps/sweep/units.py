@@ -19,6 +19,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -50,14 +51,12 @@ class Units:
         count: number of units in the tensor.
         chosen: numbers of the measured units, ascending.
         certain: bool, True for units chosen by their size.
-        rows: indices of their rows, ascending; int64.
     """
 
     size: int
     count: int
     chosen: NDArray[np.int64]
     certain: NDArray[np.bool_]
-    rows: Tensor
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -69,13 +68,8 @@ class Units:
 def share_of_large(shape: Sequence[int], quantizers: Iterable[Quantizer]) -> float | None:
     """The share of a tensor that a sweep measures if no sample is asked for.
 
-    Args:
-        shape: the tensor's shape.
-        quantizers: all quantizers of the sweep for it.
-
-    Returns:
-        None to measure all of it: a tensor of at most `LARGEST` elements, or one of which a
-        quantizer needs the whole.
+    None to measure all of it: a tensor of at most `LARGEST` elements, or one of which a quantizer
+    needs the whole.
     """
     numel = math.prod(shape)
     if numel <= LARGEST:
@@ -122,15 +116,7 @@ def choose_units(
     wanted: int,
     squares: Iterable[NDArray[np.float64]],
 ) -> Units:
-    """Choose the units of a parameter.
-
-    Args:
-        parameter: its name.
-        shape: the shape of its states.
-        size: elements of a unit, of `unit_of`.
-        wanted: number of units, of `count_of`.
-        squares: the sum of squares of each unit of each state.
-    """
+    """Choose `wanted` of the units of a parameter by the sums of squares of those of each state."""
     total = sum(of_state / of_state.sum() for of_state in squares if of_state.any())
     count = -(-math.prod(shape) // size)
     order = np.argsort(-(np.zeros(count) + total), kind="stable")
@@ -138,10 +124,7 @@ def choose_units(
     hashes = _hashes(parameter, count)
     hashes[largest] = 0  # before all others
     chosen = np.sort(np.argsort(hashes, kind="stable")[:wanted]).astype(np.int64)
-    per_unit = size // math.prod(shape[1:])
-    rows = (chosen[:, None] * per_unit + np.arange(per_unit)).reshape(-1)
-    certain = np.isin(chosen, largest)
-    return Units(size, count, chosen, certain, torch.from_numpy(rows[rows < shape[0]]))
+    return Units(size, count, chosen, np.isin(chosen, largest))
 
 
 def _hashes(parameter: str, count: int) -> NDArray[np.uint64]:
@@ -160,8 +143,7 @@ SLAB = 2**20
 """Elements of a slab, about, unless a unit has more."""
 
 
-@dataclass(frozen=True)
-class Signs:
+class Signs(NamedTuple):
     """Squares and signs of the elements of a state.
 
     Attributes:
@@ -198,11 +180,7 @@ class Slabs:
         return math.prod(self.shape)
 
     def slabs(self, unit: int) -> Iterator[Tensor]:
-        """Yield all slabs, float32 of shape (rows, *shape[1:]).
-
-        Args:
-            unit: number of elements that a slab is a multiple of, but for the last one; whole rows.
-        """
+        """Yield all slabs, float32 of shape (rows, *shape[1:]), of whole units but for the last."""
         step = unit * max(1, SLAB // unit)
         for begin in range(0, self.numel, step):
             yield self._rows(begin, begin + step)
@@ -227,12 +205,7 @@ class Slabs:
         return Signs(square / self.numel, negative, first)
 
     def surveyed(self, unit: int, scalers: Sequence[Scaler] = ()) -> NDArray[np.float64]:
-        """Read all elements once: the sum of squares of each unit.
-
-        Args:
-            unit: elements of a unit: whole rows, and whole blocks of every normalizer.
-            scalers: objects that look at each slab.
-        """
+        """Read all elements once: the sum of squares of each unit; scalers look at each slab."""
         squares = []
         for x in self.slabs(unit):
             squares.append(per_unit(x.double().square(), unit))
@@ -246,10 +219,6 @@ class Scaler:
 
     Scales of blocks and of rows are those of the rows themselves. Those of the tensor and of other
     slices are maxima over all slabs, and so are the ends of grids of scales.
-
-    Args:
-        normalizer: it says what its scales span.
-        dims: number of dimensions of the state.
     """
 
     def __init__(self, normalizer: Normalizer, dims: int) -> None:
@@ -270,7 +239,9 @@ class Scaler:
             for part in self._parts:
                 part.look(x)
             return
-        local, spanning = self._divided(self._inner.scales(x))
+        scales = self._inner.scales(x)
+        local = [s for s, is_local in zip(scales, self._local, strict=True) if is_local]
+        spanning = [s for s, is_local in zip(scales, self._local, strict=True) if not is_local]
         pairs = zip(self._maxima, spanning, strict=True) if self._maxima else ()
         self._maxima = [torch.maximum(*pair) for pair in pairs] or spanning
         if self._format is not None and local:
@@ -290,13 +261,6 @@ class Scaler:
             return tuple(parts)
         ends = [*self._ends, *([self._format.ends(self._maxima)] if self._maxima else ())]
         return self._format.stored(parts, self._format.ends(ends))
-
-    def _divided(self, scales: Scales) -> tuple[list[Tensor], list[Tensor]]:
-        """Scales of blocks and rows, and the others."""
-        scales_and_places = list(zip(scales, self._local, strict=True))
-        return [s for s, local in scales_and_places if local], [
-            s for s, local in scales_and_places if not local
-        ]
 
 
 def per_unit(values: Tensor, size: int) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from qmaps.lab.report.published import published
+from qmaps.lab.report.claim import published
 from reproduction import committed
 from reproduction.context import Context
 from reproduction.differences import Difference

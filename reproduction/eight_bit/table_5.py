@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qmaps.lab.report.published import published
+from qmaps.lab.report.claim import published
 from reproduction import committed
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps import analyze, figures
-from qmaps.analyze.outlier_lines import LINES
+from qmaps.analyze.outliers import LINES
 from qmaps.capture import CapturedStates
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from qmaps.lab.report.claim import Claim
-from qmaps.lab.report.published import published
+from qmaps.lab.report.claim import Claim, published
 from reproduction import committed
 from reproduction.context import Context
 from reproduction.differences import Difference

@@ -6,8 +6,7 @@ import math
 
 import pandas as pd
 
-from qmaps.lab.report.claim import Claim
-from qmaps.lab.report.published import published
+from qmaps.lab.report.claim import Claim, published
 from reproduction import committed, tuned_losses
 from reproduction.context import Context
 from reproduction.differences import Difference

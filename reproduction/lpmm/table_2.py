@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from qmaps.lab.report.claim import Claim
-from qmaps.lab.report.published import published
+from qmaps.lab.report.claim import Claim, published
 from reproduction import tuned_losses
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

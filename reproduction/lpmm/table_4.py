@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from qmaps.lab.report.published import FIELDS
+from qmaps.lab.report.claim import FIELDS
 from reproduction import tuned_losses
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

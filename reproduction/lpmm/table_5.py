@@ -7,8 +7,7 @@ from torch import nn
 
 from qmaps import lpmm
 from qmaps.lab import workloads
-from qmaps.lab.report.claim import Claim
-from qmaps.lab.report.published import published
+from qmaps.lab.report.claim import Claim, published
 from qmaps.lpmm.footprint import ModelMemory
 from qmaps.lpmm.optimizer import LowPrecisionOptimizer
 from reproduction.context import Context

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 from scipy import stats
 
-from qmaps.lab.report.claim import Claim
-from qmaps.lab.report.published import published
+from qmaps.lab.report.claim import Claim, published
 from reproduction import figures
 from reproduction.context import Context
 from reproduction.differences import Difference

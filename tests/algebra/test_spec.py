@@ -108,8 +108,8 @@ NORMS = (
          "spec='tensor/linear0(a=1)@4s': unknown field 'a' of linear0; allowed are full"),
         ("tensor/quantile(midpoints=2)@4s",
          "spec='tensor/quantile(midpoints=2)@4s': midpoints='2' must be true or false"),
-        ("tensor/static-tree(tree_bits=4,tree_bits=5)@8s",
-         "spec='tensor/static-tree(tree_bits=4,tree_bits=5)@8s': field 'tree_bits' of static-tree "
+        ("tensor/static-tree(tree_bits=4,TREE_BITS=5)@8s",
+         "spec='tensor/static-tree(tree_bits=4,TREE_BITS=5)@8s': field 'TREE_BITS' of static-tree "
          "is given more than once"),
         ("tensor/static-tree(tree_bits=0_4)@8s",
          "spec='tensor/static-tree(tree_bits=0_4)@8s': tree_bits='0_4' must be of type int"),

@@ -241,12 +241,12 @@ def test_kernels_of_our_own_are_counted() -> None:
             pass
 
     stand_in = Counting()
-    token = engine._stand_in.set(stand_in)
+    token = engine.stand_in.set(stand_in)
     try:
         assert launches(lambda: [stand_in.launch_over(None, 3, None) for _ in range(4)], CPU) == 4
         assert launches(lambda: None, CPU) == 0
     finally:
-        engine._stand_in.reset(token)
+        engine.stand_in.reset(token)
     assert launches(lambda: None, CPU) == 0
 
 

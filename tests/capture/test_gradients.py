@@ -165,7 +165,7 @@ def test_parameters_that_are_added_join(tmp_path: Path) -> None:
     assert first.rows("head") is None
     assert [len(second.rows(name)) for name in ("head", "body")] == [32, 32]
     assert [tuple(g.shape) for _, g in second.gradients("body")] == [(32, 64)] * 2
-    skipped = snapshot.read_info(tmp_path / "gradients-00000006.safetensors").skipped
+    skipped = snapshot.Snapshot(tmp_path / "gradients-00000006.safetensors").info.skipped
     assert skipped == ["body: gradient (of a parameter that was added later)"]
     unfreezing(tmp_path, 10, **options)  # once more from the beginning
     assert capture.load(tmp_path).steps == [4, 8, 12]

@@ -123,7 +123,6 @@ def test_names_are_neither_markup_nor_escapes(call, tmp_path: Path, capsys) -> N
     for command in (
         f"lint {file}",
         f"convert {file} {tmp_path}/out.pt --to qmaps",
-        f"compare {file} {file} {pair} --out {tmp_path} --markdown {tmp_path}/c.md",
         f"recommend {file} {pair} --steps 2 --bits 9 --out {tmp_path}",
     ):
         code, out, err = call(command)
@@ -131,9 +130,6 @@ def test_names_are_neither_markup_nor_escapes(call, tmp_path: Path, capsys) -> N
         assert all(line.isprintable() for line in (out + err).split("\n"))
         if not command.startswith("recommend"):
             assert all(printable(name) in out for name in HOSTILE)
-    text = (tmp_path / "c.md").read_text()
-    assert "\n| a\\u2028b\\nc |" in text
-    assert all(line.isprintable() for line in text.split("\n"))
     code, out, err = call(f"sweep {file} --spec 'B1\x1b[/x]/DE@4s'")
     assert (code, out, err[:-1].isprintable()) == (2, "", True)
     assert "B1\\x1b[/x]/DE@4s" in err

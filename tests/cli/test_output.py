@@ -44,10 +44,10 @@ def test_an_instruction_set_that_there_is_not_is_one_line(place: Path) -> None:
 def test_paths_that_are_no_text(place: Path, tmp_path: Path) -> None:
     folder = tmp_path / "d\udcff"
     shutil.copytree(place, folder)
-    command = "qmaps compare states/*1.safetensors states/*2.safetensors --markdown c$1.md --out r"
+    command = "qmaps sweep states/*1.safetensors --spec B128/DE@4s --markdown c$1.md --out r"
     code, out, err = shell(f"set -- \udcff; {command}$1", folder, PYTHONIOENCODING="utf-8:strict")
     assert (code, err.count("\n")) == (0, 1)
-    assert out.endswith("frames: r\\udcff/compare\nmarkdown: c\\udcff.md\n")
+    assert out.endswith("rows: r\\udcff/sweep/sweep.parquet\nmarkdown: c\\udcff.md\n")
     text = (folder / "c\udcff.md").read_text()
     assert "--markdown c\\udcff.md --out r\\udcff`" in text
     assert shell("qmaps lint ../d*/optimizer.pt", folder) == (

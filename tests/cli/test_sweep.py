@@ -67,12 +67,12 @@ def test_the_top_rows_and_all_of_the_front() -> None:
             "on_front": [True, False, False, True, False],
         }
     )
-    first, wide = by_width(frame, ["q"], lambda row: [row["quantizer"]], top=2)
+    first, wide = by_width(frame, {"q": "{quantizer}"}, top=2)
     assert (first.title, first.rows) == (
         "up to 4.3 bits per element, 3 of 4", [["a"], ["b"], ["d"]],
     )  # fmt: skip
     assert wide.title == "more than 8.3 bits per element, 1 of 1"
-    assert len(by_width(frame, ["q"], lambda row: [row["quantizer"]])[0].rows) == 4
+    assert len(by_width(frame, {"q": "{quantizer}"})[0].rows) == 4
 
 
 def test_the_terminal_has_the_same_tables(call, tmp_path: Path) -> None:
@@ -135,20 +135,6 @@ def test_lines_of_progress_without_a_terminal(
         advance("sweep quantizers", 3, 9, "a.weight")
         time.sleep(0.2)
     assert capsys.readouterr().err == ""
-
-
-def test_memory_of_a_worker(call, tmp_path: Path) -> None:
-    found = call(f"sweep states {OPTIONS} --out {tmp_path}/one --memory 0.56MB --json")
-    assert found == call(f"sweep states {OPTIONS} --out {tmp_path}/two --json")
-    parts = [len(list((tmp_path / run / "sweep" / "parts").iterdir())) for run in ("one", "two")]
-    assert parts[0] > parts[1] == 2
-    for given in ("2", "2 TB", "much"):
-        assert call(f"sweep states --out {tmp_path} --memory '{given}'") == (
-            2,
-            "",
-            f"error: memory={given!r} must be a number with MB, MiB, GB or GiB, as in 2GiB, or "
-            "none\n",
-        )
 
 
 def test_a_share_of_each_tensor(call, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import qmaps
 from qmaps import analyze, sweep
-from qmaps.analyze import _updates
-from qmaps.analyze._updates import Cuda, Exact, Reference
+from qmaps.analyze.code_pairs import _add
+from qmaps.analyze.update_error import Exact, OnePass, Reference
 from qmaps.cuda import layout, updates
 from qmaps.errors import NonFiniteError
 from qmaps.maps import Codebook
@@ -103,7 +103,7 @@ def assert_update_errors(
     engine: EmulatedEngine, given: list[tuple[Tensor, Tensor, float]], spec: str
 ) -> None:
     pair = qmaps.algebra.pair.Pair.parse(spec)
-    ours, theirs = Cuda(engine), Reference()
+    ours, theirs = OnePass.cuda(engine), Reference()
     ours.add(Exact.of(torch.ones(9), torch.ones(9), 1.0), torch.zeros(9), torch.zeros(9))
     ours.clear()
     for m, v, eps in given:
@@ -172,8 +172,8 @@ def test_grids_of_updates_that_are_not_numbers(on_device: EmulatedEngine) -> Non
         exact = Exact.of(m, v, 0.0)
         first = qmaps.quantizer("B128/DE@4s").quantize(m)
         second = qmaps.quantizer("B128/DE-0@4u").quantize(v)
-        _updates._add(grids[0], exact, first, second)
-    _updates._add(grids[1], exact, first, second)
+        _add(grids[0], exact, first, second)
+    _add(grids[1], exact, first, second)
     assert "sum_cells" in on_device.launched
     assert grids[0].isnan().any()
     assert torch.allclose(*grids, rtol=RTOL, atol=0, equal_nan=True)
@@ -192,12 +192,12 @@ def test_no_launch_changes_bits(device: EmulatedEngine, request: pytest.FixtureR
             for spec in specs:
                 q = qmaps.quantizer(spec)
                 row += bits(sums_of(q, x))
-                errors = Cuda(engine)
+                errors = OnePass.cuda(engine)
                 errors.add(exact, q.quantize(x), exact.v)
                 row += errors.columns().values()
             first, second = qmaps.quantizer("B256/DE@4s"), qmaps.quantizer("B256/DE@8u")
             grid = torch.zeros(4, 16, 256, dtype=torch.float64)
-            _updates._add(grid, exact, first.quantize(x), second.quantize(exact.v))
+            _add(grid, exact, first.quantize(x), second.quantize(exact.v))
             row += grid.flatten().tolist()
         rows.append(row)
     assert rows[0] == rows[1] == rows[2]

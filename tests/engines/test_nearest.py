@@ -60,6 +60,12 @@ def test_ties_go_to_the_lower_code() -> None:
     assert reference.encode(n, map_).tolist() == [0, 1, 2, 3]
 
 
+def test_a_sum_that_float64_rounds_is_no_tie() -> None:
+    for low, code in ((-1e-30, 1), (0.0, 0), (1e-30, 0)):  # 0.5 is above, at, below the middle
+        map_ = Codebook([low, 1.0], label="far")
+        assert reference.encode(torch.tensor([0.5]), map_).tolist() == [code]
+
+
 def test_a_midpoint_that_is_no_float32_is_not_rounded_into_a_tie() -> None:
     # The middle of 1 and 1 + 3 ulp lies between two float32 numbers; of 0 and 2**-149, too.
     ulp = 2.0**-23

@@ -71,7 +71,7 @@ def test_a_rule_without_a_kernel() -> None:
     rule = Rule("unknown", takes_norms=False, apply=adamw)
     reason = NativeEngine().unsupported_reason(rule, given("B256/DE@8s"))
     assert reason == "no kernel has the rule 'unknown' with states 'exp_avg exp_avg_sq'"
-    assert not NativeEngine().supports(rule, given("B256/DE@8s"))
+    assert NativeEngine().unsupported_reason(rule, given("B256/DE@8s"))
 
 
 @native

@@ -90,7 +90,7 @@ def test_what_cannot_be_is_told_before_any_work(
     monkeypatch.setattr(lab, "compare", works)
     monkeypatch.setattr(workloads, "train", works)
     monkeypatch.setattr(sweep, "run", works)
-    monkeypatch.setattr("qmaps.capture.conversion.convert.load_safely", works)
+    monkeypatch.setattr("qmaps.capture.conversion.load_safely", works)
     code, out, err = call(shlex.split(command), capsys)
     assert (code, out, err) == (2, "", f"error: {REFUSED[command]}\n")
 
@@ -106,8 +106,11 @@ def test_what_cannot_be_is_told_before_any_work(
         *(f"sweep states --spec B{NINES}/DE@4s", f"sweep states --spec B8{'x8' * 3000}/DE@4s"),
         *(f"sweep states --codebook m={LONG}", f"sweep states --step {NINES}", f"{LONG}{LONG}"),
         *(f"plot {LONG}", f"plot replay --run {LONG}", f"plot replay --run . --out {LONG}.png"),
-        *(f"compare {LONG} states", f"compare {LONG}.json {LONG}.json", f"recommend {LONG}"),
-        *(f"recommend states --loss {NINES}", f"sweep states --markdown {LONG}"),
+        *(
+            f"recommend {LONG}",
+            f"recommend states --loss {NINES}",
+            f"sweep states --markdown {LONG}",
+        ),
         *(f"maps DE@{NINES}", f"train digits --seeds {NINES}", f"lab digits --seed {NINES}"),
         *(f"sweep states --spec {'&'.join(['B8'] * 999)}/DE@4s", f"lab digits --seed {2**64}"),
     ],
@@ -129,7 +132,6 @@ JSON = [
     "figures states --out swept --json",
     "plot --json",
     "plot outliers --run swept --json",
-    "compare states states --out swept --json",
     "report swept --json",
     "capture --checkpoint optimizer.pt --out again --json",
     "convert optimizer.pt converted.pt --to qmaps --json",
@@ -155,7 +157,7 @@ def test_json_is_strict_json(place: Path, capsys, monkeypatch) -> None:
     for file in files:
         strictly(file.read_text())
     # The same command finds its run again.
-    assert call(shlex.split(JSON[8]), capsys)[0] == 0
+    assert call(shlex.split(JSON[7]), capsys)[0] == 0
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "-3", "many"])

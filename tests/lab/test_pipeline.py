@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +15,13 @@ import pytest
 import torch
 from torch import nn
 
-from qmaps import capture, figures, lab
+from qmaps import analyze, capture, figures, lab
 from qmaps.analyze import executors, recommend
+from qmaps.errors import CommunicationError
 from qmaps.lab import pipeline
 from qmaps.lab.workloads.processes import Training, Trainings
+from qmaps.maps import Linear
+from qmaps.storage.files import output_folder, write_frame
 from tests.lab.test_cli import call
 
 
@@ -147,6 +151,23 @@ def test_captures_of_a_folder_have_names(trained: Path, tmp_path: Path, capsys) 
     assert capture.load(tmp_path / "again").parameters() == list("abcdef")
     code, _, err = call(f"capture digits --names {names} --out {tmp_path}/new", capsys)
     assert (code, err) == (2, f"error: names={str(names)!r} needs --checkpoint\n")
+
+
+def test_a_lost_worker_that_draws_is_one_error(tmp_path: Path) -> None:
+    class Broken(ThreadPoolExecutor):
+        def submit(self, function: Callable, /, *given: object, **named: object):  # type: ignore[no-untyped-def]
+            future = super().submit(function, *given, **named)
+            future.result = lambda *_: (_ for _ in ()).throw(BrokenProcessPool())  # type: ignore[method-assign]
+            return future
+
+    frame = analyze.map_curves([Linear(4)])
+    write_frame(output_folder(tmp_path / "frames") / "map_curves.parquet", frame)
+    with Broken(1) as executor, pytest.raises(CommunicationError) as caught:
+        lab.draw(tmp_path, executor=executor)
+    assert str(caught.value) == (
+        "executor=Broken has lost a worker, perhaps for lack of memory; call again with a new "
+        "executor, and the figures are drawn again"
+    )
 
 
 def test_workers_share_every_stage_of_a_training(tmp_path: Path, monkeypatch) -> None:

@@ -15,7 +15,6 @@ from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.algebra.saved import from_plain
 from qmaps.capture.conversion import convert_state_dict
 from qmaps.optim import SGD, AdamW
-from qmaps.optim.memory import memory
 
 SPECS = "B64/DE@4s+ef4 + rank1/linear@4u+ef8"
 BETAS = (0.9, 0.99)
@@ -184,6 +183,6 @@ def test_memory_counts_it(steps: int) -> None:
     optimizer = made(param)
     train(optimizer, gradients(steps))
     codes, scales, residuals = 48 * 32 // 2, 4 * 24, 4 * 12
-    rows = {row.state: row.nbytes for row in memory(optimizer).rows}
+    rows = {row.state: row.nbytes for row in optimizer.memory().rows}
     assert rows["exp_avg"] == codes + scales + codes + residuals
     assert rows["exp_avg_sq"] == codes + 4 * (48 + 32) + 2 * codes + residuals

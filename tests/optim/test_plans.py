@@ -144,10 +144,11 @@ def test_a_users_attribute_is_not_taken_for_codes() -> None:
     assert optimizer._stepper.reference_count == 0
 
 
-def test_a_repeated_step_is_few_calls() -> None:
+@pytest.mark.skipif(qmaps.backend() != "native", reason="needs the native engine")
+def test_a_step_is_few_calls() -> None:
     """Python functions of qmaps; an optimizer with small parameters waits for nothing else."""
-    params = [nn.Parameter(torch.zeros(shape)) for shape in ((128, 64), (64,), (8192,))]
-    optimizer = AdamW8bit(params)
+    param = nn.Parameter(torch.zeros(128, 64))
+    optimizer = AdamW8bit([param])
     files: list[str] = []
     package = str(Path(qmaps.__file__).parent)
 
@@ -155,9 +156,8 @@ def test_a_repeated_step_is_few_calls() -> None:
         if event == "call" and frame.f_code.co_filename.startswith(package):
             files.append(frame.f_code.co_filename)
 
-    for _ in range(3):
-        for param in params:
-            param.grad = torch.ones_like(param)
+    for calls, of_files in ((250, 30), (45, 12), (45, 12)):
+        param.grad = torch.ones_like(param)
         files.clear()
         before = sys.getprofile()
         sys.setprofile(count)
@@ -165,5 +165,5 @@ def test_a_repeated_step_is_few_calls() -> None:
             optimizer.step()
         finally:
             sys.setprofile(before)
-    assert len(files) <= 45
-    assert len(set(files)) <= 18
+        assert len(files) <= calls
+        assert len(set(files)) <= of_files

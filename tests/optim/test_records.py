@@ -7,13 +7,12 @@ from torch import nn
 
 from qmaps.algebra.philox import RoundingKey
 from qmaps.optim import Adagrad
-from qmaps.optim.records import records
 
 
 def test_records_of_two_parameters() -> None:
     params = [("head", nn.Parameter(torch.ones(80, 80))), ("bias", nn.Parameter(torch.ones(80)))]
     optimizer = Adagrad(params, initial_accumulator_value=0.5, state_quantizers="8bit", seed=3)
-    head, bias = records(optimizer)
+    head, bias = optimizer._parameters.records()
     assert [record.label for record in (head, bias)] == ["parameter 'head'", "parameter 'bias'"]
     ((state,), (other,)) = (record.states() for record in (head, bias))
     assert (state.name, state.shape, state.whole_shape) == ("sum", (80, 80), (80, 80))

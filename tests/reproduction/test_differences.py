@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from qmaps.lab.report.claim import Claim, Verdict, weakest
+from qmaps.lab.report.claim import Claim, Verdict
 from reproduction.differences import Difference, lines
-from reproduction.exhibit import Finding, explain
+from reproduction.exhibit import Finding, explain, weakest
 from reproduction.verdict import beside
 
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from qmaps.lab.report.claim import Claim, Verdict, weakest
-from qmaps.lab.report.published import published
+from qmaps.lab.report.claim import Claim, Verdict, published
 from reproduction.catalogue import PAPERS
 from reproduction.context import Context
-from reproduction.exhibit import ERRORS
+from reproduction.exhibit import ERRORS, weakest
 from reproduction.four_bit import table_4
 from reproduction.parallelism_2015 import table_2, table_5, tables
 from reproduction.verdict import beside

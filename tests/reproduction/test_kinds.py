@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from markupsafe import escape
 
-from qmaps.lab import provenance
+from qmaps.lab import pipeline
 from qmaps.lab.report.claim import Claim, Verdict
 from reproduction import PAPERS, page, summary
 from reproduction.eight_bit import table_1
@@ -64,7 +64,7 @@ def test_a_speed_up_counts_once() -> None:
 
 
 def test_pages_of_our_own_runs_open_with_what_holds(tmp_path: Path) -> None:
-    about = {"command": "", "workload": "", "versions": provenance.versions(), "machine": ""}
+    about = {"command": "", "workload": "", "versions": pipeline.versions(), "machine": ""}
     for name, paper in PAPERS.items():
         assert list(paper.in_short) == ["holds", "does not hold here", "open"]
         for quick, own in ((False, False), (True, False), (False, True)):
@@ -77,7 +77,7 @@ def test_pages_of_our_own_runs_open_with_what_holds(tmp_path: Path) -> None:
 
 
 def test_a_page_opens_with_ten_plain_lines_and_a_link_to_the_rules(tmp_path: Path) -> None:
-    about = {"command": "c", "workload": "", "versions": provenance.versions(), "machine": "",
+    about = {"command": "c", "workload": "", "versions": pipeline.versions(), "machine": "",
              "quick": False, "own": False}  # fmt: skip
     for name, paper in PAPERS.items():
         lines = list(chain.from_iterable(paper.in_short.values()))
@@ -92,7 +92,7 @@ def test_a_page_opens_with_ten_plain_lines_and_a_link_to_the_rules(tmp_path: Pat
 
 
 def test_every_verdict_is_explained_once_in_one_place(tmp_path: Path) -> None:
-    about = {"command": "c", "workload": "", "versions": provenance.versions(), "machine": "",
+    about = {"command": "c", "workload": "", "versions": pipeline.versions(), "machine": "",
              "quick": False, "own": False}  # fmt: skip
     summary.write([(paper, ()) for paper in PAPERS.values()], about, tmp_path)
     text, html = ((tmp_path / f"papers.{each}").read_text() for each in ("md", "html"))

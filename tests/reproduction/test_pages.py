@@ -12,7 +12,7 @@ from markupsafe import escape
 
 from qmaps import analyze
 from qmaps.errors import BadValueError
-from qmaps.lab.report.published import published
+from qmaps.lab.report.claim import published
 from reproduction import PAPERS, page, run, workloads
 from reproduction.context import Context, NotYetError
 from reproduction.eight_bit import appendix_b, table_6

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from qmaps.errors import BadValueError
-from qmaps.lab.report.claim import Claim, Verdict
-from qmaps.lab.report.published import published
+from qmaps.lab.report.claim import Claim, Verdict, published
 from reproduction import PAPERS, cell_text
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Needs

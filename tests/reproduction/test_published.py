@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qmaps.lab.report.published import published
+from qmaps.lab.report.claim import published
 from reproduction import PAPERS
 
 EIGHT, FOUR = "8-bit-optimizers", "4-bit-optimizers"

@@ -7,8 +7,8 @@ import math
 import pandas as pd
 import pytest
 
-from qmaps.lab.report.claim import Claim, Verdict, weakest
-from reproduction.exhibit import Finding, _ranges
+from qmaps.lab.report.claim import Claim, Verdict
+from reproduction.exhibit import Finding, _ranges, weakest
 from reproduction.verdict import beside
 
 
@@ -79,6 +79,14 @@ def test_a_finding_is_as_good_as_its_weakest_part() -> None:
     assert Finding(numbers, [Claim("so it is", False)]).verdict is Verdict.DIFFERS
     assert Finding().verdict is Verdict.NOT_COMPARED
     assert weakest([Verdict.NOT_COMPARED, Verdict.REPRODUCED]) is Verdict.REPRODUCED
+
+
+def test_the_weakest_verdict_decides() -> None:
+    ascending = [Verdict.DIFFERS, Verdict.PARTLY, Verdict.ORDERING, Verdict.UNDECIDED,
+                 Verdict.REPRODUCED]  # fmt: skip
+    for place, verdict in enumerate(ascending):
+        assert weakest([*reversed(ascending[place:]), Verdict.NOT_COMPARED]) is verdict
+    assert weakest([Verdict.NOT_COMPARED]) is Verdict.NOT_COMPARED
 
 
 def test_labels_of_neighbours_are_a_range() -> None:

@@ -13,7 +13,7 @@ import torch
 
 from qmaps.errors import BadValueError
 from qmaps.storage import checkpoint, checksums
-from qmaps.storage.checkpoint import editing, put, renumber
+from qmaps.storage.checkpoint import Part, editing, put, renumber
 
 
 def saved(path: Path) -> dict[str, Any]:
@@ -125,15 +125,16 @@ def test_a_stream_in_a_larger_file(tmp_path: Path) -> None:
     torch.save(torch.zeros(5, 3), stream)
     content = stream.read_bytes()
     path.write_bytes(b"before" + content + b"after")
-    put(path, 6, len(content), torch.arange(15.0).reshape(5, 3))
-    assert checkpoint.load_part(path, 6, len(content)).tolist() == [
+    part = Part(path, 6, len(content))
+    put(part, torch.arange(15.0).reshape(5, 3))
+    assert checkpoint.load_part(part).tolist() == [
         [0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13, 14],
     ]  # fmt: skip
     whole = path.read_bytes()
     assert (whole[:6], whole[-5:], len(whole)) == (b"before", b"after", len(content) + 11)
     message = f"{str(path)!r} has Tensor at byte 6; expected a tensor of shape (3, 5)"
     with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):
-        put(path, 6, len(content), torch.zeros(3, 5))
+        put(part, torch.zeros(3, 5))
 
 
 @pytest.mark.parametrize("new", [0, 9, 255, 256, 70_000, 2**31, 2**53])

@@ -62,6 +62,7 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_another_process_is_named_and_then_gone(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         found = json.loads((tmp_path / ".capture.lock.json").read_text())
@@ -78,6 +79,7 @@ def test_another_process_is_named_and_then_gone(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="there is no kill -9")
 def test_the_lock_of_a_killed_process_does_not_block(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
@@ -89,6 +91,7 @@ def test_the_lock_of_a_killed_process_does_not_block(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_time_zone_that_there_is_not(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", HOLD, str(tmp_path)],
@@ -103,8 +106,8 @@ def test_a_time_zone_that_there_is_not(tmp_path: Path) -> None:
 
 def test_two_in_one_process(tmp_path: Path) -> None:
     first = FolderLock(tmp_path, "capture")
-    since = json.loads((tmp_path / ".capture.lock.json").read_text())["since"][:19]
-    shown = locks._self()["command"]
+    record = json.loads((tmp_path / ".capture.lock.json").read_text())
+    since, shown = record["since"][:19], record["command"]
     assert refusal(tmp_path) == (
         f"out={str(tmp_path)!r} is being written by this process since {since} ({shown}); close "
         "that recorder or end that run, or give another folder"
@@ -165,6 +168,7 @@ def test_a_folder_that_was_deleted_meanwhile(tmp_path: Path) -> None:
     new.release()
 
 
+@pytest.mark.slow
 def test_whatever_writes_over_time_asks_for_it(tmp_path: Path) -> None:
     layer = torch.nn.Linear(3, 3)
     layer(torch.ones(1, 3)).sum().backward()
@@ -202,9 +206,9 @@ def test_file_systems_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert not lock.exclusive
     failure.append(OSError(errno.EACCES, "Permission denied"))
     with pytest.raises(OutputError) as caught:
-        FolderLock(tmp_path, "capture", "runs")
+        FolderLock(tmp_path, "capture")
     assert str(caught.value) == (
-        f"runs={str(tmp_path)!r} cannot be locked (Permission denied); give another folder"
+        f"out={str(tmp_path)!r} cannot be locked (Permission denied); give another folder"
     )
     assert names(tmp_path) == []
     assert issubclass(filelock.Timeout, OSError)  # and is told from these

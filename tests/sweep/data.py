@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from qmaps.capture import CapturedStates
-from qmaps.capture.saved import write
+from qmaps.capture.recorder import write
 from qmaps.sweep import Item
 
 SPECS = [

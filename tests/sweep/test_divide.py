@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from qmaps import sweep
-from qmaps.errors import BadValueError, OutputError
-from qmaps.sweep import divide
+from qmaps.errors import OutputError
 from tests.sweep.data import SPECS, on_disk, same
 
+PLAN = import_module("qmaps.sweep.plan")  # the package has a function of this name
 FEW = 60300 * 2
 """The work of two specs on parameter a."""
 
@@ -33,7 +34,7 @@ def test_no_parameter_of_usual_size_is_divided(path: Path) -> None:
 
 
 def test_items_of_a_divided_parameter(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(divide, "WORK", FEW)
+    monkeypatch.setattr(PLAN, "WORK", FEW)
     items = sweep.plan(path, SINGLES + SPECS)
     parts = {name: [i.part for i in items if i.parameter == name] for name in ("a", "b", "first")}
     assert parts == {
@@ -43,7 +44,7 @@ def test_items_of_a_divided_parameter(path: Path, monkeypatch: pytest.MonkeyPatc
     }
     assert [item.number for item in items] == list(range(len(items)))
     assert [item.work for item in items if item.parameter == "a"] == [FEW] * 4
-    monkeypatch.setattr(divide, "WORK", 5400)
+    monkeypatch.setattr(PLAN, "WORK", 5400)
     parts_of_first = [i.part for i in sweep.plan(path, SINGLES + SPECS) if i.parameter == "first"]
     assert parts_of_first == [(0, 1), (1, 2), (2, 8)]  # it has no pairs
 
@@ -52,7 +53,7 @@ def test_items_of_a_divided_parameter(path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_rows_are_those_of_one_item(
     path: Path, whole: pd.DataFrame, work: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(divide, "WORK", work)
+    monkeypatch.setattr(PLAN, "WORK", work)
     same(sweep.run(path, SINGLES + SPECS), whole)
     for k in (1, 2, 3):
         sweep.run(path, SINGLES + SPECS, out=tmp_path, shard=(k, 3))
@@ -62,12 +63,12 @@ def test_the_rows_are_those_of_one_item(
 def test_a_pool_measures_the_items_of_one_parameter(
     path: Path, whole: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(divide, "WORK", FEW)
+    monkeypatch.setattr(PLAN, "WORK", FEW)
     same(sweep.run(path, SINGLES + SPECS, workers=2), whole)
 
 
 def test_a_sample_is_not_divided(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(divide, "WORK", 1)
+    monkeypatch.setattr(PLAN, "WORK", 1)
     assert [item.part for item in sweep.plan(path, SPECS, sample=0.1)] == [None] * 5
 
 
@@ -75,22 +76,6 @@ def test_a_folder_of_other_items_is_refused(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep.run(path, SPECS, out=tmp_path, shard=(1, 2))
-    monkeypatch.setattr(divide, "WORK", FEW)
+    monkeypatch.setattr(PLAN, "WORK", FEW)
     with pytest.raises(OutputError, match="holds a sweep of other specs or states"):
         sweep.run(path, SPECS, out=tmp_path, shard=(2, 2))
-
-
-def test_less_memory_makes_more_items_of_the_same_rows(path: Path, whole: pd.DataFrame) -> None:
-    enough = 100000 * (divide.BASE + divide.SLOW + 3)
-    items = sweep.plan(path, SINGLES + SPECS, memory=enough)
-    assert len(items) > 5
-    assert {item.parameter for item in items if item.part} == {"c"}
-    same(sweep.run(path, SINGLES + SPECS, memory=enough), whole)
-
-
-def test_memory_that_is_not_enough(path: Path) -> None:
-    with pytest.raises(BadValueError) as caught:
-        sweep.run(path, ["B128/DE@4s + B128/DE-0@4u"], memory=2**21)
-    assert str(caught.value) == (
-        "memory=0.00195 GiB is not enough for 'c', which has 100000 elements and needs 0.01 GiB"
-    )

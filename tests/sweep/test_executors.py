@@ -66,9 +66,9 @@ def test_states_that_were_renamed(path: Path, tmp_path: Path) -> None:
 
 
 def test_one_frame_whoever_measures(path: Path, serial: pd.DataFrame, tmp_path: Path) -> None:
-    """Of one process, a pool, Dask, three shards, and a pool with a killed worker."""
+    """Of one process, Dask, and three shards; other tests have pools, and a killed worker."""
     distributed = pytest.importorskip("distributed")
-    found = {"pool of 2": sweep.run(path, SPECS, workers=2)}
+    found = {}
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
@@ -80,12 +80,6 @@ def test_one_frame_whoever_measures(path: Path, serial: pd.DataFrame, tmp_path: 
     for k, shard in enumerate(shards, 1):
         sweep.run(path, SPECS, out=shard, shard=(k, 3))
     found["3 merged shards"] = sweep.merge(shards, out=tmp_path / "merged")
-    items = deadly(path, tmp_path / "died", 1)
-    frames = {item.number: frame for item, frame in executors.in_pool(items, 2)}
-    assert (tmp_path / "died").read_text() == "x"
-    found["after a killed worker"] = joined(
-        [frames[item.number] for item in items], [item.states for item in items]
-    )
     for frame in found.values():
         same(frame, serial)
 
@@ -274,7 +268,7 @@ def test_threads_of_an_executor_leave_the_number_of_torch_threads(path: Path) ->
 def test_an_error_in_a_worker_is_that_of_one_process(tmp_path: Path) -> None:
     bad = tensors()
     bad["c"]["exp_avg"][3, 7] = float("nan")
-    from qmaps.capture.saved import write
+    from qmaps.capture.recorder import write
 
     path = write(capture.CapturedStates.from_tensors(bad), tmp_path / "bad")
     messages = []

@@ -79,8 +79,8 @@ def test_shards_of_two_sweeps_are_never_mixed(
     sweep.run(path, SPECS, out=one, shard=(1, 2))
     sweep.run(path, SPECS[:2], out=other)
     message = (
-        f"out={str(one)!r} holds a sweep of other specs or states, or one that was divided for "
-        "another memory; delete the folder or give another one"
+        f"out={str(one)!r} holds a sweep of other specs or states; delete the folder or give "
+        "another one"
     )
     kept = {file: file.read_bytes() for file in one.rglob("*.*")}
     for case in (

@@ -49,7 +49,7 @@ def test_digests_tell_items_and_sweeps_apart(tmp_path: Path) -> None:
     assert [item.digest for item in sweep.plan(copy, SPECS)] == [item.digest for item in items]
     other = tensors()
     other["c"]["exp_avg"][0, 0] += 1
-    changed = capture.saved.write(
+    changed = capture.recorder.write(
         capture.CapturedStates.from_tensors(other, step=7), tmp_path / "o"
     )
     for states, specs, least in (
@@ -123,8 +123,6 @@ def test_numbers_as_text(tmp_path: Path) -> None:
 
     assert digests(sample="5%") == digests(sample="0.05") == digests(sample=0.05) != digests()
     assert digests(sample="100%") == digests(sample=1) == digests(sample=1.0)
-    assert digests(memory="7.6MB") == digests(memory=7_600_000) != digests(memory="none")
-    assert digests(memory="none") == digests(memory=None)
     for text in ("1", "0.51", "101%", "0", "0%", "some", "-1%", "nan"):
         with pytest.raises(BadValueError) as caught:
             sweep.plan(path, SPECS, sample=text)
@@ -132,15 +130,6 @@ def test_numbers_as_text(tmp_path: Path) -> None:
             f"sample={text!r} must be a share above 0 and at most 100%, such as 1% or 0.01; above "
             "0.5 with a percent sign"
         )
-    for memory in (0, -5):
-        with pytest.raises(BadValueError) as caught:
-            sweep.plan(path, SPECS, memory=memory)
-        assert str(caught.value) == f"memory={memory} must be above 0, or None for no limit"
-    cases = {
-        "sample=True must be a number, or a text such as '1%'": {"sample": True},
-        "memory=[5] must be bytes, or a text such as '2GiB'": {"memory": [5]},
-    }
-    for message, given in cases.items():
-        with pytest.raises(BadTypeError) as wrong:
-            digests(**given)
-        assert str(wrong.value) == message
+    with pytest.raises(BadTypeError) as wrong:
+        digests(sample=True)
+    assert str(wrong.value) == "sample=True must be a number, or a text such as '1%'"

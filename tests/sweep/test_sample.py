@@ -15,12 +15,12 @@ import torch
 import qmaps
 from qmaps import sweep
 from qmaps.capture import CapturedStates, load
-from qmaps.capture.saved import write
+from qmaps.capture.recorder import write
 from qmaps.errors import BadValueError, CaptureError, SpecError
 from qmaps.normalize.base import REGISTRY, Normalizer, Shape
 from qmaps.normalize.scale_format import SUFFIXES
 from qmaps.ops.fit import fit_normalized
-from qmaps.sweep import divide, measure, sample, units
+from qmaps.sweep import measure, sample, units
 from qmaps.sweep.sample import quantiles
 from qmaps.sweep.units import (
     LEAST,
@@ -93,6 +93,13 @@ def choose(name: str, x: torch.Tensor, normalizers: list[Normalizer], share: flo
     return choose_units(name, x.shape, size, count, [Slabs.of(x).surveyed(size)])
 
 
+def rows_of(chosen: Units, x: torch.Tensor) -> torch.Tensor:
+    """The rows of `x` in the chosen units."""
+    each = chosen.size // math.prod(x.shape[1:])
+    rows = (chosen.chosen[:, None] * each + np.arange(each)).reshape(-1)
+    return x[torch.from_numpy(rows[rows < len(x)])]
+
+
 def test_the_chosen_units_are_whole_rows_and_blocks() -> None:
     x = torch.randn(2000, 96)
     x[700] *= 1e4
@@ -102,7 +109,7 @@ def test_the_chosen_units_are_whole_rows_and_blocks() -> None:
     assert chosen.certain.sum() == 37
     assert chosen.certain[np.searchsorted(chosen.chosen, 175)]  # the unit of row 700
     assert chosen.weights.sum() == pytest.approx(500)
-    assert Slabs.of(x).chosen(chosen.chosen, 384).equal(x[chosen.rows])
+    assert Slabs.of(x).chosen(chosen.chosen, 384).equal(rows_of(chosen, x))
     again, other = (choose(name, x, normalizers, 0.3) for name in ("w", "v"))
     assert (again.chosen == chosen.chosen).all()
     assert not (other.chosen == chosen.chosen).all()
@@ -113,8 +120,12 @@ def test_a_ragged_end_and_one_dimension() -> None:
     normalizers = [qmaps.quantizer("B128/linear@4s").normalizer]
     x[-5:] = 1e6  # the last unit is certain
     chosen = choose("w", x, normalizers, 0.01)
-    assert (chosen.count, len(chosen.chosen), len(chosen.rows)) == (301, LEAST, 127 * 128 + 5)
-    assert Slabs.of(x).chosen(chosen.chosen, 128).equal(x[chosen.rows])
+    assert (chosen.count, len(chosen.chosen), len(rows_of(chosen, x))) == (
+        301,
+        LEAST,
+        127 * 128 + 5,
+    )
+    assert Slabs.of(x).chosen(chosen.chosen, 128).equal(rows_of(chosen, x))
 
 
 WHOLE = "rank1B"
@@ -169,15 +180,9 @@ def test_means_of_tensors_in_full_are_their_own_ends() -> None:
     assert row[f"{name}_low"] < row[name] < row[f"{name}_high"]
 
 
-def test_rows_do_not_depend_on_slabs_or_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_do_not_depend_on_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(CapturedStates.from_tensors(tensors(range(2)), step=1), tmp_path / "states")
     expected = sweep.run(path, SPECS, sample=0.05)
-    monkeypatch.setattr(divide, "SLAB", 0)
-    little = LEAST * 128 * (divide.SAMPLED + 4 * 4)  # for two pairs
-    assert len(sweep.plan(path, SPECS, sample=0.05, memory=little)) == 2 * 3
-    same(sweep.run(path, SPECS, sample=0.05, memory=little), expected)
     monkeypatch.setattr(units, "SLAB", 3000)
     found = sweep.run(path, SPECS, sample=0.05)
     sums = ["mean_square", "sqnr_db"]
@@ -290,7 +295,7 @@ def test_workers_choose_the_same_sample(tmp_path: Path) -> None:
 def test_weighted_quantiles() -> None:
     x = torch.arange(300 * 128, dtype=torch.float32)
     chosen = choose("w", x, [qmaps.quantizer("B128/linear@4s").normalizer], 0.5)
-    values = x[chosen.rows].double()
+    values = rows_of(chosen, x).double()
     found = quantiles("abs", values, torch.ones_like(values, dtype=torch.bool), chosen)
     assert found["max_abs_error"] == x.numel() - 1
     assert found["median_abs_error"] == pytest.approx(x.numel() / 2, rel=0.1)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
-from qmaps.analyze.recommend.budget import Option, Sizes, choose
-from qmaps.analyze.recommend.candidates import FULL
+from qmaps.analyze.recommend.candidates import FULL, MOMENTS
 from qmaps.analyze.recommend.verdict import cost_of, dangerous, predicted, smallest
 from qmaps.analyze.replay.summary import SUMMED
-from qmaps.errors import BadValueError, shown
+from qmaps.capture import CapturedStates
+from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.files import records
 
@@ -24,6 +24,151 @@ TIE, NOTHING = 1.05, 1e-3
 than this; under a loss, to one that lowers the bytes by less than the factor."""
 NEGLIGIBLE = 1e-4
 """Single pairs whose errors are below this count as equally good."""
+
+
+class Option(NamedTuple):
+    """Bytes and error of one tensor under one pair; an error that is not finite is never chosen."""
+
+    nbytes: int
+    error: float
+
+
+def hull(options: Sequence[Option]) -> list[int]:
+    """The options on the lower convex hull of error over bytes, the fewest bytes first.
+
+    At least one must have a finite error. From each of the returned indices to the next bytes grow,
+    the error falls, and it falls by less and less per byte.
+    """
+    finite = [index for index, option in enumerate(options) if math.isfinite(option.error)]
+    corners: list[int] = []
+    for index in sorted(finite, key=lambda i: (options[i].nbytes, options[i].error)):
+        if corners and options[index].error >= options[corners[-1]].error:
+            continue
+        while len(corners) > 1 and _gain(options, *corners[-2:]) <= _gain(
+            options, corners[-1], index
+        ):
+            corners.pop()
+        corners.append(index)
+    return corners
+
+
+def choose(tensors: Sequence[Sequence[Option]], nbytes: float) -> list[int]:
+    """The option of each tensor, of least total error within the budget.
+
+    Each tensor starts with the fewest bytes; then the step with the largest fall of the error per
+    byte, along some tensor's hull, is taken again and again, if it fits. Choices on the way are
+    those of a Lagrange multiplier, so each is the best one for its bytes.
+
+    Args:
+        tensors: the options of each tensor, each with at least one of finite error.
+        nbytes: most bytes of all tensors together.
+
+    Returns:
+        One index into its options for each tensor.
+
+    Raises:
+        BadValueError: the fewest bytes are more than `nbytes`; the message has both numbers.
+
+    Source: Shoham and Gersho (1988), "Efficient bit allocation for an arbitrary set of quantizers".
+    """
+    hulls = [hull(options) for options in tensors]
+    places = [0] * len(hulls)
+    used = sum(options[corners[0]].nbytes for options, corners in zip(tensors, hulls, strict=True))
+    if used > nbytes:
+        raise BadValueError(
+            f"no choice takes {nbytes:,.0f} bytes or less; the smallest takes {used:,.0f}"
+        )
+    steps = sorted(
+        (-_gain(options, corners[place], corners[place + 1]), tensor, place)
+        for tensor, (options, corners) in enumerate(zip(tensors, hulls, strict=True))
+        for place in range(len(corners) - 1)
+    )
+    for _, tensor, place in steps:
+        options, corners = tensors[tensor], hulls[tensor]
+        more = options[corners[place + 1]].nbytes - options[corners[place]].nbytes
+        if places[tensor] == place and used + more <= nbytes:
+            places[tensor], used = place + 1, used + more
+    return [corners[place] for corners, place in zip(hulls, places, strict=True)]
+
+
+def _gain(options: Sequence[Option], smaller: int, larger: int) -> float:
+    """By how much the error falls per byte from one option to a larger one."""
+    more = options[larger].nbytes - options[smaller].nbytes
+    less = options[smaller].error - options[larger].error
+    return less / more if more else math.inf
+
+
+BITS = 4.3
+"""Bits per element if no budget is given."""
+
+
+class Sizes:
+    """Bytes of the states of a run under any pair, where some parameters are quantized.
+
+    Attributes:
+        numel: elements of each of these parameters.
+        rest: bytes of the states of all other parameters, in 32 bits.
+    """
+
+    def __init__(self, states: CapturedStates, names: Sequence[str]) -> None:
+        self._shapes = {name: states.shape(name, MOMENTS[0]) for name in names}
+        self._known: dict[tuple[str, Pair], int] = {}
+        self.numel = {name: math.prod(shape) for name, shape in self._shapes.items()}
+        self.rest = sum(
+            4 * math.prod(states.shape(name, state))
+            for name in states.parameters()
+            if name not in self._shapes
+            for state in states.states(name)
+        )
+
+    def of(self, name: str, pair: Pair) -> int:
+        """Bytes of both moments of a parameter."""
+        if (name, pair) not in self._known:
+            self._known[name, pair] = sum(
+                4 * self.numel[name] if q is None else q.nbytes(self._shapes[name])
+                for q in (pair.first, pair.second)
+            )
+        return self._known[name, pair]
+
+    def total(self, pair: Pair) -> int:
+        """Bytes of the moments of all these parameters."""
+        return sum(self.of(name, pair) for name in self.numel)
+
+    def budget(self, bits: float | None, nbytes: float | None, pairs: Sequence[Pair]) -> float:
+        """Bytes for the moments of these parameters.
+
+        Raises:
+            BadValueError: it is less than the smallest pair takes.
+        """
+        numel = sum(self.numel.values())
+        smallest = sum(min(self.of(name, pair) for pair in pairs) for name in self.numel)
+        if nbytes is not None:
+            if nbytes < smallest + self.rest:
+                raise BadValueError(
+                    f"nbytes={shown(nbytes)} is less than any choice takes; the smallest takes "
+                    f"{smallest + self.rest}, {self.rest} of them for states that stay in 32 bits"
+                )
+            return nbytes - self.rest
+        wanted = BITS if bits is None else bits
+        if wanted * numel / 4 < smallest:
+            raise BadValueError(
+                f"bits={shown(wanted)} is less than any choice takes; the smallest takes "
+                f"{math.ceil(400 * smallest / numel) / 100:.2f} bits per element"
+            )
+        return wanted * numel / 4
+
+
+def check_budget(**budgets: float | None) -> None:
+    """Raise if a budget is not allowed, or if more than one is given."""
+    budgets_given = {name: value for name, value in budgets.items() if value is not None}
+    if len(budgets_given) > 1:
+        values = " and ".join(f"{name}={shown(value)}" for name, value in budgets_given.items())
+        raise BadValueError(f"{values}: give one of them")
+    for name, value in budgets_given.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise BadTypeError(f"{name}={shown(value)} must be a number")
+        if not 0 < value < math.inf:
+            raise BadValueError(f"{name}={shown(value)} must be above 0 and finite")
 
 
 def within(
@@ -87,12 +232,7 @@ def kind(parameter: str) -> str:
 
 
 class _Options:
-    """Error and bytes of the pairs, for each group of parameters with the same pair.
-
-    Args:
-        tensors: a row per parameter and pair.
-        pairs: those to choose from, besides 32 bits.
-        key: the group of a parameter, by name.
+    """Error and bytes of the pairs, and of 32 bits, for each group of parameters.
 
     Attributes:
         smallest, largest: bytes of the smallest choice of finite error, and of the largest.
@@ -128,12 +268,7 @@ class _Options:
 
 
 def scaled(frame: pd.DataFrame, numel: Mapping[str, int]) -> pd.DataFrame:
-    """A replay's frame with sums as of whole parameters, and `replayed` elements.
-
-    Args:
-        frame: of `qmaps.replay.run`.
-        numel: elements of each parameter.
-    """
+    """A replay's frame with sums as of whole parameters of these sizes, and `replayed` elements."""
     numels = frame["parameter"].map(numel)
     ratio = numels / frame["numel"]
     sums = {name: frame[name] * ratio for name in SUMMED}
@@ -160,49 +295,29 @@ def _error(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> float:
 
 
 def best_of(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | None:
-    """The best single pair within bits per element, the simplest of equal ones."""
+    """The best single pair within bits per element, and among equally good ones the simplest.
+
+    Costs within the factor `TIE` of the least, or below `NEGLIGIBLE`, count as equal. Then fewest
+    bits per element (to two decimals) come first, then maps known by name, then rounding to
+    nearest, then the least cost.
+    """
     rows = {row["quantizer"]: row for row in records(table)}
-    candidates = {
-        pair: {
-            "selection_error": cost_of(row),
-            "bits_per_element": row["bits_per_element"],
-            "custom_map": _has_custom_map(pair),
-            "stochastic": any(
-                q is not None and q.rounding.random for q in (pair.first, pair.second)
-            ),
-        }
+    costs = {
+        pair: cost_of(row)
         for pair in pairs
         if (row := rows[pair.spec])["bits_per_element"] <= limit
         and not dangerous(row)
         and not math.isnan(cost_of(row))
     }
-    return preferred(candidates) if candidates else None
-
-
-def preferred(rows: Mapping[Pair, Mapping[str, Any]]) -> Pair:
-    """Return the pair of least error, and among equal ones the simplest.
-
-    Errors within the factor `TIE`, or below `NEGLIGIBLE`, count as equal.
-    Fewest bits per element (to two decimals) come first, then maps known by name, then
-    rounding to nearest, then the least error.
-
-    Args:
-        rows: for each pair its `selection_error`, `bits_per_element`, `custom_map` and
-            `stochastic`; at least one.
-    """
-    smallest = min(row["selection_error"] for row in rows.values())
-    limit = max(TIE * smallest, NEGLIGIBLE)
 
     def effort(pair: Pair) -> tuple[float, bool, bool, float]:
-        row = rows[pair]
-        bits = round(row["bits_per_element"], 2)
-        return bits, row["custom_map"], row["stochastic"], row["selection_error"]
+        members = [q for q in (pair.first, pair.second) if q is not None]
+        custom_map = any(isinstance(q.map, Codebook) for q in members)
+        stochastic = any(q.rounding.random for q in members)
+        return round(rows[pair.spec]["bits_per_element"], 2), custom_map, stochastic, costs[pair]
 
-    return min((p for p, row in rows.items() if row["selection_error"] <= limit), key=effort)
-
-
-def _has_custom_map(pair: Pair) -> bool:
-    return any(q is not None and isinstance(q.map, Codebook) for q in (pair.first, pair.second))
+    least = max(TIE * min(costs.values(), default=0.0), NEGLIGIBLE)
+    return min((pair for pair, cost in costs.items() if cost <= least), key=effort, default=None)
 
 
 def replay_only(tensors: pd.DataFrame) -> pd.DataFrame:

@@ -28,6 +28,11 @@ from qmaps.storage.files import (
 from qmaps.storage.locks import FolderLock
 
 SHOWN = ("quantizer", "preset", "bits_per_element", "verdict", "reason")
+PLAIN = (
+    *("verdict", "reason", "step_cost", "loss", "bits_per_element", "nbytes", "full_nbytes"),
+    *("gradients", "min_quantized_size"),
+)
+"""Attributes of a recommendation that its summary has as they are."""
 EARLY = 0.1
 """Share of the averaged gradients, 1 / (1 - beta2), before which a step is early."""
 HALF = 0.5
@@ -130,15 +135,7 @@ class Recommendation:
         """All but the frames, as values for JSON."""
         return {
             "choice": json.loads(self.choice.to_json()),
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "step_cost": self.step_cost,
-            "loss": self.loss,
-            "bits_per_element": self.bits_per_element,
-            "nbytes": self.nbytes,
-            "full_nbytes": self.full_nbytes,
-            "gradients": self.gradients,
-            "min_quantized_size": self.min_quantized_size,
+            **{name: getattr(self, name) for name in PLAIN},
             "best": {str(limit): pair and pair.spec for limit, pair in self.best.items()},
             "simplest": self.simplest and self.simplest.code_for(self.options),
             "singles": {
@@ -212,12 +209,7 @@ def write(
 
 
 def holds(out: str | os.PathLike[str], states: dict[str, Any]) -> bool:
-    """True if a folder has a whole recommendation for these states.
-
-    Args:
-        out: the folder.
-        states: identity of the states, as for `write`.
-    """
+    """True if a folder has a whole recommendation for states with this identity."""
     folder = Path(out)
     if not all(exists(folder / name) for name in (CHOICE, STATES)):
         return False

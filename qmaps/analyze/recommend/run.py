@@ -14,7 +14,6 @@ from qmaps.algebra.pair import Pair
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import replay
 from qmaps.analyze._states import MIN_SIZE, States, as_states
-from qmaps.analyze.recommend.budget import BITS, Sizes, check_budget
 from qmaps.analyze.recommend.candidates import (
     CANDIDATES,
     DIAGNOSTICS,
@@ -26,7 +25,10 @@ from qmaps.analyze.recommend.candidates import (
     up_to,
 )
 from qmaps.analyze.recommend.picks import (
+    BITS,
+    Sizes,
     best_of,
+    check_budget,
     least,
     measures_of,
     replay_only,

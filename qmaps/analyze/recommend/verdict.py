@@ -64,12 +64,7 @@ def level(row: Mapping[str, Any]) -> str:
 
 
 def verdict(measures: Mapping[str, Any], parts: pd.DataFrame) -> Verdict:
-    """Judge a pair by its replay.
-
-    Args:
-        measures: its row of `qmaps.replay.summarize`.
-        parts: its rows of `qmaps.replay.run`, one per parameter.
-    """
+    """Judge a pair by its row of `qmaps.replay.summarize` and its rows of `qmaps.replay.run`."""
     if measures["zero_point_share"] > 0:
         return Verdict(
             "unsafe",
@@ -130,29 +125,21 @@ T = TypeVar("T")
 
 
 def predicted(measures: Mapping[str, Any]) -> float:
-    """The predicted loss in nats, less the loss with 32 bits.
+    """The predicted loss in nats, less the loss with 32 bits: step cost times `NATS`.
 
-    Args:
-        measures: a row of `qmaps.replay.summarize`.
-
-    Returns:
-        Step cost times `NATS`; NaN with zero points or very large updates.
+    NaN with zero points or very large updates.
     """
     return math.nan if dangerous(measures) else NATS * cost_of(measures)
 
 
 def smallest(at: Callable[[int], T], fits: Callable[[T], bool], low: int, high: int) -> T | None:
-    """Bisect for the smallest budget with a fitting choice.
+    """Bisect for the choice of the smallest budget that fits; None if no choice does.
 
     Args:
         at: the choice within a budget of bytes.
         fits: whether a choice is good enough.
         low: the smallest budget.
         high: the largest budget.
-
-    Returns:
-        The choice; None if that of the largest budget does not fit. A choice within one byte less
-        does not fit.
     """
     if fits(best := at(low)):
         return best

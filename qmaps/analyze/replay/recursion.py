@@ -19,16 +19,10 @@ GROUP = 2**18
 class Recursion:
     """x = beta * x + (1 - beta) * z, exact and under each of several quantizers.
 
-    A quantized state begins as the exact one, encoded. Each step decodes it, applies the formula in
-    float32, and encodes the result, as optimizers do; the update uses the state before it is
-    encoded. Row 0 of `before` and of `after` is the exact state; the others are those of the
-    quantizers, in their order.
-
-    Args:
-        start: the state at the start, float32.
-        quantizers: the quantizers; fitted maps are fitted to `start` and then kept.
-        beta: the decay.
-        key: names the random numbers of stochastic rounding; its `step` is replaced.
+    A quantized state begins as the exact one, encoded; fitted maps keep that fit. Each step decodes
+    it, applies the formula in float32, and encodes the result, as optimizers do; the update uses
+    the state before it is encoded. Row 0 of `before` and of `after` is the exact state; the others
+    are those of the quantizers, in their order.
     """
 
     def __init__(
@@ -55,13 +49,7 @@ class Recursion:
         self._scratch = self.after.new_empty(2, min(count, self._group()), flat.numel())
 
     def advance(self, z: Tensor, step: int, *, check: bool) -> None:
-        """Take one step.
-
-        Args:
-            z: the gradient or its square, flat.
-            step: number of the step, for random numbers.
-            check: whether to look at the codes as well.
-        """
+        """Take a step with a flat gradient, or its square; `check` looks at the codes as well."""
         scaled = z * (1 - self._beta)
         exact = self.after[0].mul_(self._beta).add_(scaled)
         self.before[0].copy_(exact)
@@ -124,12 +112,7 @@ class Recursion:
         sums["resisted"][indices] += rounding.mul_(pull).sum(dim=1).double()
 
     def measures(self) -> list[dict[str, float]]:
-        """Return the measures of each quantizer after the steps so far, at least one.
-
-        Returns:
-            `gain`, `effective_beta`, `lag`, `bias`, `noise`, `amplification`, `moved_share`,
-            `stalled_share` and `rerounded_share`, as `qmaps.analyze.replay.run` defines them.
-        """
+        """The measures of each quantizer as in `qmaps.replay.run`, after at least one step."""
         numel, count = max(1, len(self._start)), self._steps
         movement = self.after[0] - self._start
         measures = []
@@ -155,19 +138,6 @@ class Recursion:
                 }
             )
         return measures
-
-
-def advance(m: Tensor, v: Tensor, gradient: Tensor, betas: tuple[float, float]) -> None:
-    """Take one step of both exact moments in place, by the operations of `Recursion`.
-
-    Args:
-        m: the first moment, float32.
-        v: the second moment, of the same shape.
-        gradient: the gradient, of the same shape.
-        betas: decay of both moments.
-    """
-    m.mul_(betas[0]).add_(gradient * (1 - betas[0]))
-    v.mul_(betas[1]).add_(gradient * gradient * (1 - betas[1]))
 
 
 _SUMS = ("along", "error", "rounding", "pull", "resisted", "rerounded")
@@ -205,16 +175,12 @@ def _ratio(numerator: float, denominator: float) -> float:
 
 
 def largest_possible(betas: tuple[float, float], step: int) -> float:
-    """The largest update of exact Adam at a step, for any gradients.
+    """The largest update of exact Adam at a step from 1 on, for any gradients.
 
     By the Cauchy-Schwarz inequality ``m^2 <= (1 - beta1)^2 / (1 - beta2) * sum(r^k) * v``, where
     r = beta1^2 / beta2 and k counts the gradients from 0 to ``step - 1``. Bias corrections make of
     it a bound of the update. At betas of 0.9 and 0.999 it tends to 7.27; where beta1^2 is not below
     beta2, it grows without limit.
-
-    Args:
-        betas: decay of both moments; the second above 0.
-        step: number of the step, at least 1.
     """
     beta1, beta2 = betas
     if beta2 == 0:
@@ -228,14 +194,7 @@ def largest_possible(betas: tuple[float, float], step: int) -> float:
 
 
 class Updates:
-    """Measures of the updates of many pairs of quantizers.
-
-    Args:
-        pairs: rows of the first and the second moment of each pair; 0 is the exact one.
-        betas: decay of both moments.
-        eps: Adam's eps.
-        numel: elements of a moment.
-    """
+    """Measures of the updates of many pairs: rows of both moments; 0 is the exact one."""
 
     def __init__(
         self, pairs: Sequence[tuple[int, int]], betas: tuple[float, float], eps: float, numel: int
@@ -291,12 +250,7 @@ class Updates:
             self._spent[rows] += (update.square_() @ self._curvature).double()
 
     def check(self, m: Tensor, v: Tensor) -> None:
-        """Look for zero points: second moments that decode to 0 though the exact one is not 0.
-
-        Args:
-            m: rows of decoded first moments, row 0 exact.
-            v: the same for the second moment.
-        """
+        """Look for zero points in rows of decoded moments, row 0 exact."""
         self._checks += 1
         zeroed = (v == 0) & (v[0] != 0)
         any_zeroed = zeroed.any(dim=1)
@@ -305,12 +259,7 @@ class Updates:
                 self._zeroed[index] += int((zeroed[second] & (m[first] != 0)).sum())
 
     def measures(self) -> list[dict[str, float]]:
-        """Return the measures of each pair after at least one step.
-
-        Returns:
-            The sums that `shares` takes, its measures, `explosion_share`, `largest_update`,
-            `step_cost` and `zero_point_share`, as `qmaps.analyze.replay.run` defines them.
-        """
+        """The sums for `shares`, and the measures of each pair, as in `qmaps.replay.run`."""
         updates, looked = self._steps * self._numel, max(1, self._checks) * self._numel
         measured = []
         for index, paths in enumerate(self.displacements(), start=1):
@@ -338,12 +287,7 @@ class Updates:
         return measured
 
     def displacements(self) -> list[dict[str, float]]:
-        """Return how far the updates of each pair have led, after at least one step.
-
-        Returns:
-            `displacement`, `displacement_gap` and `displacement_shared`, as
-            `qmaps.analyze.replay.run` defines them.
-        """
+        """How far the updates of each pair have led, as `qmaps.replay.run` defines it."""
         exact = self._path[0]
         length = self._curved(exact, exact)
         return [
@@ -362,12 +306,7 @@ class Updates:
 
 
 def shares(sums: Mapping[str, float]) -> dict[str, float]:
-    """The measures of `qmaps.analyze.replay.run` from sums over elements and steps.
-
-    Args:
-        sums: `descent`, `kept_descent`, `cost`, `spent_cost`, `shared_cost`, `displacement`,
-            `displacement_gap` and `displacement_shared`, of one parameter or of several together.
-    """
+    """The measures of `qmaps.replay.run` from its sums, of one parameter or of several together."""
     progress = share(sums["kept_descent"], sums["descent"])
     spent, gain = (share(sums[name], sums["cost"]) for name in ("spent_cost", "shared_cost"))
     return {

@@ -16,9 +16,9 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
-from qmaps.analyze._updates import bits_of
 from qmaps.analyze.replay.recursion import Recursion, Updates, exact_measures
 from qmaps.analyze.replay.source import Source, source
+from qmaps.analyze.update_error import bits_of
 from qmaps.capture import CapturedStates
 from qmaps.capture.parameters import predicate
 from qmaps.engines.threads import one_thread
@@ -114,7 +114,7 @@ class Item:
         parameter: its name.
         numel: number of its elements.
         pairs: pairs of quantizers.
-        steps, skip, rounds, share, seed: as for `qmaps.replay.run`.
+        steps, rounds, share, seed: as for `qmaps.replay.run`.
     """
 
     number: int
@@ -124,7 +124,6 @@ class Item:
     numel: int
     pairs: tuple[Pair, ...] = field(repr=False)
     steps: int | None
-    skip: int
     rounds: int
     share: float
     seed: int
@@ -135,17 +134,7 @@ class Item:
         return self.numel * len(self.pairs)
 
     def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
-        """Replay the parameter in this process.
-
-        Args:
-            states: the states, if they are open already; by default they are read from `source`.
-
-        Returns:
-            Its rows of `qmaps.replay.run`; none if it has fewer than 2 gradients and others more.
-
-        Raises:
-            CaptureError: as in `qmaps.replay.run`.
-        """
+        """Replay the parameter in this process; no rows if only others have 2 gradients."""
         name = self.parameter
         if states is None:
             states = opened(self.source)
@@ -157,7 +146,6 @@ class Item:
             steps=self.steps,
             share=self.share,
             seed=self.seed,
-            skip=self.skip,
             rounds=self.rounds,
         )
         if data is None:
@@ -177,7 +165,6 @@ def run(
     specs: PairSpec | Iterable[PairSpec],
     *,
     steps: int | None = None,
-    skip: int = 0,
     rounds: int = 1,
     share: float = 1.0,
     parameters: str | Iterable[str] | None = None,
@@ -206,7 +193,6 @@ def run(
             preset, or one.
         steps: most gradients to replay, at least 2. If left out, all recorded ones, or 100
             simulated ones.
-        skip: number of gradients that the moments take exactly before the replay begins.
         rounds: how many times to replay the gradients, one round after another, which shows what
             errors become in more steps than were recorded. More than 1 keeps a parameter's
             gradients in memory.
@@ -303,7 +289,7 @@ def run(
                 f"{q.spec} has a low-rank part, whose codes alone tell nothing of a move; a replay "
                 "supports quantizers without one"
             )
-    check(steps, skip, rounds, share, seed)
+    check(steps, rounds, share, seed)
     captured = as_states(states)
     names = chosen(captured, parameters, min_quantized_size)
     source = executors.source_of(captured)
@@ -311,42 +297,30 @@ def run(
     items = [
         Item(
             number, source, positions[name], name, math.prod(captured.shape(name, MOMENTS[0])),
-            tuple(pairs), steps, skip, rounds, share, seed,
+            tuple(pairs), steps, rounds, share, seed,
         )
         for number, name in enumerate(names)
     ]  # fmt: skip
     executors.check(items, executor, workers)
     window = captured.window()
-    if window and len(window) < 2 + skip:
-        count = f"{len(window)} step" + "s" * (len(window) > 1)
-        beyond = f" beyond skip={skip}" * bool(skip)
+    if len(window) == 1:
         raise CaptureError(
-            f"{captured.source!r} has the gradients of {count} after it; a replay needs at least 2"
-            f"{beyond}"
+            f"{captured.source!r} has the gradients of 1 step after it; a replay needs at least 2"
         )
     for name in names:  # before work that would be lost
         for state in MOMENTS:
             captured.tensor(name, state)
-    frames: dict[int, pd.DataFrame] = {}
-
-    def tell(note: str) -> None:
-        if progress:
-            progress(len(frames), len(names), note)
-
-    results = executors.measured(
+    frames = executors.measured(
         items,
         captured,
         executor,
         workers,
-        tell=tell,
+        progress=progress,
         note=lambda item: item.parameter,
         what="parameters",
         then=AGAIN,
     )
-    for item, frame in results:
-        frames[item.number] = frame
-    tell("")
-    filled = [frames[item.number] for item in items if len(frames[item.number])]
+    filled = [frame for frame in frames if len(frame)]
     if not filled:
         raise CaptureError(
             f"the gradients beside {captured.source!r} are of none of the chosen parameters, or of "
@@ -355,11 +329,9 @@ def run(
     return pd.concat(filled, ignore_index=True)
 
 
-def check(
-    steps: int | None, skip: int = 0, rounds: int = 1, share: float = 1.0, seed: int = 0
-) -> None:
+def check(steps: int | None, rounds: int = 1, share: float = 1.0, seed: int = 0) -> None:
     """Raise a BadTypeError or BadValueError if one of these arguments of `run` is not allowed."""
-    counts = (("steps", steps, 2), ("skip", skip, 0), ("rounds", rounds, 1), ("seed", seed, 0))
+    counts = (("steps", steps, 2), ("rounds", rounds, 1), ("seed", seed, 0))
     for name, value, minimum in counts:
         if value is None and name == "steps":
             continue
@@ -376,15 +348,7 @@ def check(
 def chosen(
     states: CapturedStates, parameters: str | Iterable[str] | None, min_quantized_size: int
 ) -> list[str]:
-    """Find the parameters to replay.
-
-    Args:
-        states: the captured states.
-        parameters: names, with wildcards; None for all.
-        min_quantized_size: parameters of at most this many elements are left out.
-
-    Returns:
-        Names of the large enough parameters with both moments, at least one.
+    """The large enough parameters with both moments among names with wildcards; None is all.
 
     Raises:
         BadValueError: `parameters` matches nothing.

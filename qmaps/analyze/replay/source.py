@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.analyze.replay.recursion import advance
 from qmaps.capture import CapturedStates
 from qmaps.capture.gradients import rows_of
 from qmaps.engines.step import RESET
@@ -26,17 +25,8 @@ def mean_and_variance(
     Without bias, m is an estimate of the mean whose own variance is the share
     k = (1 - beta1) (1 + beta1^t) / ((1 + beta1) (1 - beta1^t)) of the gradients' variance, and v
     one of mean^2 + variance. So the sums over the tensor of the squared means, S, and of the
-    variances, N, follow from sum(v) = S + N and sum(m^2) = S + k N. The means are m, reduced by
-    the factor that makes the sum of their squares S; the variances are what v leaves.
-
-    Args:
-        m: the first moment.
-        v: the second moment, of the same shape, at least 0.
-        betas: decay of both moments.
-        taken: number t of steps taken, at least 1.
-
-    Returns:
-        Mean and variance, float64 of the same shape.
+    variances, N, follow from sum(v) = S + N and sum(m^2) = S + k N. The means are m, reduced by the
+    factor that makes the sum of their squares S; the variances are what v leaves. Both are float64.
     """
     beta1, beta2 = betas
     m = m.double() / (1 - beta1**taken)
@@ -52,21 +42,10 @@ def mean_and_variance(
 def simulated(
     m: Tensor, v: Tensor, betas: tuple[float, float], taken: int, steps: int, seed: tuple[int, int]
 ) -> Iterator[Tensor]:
-    """Draw normal, independent gradients.
+    """Draw normal, independent gradients, float32; equal seeds give equal ones.
 
     Real gradients have heavier tails and depend on the updates, so this is a substitute for
     recorded ones.
-
-    Args:
-        m: the first moment, float32.
-        v: the second moment, float32 of the same shape, at least 0.
-        betas: decay of both moments.
-        taken: number of steps taken, at least 1.
-        steps: number of gradients to draw.
-        seed: two numbers; equal seeds give equal gradients.
-
-    Returns:
-        An iterator over float32 tensors of the shape of `m`.
     """
     mean, variance = mean_and_variance(m, v, betas, taken)
     location, scale = mean.float(), variance.sqrt().float()
@@ -88,13 +67,10 @@ class Source:
     """A parameter to replay, perhaps some rows of it.
 
     Attributes:
-        parameter: its name.
+        parameter, shape: its name and whole shape.
         number: its position among the parameters, for random numbers.
-        shape: its whole shape.
-        m: the first moment of the chosen rows at the start, float32.
-        v: the second moment of the chosen rows at the start, float32.
-        betas: decay of both moments.
-        eps: Adam's eps.
+        m, v: the moments of the chosen rows at the start, float32.
+        betas, eps: Adam's options.
         taken: number of steps taken before the first replayed gradient.
         kind: ``recorded`` or ``simulated``.
         steps: number of gradients, of all rounds together.
@@ -123,27 +99,15 @@ def source(
     steps: int | None,
     share: float,
     seed: int,
-    skip: int = 0,
     rounds: int = 1,
 ) -> Source | None:
-    """Prepare a parameter's replay.
-
-    Args:
-        states: the captured states.
-        parameter: name of a parameter with both moments.
-        number: its position among the parameters.
-        steps: most gradients to replay; None for all recorded ones.
-        share: share of the parameter's elements to replay, in whole rows.
-        seed: of simulated gradients.
-        skip: number of gradients that the moments take exactly before the replay begins.
-        rounds: how many times the gradients are replayed, one round after another.
+    """Prepare a parameter's replay; the arguments are those of `qmaps.replay.run`.
 
     Steps count from the last reset of the moments on, and gradients from the next one on are left
     out (`reset_every`).
 
     Returns:
-        The source; None if gradients were recorded, but after those skipped fewer than 2 of this
-        parameter.
+        The source; None if gradients were recorded, but fewer than 2 of this parameter.
 
     Raises:
         CaptureError: the moments or the options are not those of Adam or AdamW, or gradients were
@@ -160,16 +124,15 @@ def source(
     betas = betas_of(states, parameter)
     taken = _steps_since_reset(states, parameter) or MANY
     recorded = bool(states.window())
-    available = len(states.window(parameter)) - skip if recorded else steps or DEFAULT
+    available = len(states.window(parameter)) if recorded else steps or DEFAULT
     if recorded and (every := options.get("reset_every")):
         before = max(0, int(every) - taken)
-        if before - skip < 2:
-            beyond = f" beyond skip={skip}" * bool(skip)
+        if before < 2:
             raise CaptureError(
                 f"parameter {parameter!r} in {states.source!r} was reset (reset_every={every}) "
-                f"after {before} of the recorded gradients; a replay needs at least 2{beyond}"
+                f"after {before} of the recorded gradients; a replay needs at least 2"
             )
-        available = min(available, before - skip)
+        available = min(available, before)
     count = available if steps is None else min(steps, available)
     rows = states.rows(parameter) if recorded else None
     held = _held(shape, rows)
@@ -181,31 +144,30 @@ def source(
 
     def replayed() -> Iterator[Tensor]:
         sign = -1.0 if options.get("maximize") else 1.0
-        for _, gradient in islice(states.gradients(parameter), skip + count):
+        for _, gradient in islice(states.gradients(parameter), count):
             part = gradient if chosen is None else gradient.index_select(0, chosen)
             yield part.contiguous() * sign
 
     def made() -> Iterator[Tensor]:
-        return simulated(m, v, betas, taken, skip + count, (seed, number))
+        return simulated(m, v, betas, taken, count, (seed, number))
 
     if recorded:
         _refuse_decay(options, parameter, states)
         if count < 2:
             return None
     gradients = replayed if recorded else made
-    first, second = _advanced(m, v, betas, islice(gradients(), skip)) if skip else (m, v)
     return Source(
         parameter,
         number,
         shape,
-        first,
-        second,
+        m,
+        v,
         betas,
         states.eps(parameter),
-        taken + skip,
+        taken,
         RECORDED if recorded else SIMULATED,
         rounds * count,
-        lambda: _again(islice(gradients(), skip, None), rounds),
+        lambda: _again(gradients(), rounds),
     )
 
 
@@ -216,11 +178,7 @@ def _steps_since_reset(states: CapturedStates, parameter: str) -> int:
 
 
 def share_of(states: CapturedStates, parameters: Sequence[str], elements: int) -> float:
-    """The share of a number of elements in the elements with gradients.
-
-    Returns:
-        At most 1.
-    """
+    """The share of a number of elements in the elements with gradients, at most 1."""
     held = (_held(states.shape(name, "exp_avg"), states.rows(name)) for name in parameters)
     return min(1.0, elements / sum(map(math.prod, held)))
 
@@ -236,15 +194,6 @@ def _again(gradients: Iterator[Tensor], rounds: int) -> Iterator[Tensor]:
         return gradients
     repeated = list(gradients)
     return chain.from_iterable(repeated for _ in range(rounds))
-
-
-def _advanced(
-    m: Tensor, v: Tensor, betas: tuple[float, float], gradients: Iterator[Tensor]
-) -> tuple[Tensor, Tensor]:
-    m, v = m.clone(), v.clone()
-    for gradient in gradients:
-        advance(m, v, gradient, betas)
-    return m, v
 
 
 def betas_of(states: CapturedStates, parameter: str) -> tuple[float, float]:

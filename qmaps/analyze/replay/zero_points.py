@@ -26,12 +26,6 @@ def count_all(
 ) -> pd.DataFrame:
     """Count the zero points of parameters replayed in part.
 
-    Args:
-        frame: of `qmaps.replay.run`.
-        states: the replayed states.
-        pairs: the replayed pairs.
-        seed: of stochastic rounding.
-
     Returns:
         The frame, with a `zero_point_share` of at least that of the whole recorded moments.
     """
@@ -53,13 +47,6 @@ def zero_point_shares(
     m: Tensor, v: Tensor, pairs: Sequence[Pair], seed: int, tensor: int
 ) -> list[float]:
     """Encode two moments once under each pair and count their zero points.
-
-    Args:
-        m: the first moment, float32.
-        v: the second moment, float32 of the same shape, at least 0.
-        pairs: the pairs of quantizers.
-        seed: of stochastic rounding.
-        tensor: the parameter's number, for random numbers.
 
     Returns:
         For each pair the share of elements with v > 0 that decode to v = 0 and m != 0, in [0, 1].

@@ -19,15 +19,10 @@ from qmaps.optim.rule import every
 
 @dataclass(frozen=True)
 class Family:
-    """Optimizers with the same states.
+    """Optimizers with the same states, the first moment first.
 
-    Attributes:
-        name: name of one of the optimizers, in lower case.
-        states: names of the states, the first moment first.
-        signed: names of the signed states.
-        optional: names of the states of some options only.
-        moments: names of the first and the second moment, where the rule divides the first by the
-            root of the second.
+    `optional` are the states of some options only. Where the rule divides the first moment by the
+    root of the second, `moments` names both.
     """
 
     name: str
@@ -67,6 +62,12 @@ FAMILIES = {
 """Those that other libraries have; `_of_rules` adds what `qmaps.optim` has besides."""
 
 
+def _with(names: set[str]) -> Family | None:
+    """The first family with states of these names."""
+    fits = (f for f in FAMILIES.values() if set(f.states) - f.optional <= names <= set(f.states))
+    return next(fits, None)
+
+
 def _of_rules() -> None:
     """Add a family for each rule with other states of the parameter's shape."""
     for name in optim.__all__:
@@ -81,23 +82,11 @@ def _of_rules() -> None:
             FAMILIES[family.name] = family
 
 
-def _with(names: set[str]) -> Family | None:
-    """The first family with states of these names."""
-    for family in FAMILIES.values():
-        if set(family.states) - family.optional <= names <= set(family.states):
-            return family
-    return None
-
-
 _of_rules()
 
 
 def family(name: str) -> Family:
-    """Return the family of a name, as in the option `optimizer`.
-
-    Raises:
-        BadValueError: there is no such family.
-    """
+    """Return the family of a name, as in the option `optimizer`."""
     if name not in FAMILIES:
         raise BadValueError(
             f"optimizer={name!r} is unknown; allowed are "
@@ -107,11 +96,7 @@ def family(name: str) -> Family:
 
 
 def family_of(names: Collection[str]) -> Family:
-    """Return the first family with states of these names.
-
-    Raises:
-        CaptureError: there is no such family.
-    """
+    """Return the first family with states of these names."""
     states = set(names)
     if (family := _with(states)) is not None:
         return family
@@ -138,13 +123,13 @@ def restored_of(state: State) -> Tensor:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter's states.
+    """One parameter's states by name; empty before the first step.
 
     Attributes:
         label: the name in reports.
         name: the parameter's own name; None where the checkpoint does not have it.
         step: number of steps taken; None where the optimizer does not count steps.
-        states: the states by name; empty before the first step.
+        states: the states by name.
         reset: the step of the last reset (`reset_every`); 0 without one.
         product: the product of NAdam's momenta; None where the checkpoint does not have it.
     """
@@ -169,13 +154,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Group:
-    """A parameter group.
-
-    Attributes:
-        options: the group's options under torch's names, without `params` and `param_names`.
-        keys: the keys of the parameters in the state_dict, in their order.
-        parameters: the parameters, in the order of the keys.
-    """
+    """A parameter group: options under torch's names, and its parameters with their keys."""
 
     options: dict[str, Any]
     keys: tuple[Any, ...]
@@ -184,14 +163,7 @@ class Group:
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """A state_dict taken apart.
-
-    Attributes:
-        family: the family of optimizers.
-        groups: the parameter groups.
-        rest: entries of the state_dict besides `state` and `param_groups`.
-        notes: sentences for the reader of a report.
-    """
+    """A state_dict taken apart, with its further entries, and sentences for a report."""
 
     family: Family
     groups: tuple[Group, ...]
@@ -221,8 +193,13 @@ class OptimizerState:
         reset = [parameter for parameter in self.parameters() if parameter.reset]
         if not reset:
             return self
+
+        def since_reset(parameter: Parameter) -> Parameter:
+            step = None if parameter.step is None else parameter.step - parameter.reset
+            return replace(parameter, step=step, reset=0.0)
+
         groups = tuple(
-            replace(group, parameters=tuple(map(_since_reset, group.parameters)))
+            replace(group, parameters=tuple(map(since_reset, group.parameters)))
             for group in self.groups
         )
         note = (
@@ -232,55 +209,19 @@ class OptimizerState:
         return replace(self, groups=groups, notes=(*self.notes, note))
 
     def with_states(self, states: dict[str, dict[str, State]]) -> OptimizerState:
-        """Return a copy with other states.
-
-        Args:
-            states: new states by name, for the label of every parameter.
-        """
+        """Return a copy with other states, by label and name."""
         groups = [
             replace(
                 group,
-                parameters=tuple(
-                    replace(parameter, states=states[parameter.label])
-                    for parameter in group.parameters
-                ),
+                parameters=tuple(replace(p, states=states[p.label]) for p in group.parameters),
             )
             for group in self.groups
         ]
         return replace(self, groups=tuple(groups))
 
 
-def _since_reset(parameter: Parameter) -> Parameter:
-    step = None if parameter.step is None else parameter.step - parameter.reset
-    return replace(parameter, step=step, reset=0.0)
-
-
-def checked(state: State, label: str, name: str, *, signed: bool) -> State:
-    """Check the values of a state.
-
-    Args:
-        state: the state, in float32 or quantized; a quantized one is decoded for the check.
-        label: label of the parameter, for the error message.
-        name: name of the state, for the error message.
-        signed: if False, negative values are not allowed.
-
-    Returns:
-        `state` itself.
-
-    Raises:
-        CaptureError: it holds NaN, infinity, or negative values where it cannot be negative.
-    """
-    values = values_of(state)
-    for bad, kind, allowed in (
-        (~values.isfinite(), "NaN or infinite", "only finite states can be converted"),
-        (values < 0, "negative", f"{name} cannot be negative"),
-    ):
-        if kind == "negative" and signed:
-            continue
-        if count := int(bad.sum()):
-            first = int(bad.reshape(-1).int().argmax())
-            raise CaptureError(
-                f"state {name!r} of {label!r} holds {count} {kind} elements, the first at flat "
-                f"index {first}; {allowed}"
-            )
-    return state
+def flaws(values: Tensor, *, signed: bool) -> Iterator[tuple[str, int, int]]:
+    """Yield kind, number and first flat index of elements that no state can have."""
+    for kind, bad in (("NaN or infinite", ~values.isfinite()), ("negative", values < 0)):
+        if (count := int(bad.sum())) and not (signed and kind == "negative"):
+            yield kind, count, int(bad.reshape(-1).int().argmax())

@@ -42,19 +42,14 @@ class Zeros:
 
 
 def handle(first: State, second: State, source: State, *, policy: str) -> tuple[State, Zeros]:
-    """Find such zeros in an encoded second moment, and raise them if asked to.
+    """Find zeros in an encoded second moment under a non-zero first, and raise them if asked to.
 
     A first moment m other than 0 has seen a gradient, so the true second moment v is not 0: with
-    ``beta1**2 < beta2`` the two averages satisfy ``m**2 <= C * v`` with a constant C of the
-    betas. The true v was below half of the format's smallest value. With a zero in its place the
-    next update is m / eps. "raise" puts the smallest value there. It is
-    above the true v, so the update becomes too short, by a bounded factor.
-
-    A zero stays where no smallest positive value is known: in a block whose scale is 0, or where
-    both the encoded second moment and its source are float32.
-
-    Returns:
-        The second moment (`second` itself if nothing was raised), and the zeros.
+    ``beta1**2 < beta2`` the two averages satisfy ``m**2 <= C * v`` with a constant C of the betas.
+    With a zero in its place the next update is m / eps. "raise" puts the format's smallest value
+    there. It is above the true v, so the update becomes too short, by a bounded factor. A zero
+    stays in a block whose scale is 0, and where both the encoded second moment and its source are
+    float32.
     """
     values = values_of(second)
     zero = (values == 0) & (values_of(first) != 0)
@@ -86,8 +81,7 @@ def _smallest(t: QuantizedTensor) -> int:
 
 
 def _filled(t: QuantizedTensor, codes: Tensor) -> QuantizedTensor:
-    packed = packing.pack(codes.to(torch.int32), t.quantizer.map.bits)
-    return replace(t, packed=packed)
+    return replace(t, packed=packing.pack(codes.to(torch.int32), t.quantizer.map.bits))
 
 
 def _without(t: QuantizedTensor, added: Tensor) -> QuantizedTensor:
@@ -172,9 +166,8 @@ class Report:
         return all(row.how == "same values" for row in self.states)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists, strings and numbers; NaN as None."""
-        plain: dict[str, Any] = _without_nan({**asdict(self), "lossless": self.lossless})
-        return plain
+        """Plain dicts, tuples, strings and numbers."""
+        return {**asdict(self), "lossless": self.lossless}
 
 
 def report(
@@ -182,34 +175,20 @@ def report(
     target: OptimizerState,
     zeros: dict[str, Zeros],
     formats: tuple[str, str],
-    notes: tuple[str, ...],
 ) -> Report:
-    """Compare two forms of the same states.
-
-    Args:
-        source: the states as they were read.
-        target: the states as they are written, with the same groups and parameters.
-        zeros: zeros of second moments, by the parameters' labels.
-        formats: the names of the source's and the target's format.
-        notes: all notes of the report; those of `source` and `target` are not added.
-
-    Returns:
-        One row per state, and one row per parameter in `zeros`.
-    """
+    """Compare two forms of the same states: one row per state, and one per parameter in `zeros`."""
     states: list[StateRow] = []
     updates: list[UpdateRow] = []
-    groups = zip(source.groups, target.groups, strict=True)
-    for group, old, new in (
-        (g, *pair)
-        for g, new_group in groups
-        for pair in zip(g.parameters, new_group.parameters, strict=True)
-    ):
-        for name, state in old.states.items():
-            states.append(_state_row(old.label, name, state, new.states[name]))
-        if old.label in zeros:
-            eps = float(group.options.get("eps", 1e-8))
-            updates.append(_update_row(source, old, new, eps, zeros[old.label]))
-    return Report(*formats, source.family.name, tuple(states), tuple(updates), notes)
+    parameters = iter(target.parameters())
+    for group in source.groups:
+        for old in group.parameters:
+            new = next(parameters)
+            for name, state in old.states.items():
+                states.append(_state_row(old.label, name, state, new.states[name]))
+            if old.label in zeros:
+                eps = float(group.options.get("eps", 1e-8))
+                updates.append(_update_row(source, old, new, eps, zeros[old.label]))
+    return Report(*formats, source.family.name, tuple(states), tuple(updates), target.notes)
 
 
 def _state_row(label: str, name: str, old: State, new: State) -> StateRow:
@@ -218,17 +197,17 @@ def _state_row(label: str, name: str, old: State, new: State) -> StateRow:
         how = "same values"
     elif not isinstance(new, QuantizedTensor):
         how = "decoded"
-    elif isinstance(old, QuantizedTensor) and _same_codes(old, new):
+    elif (
+        isinstance(old, QuantizedTensor)
+        and old.quantizer.map.bits == new.quantizer.map.bits
+        and old.packed.equal(new.packed)
+    ):
         how = "same codes"
     else:
         how = "quantized"
     return StateRow(
         label, name, before.numel(), _spec(old), _spec(new), how, *_errors(before, after)[::2]
     )
-
-
-def _same_codes(old: QuantizedTensor, new: QuantizedTensor) -> bool:
-    return old.quantizer.map.bits == new.quantizer.map.bits and old.packed.equal(new.packed)
 
 
 def _update_row(
@@ -255,11 +234,3 @@ def _errors(before: Tensor, after: Tensor) -> tuple[float, float, float]:
 
 def _spec(state: State) -> str:
     return state.quantizer.spec if isinstance(state, QuantizedTensor) else "32 bits"
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(member) for key, member in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(member) for member in value]
-    return None if isinstance(value, float) and value != value else value

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from qmaps.capture.collect import decoded
+from qmaps.capture.load import slots_of
+from qmaps.capture.naming import labels_of
 from qmaps.capture.readers import Reader, reader_of
 from qmaps.capture.readers.base import damage, unfit
-from qmaps.capture.saved import labels_of, slots_of
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, OutputError, QmapsError
 from qmaps.storage.checkpoint import editing, renumber
@@ -27,7 +28,7 @@ States = Mapping[str, Mapping[Any, Any]]
 
 
 def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Path) -> list[str]:
-    """Write a copy of a checkpoint with other states and steps in it.
+    """Write a copy of a checkpoint's folder with other states and steps in it, and return notes.
 
     Tensors are replaced where they are in the copied files; their pickles are kept as they are,
     except for numbers of steps.
@@ -37,9 +38,6 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
         source: its file or folder, for messages.
         template: the folder of a checkpoint, or one in which a file such as ``latest`` names it.
         folder: a new folder; it appears whole or not at all.
-
-    Returns:
-        Notes on rounded states.
 
     Raises:
         BadValueError: the template is of no format here, or the states are of other parameters.
@@ -75,9 +73,9 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
 def _by_name(state_dicts: list[Any], path: Path) -> dict[str, Mapping[Any, Any]]:
     """The states of each parameter with states."""
     slots = slots_of(state_dicts, path)
-    named = zip(labels_of(slots, None, path), slots, strict=True)
+    labels_of(slots, None, path)  # raises for two of one name
     with damage(path):
-        return {name: decoded(state) for name, (_, _, state) in named if state}
+        return {slot.label: decoded(slot.state) for slot in slots if slot.state}
 
 
 def _stored(reader: Reader, path: Path) -> dict[str, Mapping[Any, Any]]:

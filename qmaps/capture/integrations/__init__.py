@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,62 +14,8 @@ from qmaps.capture import Monitor, StateRecorder
 from qmaps.capture.parameters import state_counts, unwrapped
 from qmaps.errors import BadTypeError
 
-Watcher = StateRecorder | Monitor
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Kind of a callback: recording or monitoring.
-
-    Attributes:
-        options: arguments of the recorder or monitor for the callback's user; the trainer has the
-            others.
-        default: default path in the trainer's folder.
-        begin: makes a recorder or monitor from the optimizer, the path, the model, the number of
-            steps taken so far, and the options.
-    """
-
-    options: tuple[str, ...]
-    default: str
-    begin: Callable[..., Watcher]
-
-    def path(self, out: Path, number: int) -> Path:
-        """Return the path for one of several optimizers: a folder in `out`, or a file beside it."""
-        if Path(self.default).suffix:
-            return out.with_name(f"{out.stem}-{number}{out.suffix}")
-        return out / str(number)
-
-
-def _record(
-    optimizer: torch.optim.Optimizer,
-    out: Path,
-    model: torch.nn.Module,
-    global_step: int,
-    **options: Any,
-) -> StateRecorder:
-    counts = state_counts(unwrapped(optimizer), {})
-    start = (
-        None if counts else global_step
-    )  # a trainer also counts steps that the optimizer skipped
-    return StateRecorder(optimizer, out, names=model, start=start, **options)
-
-
-def _monitor(
-    optimizer: Any,
-    out: Path,
-    model: torch.nn.Module,
-    global_step: int,  # noqa: ARG001 - optimizers of qmaps count their steps
-    **options: Any,
-) -> Monitor:
-    return Monitor(optimizer, out, names=model, **options)
-
-
-CAPTURE = Kind(
-    ("every", "steps", "parameters", "states", "max_bytes", "gradients"), "states", _record
-)
-MONITOR = Kind(
-    ("every", "window", "sample", "parameters", "log", "thresholds"), "monitor.csv", _monitor
-)
+OF_TRAINER = ("optimizer", "out", "names", "start")
+"""Arguments that the trainer has; the others are options of the callback."""
 
 
 class Recording:
@@ -77,27 +23,31 @@ class Recording:
 
     Args:
         owner: the callback's name, for error messages.
-        kind: recording or monitoring.
+        kind: what to make of the optimizer.
         out: the folder or file, or None for the default in the trainer's folder.
-        options: arguments in ``kind.options``.
+        options: further arguments of `kind`.
 
     Raises:
-        BadTypeError: an option is none of these.
+        BadTypeError: an option is not allowed.
     """
 
     def __init__(
-        self, owner: str, kind: Kind, out: str | os.PathLike[str] | None, options: dict[str, Any]
+        self,
+        owner: str,
+        kind: type[StateRecorder] | type[Monitor],
+        out: str | os.PathLike[str] | None,
+        options: dict[str, Any],
     ) -> None:
+        allowed = [name for name in inspect.signature(kind).parameters if name not in OF_TRAINER]
         for name in options:
-            if name not in kind.options:
-                allowed = ", ".join(kind.options)
+            if name not in allowed:
                 raise BadTypeError(
-                    f"{name} is not an option of {owner}; allowed are out, {allowed}"
+                    f"{name} is not an option of {owner}; allowed are out, {', '.join(allowed)}"
                 )
         self._kind = kind
         self._out = None if out is None else Path(out)
         self._options = options
-        self._watchers: list[Watcher] = []
+        self._watchers: list[StateRecorder | Monitor] = []
 
     def begin(
         self,
@@ -116,11 +66,19 @@ class Recording:
             global_step: number of steps taken so far, for optimizers without counts.
         """
         self.end()
-        kind = self._kind
-        path = self._out if self._out is not None else Path(default_folder) / kind.default
+        is_monitor = self._kind is Monitor
+        default = Path(default_folder) / ("monitor.csv" if is_monitor else "states")
+        path = default if self._out is None else self._out
         for number, optimizer in enumerate(optimizers):
-            out = path if len(optimizers) == 1 else kind.path(path, number)
-            self._watchers.append(kind.begin(optimizer, out, model, global_step, **self._options))
+            out, options = path, dict(self._options)
+            if len(optimizers) > 1:
+                numbered = f"{path.stem}-{number}{path.suffix}"
+                out = path.with_name(numbered) if is_monitor else path / str(number)
+            # A trainer also counts steps that the optimizer skipped.
+            if not is_monitor and not state_counts(unwrapped(optimizer), {}):
+                options["start"] = global_step
+            watched: Any = optimizer
+            self._watchers.append(self._kind(watched, out, names=model, **options))
 
     def end(self) -> None:
         """Stop recording; ending twice is allowed."""

@@ -10,13 +10,14 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from qmaps.capture.integrations import CAPTURE, MONITOR, Kind, Recording
+from qmaps.capture import Monitor, StateRecorder
+from qmaps.capture.integrations import Recording
 
 
 class _Callback(TrainerCallback):
     """Begins with training and ends with it."""
 
-    _kind: Kind
+    _kind: type[StateRecorder] | type[Monitor]
 
     def __init__(self, out: str | os.PathLike[str] | None = None, **options: Any) -> None:
         self._recording = Recording(type(self).__name__, self._kind, out, options)
@@ -49,7 +50,7 @@ class CaptureCallback(_Callback):
         OutputError: when training begins; see `StateRecorder`.
     """
 
-    _kind = CAPTURE
+    _kind = StateRecorder
 
 
 class MonitorCallback(_Callback):
@@ -68,4 +69,4 @@ class MonitorCallback(_Callback):
         BadValueError, OutputError: when training begins; see `Monitor`.
     """
 
-    _kind = MONITOR
+    _kind = Monitor

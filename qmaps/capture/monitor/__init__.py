@@ -1,6 +1,286 @@
-"""A monitor of quantized states while an optimizer trains."""
+"""Measuring the quantized states of an optimizer while it trains."""
 
-from qmaps.capture.monitor.measures import Thresholds
-from qmaps.capture.monitor.monitor import Monitor
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.capture.monitor.measures import MEASURES
+from qmaps.capture.monitor.outputs import CsvFile, Thresholds, Warner, logs_of, scalars
+from qmaps.capture.monitor.window import Row, Window
+from qmaps.capture.parameters import (
+    Names,
+    Parameters,
+    StepCount,
+    Watcher,
+    integer,
+    state_counts,
+    unwrapped,
+)
+from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.offload import CPUOffloadOptimizer
 
 __all__ = ["Monitor", "Thresholds"]
+
+COLUMNS = ("step", "parameter", "state", "quantizer", "numel", *MEASURES)
+WINDOW = 10
+
+
+class Monitor(Watcher):
+    r"""Measures the quantized states of an optimizer every `every` steps, on a sample.
+
+    The monitor adds hooks to ``optimizer.step()``. They read, and change nothing: parameters and
+    states have the same bits with a monitor and without one. Most steps only count down. In a
+    window of steps up to each measured one, the optimizer's own rule steps a sample of each
+    parameter in float32 beside the optimizer.
+
+    Below, q is the decoded state after the measured step, y the state before it was encoded (the
+    exact step from the decoded state before), and x the exact state after all steps of the window,
+    from the decoded state before its first. All measures are of the sample, and have one row for
+    each quantized state:
+
+    - `held_share`: share of elements with the same code at the start and at the end of the window,
+    - `moved_share`: share of elements whose exact state has moved, from the start of the window to
+      x, by more than the distance to the next code; `stalled_share`: the share of held elements
+      among these. As in
+      `qmaps.replay.run`, they depend on the number of steps: in 10 steps, a second moment with a
+      beta of 0.999 moves by a hundredth of the way,
+    - `saturated_share`: share of elements with an end code of the codebook (the largest; the
+      smallest too if the map is signed) whose y is smaller in magnitude than their scale. The
+      largest element of each block has the end code, and does not count,
+    - `sqnr_db`: 10 log10(sum y^2 / sum (y - q)^2), the signal-to-quantization-noise ratio of this
+      step's encoding in dB (`qmaps.metrics.sqnr_db`),
+
+    and, in the row of the second moment of Adam (of the first if the second is in 32 bits),
+
+    - `zero_point_share`: share of elements with y > 0 where v decodes to 0 and m does not; the next
+      update may be m / eps,
+    - `update_mean_rel_error` and `update_median_rel_error`: mean and median of
+      \|u(q) - u(y)\| / \|u(y)\| over elements with u(y) != 0, where u is the update
+      (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) of both moments.
+
+    Shares are fractions from 0 to 1. A measure is NaN if it does not apply: `stalled_share` if
+    nothing moved, `held_share` and `stalled_share` in a window with a refitted map, and all
+    measures of y or x for optimizers without an element-wise rule (LAMB, LARS,
+    Adafactor, SM3, APOLLO, and factored second moments). For these every element where v decodes to
+    0 and m does not is a zero point. The update's error is measured for
+    rules with Adam's two moments as states.
+
+    A skipped step is not measured, nor is a parameter without a gradient in one of the window's
+    steps, or the first step. A window is shorter if
+    a step in it was skipped, or if training or the monitor begins within it. Gradients are read
+    after the step, so no hook may empty them before.
+
+    Resuming: a new monitor goes on in the same file. A step in the file is not written again, but
+    cut-off rows are. In distributed training, monitor on one
+    process; it measures its own shards.
+
+    Args:
+        optimizer: an optimizer of `qmaps.optim` with at least one quantized state, also as
+            accelerate's ``prepare`` returns it.
+        out: the CSV file, created with its first rows; None writes none.
+        every: measure each multiple of this step; at least 1. The monitor counts the steps of the
+            optimizer.
+        window: number of steps before and including a measured one for `held_share`, `moved_share`
+            and `stalled_share`; 1 to `every`. If left out, 10, or `every` if it is smaller.
+        sample: number of elements to sample of each state, at least 8, in runs of 256, spread
+            evenly; a smaller state is taken whole.
+        parameters: parameters to measure: names with wildcards (``"blocks.*.weight"``), or
+            a function of the name; all if left out.
+        names: parameter names: a model, or pairs of name and parameter. If left out, those of the
+            optimizer's groups, else ``group0.param3``.
+        log: also call this with the measures of each measured step: a function
+            ``f(values, step)`` such as ``wandb.log``, an object with ``log(values, step=...)`` such
+            as a run of W&B or trackio, a ``torch.utils.tensorboard.SummaryWriter``, or a list of
+            these. Values are named ``sqnr_db/0.weight.exp_avg``; non-finite ones are left out.
+        thresholds: limits of measures for a `StateWarning`, once for each state and measure; None
+            for no warnings.
+        start: number of steps taken so far. If left out, the largest ``state["step"]``, too small
+            if all parameters began to train, or were reset, later than the training.
+
+    Raises:
+        BadTypeError, BadValueError: an argument is not allowed, the optimizer has no quantized
+            states, or `parameters` or `names` matches none of its parameters. Nothing is written.
+        OutputError: `out` cannot be written, is another file, or has another writer.
+
+    Attributes:
+        rows: the last measures, a dict by column for each quantized state.
+
+    >>> import tempfile, torch, qmaps
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = qmaps.optim.AdamW8bit(layer.parameters())
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> out = folder.name + "/monitor.csv"
+    >>> with qmaps.Monitor(optimizer, out, every=5, names=layer) as monitor:
+    ...     for _ in range(10):
+    ...         optimizer.zero_grad()
+    ...         layer(torch.randn(4, 128)).square().mean().backward()
+    ...         optimizer.step()
+    >>> [(row["state"], row["sqnr_db"] > 20) for row in monitor.rows]
+    [('exp_avg', True), ('exp_avg_sq', True)]
+    >>> folder.cleanup()
+    """
+
+    optimizer: QuantizedOptimizer
+
+    def __init__(
+        self,
+        optimizer: QuantizedOptimizer,
+        out: str | os.PathLike[str] | None = "monitor.csv",
+        *,
+        every: int = 100,
+        window: int | None = None,
+        sample: int = 2048,
+        parameters: Parameters = None,
+        names: Names = None,
+        log: Any = None,
+        thresholds: Thresholds | None = Thresholds(),  # noqa: B008 - it is immutable
+        start: int | None = None,
+    ) -> None:
+        optimizer = unwrapped(optimizer)
+        if not isinstance(optimizer, QuantizedOptimizer):
+            expected = f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}"
+            if isinstance(optimizer, CPUOffloadOptimizer):
+                raise BadTypeError(f"{expected}; give its host_optimizer")
+            raise BadTypeError(f"{expected}, which has no quantized states")
+        if optimizer._steps_codes:
+            raise BadTypeError(
+                f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}, which "
+                "drops its gradients within the step"
+            )
+        if thresholds is not None and not isinstance(thresholds, Thresholds):
+            raise BadTypeError(f"thresholds={shown(thresholds)} must be Thresholds or None")
+        self._every = integer("every", every, 1)
+        self._window = min(WINDOW, self._every) if window is None else integer("window", window, 1)
+        if self._window > self._every:
+            raise BadValueError(f"window={window} must be at most every={every}")
+        self._sample = integer("sample", sample, 8)
+        super().__init__(optimizer, parameters, names)
+        self._check(optimizer, parameters)
+        begin = None if start is None else integer("start", start, 0)
+        self._logs = logs_of(log)
+        self._warner = None if thresholds is None else Warner(thresholds)
+        self._file = None if out is None else CsvFile(out, COLUMNS)
+        self.rows: list[Row] = []
+        # Steps to wait for the window, steps left after the next in it, and the measured step.
+        self._wait = self._remaining = self._due = 0
+        self._open: Window | None = None
+        self._count = StepCount(optimizer, self._taken_before, begin)
+        self._hooks = [
+            optimizer.register_step_pre_hook(lambda *_: self._before()),
+            optimizer.register_step_post_hook(lambda *_: self._after()),
+        ]
+
+    def close(self) -> None:
+        """Stop measuring, and let another monitor write the file; closing twice is allowed."""
+        for hook in self._hooks:
+            hook.remove()
+        self._count.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _check(self, optimizer: QuantizedOptimizer, parameters: Parameters) -> None:
+        """Raise unless a chosen parameter has a quantized state, now or after its first step."""
+        is_quantized = False
+        for label, parameter, group in self._chosen():
+            if group.get("reset_every"):
+                raise BadValueError(
+                    f"{label} has reset_every={group['reset_every']}; a monitor supports states "
+                    "that are not reset"
+                )
+            state = optimizer.state.get(parameter)
+            values = state.values() if isinstance(state, Mapping) else ()
+            is_quantized |= any(isinstance(value, QuantizedTensor) for value in values)
+            for name in optimizer.state_shapes(parameter, group):
+                q = optimizer.quantizer_of(name, parameter, group)
+                is_quantized |= q is not None
+                if q is not None and q.spec_extensions:
+                    supported = "rounding to nearest and +sr"
+                    if q.low_rank is not None:
+                        supported = "quantizers without a low-rank part"
+                    raise BadValueError(
+                        f"{name} of {label} has the quantizer {q.spec}; a monitor supports "
+                        f"{supported}"
+                    )
+        if is_quantized:
+            return
+        which = "" if parameters is None else f" of the parameters {shown(parameters)}"
+        raise BadValueError(
+            f"optimizer={type(optimizer).__name__} has no quantized states{which}; a monitor needs "
+            "at least one (state_quantizers, min_quantized_size)"
+        )
+
+    def _before(self) -> None:
+        """Before a step: open the window if it begins here, and look again before its last step."""
+        if self._wait:
+            return
+        optimizer = self.optimizer
+        if self._open is None:
+            step = self._count.taken + 1
+            until_measured = -step % self._every  # steps from this one to the measured one
+            if until_measured >= self._window:
+                self._wait = until_measured - self._window + 1
+                return
+            if not optimizer.state:  # they do not exist yet
+                return
+            self._open = Window(optimizer, self._chosen(), self._sample)
+            self._due, self._remaining = step + until_measured, until_measured
+        if self._remaining == 0:
+            self._open.before_last()
+
+    def _after(self) -> None:
+        """After a step: count it, take its gradients, and measure at the end of the window."""
+        self._count.add()
+        if self._wait:
+            self._wait -= 1
+            return
+        window = self._open
+        if window is None:
+            return
+        window.after_step()
+        if self._remaining:
+            self._remaining -= 1
+            return
+        self._open = None
+        # It is another one if steps were skipped, or a checkpoint was loaded.
+        if self._count.taken == self._due:
+            self._wait = self._every - self._window
+            self._measured(window.rows(), self._due)
+
+    def _taken_before(self) -> int:
+        """Return the number of steps taken so far, from the states."""
+        return max(state_counts(self.optimizer, self._names).values(), default=0)
+
+    def _measured(self, rows: list[Row], step: int) -> None:
+        """Hand the rows of a step to all who want them."""
+        if self._file is not None and self._file.inherited:
+            return
+        if not rows:
+            self._tell(
+                "nothing",
+                f"the monitor measured nothing at step {step}: no chosen parameter has a quantized "
+                "state and kept its gradient in each step of the window",
+            )
+            return
+        self.rows = [{"step": step, **row} for row in rows]
+        if self._warner is not None:
+            self._warner.look(self.rows, step)
+        if self._file is not None:
+            self._write(self._file, step)
+        values = scalars(rows) if self._logs else {}
+        for log in self._logs:
+            log(values, step)
+
+    def _write(self, file: CsvFile, step: int) -> None:
+        try:
+            written = step >= file.last and file.append(self.rows, step)
+        except OSError as error:  # a full disk is no reason to lose a run
+            reason = f"cannot be written ({error.strerror or error})"
+            self._tell("written", f"{str(file.path)!r} {reason}")
+            return
+        if not written:
+            last = f"has rows up to step {file.last}; earlier steps are not written again"
+            self._tell("earlier", f"{str(file.path)!r} {last}")

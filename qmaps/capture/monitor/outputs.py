@@ -1,4 +1,4 @@
-"""Outputs of a monitor: a CSV file of whole steps, and loggers."""
+"""Outputs of a monitor: a CSV file of whole steps, loggers, and warnings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ import csv
 import io
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from qmaps.capture.monitor.measures import MEASURES
-from qmaps.errors import BadTypeError, OutputError, printable, shown
+from qmaps.errors import (
+    BadTypeError,
+    BadValueError,
+    OutputError,
+    StateWarning,
+    printable,
+    shown,
+)
 from qmaps.storage.files import output_file
 from qmaps.storage.locks import FolderLock
 
@@ -18,18 +27,11 @@ from qmaps.storage.locks import FolderLock
 class CsvFile:
     """Appends the rows of a step in one write: a killed run leaves whole rows.
 
-    An existing file is continued, and its rows are not written again. Text passes through
-    `qmaps.errors.printable`, so every row is one line.
-
-    Args:
-        path: the file; it is created with the first rows.
-        columns: names of the columns. The first is ``step``, and the next two name a row of a step.
+    An existing file is continued, and its rows are not written again. The first column is ``step``,
+    and the next two name a row of a step. `last` is the last step in the file; 0 if it has none.
 
     Raises:
         OutputError: the file cannot be written, is something else, or has another writer.
-
-    Attributes:
-        last: the last step in the file; 0 if it has none.
     """
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[str]) -> None:
@@ -54,18 +56,7 @@ class CsvFile:
         self._lock.release()
 
     def append(self, rows: Iterable[dict[str, Any]], step: int) -> bool:
-        """Write the new rows of a step.
-
-        Args:
-            rows: values by column.
-            step: the step, at least `last`.
-
-        Returns:
-            True if there were such rows.
-
-        Raises:
-            OSError: they cannot be written; the file is as before.
-        """
+        """Write the new rows of a step of at least `last`; return True if there were any."""
         written = self._known if step == self.last else set()
         cells = ([step, *map(row.get, self._columns[1:])] for row in rows)
         lines = [[printable(x) if isinstance(x, str) else x for x in line] for line in cells]
@@ -129,16 +120,7 @@ Log = Callable[[dict[str, float], int], object]
 
 
 def logs_of(log: Any) -> list[Log]:
-    """The functions behind the argument `log` of a monitor.
-
-    Args:
-        log: None, one of these, or a list of them: a function ``f(values, step)``; an object with
-            ``log(values, step=...)``, such as a run of W&B or trackio; or a
-            ``torch.utils.tensorboard.SummaryWriter``.
-
-    Raises:
-        BadTypeError: it is none of these.
-    """
+    """Return the functions behind the argument `log` of a monitor, or raise BadTypeError."""
     if log is None:
         return []
     members = log if isinstance(log, Sequence) and not isinstance(log, str) else [log]
@@ -147,7 +129,12 @@ def logs_of(log: Any) -> list[Log]:
 
 def _log_of(logger: Any) -> Log:
     if hasattr(logger, "add_scalar"):
-        return tensorboard(logger)
+
+        def add(values: dict[str, float], step: int) -> None:
+            for name, value in values.items():
+                logger.add_scalar(name, value, step)
+
+        return add
     # A run of W&B has a method, and so has each module.
     if callable(log := getattr(logger, "log", None)):
         return lambda values, step: log(values, step=step)
@@ -160,16 +147,6 @@ def _log_of(logger: Any) -> Log:
     )
 
 
-def tensorboard(writer: Any) -> Log:
-    """Return a logger for a ``torch.utils.tensorboard.SummaryWriter``."""
-
-    def log(values: dict[str, float], step: int) -> None:
-        for name, value in values.items():
-            writer.add_scalar(name, value, step)
-
-    return log
-
-
 def scalars(rows: Iterable[dict[str, Any]]) -> dict[str, float]:
     """Measures by name, ``sqnr_db/0.weight.exp_avg``; non-finite ones are left out."""
     return {
@@ -178,3 +155,92 @@ def scalars(rows: Iterable[dict[str, Any]]) -> dict[str, float]:
         for measure in MEASURES
         if math.isfinite(row[measure])
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """Limits of the measures of `qmaps.capture.Monitor`; None turns a warning off.
+
+    Attributes:
+        stalled_share: largest allowed share of stalled elements among moved ones, if at
+            least a tenth of all moved. Nearest rounding at a beta of 0.999 stalls in 8 bits too
+            without harm, so only the loss of nearly all movement is reported.
+        zero_point_share: largest allowed share of zero points. One of them is enough for an update
+            of m / eps, so none is allowed by default.
+        saturated_share: largest allowed share of saturated elements. A 4-bit map with every code
+            equally often (`quantile`) has 2 / 16 of them at the ends.
+        sqnr_db: smallest allowed SQNR in dB. At 10 dB the noise has a tenth of the power of the
+            state.
+        update_median_rel_error: largest allowed median relative error of the update. At 1 half of
+            the updates are as wrong as no update.
+
+    Raises:
+        BadTypeError, BadValueError: a limit is not a finite number or None.
+    """
+
+    stalled_share: float | None = 0.9
+    zero_point_share: float | None = 0.0
+    saturated_share: float | None = 0.2
+    sqnr_db: float | None = 10.0
+    update_median_rel_error: float | None = 0.5
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            limit = getattr(self, option.name)
+            if limit is None:
+                continue
+            if isinstance(limit, bool) or not isinstance(limit, (int, float)):
+                raise BadTypeError(f"{option.name}={shown(limit)} must be a number or None")
+            if not math.isfinite(limit):
+                raise BadValueError(f"{option.name}={shown(limit)} must be a finite number or None")
+
+
+MOVERS = 0.1
+"""Share of moved elements below which a share of them says little about the state."""
+
+ADVICE = {
+    "stalled_share": "use more bits or stochastic rounding (+sr)",
+    "zero_point_share": "an update may be m / eps; use a map without 0, such as DE-0 or linear",
+    "saturated_share": "refit the map more often (refit_every), or use smaller blocks",
+    "sqnr_db": "use more bits or smaller blocks",
+    "update_median_rel_error": "use more bits or smaller blocks",
+}
+
+
+class Warner:
+    """Warns once about each state and cause, whatever the number of steps and parameters."""
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._limits = {
+            option.name: limit
+            for option in fields(thresholds)
+            if (limit := getattr(thresholds, option.name)) is not None
+        }
+        self._told: set[tuple[str, str]] = set()
+
+    def look(self, rows: Sequence[dict[str, Any]], step: int) -> None:
+        """Warn about new problems in these rows."""
+        for state in dict.fromkeys(row["state"] for row in rows):
+            of_state = [row for row in rows if row["state"] == state]
+            for measure, limit in self._limits.items():
+                if (state, measure) not in self._told:
+                    self._compare(of_state, measure, limit, step)
+
+    def _compare(
+        self, rows: Sequence[dict[str, Any]], measure: str, limit: float, step: int
+    ) -> None:
+        sign = -1 if measure == "sqnr_db" else 1  # of the direction that is bad
+        bad = [row for row in rows if sign * row[measure] > sign * limit]  # NaN is never beyond
+        if measure == "stalled_share":
+            bad = [row for row in bad if row["moved_share"] >= MOVERS]
+        if not bad:
+            return
+        worst = max(bad, key=lambda row: sign * row[measure])
+        self._told.add((worst["state"], measure))
+        warnings.warn(
+            f"{measure}={worst[measure]:.3g} of state {worst['state']!r} ({worst['quantizer']}) of "
+            f"{shown(worst['parameter'])} at step {step} is {'above' if sign > 0 else 'below'} "
+            f"{limit:g}, as in {len(bad)} of {len(rows)} parameters; {ADVICE[measure]}",
+            StateWarning,
+            stacklevel=2,
+        )

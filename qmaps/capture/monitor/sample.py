@@ -28,19 +28,11 @@ BYTE = 8
 
 
 class Places:
-    """Sampled elements of a flattened tensor: runs of 256, spread evenly.
+    """Sampled elements of a flattened tensor: at most `size` in runs of 256, spread evenly.
 
-    Their number is a multiple of 8, so their codes fill whole bytes. Derived indices are
+    Their number is a multiple of 8, so their codes fill whole bytes. `index` has their ascending
+    indices, int64: all but the last 7 at most if there are no more than `size`. Derived indices are
     cached, and must not be changed.
-
-    Args:
-        numel: number of elements of the tensor.
-        size: largest number of elements of the sample, at least 8.
-        device: where the tensor is.
-
-    Attributes:
-        index: ascending indices, int64; of all elements but the last 7 at most if there are no more
-            than `size`.
     """
 
     def __init__(self, numel: int, size: int, device: torch.device | str = "cpu") -> None:
@@ -79,12 +71,7 @@ def places(numel: int, size: int, device: torch.device) -> Places:
 
 
 def values(x: Tensor, at: Places) -> Tensor:
-    """A copy of some elements of a flattened tensor in float32, on its device.
-
-    Args:
-        x: a parameter, a gradient or a state, perhaps sharded, or kept as codes.
-        at: the elements.
-    """
+    """Return a copy of some elements of a tensor, state or gradient in float32."""
     codes = codes_of(x)
     if codes is not None:
         return joined([(codes, at)]).dequantize()
@@ -105,16 +92,10 @@ def _single(normalizer: Normalizer) -> Normalizer:
 
 
 def joined(tensors: Sequence[tuple[QuantizedTensor, Places]]) -> QuantizedTensor:
-    """Some elements of several quantized tensors, as one with a scale for each element.
+    """Return some elements of several quantized tensors of one `kind`, one tensor after the other.
 
-    It decodes to the same values, and shares no memory with the tensors.
-
-    Args:
-        tensors: at least one quantized tensor, each with the places of its elements; all of one
-            `kind`.
-
-    Returns:
-        1-D, the elements of one tensor after those of the other.
+    The result is 1-D with a scale for each element. It decodes to the same values, and shares no
+    memory with the tensors.
     """
     q = tensors[0][0].quantizer
     packed = torch.cat([t.packed[at.bytes_of(q.map.bits)] for t, at in tensors])
@@ -129,12 +110,7 @@ def joined(tensors: Sequence[tuple[QuantizedTensor, Places]]) -> QuantizedTensor
 
 
 def split(t: QuantizedTensor, sizes: Sequence[int]) -> list[QuantizedTensor]:
-    """Undo `joined`; the results share memory with `t`.
-
-    Args:
-        t: a result of `joined`.
-        sizes: number of elements of each tensor.
-    """
+    """Undo `joined`, for these numbers of elements; the results share memory with `t`."""
     bits = t.quantizer.map.bits
     packed = torch.split(t.packed, [size * bits // BYTE for size in sizes])
     scales = zip(*(torch.split(part, list(sizes)) for part in t.scales), strict=True)

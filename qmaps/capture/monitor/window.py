@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.monitor import sample
-from qmaps.capture.monitor.measures import MOMENTS, Measures, of_moments, of_states
+from qmaps.capture.monitor.measures import MOMENTS, of_moments, of_states
 from qmaps.capture.monitor.sample import Places
 from qmaps.engines.bfloat16 import join
 from qmaps.engines.masters import MASTER, REMAINDER
@@ -24,28 +24,12 @@ Values = dict[str, Tensor]
 """States of sampled elements by name, float32."""
 
 
-def is_element_wise(
-    optimizer: QuantizedOptimizer, parameter: Tensor, group: dict[str, Any]
-) -> bool:
-    """Return True if the rule steps each element by itself."""
-    if type(optimizer).advance is not UpdateRule.advance or optimizer.takes_norms:
-        return False
-    shapes = optimizer.state_shapes(parameter, group).values()
-    return all(tuple(shape) == tuple(parameter.shape) for shape in shapes)
-
-
 class Exact:
     """The exact states of several parameters' samples, stepped together.
 
     The optimizer's own rule steps them in float32, as its reference does, but the states are never
-    encoded in between. An element-wise rule steps many samples in one call.
-
-    Args:
-        optimizer: an optimizer with an element-wise rule.
-        group: the parameter group of all of them.
-        steps: number of steps taken so far, the same for all.
-        param: the sampled values of the parameters, float32; changed here.
-        states: the states of these elements, float32; changed here.
+    encoded in between. `param` and `states`, the sampled float32 values after the first `steps`
+    steps, are changed.
     """
 
     def __init__(
@@ -86,18 +70,11 @@ Row = dict[str, Any]
 
 @dataclass(eq=False)
 class Watched:
-    """A parameter with quantized states.
+    """A parameter with quantized states, and the rows of their measures.
 
-    Attributes:
-        label: its name.
-        parameter: the parameter.
-        group: its parameter group.
-        state: the dict of its states.
-        names: the states of its rule.
-        at: the sampled elements.
-        steps_before: number of its steps before the window.
-        rows: measures of each quantized state, by name.
-        lost: True if it had no gradient in a step of the window; it is not measured then.
+    `names` are the states of its rule, `at` its sampled elements, and `steps_before` its steps
+    before the window. It is `is_exact` if its rule steps each element by itself, and `lost` without
+    a gradient in a step of the window: it is not measured then.
     """
 
     label: str
@@ -107,6 +84,7 @@ class Watched:
     names: tuple[str, ...]
     at: Places
     steps_before: int
+    is_exact: bool
     rows: dict[str, Row] = field(default_factory=dict)
     lost: bool = False
 
@@ -115,12 +93,8 @@ class Watched:
 class Column:
     """One state of several parameters, with their samples as one quantized tensor.
 
-    Attributes:
-        state: its name.
-        kind: shared properties of the quantized tensors (`sample.kind`).
-        members: the parameters.
-        places: the sampled elements of the state of each.
-        first: the samples at the start of the window, on the states' device.
+    `places` are the sampled elements of each member's state, and `first` their values at the start
+    of the window, on the states' device.
     """
 
     state: str
@@ -134,6 +108,11 @@ class Column:
         """Number of elements of each sample."""
         return [len(at) for at in self.places]
 
+    @property
+    def keys(self) -> list[tuple[Watched, str]]:
+        """Keys of a `Decoded`."""
+        return [(member, self.state) for member in self.members]
+
     def tensors(self) -> list[tuple[QuantizedTensor, Places]]:
         """The states as they are now."""
         now = [member.state[self.state] for member in self.members]
@@ -144,11 +123,8 @@ class Column:
 class Batch:
     """Parameters of one group, step and device; their samples are stepped together.
 
-    Attributes:
-        watched: the parameters.
-        drifting: their exact states from the start of the window on; None if their rule is not
-            element-wise.
-        last: their exact states in the last step alone; None before it.
+    `drifting` are their exact states from the start of the window on, None if their rule is not
+    element-wise, and `last` those of the last step alone, None before it.
     """
 
     watched: list[Watched]
@@ -163,11 +139,8 @@ Decoded = dict[tuple[Watched, str], Tensor]
 class Window:
     """Watches samples of quantized states over a few steps and measures the last.
 
-    Args:
-        optimizer: the optimizer, before the first of these steps.
-        chosen: name, parameter and group of the parameters to watch. Those without a quantized
-            state are left out, also those without any state yet.
-        size: number of elements of a sample.
+    It begins before the first of these steps, for the chosen names, parameters and groups.
+    Parameters without a quantized state are left out, also those without any state yet.
     """
 
     def __init__(
@@ -183,10 +156,10 @@ class Window:
         self._columns = list(_columns(self._watched, size))
         together: dict[Hashable, list[Watched]] = defaultdict(list)
         for member in self._watched:
-            # Names of a rule that is not element-wise are none that a batch needs.
-            key = (id(member.group), member.steps_before, member.parameter.device, member.names)
+            steps, device, exact = member.steps_before, member.parameter.device, member.is_exact
+            key = (id(member.group), steps, device, member.names, exact)
             together[key].append(member)
-        decoded = self._decoded({id(c): c.first for c in self._columns})
+        decoded = self._decoded(column.first for column in self._columns)
         self._batches = [
             Batch(members, self._exact(members, members[0].steps_before, decoded))
             for members in together.values()
@@ -194,7 +167,7 @@ class Window:
 
     def before_last(self) -> None:
         """Look at the states before the measured step."""
-        decoded = self._decoded({id(c): sample.joined(c.tensors()) for c in self._columns})
+        decoded = self._decoded(sample.joined(column.tensors()) for column in self._columns)
         for batch in self._batches:
             steps = batch.watched[0].steps_before + self._steps
             batch.last = self._exact(batch.watched, steps, decoded)
@@ -234,17 +207,18 @@ class Window:
         """Return True if the optimizer stepped this parameter in every step of the window."""
         return not member.lost and int(member.state["step"]) == member.steps_before + self._steps
 
-    def _decoded(self, joined: Mapping[int, QuantizedTensor]) -> Decoded:
+    def _decoded(self, samples: Iterable[QuantizedTensor]) -> Decoded:
+        """Return the decoded samples of all columns."""
         decoded = Decoded()
-        for column in self._columns:
-            parts = torch.split(joined[id(column)].dequantize(), column.sizes)
-            decoded |= {(e, column.state): x for e, x in zip(column.members, parts, strict=True)}
+        for column, joined in zip(self._columns, samples, strict=True):
+            parts = torch.split(joined.dequantize(), column.sizes)
+            decoded.update(zip(column.keys, parts, strict=True))
         return decoded
 
     def _exact(self, watched: list[Watched], steps: int, decoded: Decoded) -> Exact | None:
         """Exact states, begun from those of the optimizer now; None if the rule has none."""
         first, optimizer = watched[0], self._optimizer
-        if not all(is_element_wise(optimizer, e.parameter, e.group) for e in watched):
+        if not first.is_exact:
             return None
         states = {
             name: torch.cat(
@@ -278,21 +252,27 @@ def _watched(
         return None
     shard = local(parameter)
     at = sample.places(shard.numel(), size, shard.device)
-    names = tuple(optimizer.state_shapes(parameter, group))
-    return Watched(label, parameter, group, state, names, at, int(state["step"]))
+    shapes = optimizer.state_shapes(parameter, group)
+    is_exact = (
+        type(optimizer).advance is UpdateRule.advance
+        and not optimizer.takes_norms
+        and all(tuple(shape) == tuple(parameter.shape) for shape in shapes.values())
+    )
+    steps = int(state["step"])
+    return Watched(label, parameter, group, state, tuple(shapes), at, steps, is_exact)
 
 
 def _columns(watched: Sequence[Watched], size: int) -> Iterator[Column]:
     """The quantized states of all parameters, those of one name and kind together."""
-    by_kind: dict[tuple[str, Hashable], list[tuple[Watched, Places]]] = defaultdict(list)
+    by_kind: dict[tuple[str, Hashable, bool], list[tuple[Watched, Places]]] = defaultdict(list)
     for member in watched:
         for name, value in member.state.items():
             if isinstance(value, QuantizedTensor):
                 # A statistic of rows or columns has a size of its own.
                 at = sample.places(torch.Size(value.shape).numel(), size, value.device)
                 if len(at):
-                    by_kind[name, sample.kind(value)].append((member, at))
-    for (name, kind), members in by_kind.items():
+                    by_kind[name, sample.kind(value), member.is_exact].append((member, at))
+    for (name, kind, _), members in by_kind.items():
         first = sample.joined([(member.state[name], at) for member, at in members])
         yield Column(name, kind, [e for e, _ in members], [at for _, at in members], first)
 
@@ -314,29 +294,19 @@ def _measure(column: Column, drifted: Decoded, exact: Decoded) -> Decoded:
     tensors, sizes = column.tensors(), column.sizes
     last = sample.joined(tensors).to("cpu")
     same = sample.kind(tensors[0][0]) == column.kind
-    keys = [(member, column.state) for member in column.members]
-    measures: list[Measures] = []
-    if all(key in exact for key in keys):
-        x, y = (torch.cat([values[key] for key in keys]) for values in (drifted, exact))
-        measures = of_states(column.first.to("cpu") if same else None, last, x, y, sizes)
-    else:
-        for key, first_part, last_part in zip(
-            keys,
-            sample.split(column.first.to("cpu"), sizes),
-            sample.split(last, sizes),
-            strict=True,
-        ):
-            first = first_part if same else None
-            measures += of_states(
-                first, last_part, drifted.get(key), exact.get(key), last_part.shape
-            )
+    first = column.first.to("cpu") if same else None
+    x, y = (
+        torch.cat([values[key] for key in column.keys]) if column.keys[0] in values else None
+        for values in (drifted, exact)
+    )
+    measures = of_states(first, last, x, y, sizes)
     # Parameters share their quantizers, and a spec takes long to write.
     specs = {id(q): q.spec for q in {id(t.quantizer): t.quantizer for t, _ in tensors}.values()}
     for member, (t, at), state_measures in zip(column.members, tensors, measures, strict=True):
         spec = specs[id(t.quantizer)]
         row = {"parameter": member.label, "state": column.state, "quantizer": spec}
         member.rows[column.state] = {**row, "numel": len(at), **state_measures}
-    return dict(zip(keys, torch.split(last.dequantize(), sizes), strict=True))
+    return dict(zip(column.keys, torch.split(last.dequantize(), sizes), strict=True))
 
 
 def _measure_moments(batch: Batch, decoded: Decoded, exact: Decoded, steps: int) -> None:

@@ -24,4 +24,4 @@ READERS: dict[str, Reader] = {
 
 def reader_of(path: Path) -> Reader | None:
     """The reader of a file or folder; None if it is of no format here."""
-    return next((reader for reader in READERS.values() if reader.detect(path)), None)
+    return next((reader for reader in READERS.values() if reader.holder(path)), None)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from qmaps.capture.collect import decoded
-from qmaps.capture.snapshot import Lazy
+from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import CaptureError, QmapsError, shown
 from qmaps.storage.files import content_of
 
@@ -42,39 +43,42 @@ class Reader(ABC):
     latest: ClassVar[str] = ""
 
     @abstractmethod
+    def is_here(self, path: Path) -> bool:
+        """Return True if a file or folder is one checkpoint, by the names of files."""
+
+    def newest(self, path: Path) -> Path | None:
+        """Return the newest checkpoint in a folder, which `latest` names; None if it names none."""
+        try:
+            name = content_of(path / self.latest, LONGEST).decode().strip() if self.latest else ""
+        except (OSError, ValueError):
+            return None
+        # Anything else could lead to files of another owner.
+        plain = name not in ("", "..") and "\0" not in name and Path(name).name == name
+        return path / name if plain else None
+
     def holder(self, path: Path) -> Path | None:
-        """Return the file or folder of one checkpoint of this format.
-
-        It is found by names of files; nothing is loaded.
-
-        Returns:
-            `path` itself, or the folder in it named by `latest`; None if
-            `path` is not of this format.
-        """
-
-    def detect(self, path: Path) -> bool:
-        """Return True if a file or folder is of this format."""
-        return self.holder(path) is not None
+        """Return `path`, or the `newest` checkpoint in it; None if there is none of this format."""
+        if self.is_here(path):
+            return path
+        newest = self.newest(path)
+        return newest if newest is not None and self.is_here(newest) else None
 
     def edited(self, path: Path) -> list[Path]:  # noqa: ARG002
-        """Files of ``torch.save`` with states or their steps.
-
-        Args:
-            path: a result of `holder`.
-        """
+        """Files of ``torch.save`` with states or their steps, of a result of `holder`."""
         return []
 
     def read(self, path: Path) -> list[StateDict]:
         """As `state_dicts`, with a CaptureError for whatever damaged files raise, now or later."""
         with damage(path):
-            return [_guarded(state_dict, path) for state_dict in self.state_dicts(path)]
+            state_dicts = self.state_dicts(self.holder(path) or path)
+            return [_guarded(state_dict, path) for state_dict in state_dicts]
 
     @abstractmethod
     def state_dicts(self, path: Path) -> list[StateDict]:
         """Read all but the tensors.
 
         Args:
-            path: a file or folder of this format.
+            path: a result of `holder`.
 
         Returns:
             For each optimizer a state_dict as ``torch.optim`` has it, with `state` and
@@ -129,6 +133,15 @@ def _call(call: Callable[..., Any], path: Path, *arguments: Any) -> Any:
     return partial(_call, result, path) if callable(result) else result
 
 
+def know(classes: Collection[str]) -> None:
+    """Let ``torch.load`` know classes of other libraries, as far as a format has them."""
+    # Imported here because most files name no such classes.
+    from qmaps.capture.conversion.formats import FORMATS
+
+    for layout in FORMATS.values():
+        layout.know(classes)
+
+
 def state_of(key: str) -> str | None:
     """The name of a state at the end of a key; None if it is no optimizer's here."""
     # Imported here because reading other files needs no optimizer.
@@ -158,11 +171,7 @@ def missing_state(state_dict: StateDict) -> tuple[Any, str] | None:
 
 
 def refuse_missing_state(path: Path, state_dict: StateDict) -> StateDict:
-    """Return the state_dict, or raise if a state is missing.
-
-    Raises:
-        CaptureError: `missing_state` finds one.
-    """
+    """Return the state_dict, or raise if `missing_state` finds one."""
     if missing := missing_state(state_dict):
         raise CaptureError(
             f"{str(path)!r} has no {shown(missing[1])} of {shown(missing[0])}; other parameters of "
@@ -171,15 +180,45 @@ def refuse_missing_state(path: Path, state_dict: StateDict) -> StateDict:
     return state_dict
 
 
-def named_by(folder: Path, file: str) -> Path | None:
-    """The folder in `folder` named by a text file such as ``latest``; None if it names none."""
-    try:
-        name = content_of(folder / file, LONGEST).decode().strip()
-    except (OSError, ValueError):
-        return None
-    # Anything else could lead to files of another owner.
-    plain = name not in ("", "..") and "\0" not in name and Path(name).name == name
-    return folder / name if plain else None
+def in_place(tensor: Tensor) -> Lazy:
+    """A tensor of a mapped file, which is also stored there."""
+
+    def store(values: Tensor) -> None:
+        tensor.copy_(values)
+
+    return replace(Lazy.of(tensor), store=store)
+
+
+def step_of(copies: Sequence[Any]) -> Any:
+    """One of several copies, such as a number of steps; if they are `Lazy`, it stores in all."""
+    if not copies or not all(isinstance(step, Lazy) for step in copies):
+        return copies[0] if copies else None
+
+    def store(tensor: Tensor) -> None:
+        for step in copies:
+            step.store(tensor)
+
+    return replace(copies[0], store=store if all(step.store for step in copies) else None)
+
+
+Span = tuple[Lazy, int, int]
+"""A flattened tensor, the first element in it, and their number."""
+
+
+def opened_spans(spans: Sequence[Span]) -> Part:
+    """Open a tensor made of spans of others, one after the other."""
+    parts = {id(lazy): lazy.opened() for lazy, _, _ in spans}
+
+    def read(begin: int, end: int) -> Tensor:
+        cut, at = [], 0
+        for lazy, start, numel in spans:
+            low, high = max(begin, at), min(end, at + numel)
+            if low < high:
+                cut.append(parts[id(lazy)](start + low - at, start + high - at))
+            at += numel
+        return torch.cat(cut or [parts[id(spans[0][0])](0, 0)])
+
+    return read
 
 
 def equal(x: Tensor, y: Tensor) -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qmaps.capture.readers.base import Reader, StateDict, refuse_missing_state
+from qmaps.capture.readers.base import Reader, StateDict, know, refuse_missing_state
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import CaptureError, shown
 from qmaps.storage import distributed
-from qmaps.storage.distributed import Part, Stored
+from qmaps.storage.checkpoint import Part, load_part
+from qmaps.storage.distributed import Stored
 from qmaps.storage.files import exists
 
 WITHIN = ("", "optimizer_0", "optimizer")
@@ -42,9 +43,9 @@ class DistributedCheckpoint(Reader):
     name: ClassVar[str] = "torch.distributed.checkpoint"
     asked: ClassVar[int] = 1  # it detects those of Megatron, too
 
-    def holder(self, path: Path) -> Path | None:
-        """`path`, if it has the file ``.metadata``, perhaps in the optimizer's folder within it."""
-        return None if _folder(path) is None else path
+    def is_here(self, path: Path) -> bool:
+        """Return True for a folder with ``.metadata``, perhaps in the optimizer's within it."""
+        return _folder(path) is not None
 
     def state_dicts(self, path: Path) -> list[StateDict]:
         """See `Reader.state_dicts`."""
@@ -124,7 +125,7 @@ class _Optimizer:
             parameter, *state_path = path if len(path) > 1 else _split(str(path[0]), names)
             parameter = by_text.get(str(parameter), parameter)
             if isinstance(leaf, Part):
-                leaf = leaf.load()
+                leaf = load_part(leaf)
             _put(state.setdefault(parameter, {}), tuple(state_path), leaf)
         if not groups:
             groups = [{"params": list(state)}]
@@ -134,7 +135,7 @@ class _Optimizer:
 
     def _groups(self) -> list[dict[str, Any]]:
         lists = [
-            leaf.load()
+            load_part(leaf)
             for group_path, leaf in self.groups
             if not group_path and isinstance(leaf, Part)
         ]
@@ -143,7 +144,7 @@ class _Optimizer:
         nested: dict[Any, Any] = {}
         by_parameter: dict[str, dict[str, Any]] = {}
         for group_path, leaf in self.groups:
-            value = leaf.load() if isinstance(leaf, Part) else leaf.read()
+            value = load_part(leaf) if isinstance(leaf, Part) else leaf.read()
             if len(group_path) > 1:
                 _put(nested, group_path, value)
             else:
@@ -186,14 +187,7 @@ def _leaf(stored: Stored, key: str) -> Lazy | Part:
     if key in stored.objects:
         return stored.objects[key]
     tensor = stored.tensors[key]
-    return Lazy(tensor.shape, tensor.dtype, partial(tensor.read, _know), tensor.store)
-
-
-def _know(classes: Collection[str]) -> None:
-    # Imported here because reading plain tensors needs no other library's classes.
-    from qmaps.capture.conversion.formats import know
-
-    know(classes)
+    return Lazy(tensor.shape, tensor.dtype, partial(tensor.read, know), tensor.store)
 
 
 def _split(key: str, names: set[Any]) -> list[str]:

@@ -29,17 +29,21 @@ class Megatron(Reader):
     name: ClassVar[str] = "megatron"
     latest: ClassVar[str] = "latest_checkpointed_iteration.txt"
 
-    def holder(self, path: Path) -> Path | None:
-        """The folder with ``torch_dist`` in its ``metadata.json``."""
-        if not path.is_dir():
-            return None
-        if _is_here(path):
-            return path
+    def is_here(self, path: Path) -> bool:
+        """Return True for a folder with ``torch_dist`` in its ``metadata.json``."""
         try:
-            step = path / f"iter_{int(content_of(path / self.latest, LONGEST)):07d}"
+            metadata = json.loads(content_of(path / ABOUT, LONGEST))
+        except (OSError, ValueError, RecursionError):
+            return False
+        is_dist = isinstance(metadata, Mapping) and metadata.get("sharded_backend") == "torch_dist"
+        return is_dist and exists(path / distributed.METADATA)
+
+    def newest(self, path: Path) -> Path | None:
+        """Return the folder of the iteration in the file `latest`."""
+        try:
+            return path / f"iter_{int(content_of(path / self.latest, LONGEST)):07d}"
         except (OSError, ValueError):
             return None
-        return step if _is_here(step) else None
 
     def edited(self, path: Path) -> list[Path]:
         """The file with the steps."""
@@ -47,9 +51,8 @@ class Megatron(Reader):
 
     def state_dicts(self, path: Path) -> list[StateDict]:
         """See `Reader.state_dicts`."""
-        folder = self.holder(path) or path
-        common = folder / COMMON
-        stored, saved = distributed.contents(folder), checkpoint.load(common)
+        common = path / COMMON
+        stored, saved = distributed.contents(path), checkpoint.load(common)
         state: dict[str, dict[str, Any]] = {}
         for key, tensor in stored.tensors.items():
             _, marker, state_and_parameter = key.partition("optimizer.state.")
@@ -68,7 +71,7 @@ class Megatron(Reader):
             ) from None
         if not state:
             raise CaptureError(
-                f"{str(folder)!r} has no states by parameter, but "
+                f"{str(path)!r} has no states by parameter, but "
                 f"param_state_sharding_type={shown(kind)}; only 'fully_reshardable' says which "
                 "parameters they are of"
             )
@@ -77,16 +80,7 @@ class Megatron(Reader):
             for states in state.values():
                 states["step"] = step
         groups = [{**options, "params": list(state)}]
-        return [refuse_missing_state(folder, {"state": state, "param_groups": groups})]
-
-
-def _is_here(path: Path) -> bool:
-    try:
-        metadata = json.loads(content_of(path / ABOUT, LONGEST))
-    except (OSError, ValueError, RecursionError):
-        return False
-    is_dist = isinstance(metadata, Mapping) and metadata.get("sharded_backend") == "torch_dist"
-    return is_dist and exists(path / distributed.METADATA)
+        return [refuse_missing_state(path, {"state": state, "param_groups": groups})]
 
 
 def _alike(groups: list[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.capture.readers.base import Reader, StateDict, missing_state, named_by
-from qmaps.capture.readers.deepspeed_files import load_file
-from qmaps.capture.readers.zero import model_of, shapes_of, step_of, with_names
+from qmaps.capture.readers.base import (
+    Reader,
+    StateDict,
+    in_place,
+    missing_state,
+    step_of,
+)
+from qmaps.capture.readers.zero import load_file, model_of, shapes_of, with_names
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
 from qmaps.storage import checkpoint
@@ -20,7 +26,6 @@ from qmaps.storage.files import exists
 OPTIMIZER = "optimizer_state.pt"
 WEIGHTS = "fp32"
 """The parameter itself, which lies with its states."""
-
 
 STEP = "step"
 
@@ -36,14 +41,9 @@ class Universal(Reader):
     name: ClassVar[str] = "deepspeed-universal"
     latest: ClassVar[str] = "latest_universal"
 
-    def holder(self, path: Path) -> Path | None:
-        """The folder with the file ``zero/optimizer_state.pt``."""
-        if not path.is_dir():
-            return None
-        if exists(path / "zero" / OPTIMIZER):
-            return path
-        step = named_by(path, self.latest)
-        return step if step is not None and exists(step / "zero" / OPTIMIZER) else None
+    def is_here(self, path: Path) -> bool:
+        """Return True for a folder with the file ``zero/optimizer_state.pt``."""
+        return exists(path / "zero" / OPTIMIZER)
 
     def edited(self, path: Path) -> list[Path]:
         """The files of the states; not those of the parameters themselves."""
@@ -52,8 +52,8 @@ class Universal(Reader):
 
     def state_dicts(self, path: Path) -> list[StateDict]:
         """See `Reader.state_dicts`."""
-        folder = self.holder(path) or path
-        optimizer_file = folder / "zero" / OPTIMIZER
+        zero = path / "zero"
+        optimizer_file = zero / OPTIMIZER
         try:
             common = load_file(optimizer_file)
             groups = [dict(group) for group in common["param_groups"]]
@@ -64,18 +64,17 @@ class Universal(Reader):
             raise CaptureError(
                 f"{str(optimizer_file)!r} must have param_groups, the groups of the optimizer"
             ) from None
-        shapes = shapes_of(*model_of(folder)) if any(folder.glob("*model_states.pt")) else []
+        shapes = shapes_of(*model_of(path)) if any(path.glob("*model_states.pt")) else []
         model_shapes = {name: shape for group in shapes for name, shape in group.items()}
-        state = {
-            name: _states(place, model_shapes.get(name))
-            for name, place in _parameters(optimizer_file.parent)
-        }
-        for states in state.values():
-            if states and step is not None:
-                states.setdefault("step", step)
+        state: dict[str, dict[str, Any]] = {}
+        for place in sorted({file.parent for file in zero.rglob("*.pt")} - {zero}):
+            name = place.relative_to(zero).as_posix()  # which may have slashes
+            state[name] = _states(place, model_shapes.get(name))
+            if state[name] and step is not None:
+                state[name].setdefault(STEP, step)
         if missing := [name for name in model_shapes if name not in state]:
             raise CaptureError(
-                f"{str(optimizer_file.parent / missing[0])!r} does not exist; the model's file has "
+                f"{str(zero / missing[0])!r} does not exist; the model's file has "
                 "a parameter of this name"
             )
         flats = [flat for group in groups for flat in group["params"]]
@@ -86,7 +85,7 @@ class Universal(Reader):
         state_dict: StateDict = {"state": state, "param_groups": named}
         if lost := missing_state(state_dict):
             raise CaptureError(
-                f"{str(optimizer_file.parent / lost[0] / f'{lost[1]}.pt')!r} does not exist; other "
+                f"{str(zero / lost[0] / f'{lost[1]}.pt')!r} does not exist; other "
                 "parameters of its group have this state"
             )
         return [state_dict]
@@ -94,31 +93,28 @@ class Universal(Reader):
 
 def _step(common: Mapping[str, Any]) -> Any:
     """The number of steps of a checkpoint of ZeRO 3, stored apart from the parameters."""
-    inner = common.get("optimizer_state_dict") or {}
-    return step_of([s["step"] for s in inner.get("state", {}).values() if "step" in s])
+    states = (common.get("optimizer_state_dict") or {}).get("state", {}).values()
+    return step_of([_step_in_place(state["step"]) for state in states if "step" in state])
 
 
-def _parameters(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The parameters and their folders; a name may have slashes."""
-    for path in sorted({file.parent for file in folder.rglob("*.pt")} - {folder}):
-        yield path.relative_to(folder).as_posix(), path
+def _step_in_place(step: Any) -> Any:
+    return in_place(step) if isinstance(step, Tensor) else step
 
 
 def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:
     weights = place / f"{WEIGHTS}.pt"
-    expected = _tensor(_value(weights, verify_large=False)) if exists(weights) else None
+    expected = _tensor(weights)[0] if exists(weights) else None
     states: dict[str, Any] = {}
     for file in sorted(place.glob("*.pt")):
         if file == weights:
             continue
-        value = _value(file, verify_large=False)
-        tensor = _tensor(value)
+        tensor, is_flat = _tensor(file)
         if file.stem == STEP or not isinstance(tensor, Tensor):
-            states[file.stem] = step_of([tensor])
+            states[file.stem] = _step_in_place(tensor)
             continue
         stored_shape = wanted = tuple(tensor.shape)
-        if shape is not None and not isinstance(value, Mapping):
-            wanted = shape  # those of ZeRO 3 are flat and end with padding
+        if shape is not None and is_flat:
+            wanted = shape
         if math.prod(wanted) > math.prod(stored_shape):
             raise CaptureError(
                 f"{str(file)!r} has {math.prod(stored_shape)} elements, but the model's file says "
@@ -129,37 +125,25 @@ def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:
                 f"{str(file)!r} has the shape {stored_shape}, but {weights.name!r} beside it has "
                 f"{tuple(expected.shape)}; files of two parameters are mixed"
             )
-        read, store = _reader(file, wanted), _writer(file, wanted)
+        read, store = partial(_read, file, wanted), partial(_store, file, wanted)
         states[file.stem] = Lazy(wanted, tensor.dtype, read, store)
     return states
 
 
-def _tensor(value: Any) -> Any:
-    """The state itself; those of ZeRO 3 have no dict around them."""
-    return value["param"] if isinstance(value, Mapping) else value
-
-
-def _value(file: Path, *, verify_large: bool = True) -> Any:
+def _tensor(file: Path, *, verify_large: bool = False) -> tuple[Any, bool]:
+    """The state in a file, and whether it may be flat and end with padding, as of ZeRO 3."""
     value = checkpoint.load(file, mmap=True, verify_large=verify_large)
-    if isinstance(value, Mapping) and "param" not in value:
+    if not isinstance(value, Mapping):
+        return value, True
+    if "param" not in value:
         raise CaptureError(f"{str(file)!r} must have the entry 'param', a state of one parameter")
-    return value
+    return value["param"], False
 
 
-def _reader(file: Path, shape: tuple[int, ...]) -> Any:
-    def read() -> Tensor:
-        return _unpadded(file, shape).reshape(shape)
-
-    return read
+def _read(file: Path, shape: tuple[int, ...]) -> Tensor:
+    tensor: Tensor = _tensor(file, verify_large=True)[0]
+    return tensor.view(-1)[: math.prod(shape)].view(shape)
 
 
-def _writer(file: Path, shape: tuple[int, ...]) -> Any:
-    def store(tensor: Tensor) -> None:
-        _unpadded(file, shape).copy_(tensor.reshape(-1))
-
-    return store
-
-
-def _unpadded(file: Path, shape: tuple[int, ...]) -> Tensor:
-    tensor: Tensor = _tensor(_value(file))
-    return tensor.view(-1)[: math.prod(shape)]
+def _store(file: Path, shape: tuple[int, ...], tensor: Tensor) -> None:
+    _read(file, shape).copy_(tensor)

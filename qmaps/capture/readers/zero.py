@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,20 +14,19 @@ import torch
 from torch import Tensor
 
 from qmaps.capture.collect import decoded
-from qmaps.capture.readers.base import Reader, StateDict, named_by
-from qmaps.capture.readers.deepspeed_files import (
-    Experts,
-    Piece,
-    Rank,
-    Weights,
-    compare,
-    load_file,
-    weights_in,
-    weights_of_layers,
+from qmaps.capture.readers.base import (
+    Reader,
+    Span,
+    StateDict,
+    equal,
+    in_place,
+    opened_spans,
+    step_of,
 )
-from qmaps.capture.readers.tensor_parallel import INFO, Column, merged
+from qmaps.capture.readers.parallel import INFO, Column, Experts, merged
 from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
+from qmaps.storage import checkpoint
 from qmaps.storage.files import exists
 
 FILE = re.compile(r"(?:[a-z0-9]+_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
@@ -34,15 +34,114 @@ MODEL = re.compile(r"(?:zero_pp_rank_\d+_)?mp_rank_(\d+)_model_states\.pt")
 MODELS = ("mp_rank_{:02d}_model_states.pt", "zero_pp_rank_0_mp_rank_{:02d}_model_states.pt")
 WITHOUT_ZERO = re.compile(r"expp_rank_\d+_mp_rank_\d+_optim_states\.pt")
 """The states of experts in a training without ZeRO, by number and not by name."""
+WEIGHTS_FILE = re.compile(r"layer_(\d+)(-|_expert_\d+_mp_rank_\d+_)model_states\.pt")
+COMPARED = 4096
+"""Elements of each piece that are compared with the model's weights, at most."""
 REASONS = (
     "files are mixed or swapped, or the weights were changed after the last step",
     "files of two checkpoints are mixed, or ranks hold experts in another order than DeepSpeed's",
 )
 """Why ranks may have other weights than the model's file, and than an expert's."""
 
+Shapes = dict[str, tuple[int, ...]]
+"""Shapes of the parameters of a flat tensor, by name and in their order in it."""
+
+Weights = dict[str, tuple[Path, Tensor]]
+"""The file that has the weights of a parameter, and those weights, by the parameter's name."""
+
+
+class StandIn:
+    """Substitute for an object of DeepSpeed's beside the states in a file."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+
+STAND_INS = {
+    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler": StandIn,
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler": StandIn,
+    "deepspeed.runtime.zero.config.ZeroStageEnum": StandIn,
+    "deepspeed.utils.tensor_fragment.fragment_address": StandIn,
+}
+
 
 class Other:
     """A state other than a flat tensor, such as errors of compressed communication."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The file of one rank: the state of DeepSpeed's optimizer, and of the optimizer within it.
+
+    `states` are by the number of the flat tensor, and `groups` are that optimizer's.
+    """
+
+    path: Path
+    optimizer: Mapping[str, Any]
+    states: Mapping[Any, Mapping[str, Any]]
+    groups: Sequence[Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, path: Path) -> Rank:
+        """Load a file."""
+        try:
+            optimizer = load_file(path)["optimizer_state_dict"]
+            inner = optimizer.get("base_optimizer_state") or optimizer["optimizer_state_dict"]
+            return cls(path, optimizer, inner["state"], inner["param_groups"])
+        except BadValueError:
+            raise
+        except DAMAGE:
+            raise CaptureError(
+                f"{str(path)!r} does not hold the optimizer states of ZeRO 1, 2 or 3 as a rank of "
+                "DeepSpeed saves them"
+            ) from None
+
+    @property
+    def masters(self) -> Sequence[Tensor]:
+        """The weights in float32, cut as the states are; in ZeRO 3 they are the only ones."""
+        of_stages = self.optimizer.get("single_partition_of_fp32_groups")  # 1 and 2
+        weights: Sequence[Tensor] = of_stages or self.optimizer["fp32_flat_groups"]
+        return weights
+
+    @cached_property
+    def flats(self) -> dict[Any, dict[Any, Any]]:
+        """The states by the number of the flat tensor, `Lazy` in place of tensors."""
+        return {
+            flat: {n: in_place(x) if isinstance(x, Tensor) else x for n, x in state.items()}
+            for flat, state in ((flat, decoded(state)) for flat, state in self.states.items())
+        }
+
+    @property
+    def world(self) -> int:
+        """Number of data-parallel ranks."""
+        count = self.optimizer["partition_count"]
+        return max(count) if isinstance(count, (list, tuple)) else int(count)
+
+    @property
+    def step(self) -> float | None:
+        """Number of steps taken; None if the file does not have it."""
+        steps = [state["step"] for state in self.states.values() if "step" in state]
+        steps += [group["step"] for group in self.groups if "step" in group]
+        return float(steps[0]) if steps else None
+
+    @cached_property
+    def damage(self) -> BadValueError | None:
+        """Description of damage to the file's large tensors; reads all of it once."""
+        try:
+            checkpoint.verify(self.path)
+        except BadValueError as error:
+            return error
+        return None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of a parameter on one rank: elements from `start` on of the flat tensor `flat`."""
+
+    rank: Rank
+    flat: Any
+    start: int
+    numel: int
 
 
 class Zero(Reader):
@@ -50,21 +149,21 @@ class Zero(Reader):
 
     Stages 1 and 2 cut all parameters of a group, one after the other, into as many parts as there
     are ranks; stage 3 cuts every parameter. Names and shapes are those in ``param_shapes`` of the
-    model's file. Each model-parallel rank has files of its own, which
-    `qmaps.capture.readers.tensor_parallel` puts together; experts are those of
-    `qmaps.capture.readers.deepspeed_files`. Ranks are known by the names of their files, which
-    `qmaps.capture.readers.deepspeed_files` checks as far as it can be known.
+    model's file. Each model-parallel rank has files of its own; `qmaps.capture.readers.parallel`
+    puts them and the experts together. Ranks are known by the names of their files, which are
+    checked as far as it can be known.
     """
 
     name: ClassVar[str] = "deepspeed"
     latest: ClassVar[str] = "latest"
 
-    def holder(self, path: Path) -> Path | None:
-        """The folder with files ``zero_pp_rank_..._optim_states.pt``."""
-        if _is_here(path):
-            return path
-        step = named_by(path, self.latest)
-        return step if step is not None and _is_here(step) else None
+    def is_here(self, path: Path) -> bool:
+        """Return True for a folder with files ``zero_pp_rank_..._optim_states.pt``."""
+        try:
+            names = [file.name for file in path.iterdir()]
+        except OSError:  # a file, or unreadable
+            return False
+        return any(FILE.fullmatch(name) or WITHOUT_ZERO.fullmatch(name) for name in names)
 
     def edited(self, path: Path) -> list[Path]:
         """The files of all ranks."""
@@ -72,33 +171,63 @@ class Zero(Reader):
 
     def state_dicts(self, path: Path) -> list[StateDict]:
         """See `Reader.state_dicts`."""
-        folder = self.holder(path) or path
-        grid = _files(folder)
-        models = {number: model_of(folder, number) for number in grid}
-        _check_model_parallel(folder, grid, models)
+        grid = _files(path)
+        models = {number: model_of(path, number) for number in grid}
+        _check_model_parallel(path, grid, models)
         columns = []
-        layers = weights_of_layers(folder)
+        layers = _weights_of_layers(path)
         first: Rank | None = None
         for number, files in grid.items():
-            ranks = [_rank(file) for file in files.values()]
+            ranks = [Rank.of(file) for file in files.values()]
             _check(files, ranks)
             first = first or ranks[0]
-            _check_alike(first, ranks[0])
-            path, saved = models[number]
-            experts = Experts.of(path, saved, several=len(grid) > 1)
-            weights = layers | weights_in(path, saved.get("module"))
-            state_dict = _state_dict(ranks, shapes_of(path, saved), experts, weights)
+            _refuse_other(first, ranks[0], "of step {}", first.step, ranks[0].step)
+            _refuse_other(first, ranks[0], "written by {} ranks", first.world, ranks[0].world)
+            model, saved = models[number]
+            experts = Experts.of(model, saved, several=len(grid) > 1)
+            weights = layers | _weights_in(model, saved.get("module"))
+            state_dict = _state_dict(ranks, shapes_of(model, saved), experts, weights)
             info = saved.get(INFO) or ranks[0].optimizer.get(INFO)
-            columns.append(Column(path, {**saved, INFO: info}, state_dict))
+            columns.append(Column(model, {**saved, INFO: info}, state_dict))
         return [merged(columns)]
 
 
-def _is_here(path: Path) -> bool:
+def load_file(path: Path) -> Mapping[str, Any]:
+    """A file of DeepSpeed's; its large tensors are not verified yet."""
+    loaded = checkpoint.load(path, mmap=True, verify_large=False, stand_ins=STAND_INS)
+    if not isinstance(loaded, Mapping):
+        raise CaptureError(f"{str(path)!r} holds a {type(loaded).__name__}; expected a dict")
+    return loaded
+
+
+def model_of(folder: Path, number: int = 0) -> tuple[Path, Mapping[str, Any]]:
+    """The model's file of a model-parallel rank, and its content."""
+    names = [name.format(number) for name in MODELS]
+    path = next((folder / name for name in names if exists(folder / name)), folder / names[0])
+    return path, load_file(path)
+
+
+def shapes_of(path: Path, saved: Mapping[str, Any]) -> list[Shapes]:
+    """Names and shapes of the parameters of each flat tensor, in a model's file."""
+    param_shapes = saved.get("param_shapes")
     try:
-        names = [file.name for file in path.iterdir()]
-        return any(FILE.fullmatch(name) or WITHOUT_ZERO.fullmatch(name) for name in names)
-    except OSError:  # a file, or unreadable
-        return False
+        groups = [param_shapes] if isinstance(param_shapes, Mapping) else list(param_shapes or ())
+        return [{str(n): tuple(map(int, shape)) for n, shape in g.items()} for g in groups]
+    except DAMAGE:
+        raise CaptureError(
+            f"{str(path)!r} must have param_shapes, the names and shapes of parameters by group"
+        ) from None
+
+
+def with_names(
+    groups: Sequence[Mapping[str, Any]], shapes: Sequence[Shapes]
+) -> list[dict[str, Any]]:
+    """Groups of flat tensors as groups of parameters; `shapes` has those of each flat tensor."""
+    flat_shapes = iter(shapes)
+    return [
+        {**group, "params": [name for _ in group["params"] for name in next(flat_shapes)]}
+        for group in groups
+    ]
 
 
 def _files(folder: Path) -> dict[int, dict[int, Path]]:
@@ -130,10 +259,8 @@ def _check_model_parallel(
     """Raise unless there are files of all model-parallel ranks, and of no others."""
     path, saved = models[min(models)]
     world = int(saved.get("mp_world_size") or 0)
-    present = {*grid}
-    for model_file in folder.iterdir():
-        if match := MODEL.fullmatch(model_file.name):
-            present.add(int(match[1]))
+    matches = (MODEL.fullmatch(file.name) for file in folder.iterdir())
+    present = {*grid, *(int(match[1]) for match in matches if match)}
     if not world:
         if present != {0}:
             raise CaptureError(
@@ -163,47 +290,14 @@ def _check_model_parallel(
             )
 
 
-def _rank(path: Path) -> Rank:
-    try:
-        optimizer = load_file(path)["optimizer_state_dict"]
-        inner = optimizer.get("base_optimizer_state") or optimizer["optimizer_state_dict"]
-        return Rank(path, optimizer, inner["state"], inner["param_groups"])
-    except BadValueError:
-        raise
-    except DAMAGE:
-        raise CaptureError(
-            f"{str(path)!r} does not hold the optimizer states of ZeRO 1, 2 or 3 as a rank of "
-            "DeepSpeed saves them"
-        ) from None
-
-
-def model_of(folder: Path, number: int = 0) -> tuple[Path, Mapping[str, Any]]:
-    """The model's file of a model-parallel rank, and its content."""
-    names = [name.format(number) for name in MODELS]
-    path = next((folder / name for name in names if exists(folder / name)), folder / names[0])
-    return path, load_file(path)
-
-
-def shapes_of(path: Path, saved: Mapping[str, Any]) -> list[dict[str, tuple[int, ...]]]:
-    """Names and shapes of the parameters of each flat tensor, in their order in it."""
-    param_shapes = saved.get("param_shapes")
-    try:
-        groups = [param_shapes] if isinstance(param_shapes, Mapping) else list(param_shapes or ())
-        return [{str(n): tuple(map(int, shape)) for n, shape in g.items()} for g in groups]
-    except DAMAGE:
-        raise CaptureError(
-            f"{str(path)!r} must have param_shapes, the names and shapes of parameters by group"
-        ) from None
-
-
-def _check(files: dict[int, Path], ranks: list[Rank]) -> None:
-    """Raise unless the files are of all ranks of one step."""
+def _check(files: Mapping[int, Path], ranks: Sequence[Rank]) -> None:
+    """Raise unless the files are of all data-parallel ranks of one step."""
     first = ranks[0]
     if not any(rank.states for rank in ranks):
         raise CaptureError(
             f"{str(first.path)!r} holds no states; it was saved before the first step"
         )
-    count, world = first.optimizer["partition_count"], _world(first)
+    count, world = first.optimizer["partition_count"], first.world
     for number in range(world):
         if number not in files:
             name = first.path.name.replace(f"rank_{min(files)}_", f"rank_{number}_", 1)
@@ -219,54 +313,65 @@ def _check(files: dict[int, Path], ranks: list[Rank]) -> None:
     for rank in ranks:
         for what, expected, actual in (
             ("written by {} ranks", count, rank.optimizer["partition_count"]),
-            ("of step {}", _step(first), _step(rank)),
+            ("of step {}", first.step, rank.step),
             ("of {} flat tensors", len(first.states), len(rank.states)),
         ):
-            if actual != expected:
-                raise CaptureError(
-                    f"{str(rank.path)!r} is {what.format(actual)}, but {first.path.name!r} is "
-                    f"{what.format(expected)}; files of two checkpoints are mixed"
-                )
-        if _names(rank) != _names(first):
+            _refuse_other(first, rank, what, expected, actual)
+        if [{*s} for s in rank.states.values()] != [{*s} for s in first.states.values()]:
             raise CaptureError(
                 f"{str(rank.path)!r} has other states than {first.path.name!r}; files of two "
                 "checkpoints are mixed"
             )
 
 
-def _check_alike(first: Rank, rank: Rank) -> None:
-    """Raise if the ranks of two model-parallel ranks are of two checkpoints."""
-    for what, expected, actual in (
-        ("of step {}", _step(first), _step(rank)),
-        ("written by {} ranks", _world(first), _world(rank)),
-    ):
-        if actual != expected:
+def _refuse_other(first: Rank, rank: Rank, what: str, expected: Any, actual: Any) -> None:
+    if actual != expected:
+        raise CaptureError(
+            f"{str(rank.path)!r} is {what.format(actual)}, but {first.path.name!r} is "
+            f"{what.format(expected)}; files of two checkpoints are mixed"
+        )
+
+
+def _weights_of_layers(folder: Path) -> Weights:
+    """Weights in the files of pipeline layers and of experts."""
+    weights: Weights = {}
+    for file in sorted(folder.iterdir()):
+        if match := WEIGHTS_FILE.fullmatch(file.name):
+            layer = f"{int(match[1])}." if match[2] == "-" else ""
+            weights |= _weights_in(file, load_file(file), layer)
+    return weights
+
+
+def _weights_in(file: Path, tensors: Mapping[Any, Any] | None, prefix: str = "") -> Weights:
+    """Weights in a file; those of ZeRO 3 are empty, and left out."""
+    return {
+        f"{prefix}{name}": (file, tensor.detach())
+        for name, tensor in (tensors or {}).items()
+        if isinstance(tensor, Tensor) and tensor.numel()
+    }
+
+
+def _compare(
+    name: str, number: int, pieces: Sequence[Piece], file: Path, weight: Tensor, reason: str
+) -> None:
+    """Raise if ranks have other weights of a parameter, in flat tensor `number`, than `file`."""
+    flat, at = weight.reshape(-1), 0
+    for piece in pieces:
+        count = min(piece.numel, COMPARED)
+        master = piece.rank.masters[number].detach().reshape(-1)[piece.start : piece.start + count]
+        expected = flat[at : at + count]
+        if not equal(master.to(weight.dtype), expected):
+            for path in (file, piece.rank.path):
+                checkpoint.verify(path)
             raise CaptureError(
-                f"{str(rank.path)!r} is {what.format(actual)}, but {first.path.name!r} is "
-                f"{what.format(expected)}; files of two checkpoints are mixed"
+                f"{str(piece.rank.path)!r} has other weights of {name!r} than {file.name!r}; "
+                f"{reason}"
             )
-
-
-def _world(rank: Rank) -> int:
-    count = rank.optimizer["partition_count"]
-    return max(count) if isinstance(count, (list, tuple)) else int(count)
-
-
-def _step(rank: Rank) -> float | None:
-    steps = [state["step"] for state in rank.states.values() if "step" in state]
-    steps += [group["step"] for group in rank.groups if "step" in group]
-    return float(steps[0]) if steps else None
-
-
-def _names(rank: Rank) -> list[set[str]]:
-    return [{*state} for state in rank.states.values()]
+        at += piece.numel
 
 
 def _state_dict(
-    ranks: list[Rank],
-    shapes: list[dict[str, tuple[int, ...]]],
-    experts: Experts | None,
-    weights: Weights,
+    ranks: list[Rank], shapes: list[Shapes], experts: Experts | None, weights: Weights
 ) -> StateDict:
     first = ranks[0]
     flats = [flat for group in first.groups for flat in group["params"]]
@@ -275,21 +380,18 @@ def _state_dict(
             f"{str(first.path)!r} has {len(flats)} flat tensors, but the model's file has the "
             f"parameters of {len(shapes)}"
         )
-    states = {
-        (id(rank), flat): decoded(state) for rank in ranks for flat, state in rank.states.items()
-    }
     in_parts = _parts if "single_partition_of_fp32_groups" in first.optimizer else _cut
     state: dict[str, dict[str, Any]] = {}
-    every: list[dict[str, tuple[int, ...]]] = []
+    every: list[Shapes] = []
     for number, (flat, named) in enumerate(zip(flats, shapes, strict=True)):
         every.append({})
         for owners, names in _owners(ranks, number, shapes, experts):
             for local, pieces in in_parts(owners, number, flat, named).items():
                 name, shape = names.get(local, local), named[local]
                 every[-1][name] = shape
-                state[name] = _joined(name, shape, pieces, states, first.path.parent)
+                state[name] = _joined(name, shape, pieces, ranks)
                 if name in weights:
-                    compare(name, number, pieces, *weights[name], REASONS[local in names])
+                    _compare(name, number, pieces, *weights[name], REASONS[local in names])
                 elif local in names:
                     raise CaptureError(
                         f"{str(first.path.parent)!r} has no file of an expert's weights with "
@@ -304,10 +406,7 @@ def _state_dict(
 
 
 def _owners(
-    ranks: list[Rank],
-    number: int,
-    shapes: Sequence[Mapping[str, tuple[int, ...]]],
-    experts: Experts | None,
+    ranks: list[Rank], number: int, shapes: Sequence[Shapes], experts: Experts | None
 ) -> Iterator[tuple[list[Rank], dict[str, str]]]:
     """Yield ranks with a common group, and their names of its experts."""
     counts = ranks[0].optimizer["partition_count"]
@@ -326,20 +425,7 @@ def _owners(
         yield ranks[part::several], experts.names([*shapes[number]], part, several, every)
 
 
-def with_names(
-    groups: Sequence[Mapping[str, Any]], shapes: list[dict[str, tuple[int, ...]]]
-) -> list[dict[str, Any]]:
-    """Groups of flat tensors as groups of parameters; `shapes` has those of each flat tensor."""
-    flat_shapes = iter(shapes)
-    return [
-        {**group, "params": [name for _ in group["params"] for name in next(flat_shapes)]}
-        for group in groups
-    ]
-
-
-def _parts(
-    ranks: list[Rank], number: int, flat: Any, named: Mapping[str, tuple[int, ...]]
-) -> dict[str, list[Piece]]:
+def _parts(ranks: list[Rank], number: int, flat: Any, named: Shapes) -> dict[str, list[Piece]]:
     """Stages 1 and 2: parts of the parameters of a group, by each rank's own account."""
     pieces: dict[str, list[Piece]] = {name: [] for name in named}
     if "param_slice_mappings" in ranks[0].optimizer:
@@ -367,9 +453,7 @@ def _parts(
     return pieces
 
 
-def _cut(
-    ranks: list[Rank], number: int, flat: Any, named: Mapping[str, tuple[int, ...]]
-) -> dict[str, list[Piece]]:
+def _cut(ranks: list[Rank], number: int, flat: Any, named: Shapes) -> dict[str, list[Piece]]:
     """Stage 3: every rank has an equal part of each parameter, the last ones with padding."""
     pieces: dict[str, list[Piece]] = {}
     start = 0
@@ -391,92 +475,49 @@ def _cut(
 
 
 def _joined(
-    name: str,
-    shape: tuple[int, ...],
-    pieces: list[Piece],
-    flats: Mapping[tuple[int, Any], Mapping[str, Any]],
-    folder: Path,
+    name: str, shape: tuple[int, ...], pieces: list[Piece], ranks: list[Rank]
 ) -> dict[str, Any]:
     """The states of one parameter."""
     numel = sum(piece.numel for piece in pieces)
     if numel != math.prod(shape) or not pieces:
         raise CaptureError(
-            f"{str(folder)!r}: the ranks have {numel} elements of {name!r}, but the model's file "
-            f"says that its shape is {shape}"
+            f"{str(ranks[0].path.parent)!r}: the ranks have {numel} elements of {name!r}, but the "
+            f"model's file says that its shape is {shape}"
         )
+    flat = pieces[0].flat
     states: dict[str, Any] = {}
-    for state, value in flats[id(pieces[0].rank), pieces[0].flat].items():
-        parts = [flats[id(piece.rank), piece.flat].get(state) for piece in pieces]
+    for state, value in pieces[0].rank.flats[flat].items():
+        parts: list[Any] = [piece.rank.flats[flat].get(state) for piece in pieces]
         if state == "step":
-            of_ranks = [
-                of_rank[state] for (_, flat), of_rank in flats.items() if flat == pieces[0].flat
-            ]
-            states[state] = step_of(of_ranks)
-        elif not isinstance(value, (Tensor, Lazy)):
+            states[state] = step_of([rank.flats[flat][state] for rank in ranks])
+        elif not isinstance(value, Lazy):
             states[state] = value
         elif all(_holds(part, piece) for part, piece in zip(parts, pieces, strict=True)):
-            read, opened = _reader(shape, pieces, parts), partial(_opened, pieces, parts)
-            states[state] = Lazy(shape, value.dtype, read, _writer(pieces, parts), opened)
+            spans = [(part, p.start, p.numel) for part, p in zip(parts, pieces, strict=True)]
+            opened = partial(_opened, [piece.rank for piece in pieces], spans)
+            store = partial(_store, spans) if all(part.store for part in parts) else None
+            states[state] = Lazy(shape, value.dtype, partial(_read, opened, shape), store, opened)
         else:
             states[state] = Other()
     return states
 
 
-def step_of(copies: Sequence[Any]) -> Any:
-    """A number of steps with several copies; for tensors a `Lazy` that stores in all of them."""
-    if not copies or not all(isinstance(step, Tensor) for step in copies):
-        return copies[0] if copies else None
-
-    def store(tensor: Tensor) -> None:
-        for step in copies:
-            step.copy_(tensor)
-
-    return Lazy(tuple(copies[0].shape), copies[0].dtype, copies[0].clone, store)
-
-
 def _holds(part: Any, piece: Piece) -> bool:
-    return isinstance(part, (Tensor, Lazy)) and piece.start + piece.numel <= math.prod(part.shape)
+    return isinstance(part, Lazy) and piece.start + piece.numel <= math.prod(part.shape)
 
 
-def _opened(pieces: list[Piece], parts: list[Any]) -> Part:
-    """Open a parameter spread over the flat tensors of several ranks."""
-    for piece in pieces:
-        if piece.rank.damage:
-            raise piece.rank.damage
-    opened = [(part if isinstance(part, Lazy) else Lazy.of(part)).opened() for part in parts]
-
-    def read(begin: int, end: int) -> Tensor:
-        cut, at = [], 0
-        for piece, part in zip(pieces, opened, strict=True):
-            low, high = max(begin, at), min(end, at + piece.numel)
-            if low < high:
-                cut.append(part(piece.start + low - at, piece.start + high - at))
-            at += piece.numel
-        return torch.cat(cut)
-
-    return read
+def _opened(ranks: Sequence[Rank], spans: Sequence[Span]) -> Part:
+    for rank in ranks:
+        if rank.damage:
+            raise rank.damage
+    return opened_spans(spans)
 
 
-def _reader(shape: tuple[int, ...], pieces: list[Piece], parts: list[Any]) -> Any:
-    def read() -> Tensor:
-        cut = []
-        for piece, part in zip(pieces, parts, strict=True):
-            if piece.rank.damage:
-                raise piece.rank.damage
-            flat = part.read() if isinstance(part, Lazy) else part
-            cut.append(flat.reshape(-1)[piece.start : piece.start + piece.numel])
-        return torch.cat(cut).reshape(shape)
-
-    return read
+def _read(opened: Callable[[], Part], shape: tuple[int, ...]) -> Tensor:
+    return opened()(0, math.prod(shape)).reshape(shape)
 
 
-def _writer(pieces: list[Piece], parts: list[Any]) -> Any:
-    if not all(isinstance(part, Tensor) for part in parts):
-        return None  # codes
-
-    def store(tensor: Tensor) -> None:
-        cut = torch.split(tensor.reshape(-1), [piece.numel for piece in pieces])
-        for piece, part, values in zip(pieces, parts, cut, strict=True):
-            part.view(-1)[piece.start : piece.start + piece.numel].copy_(values)
-
-    return store
+def _store(spans: Sequence[Span], tensor: Tensor) -> None:
+    parts = torch.split(tensor.reshape(-1), [numel for _, _, numel in spans])
+    for (flat, start, numel), values in zip(spans, parts, strict=True):
+        flat.read().view(-1)[start : start + numel].copy_(values)

@@ -4,10 +4,10 @@ Source: 8-bit approximations for parallelism.
 """
 
 from qmaps.distributed.comm.columns import ColumnParallelLinear
+from qmaps.distributed.comm.exchange import Traffic
 from qmaps.distributed.comm.hook import QuantizedHook, one_bit_hook, quantized_hook
 from qmaps.distributed.comm.reduce import average
 from qmaps.distributed.comm.schedule import SubBatches
-from qmaps.distributed.comm.traffic import Traffic
 
 __all__ = [
     "ColumnParallelLinear",

@@ -80,13 +80,7 @@ class Coder:
         return torch.cat([*parts, t.packed])
 
     def decode(self, message: Tensor, numel: int, out: Tensor | None = None) -> Tensor:
-        """Decode a message of `encode` to 1-D float32 of `numel` elements.
-
-        Args:
-            message: 1-D uint8.
-            numel: the number of elements.
-            out: where to write them; a new tensor if None.
-        """
+        """Decode a message of `encode` to 1-D float32 of `numel` elements, into `out` if given."""
         if not numel:
             return message.new_empty(0, dtype=torch.float32) if out is None else out
         q, start = self.quantizer, 0
@@ -109,9 +103,6 @@ class OneBit(Coder):
 
     Seide et al. keep two means per column, one for each sign; gradients are close enough to
     symmetric for one. Zero counts as negative, because ties go to the lower code.
-
-    Args:
-        block_size: the number of elements per mean.
 
     Source: Seide et al. (2014), "1-bit stochastic gradient descent"; 8-bit approximations for
     parallelism, section 4.2.

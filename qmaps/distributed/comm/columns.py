@@ -14,9 +14,8 @@ from torch.nn import functional as F  # noqa: N812 - torch's own convention
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.distributed.comm.coder import Coder
-from qmaps.distributed.comm.exchange import Exchange, header
+from qmaps.distributed.comm.exchange import Exchange, Traffic, header
 from qmaps.distributed.comm.reduce import Reducer
-from qmaps.distributed.comm.traffic import Traffic
 from qmaps.errors import BadTypeError, BadValueError
 
 ACTIVATIONS = 18
@@ -144,14 +143,13 @@ class ColumnParallelLinear(nn.Module):
         return stacked
 
     def gathered(self, activations: Tensor) -> Tensor:
-        """Gather the activations of all ranks.
+        """Gather the activations of all ranks, decoded, this one's included.
 
         Args:
             activations: float32 of shape (..., columns of this rank).
 
         Returns:
-            float32 of shape (..., out_features): the decoded messages of all ranks, this one
-            included.
+            float32 of shape (..., out_features).
         """
         exchange = Exchange(self.group, self.traffic)
         rows = math.prod(activations.shape[:-1])

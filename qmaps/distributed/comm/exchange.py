@@ -1,4 +1,4 @@
-"""Messages of bytes between the ranks of a process group, after a check of agreement."""
+"""Messages of bytes between the ranks of a process group, after a check of agreement; counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from qmaps.distributed.comm.traffic import Traffic
 from qmaps.errors import BadValueError, CommunicationError, NonFiniteError
 
 # torch 2.13 renamed it, and warns of the old name.
@@ -27,6 +26,43 @@ KINDS = (
 )
 
 
+@dataclass
+class Traffic:
+    """Bytes sent and received by one rank.
+
+    Bytes are those handed to the process group for other ranks: codes, scales, fitted codebooks,
+    and the headers of agreement. A gather counts once for each receiver.
+
+    Attributes:
+        sent: bytes to other ranks.
+        received: bytes from other ranks.
+        in_32_bits: bytes of this rank's messages in float32: ``2 (W - 1) / W`` times a
+            tensor summed over W ranks, as in a ring, and ``W - 1`` times its own part of
+            a gathered tensor.
+        exchanges: number of exchanges.
+    """
+
+    sent: int = 0
+    received: int = 0
+    in_32_bits: int = 0
+    exchanges: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Bytes in float32 divided by bytes sent; 1 before any exchange."""
+        return self.in_32_bits / self.sent if self.sent else 1.0
+
+    def reset(self) -> None:
+        """Count from 0 again."""
+        self.sent = self.received = self.in_32_bits = self.exchanges = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.exchanges} exchanges, {self.sent:,} bytes sent in place of "
+            f"{self.in_32_bits:,} in float32 ({self.ratio:.2f} times fewer)"
+        )
+
+
 @dataclass(frozen=True)
 class Header:
     """Header exchanged first, so all ranks raise the same error.
@@ -36,8 +72,7 @@ class Header:
         number: number of the bucket, layer, tensor or sub-batch.
         numel: the number of elements to be exchanged.
         mark: the coder's `mark`.
-        bad: how many elements are NaN or infinite.
-        first: flat index of the first of these; 0 if there are none.
+        bad, first: how many elements are NaN or infinite, and the flat index of the first.
     """
 
     kind: int
@@ -54,14 +89,7 @@ class Header:
 
 
 def header(kind: str, number: int, x: Tensor, mark: int) -> Header:
-    """The header of a tensor, with its count of non-finite elements.
-
-    Args:
-        kind: kind of the tensor, one of `KINDS`.
-        number: number of the bucket, layer, tensor or sub-batch.
-        x: a floating-point tensor of any shape.
-        mark: the coder's `mark`.
-    """
+    """The header of a floating-point tensor, with its count of non-finite elements."""
     bad = first = 0
     # A sum is quick, and not finite if one of its elements is not. It may also overflow.
     if not math.isfinite(float(x.sum(dtype=torch.float32))):
@@ -72,12 +100,7 @@ def header(kind: str, number: int, x: Tensor, mark: int) -> Header:
 
 
 class Exchange:
-    """One rank's part in the exchanges of a group.
-
-    Args:
-        group: the process group; the default one if None.
-        traffic: where bytes are counted.
-    """
+    """One rank's part in the exchanges of a group; None is the default group."""
 
     def __init__(self, group: dist.ProcessGroup | None, traffic: Traffic) -> None:
         self.group = group
@@ -86,9 +109,7 @@ class Exchange:
         self.world = dist.get_world_size(group)
 
     def agree(self, mine: Header, device: torch.device, *, same_size: bool = True) -> list[Header]:
-        """Exchange headers, and check for the same operation on all ranks.
-
-        All ranks of the group must call this.
+        """Exchange headers, and check for the same operation on all ranks; all must call this.
 
         Args:
             mine: this rank's header.
@@ -129,15 +150,7 @@ class Exchange:
         return headers
 
     def refuse_bad(self, headers: Sequence[Header], hint: str = "") -> None:
-        """Raise an error on all ranks if any has NaN or infinity.
-
-        Args:
-            headers: headers returned by `agree`.
-            hint: text appended to the message: a remedy.
-
-        Raises:
-            NonFiniteError: a rank has NaN or infinity.
-        """
+        """Raise a NonFiniteError on all ranks if any has NaN or infinity; `hint` is a remedy."""
         for rank, header in enumerate(headers):
             if header.bad:
                 raise NonFiniteError(
@@ -146,10 +159,10 @@ class Exchange:
                 )
 
     def swap(self, messages: Sequence[Tensor], sizes: Sequence[int], place: str) -> list[Tensor]:
-        """Give each rank its message, and get one from each.
+        """Give each rank its message, and get one from each; this rank's own one is not sent.
 
         Args:
-            messages: 1-D uint8, one for each rank; this rank's own one is not sent.
+            messages: 1-D uint8, one for each rank.
             sizes: the size in bytes of the message from each rank; 0 for this rank.
             place: description of the exchange, for error messages.
 
@@ -166,15 +179,12 @@ class Exchange:
         return list(torch.split(into, list(sizes)))
 
     def gather(self, message: Tensor, sizes: Sequence[int], place: str) -> list[Tensor]:
-        """Send this rank's message to all ranks, and get theirs.
+        """Send this rank's 1-D uint8 message to all ranks, and get theirs, in the order of ranks.
 
         Args:
             message: 1-D uint8.
             sizes: the size in bytes of each rank's message; shorter ones are sent with padding.
             place: description of the exchange, for error messages.
-
-        Returns:
-            1-D uint8 messages without padding, in the order of ranks.
         """
         largest = max(sizes)
         padded = torch.nn.functional.pad(message, (0, largest - message.numel()))

@@ -3,19 +3,20 @@
 No ``from __future__ import annotations`` here: DDP compares the annotations themselves.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd import Variable
 
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.distributed.comm.background import Background, group_like
 from qmaps.distributed.comm.coder import Coder, OneBit
+from qmaps.distributed.comm.exchange import Traffic
 from qmaps.distributed.comm.reduce import Reducer
-from qmaps.distributed.comm.traffic import Traffic
 from qmaps.errors import BadValueError
 
 
@@ -80,11 +81,7 @@ class QuantizedHook:
         return {"step": self.step, "residuals": copies}
 
     def load_state_dict(self, state: Mapping[str, Any], module: nn.Module) -> None:
-        """Load a state returned by `state_dict`.
-
-        Args:
-            state: the step and residuals of this rank.
-            module: the module, wrapped by DDP or not.
+        """Load a state returned by `state_dict` of this rank; DDP may wrap `module` or not.
 
         Raises:
             BadValueError: a residual belongs to no parameter of `module`, or has another size.
@@ -177,21 +174,76 @@ def one_bit_hook(
 ) -> QuantizedHook:
     """A hook to send signs and a mean magnitude for each block, with error feedback.
 
-    It is the baseline of the 2015 paper. Errors are those of `quantized_hook`.
-
-    Args:
-        block_size: the number of gradients per mean magnitude, at least 1.
-        error_feedback: whether to add the rounding error of each message to the next one. It takes
-            one float32 number for each gradient.
-        group: DDP's process group; the default one if None.
-        nonfinite: policy for NaN or infinity on one rank: "raise" an error on all, or "propagate"
-            NaN to the whole bucket.
+    It is the baseline of the 2015 paper. A mean is of `block_size` gradients, at least 1. Other
+    arguments and errors are those of `quantized_hook`.
 
     Source: Seide et al. (2014), "1-bit stochastic gradient descent".
     """
     return QuantizedHook(
         OneBit(block_size), error_feedback=error_feedback, group=group, nonfinite=nonfinite
     )
+
+
+class Background:
+    """Runs the jobs of a backward pass in one thread, in the order of `add`.
+
+    All ranks give the same jobs in the same order, so their collectives meet.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="qmaps-comm")
+        self._jobs: list[Future[None]] = []
+        self._task = -1
+
+    def add(self, job: Callable[[], None], result: Tensor) -> torch.futures.Future[Tensor]:
+        """Run `job` after those before it, or not at all if one of them failed.
+
+        Called within a backward pass, whose end waits for the jobs and raises the first error.
+
+        Returns:
+            A future of `result`, done after `job`, even if it failed.
+        """
+        task = torch._C._current_graph_task_id()
+        if task != self._task:
+            # Jobs that are left are those of a backward pass that broke off.
+            self._task, self._jobs = task, []
+            # Callbacks run in the order in which they are queued: this one before DDP's, which
+            # would otherwise be handed gradients that never arrived.
+            Variable._execution_engine.queue_callback(self._finish)
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        before = list(self._jobs)
+
+        def run() -> None:
+            try:
+                if not any(future.exception() for future in before):
+                    job()
+            finally:
+                done.set_result(result)
+
+        self._jobs.append(self._pool.submit(run))
+        return done
+
+    def _finish(self) -> None:
+        jobs, self._jobs = self._jobs, []
+        for error in [job.exception() for job in jobs]:
+            if error is not None:
+                raise error
+
+
+def group_like(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """A new gloo group of the same ranks with the same timeout; all of them must call this.
+
+    Collectives of two threads in one group could meet in another order on each rank.
+    """
+    original = group or dist.group.WORLD
+    assert original is not None  # DDP needs a default group
+    copy: dist.ProcessGroup = dist.new_group(
+        dist.get_process_group_ranks(original),
+        timeout=original._get_backend(torch.device("cpu")).options._timeout,
+        backend="gloo",
+        use_local_synchronization=True,
+    )
+    return copy
 
 
 def _bare(module: nn.Module) -> nn.Module:

@@ -11,8 +11,7 @@ from torch import Tensor
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import FLOATS, Quantizer
 from qmaps.distributed.comm.coder import Coder
-from qmaps.distributed.comm.exchange import NONFINITE, Exchange, header
-from qmaps.distributed.comm.traffic import Traffic
+from qmaps.distributed.comm.exchange import NONFINITE, Exchange, Traffic, header
 from qmaps.errors import BadTypeError, BadValueError
 
 SCATTER, GATHER = 16, 17
@@ -32,15 +31,8 @@ class Reducer:
     Each rank owns one of W parts of the flat tensor. It gets that part from all others, quantized,
     decodes each before it is added, in the order of ranks and in float32, divides by W if an
     average is wanted, quantizes the result and sends it to all. Its own part is added without
-    quantizing. All ranks, the owner included, use the decoded result.
-
-    Args:
-        coder: encodes and decodes messages.
-        group: the process group; the default one if None.
-        traffic: the counter of bytes; None makes one.
-        seed: seed of stochastic rounding, 0 to 2**32 - 1.
-        nonfinite: policy for NaN or infinity on one rank: "raise" an error on all, or "propagate"
-            NaN to the whole tensor. None raises too, for callers without this choice.
+    quantizing. All ranks, the owner included, use the decoded result. With ``nonfinite=None`` NaN
+    and infinity raise, for callers without this choice.
     """
 
     def __init__(
@@ -69,7 +61,7 @@ class Reducer:
         divide: bool = True,
         residual: Tensor | None = None,
     ) -> Tensor:
-        """The sum or average of `x` over ranks, in place.
+        """The sum or average of `x` over ranks, in place; the same bits on every rank.
 
         Args:
             x: 1-D float32, overwritten; undefined after an error.
@@ -79,11 +71,8 @@ class Reducer:
             divide: whether to divide by the number of ranks.
             residual: float32 of the shape of `x`, changed in place: the rounding errors of earlier
                 messages. They are added to `x` and replaced by those of this exchange. For this
-                rank's own part it holds the error of the result, so the next step makes up
-                for it once. It is left as it is by an error.
-
-        Returns:
-            `x`, the same bits on every rank.
+                rank's own part it holds the error of the result, so the next step makes up for it
+                once. It is left as it is by an error.
         """
         exchange = Exchange(self.group, self.traffic)
         rank, world = exchange.rank, exchange.world

@@ -12,8 +12,7 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.distributed.comm.coder import Coder
 from qmaps.distributed.comm.columns import Plain
-from qmaps.distributed.comm.exchange import Exchange, header
-from qmaps.distributed.comm.traffic import Traffic
+from qmaps.distributed.comm.exchange import Exchange, Traffic, header
 from qmaps.errors import BadTypeError, BadValueError
 
 FORWARD, BACKWARD = 19, 20

@@ -78,9 +78,6 @@ class KernelRule:
 def read_rules(folder: Path = FOLDER) -> tuple[KernelRule, ...]:
     """Rules declared in the headers of a folder, in the order of the headers.
 
-    Args:
-        folder: holds ``*.hpp``.
-
     Raises:
         ValueError: a declaration cannot be read, names undeclared scalars, or is there twice.
     """
@@ -129,12 +126,7 @@ def rules_text(folder: Path = FOLDER) -> str:
 
 
 def enumeration(kind: type[Enum], name: str | None = None) -> str:
-    """The C++ of an enumeration: ``NON_FINITE`` of `Flags` becomes ``kNonFinite``.
-
-    Args:
-        kind: the enumeration.
-        name: its name in C++; the same as in Python if left out.
-    """
+    """The C++ of an enumeration: ``NON_FINITE`` of `Flags` becomes ``kNonFinite``."""
     members = ", ".join(f"{_enumerator(member)} = {member.value}" for member in kind)
     return f"enum {name or kind.__name__} : int {{ {members} }};\n"
 

@@ -32,22 +32,14 @@ _told = False
 
 
 def checkout(package: Path = PACKAGE) -> Path | None:
-    """Folder of the package's source tree; None for a wheel.
-
-    Args:
-        package: the folder of the package.
-    """
+    """Folder of the package's source tree; None for a wheel."""
     # Wheels leave this file out.
     complete = (package / BUILD[0]).is_file() and (package.parent / "pyproject.toml").is_file()
     return package.parent if complete else None
 
 
 def command(package: Path = PACKAGE) -> str:
-    """Command to build the extension again, from the source of the installation.
-
-    Args:
-        package: the folder of the package.
-    """
+    """Command to build the extension again, from the source of the installation."""
     if (tree := checkout(package)) is not None:
         return f"pip install --editable {shlex.quote(str(tree))}"
     again = "pip install --force-reinstall --no-deps --no-cache-dir"

@@ -21,28 +21,12 @@ if TYPE_CHECKING:
 
 
 def measure(
-    x: Tensor,
-    normalizer: Normalizer,
-    map_: Map,
-    key: RoundingKey | None,
-    *,
-    keep: bool,
+    x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None, *, keep: bool
 ) -> tuple[Sums, Tensor | None, Scales, int]:
-    """Quantize `x` and sum up its errors; codes and values are worked on in cache.
+    """See `qmaps.ops.dispatch.measure`; the last result is `Flags` or-ed together.
 
     Float64 sums are taken in an order fixed by shape and quantizer: they have the same bits on
     every instruction set and for any number of threads.
-
-    Args:
-        x: float32, float16 or bfloat16 on the CPU.
-        normalizer: a normalizer supported by `Support.measures`.
-        map_: a map supported by `Support.measures`.
-        key: names the random numbers of stochastic rounding; None rounds to nearest.
-        keep: whether to store the codes.
-
-    Returns:
-        Sums, packed codes (None without `keep`), scales, and `Flags` or-ed together.
-        If they are not 0, the others are meaningless.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
@@ -93,10 +77,10 @@ class UpdateErrors:
         """Add the errors of one parameter.
 
         Args:
-            exact: its exact update, float32 and contiguous on the CPU, like all tensors below.
+            exact: its exact update, float32 and contiguous, like all tensors below.
             v: its exact second moment.
-            first: the first moment, quantized or decoded.
-            second: the second moment, quantized or decoded.
+            first: the first moment, decoded, or quantized as `Support.decodes` accepts it.
+            second: the second moment, like `first`.
             eps: Adam's `eps`.
         """
         numel = exact.numel()

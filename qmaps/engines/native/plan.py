@@ -14,7 +14,7 @@ from qmaps.engines.addresses import address
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.native import core, tensors
 from qmaps.engines.plan import FusedPlan
-from qmaps.engines.rules import ordered
+from qmaps.engines.rules import ordered, scalar_names
 from qmaps.engines.sharding.exchange import Request, SharedScales, unformatted_shapes
 from qmaps.engines.sharding.shards import Shard
 from qmaps.engines.step import (
@@ -39,11 +39,9 @@ class NativeEngine(StepEngine):
     """Steps on the CPU, in C++."""
 
     def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
-        """Reason why the engine does not step a parameter; empty if it does."""
         return NATIVE.of_parameter(rule, parameter, CPU)
 
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
-        """A plan for supported parameters; missing states are created."""
         return NativePlan(rule, parameters)
 
 
@@ -61,14 +59,13 @@ class NativePlan(FusedPlan):
         return {scales.scaled: scales.request for scales in self._shared}
 
     def run(self, inputs: Inputs, shared: Mapping[Scaled, SharedScales] = NONE_SHARED) -> None:
-        """Take one step."""
         if not self._parameters:
             return
         if not self._shared:
             self._begin(inputs)
         for scales in self._shared:
             scales.encode_by(shared[scales.scaled])
-        self._step.finish(tensors.threads(self._numel))
+        self._step.finish(self._threads)
         for scales in self._shared:
             scales.store(shared[scales.scaled])
         self._counters += 1
@@ -86,11 +83,14 @@ class NativePlan(FusedPlan):
         row = {kind: index for index, kind in enumerate(dict.fromkeys(kinds))}
         scalars, after = [], []
         for group, step, before in row:
-            described = ordered(self._rule, inputs.scalars[group])
+            of_group = inputs.scalars[group]
+            in_order = tuple(of_group) == self._scalar_names  # as of every rule of qmaps
+            described = list(of_group.values()) if in_order else ordered(self._rule, of_group)
             scalars.append(values_at(described, step, before))
             if before is not None:
                 after.append(product_after(described, step, before))
         self._new_products = [after[row[kind]] for kind in kinds] if after else []
+        self._threads = 1 if self._numel < tensors.FEW else torch.get_num_threads()
         # The engine reads the copies until the step is finished.
         gradients_at, self._copies = self._gradients_at()
         self._step.begin(
@@ -99,16 +99,20 @@ class NativePlan(FusedPlan):
             scalars,
             list(map(row.__getitem__, kinds)),
             steps,
-            tensors.threads(self._numel),
+            self._threads,
         )
 
     def _describe(self) -> None:
-        self._groups = [parameter.group for parameter in self._parameters]
+        self._groups: list[int] = []
+        self._reset: list[int] = []
+        self._scalar_names = scalar_names(self._rule)
         self._step = core.Step()
         self._shared = []
-        self._reset = [index for index, p in enumerate(self._parameters) if RESET in p.storage]
         pairs = zip(self._parameters, self._targets, strict=True)
         for index, (parameter, target) in enumerate(pairs):
+            self._groups.append(parameter.group)
+            if RESET in parameter.storage:
+                self._reset.append(index)
             self._add(parameter, target)
             if index in self._masters and _rounded_here(parameter.param):
                 self._step.add_rounded(address(parameter.param))
@@ -138,8 +142,8 @@ class NativePlan(FusedPlan):
 
     def _add_states(self, parameter: ParameterStep) -> None:
         step = self._step
-        spanning = {state.name: (norm, shard) for state, norm, shard in spanning_states(parameter)}
-        if any(state.factored for state in parameter.states):
+        spanning = spanning_states(parameter)
+        if parameter.has_factored:
             step.arrange_factored(list(parameter.param.shape))
         for state in parameter.states:
             value = parameter.storage[state.name]
@@ -154,10 +158,11 @@ class NativePlan(FusedPlan):
                 step.add_factored_quantized(torch.Size(value.shape).numel(), *stored)
             else:
                 step.add_quantized(*stored)
-            if state.name in spanning:
-                scaled = (parameter.number, state.name)
-                self._shared.append(_Shared.of(scaled, value, *spanning[state.name]))
-                step.add_shared_scales(list(map(address, self._shared[-1].request.scales)))
+            for spanning_state, normalizer, shard in spanning:
+                if spanning_state is state:
+                    scaled = (parameter.number, state.name)
+                    self._shared.append(_Shared.of(scaled, value, normalizer, shard))
+                    step.add_shared_scales(list(map(address, self._shared[-1].request.scales)))
 
 
 class _Shared(NamedTuple):
@@ -204,4 +209,4 @@ def _described(t: QuantizedTensor) -> tuple[Any, ...]:
 
 def _rounding(q: Quantizer, key: RoundingKey | None) -> list[tuple[int, int, int, int, int, int]]:
     """The rounding of a quantizer under this key, as the engine has it."""
-    return tensors.rounding(key if q.stochastic else None)
+    return [key.words()] if key is not None and q.stochastic else []

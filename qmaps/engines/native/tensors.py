@@ -112,21 +112,7 @@ def quantize(
     *,
     check: bool,
 ) -> tuple[Tensor, Scales, int]:
-    """Quantize `x` to packed codes and scales.
-
-    Args:
-        x: float32, float16 or bfloat16 on the CPU.
-        normalizer: a normalizer supported by the engine.
-        map_: a map supported by the engine.
-        key: names the random numbers of rounding; None rounds to nearest.
-        out: packed codes and scales to write into, contiguous; None allocates them.
-        check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
-
-    Returns:
-        Packed codes (1-D uint8), scales, and the result of `check`: `Flags` or-ed together. If it
-        is not 0, `out` is unchanged, and allocated codes and scales are meaningless. Without
-        `check` the third value means nothing.
-    """
+    """See `qmaps.ops.dispatch.quantize`; the last result is `Flags` or-ed together."""
     x = x.contiguous()
     shape = tuple(x.shape)
     if out is None:
@@ -154,24 +140,9 @@ def quantize(
 
 
 def dequantize(
-    packed: Tensor,
-    scales: Scales,
-    normalizer: Normalizer,
-    map_: Map,
-    out: Tensor,
+    packed: Tensor, scales: Scales, normalizer: Normalizer, map_: Map, out: Tensor
 ) -> None:
-    """Decode packed codes into `out`.
-
-    Args:
-        packed: 1-D uint8 packed codes, contiguous on the CPU.
-        scales: scales in the parts of ``normalizer.layout(out.shape)``, contiguous.
-        normalizer: a normalizer supported by the engine.
-        map_: a map supported by the engine.
-        out: contiguous float32, float16 or bfloat16 on the CPU, of the tensor's shape.
-
-    Raises:
-        BadValueError: a tensor is not contiguous, or has a wrong number of elements.
-    """
+    """See `qmaps.ops.dispatch.dequantize`; all tensors are contiguous, on the CPU."""
     core.dequantize(
         *stored(packed, scales, normalizer, map_, tuple(out.shape)),
         address(out),

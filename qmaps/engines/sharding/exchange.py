@@ -74,12 +74,6 @@ def shared_scales(requests: Sequence[Request]) -> list[SharedScales]:
     """The scales of local parts, as the whole tensors have them.
 
     Every process of the groups must make the same requests in the same order.
-
-    Args:
-        requests: the local scales with their normalizers.
-
-    Returns:
-        The scales of each request.
     """
     leaves = [leaf for request in requests for leaf in _Leaf.all_of(request)]
     bits: dict[Groups, list[Tensor]] = defaultdict(list)

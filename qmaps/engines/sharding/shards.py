@@ -139,12 +139,7 @@ class Shard:
         )
 
     def of_rows(self, x: Tensor, *, split: bool) -> Shard:
-        """The box of a local tensor, with rows split as this one's, or not at all.
-
-        Args:
-            x: the local tensor.
-            split: whether the first dimension of `x` is split as this one's rows.
-        """
+        """The box of a local tensor, with rows split as this one's, or not at all."""
         local = tuple(x.shape)
         if not split:
             return Shard(local, local, (0,) * x.dim(), (None,) * len(self.splits), self.mesh)

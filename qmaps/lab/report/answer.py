@@ -12,8 +12,8 @@ import pandas as pd
 
 from qmaps import maps
 from qmaps.algebra.quantizer import quantizer
-from qmaps.analyze.recommend.budget import BITS
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
+from qmaps.analyze.recommend.picks import BITS
 from qmaps.analyze.recommend.result import brief
 from qmaps.analyze.recommend.verdict import NATS, SAFE, cost_of, dangerous
 from qmaps.errors import QmapsError

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import pairwise
 
 import pandas as pd
 
-from qmaps.lab.report.claim import Claim
-from qmaps.lab.report.published import published
+from qmaps.lab.report.claim import Claim, published
 from qmaps.sweep import summarize
 
 EIGHT_BIT = "8-bit-optimizers"
@@ -37,9 +37,12 @@ def claims(update_error: pd.DataFrame, sweep: pd.DataFrame | None = None) -> lis
     """
     updates = _rows(update_error)
     first = {} if sweep is None else _rows(summarize(sweep, state="exp_avg"))
+    order = "dynamic < inverse dynamic < quantile < linear"
+    both = f"Relative Adam error, 8 bits per tensor, both moments: {order}"
+    alone = f"The same with only the first moment quantized: {order}"
     makers: list[tuple[Callable[[Errors], Claim], Errors]] = [
-        (_order_both, updates),
-        (_order_first, updates),
+        (partial(_order, second="tensor/MAP@8u", text=both), updates),
+        (partial(_order, second="32-bit", text=alone), updates),
         (_absolute_quantization, first),
         (_block_wise, updates),
         (_absolute, updates),
@@ -123,24 +126,6 @@ def _order(frame: Errors, second: str, text: str) -> Claim:
             "here, mean absolute": [number(r["mean_abs_error"]) for r in rows.values()],
             "here, zero-point share": [percent(r["zeroed_share"]) for r in rows.values()],
         },
-    )
-
-
-def _order_both(frame: Errors) -> Claim:
-    return _order(
-        frame,
-        "tensor/MAP@8u",
-        "Relative Adam error, 8 bits per tensor, both moments: "
-        "dynamic < inverse dynamic < quantile < linear",
-    )
-
-
-def _order_first(frame: Errors) -> Claim:
-    return _order(
-        frame,
-        "32-bit",
-        "The same with only the first moment quantized: "
-        "dynamic < inverse dynamic < quantile < linear",
     )
 
 

@@ -25,15 +25,10 @@ STEPS = (0.003, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
 def heatmap(folder: Path, pairs: pd.DataFrame) -> dict[str, Any]:
     """The columns and rows of the heatmap of ``folder/recommend``, and the data of the cards.
 
-    Args:
-        folder: the run folder.
-        pairs: a row per candidate, with the verdicts of the page.
-
     Returns:
-        `columns` (a dict per pair: `first`, `second`, `preset`, `bits`, `verdict`), `groups`
-        (limit of bits and number of columns), `rows` (a dict per tensor: `name`, `shape`
-        and `cells`: `text`, `shade`, `title`, `chosen`), and `cards`
-        (JSON).
+        `columns` (a dict per pair: `first`, `second`, `preset`, `bits`, `verdict`), `groups` (limit
+        of bits and number of columns), `rows` (a dict per tensor: `name`, `shape` and `cells`:
+        `text`, `shade`, `title`, `chosen`), and `cards` (JSON).
     """
     tensors = read_frame(folder / "recommend" / "tensors.parquet")
     pairs = pairs.sort_values(["up_to", "bits_per_element"], kind="stable")

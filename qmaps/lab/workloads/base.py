@@ -22,14 +22,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 def integer(parameter: str, value: Any, minimum: int) -> int:
-    """Return a caller's integer as an int.
-
-    NumPy's integers and other types with ``__index__`` are allowed; True and 2.0 are not.
-
-    Args:
-        parameter: name of the argument, for the error message.
-        value: the argument.
-        minimum: smallest value allowed.
+    """Return a caller's integer as an int: NumPy's integers too, but not True or 2.0.
 
     Raises:
         BadValueError: `value` is not an integer, is below `minimum`, or is 2**63 or more.
@@ -46,17 +39,7 @@ def integer(parameter: str, value: Any, minimum: int) -> int:
 
 
 def require(allowed: bool, parameter: str, value: Any, wanted: str) -> None:
-    """Check an argument.
-
-    Args:
-        allowed: whether the value is allowed.
-        parameter: name of the argument, for the error message.
-        value: the argument, for the error message.
-        wanted: the allowed values, for the error message: the words after "must be".
-
-    Raises:
-        BadValueError: `allowed` is False.
-    """
+    """Raise a BadValueError unless a value is allowed; `wanted` are the words after "must be"."""
     if not allowed:
         raise BadValueError(f"{parameter}={shown(value)} must be {wanted}")
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import pickle
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from qmaps.engines.threads import one_thread
 from qmaps.errors import CommunicationError
-from qmaps.lab.workloads.base import Workload
 from qmaps.lab.workloads.run_folder import RunFolder, TrainingRun
-from qmaps.lab.workloads.training import Hook, MakeOptimizer, Progress, train
+from qmaps.lab.workloads.training import Progress, train
 from qmaps.storage.files import exists, output_folder
 
 INTERVAL = 0.25
@@ -30,34 +29,21 @@ INTERVAL = 0.25
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A training run, as for `train`. Another process can do it if all of it can be pickled.
+    """A training run. Another process can do it if all of it can be pickled.
 
     Attributes:
-        workload, make_optimizer, out, label, seed, steps, hooks: as for `train`.
         name: name of the run in progress and in messages.
+        out: its folder.
+        options: the other arguments of `train`, but `progress`.
     """
 
-    workload: Workload
-    make_optimizer: MakeOptimizer
-    out: str | os.PathLike[str]
-    label: str
-    seed: int
-    steps: int | None
-    hooks: Sequence[Hook]
     name: str
+    out: Path
+    options: Mapping[str, Any]
 
     def run(self, progress: Progress | None) -> TrainingRun:
         """Train in this process; `progress` as for `train`."""
-        return train(
-            self.workload,
-            self.make_optimizer,
-            out=self.out,
-            label=self.label,
-            seed=self.seed,
-            steps=self.steps,
-            hooks=self.hooks,
-            progress=progress,
-        )
+        return train(out=self.out, progress=progress, **self.options)
 
 
 class Trainings:

@@ -43,13 +43,7 @@ class TrainingRun:
     state_nbytes: int = 0
 
     def record(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Add the metrics of a step to `losses`.
-
-        Args:
-            step: number of the step, from 1.
-            split: the data of the measurement: "train" or "val".
-            values: the metrics by name, such as ``{"loss": 2.5}``.
-        """
+        """Add the metrics of a step on a split, such as ``{"loss": 2.5}``, to `losses`."""
         self.losses += [
             dict(zip(COLUMNS, (step, split, metric, float(value)), strict=True))
             for metric, value in values.items()
@@ -89,14 +83,7 @@ class RunFolder:
 
     @classmethod
     def claim(cls, out: str | os.PathLike[str], settings: Mapping[str, Any]) -> Self:
-        """Prepare a folder for a run.
-
-        Args:
-            out: the folder, created if need be.
-            settings: all settings of the run, of JSON's types.
-
-        Returns:
-            The folder, empty or with a run of the same settings.
+        """Prepare a folder for a run with these settings, or go on with that of an earlier one.
 
         Raises:
             OutputError: `out` cannot be written, holds a run of other settings, or has a damaged
@@ -153,15 +140,7 @@ class RunFolder:
         return True
 
     def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer, run: TrainingRun) -> int:
-        """Load the checkpoint, if there is one.
-
-        Args:
-            model: the model; its weights are replaced.
-            optimizer: the optimizer of the model; its states and options are replaced.
-            run: the run; its losses are replaced.
-
-        Returns:
-            The number of steps done: 0 where there is no checkpoint.
+        """Load the checkpoint, if there is one, and return the number of steps done.
 
         Raises:
             OutputError: the checkpoint is damaged or does not fit. What was loaded until then
@@ -184,17 +163,7 @@ class RunFolder:
     def save(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, run: TrainingRun, step: int
     ) -> None:
-        """Write the checkpoint and ``losses.csv`` after a step.
-
-        Args:
-            model: the model as it is after the step.
-            optimizer: the optimizer as it is after the step.
-            run: the run with the losses up to the step.
-            step: number of steps done.
-
-        Raises:
-            OutputError: a file cannot be written.
-        """
+        """Write the checkpoint and ``losses.csv`` after a step."""
         state = {
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),

@@ -92,64 +92,37 @@ def train(
         **workload.settings(),
         **optimizer_settings(optimizer),
     }
-    with FolderLock(out, "run"):
-        folder = RunFolder.claim(out, settings)
-        return _train(
-            workload,
-            model,
-            optimizer,
-            run,
-            folder,
-            checkpoint_every,
-            validate_every,
-            hooks,
-            progress,
-        )
-
-
-def _train(
-    workload: Workload,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    run: TrainingRun,
-    folder: RunFolder,
-    checkpoint_every: int,
-    validate_every: int,
-    hooks: Sequence[Hook],
-    progress: Progress | None,
-) -> TrainingRun:
-    """`train` in a locked folder."""
-    seed, steps = run.seed, run.steps
-    if folder.finished(run):
-        return run
-
     # Before resuming, which brings back the rates of the step that was saved.
     # A scale, not a peak: 1 leaves the bits of the workload's own rates alone.
     scales = [float(group["lr"]) / workload.lr for group in optimizer.param_groups]
-    done = folder.resume(model, optimizer, run)
-    with _HeldInterrupts() as interrupts, ExitStack() as stack:
-        for hook in hooks:
-            stack.enter_context(hook(optimizer, model))
-        for step in range(done + 1, steps + 1):
-            rate = workload.learning_rate(step, steps)
-            for group, scale in zip(optimizer.param_groups, scales, strict=True):
-                group["lr"] = rate * scale
-            with seeded(_step_seed(seed, step)):
-                loss = _step(workload, model, optimizer, step, seed)
-                run.record(step, "train", {"loss": loss})
-                if step % validate_every == 0 or step == steps:
-                    run.record(step, "val", _validate(workload, model))
-            try:
-                if progress:
-                    progress(step, steps, loss)
-                interrupts.check()
-            except BaseException:
-                folder.save(model, optimizer, run, step)
-                raise
-            if step % checkpoint_every == 0 and step < steps:
-                folder.save(model, optimizer, run, step)
-        run.state_nbytes = _state_nbytes(optimizer)
-        folder.finish(model, run)
+    with FolderLock(out, "run"):
+        folder = RunFolder.claim(out, settings)
+        if folder.finished(run):
+            return run
+        done = folder.resume(model, optimizer, run)
+        with _HeldInterrupts() as interrupts, ExitStack() as stack:
+            for hook in hooks:
+                stack.enter_context(hook(optimizer, model))
+            for step in range(done + 1, steps + 1):
+                rate = workload.learning_rate(step, steps)
+                for group, scale in zip(optimizer.param_groups, scales, strict=True):
+                    group["lr"] = rate * scale
+                with seeded(_step_seed(seed, step)):
+                    loss = _step(workload, model, optimizer, step, seed)
+                    run.record(step, "train", {"loss": loss})
+                    if step % validate_every == 0 or step == steps:
+                        run.record(step, "val", _validate(workload, model))
+                try:
+                    if progress:
+                        progress(step, steps, loss)
+                    interrupts.check()
+                except BaseException:
+                    folder.save(model, optimizer, run, step)
+                    raise
+                if step % checkpoint_every == 0 and step < steps:
+                    folder.save(model, optimizer, run, step)
+            run.state_nbytes = _state_nbytes(optimizer)
+            folder.finish(model, run)
     return run
 
 

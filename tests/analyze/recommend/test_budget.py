@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from qmaps.analyze.recommend.budget import Option, choose, hull
+from qmaps.analyze.recommend.picks import Option, choose, hull
 from qmaps.errors import BadValueError
 
 

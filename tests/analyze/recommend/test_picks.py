@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
+import pandas as pd
 import pytest
 
 from qmaps.algebra.pair import Pair
-from qmaps.analyze.recommend.picks import preferred
+from qmaps.analyze.recommend.picks import best_of
+from qmaps.maps import Codebook
 
-PAIRS = [Pair.parse(f"B{size}/DE@4s + 32-bit") for size in (64, 128)]
+MINE = Codebook([-1.0, -0.5, 0.0, 0.5], label="mine")
 
 
-def row(error: float, bits: float = 4.25, custom_map: bool = True, stochastic: bool = True) -> dict:
-    return {
-        "selection_error": error,
-        "bits_per_element": bits,
-        "custom_map": custom_map,
-        "stochastic": stochastic,
-    }
+def pair(size: int, custom_map: bool, stochastic: bool) -> Pair:
+    map_ = "mine@2s" if custom_map else "linear@2s"
+    return Pair.parse(f"B{size}/{map_}{'+sr' * stochastic} + 32-bit", [MINE])
+
+
+def row(cost: float, bits: float = 4.25, custom_map: bool = True, stochastic: bool = True) -> tuple:
+    return cost, bits, custom_map, stochastic
 
 
 @pytest.mark.parametrize(
@@ -30,10 +34,22 @@ def row(error: float, bits: float = 4.25, custom_map: bool = True, stochastic: b
         (row(0.0104, custom_map=False), row(0.010, stochastic=False)),
         (row(9e-5, bits=4.1), row(1e-6)),  # both are as good as exact
         (row(1e-6), row(9e-5)),
-        (row(0.01), row(float("inf"), bits=4.0)),
+        (row(0.01), row(2.0, bits=4.0)),
     ],
 )
-def test_the_order_of_preference(taken: dict, other: dict) -> None:
-    one, two = PAIRS
-    assert preferred({one: taken, two: other}) == one
-    assert preferred({two: other, one: taken}) == one
+def test_the_order_of_preference(taken: tuple, other: tuple) -> None:
+    pairs = [pair(size, *given[2:]) for size, given in ((64, taken), (128, other))]
+    table = pd.DataFrame(
+        {
+            "quantizer": each.spec,
+            "bits_per_element": bits,
+            "update_gain": math.exp(-cost),  # the cost of a lost length alone
+            "update_noise": 0.0,
+            "largest_update": 1.0,
+            "zero_point_share": 0.0,
+        }
+        for each, (cost, bits, *_) in zip(pairs, (taken, other), strict=True)
+    )
+    assert best_of(table, pairs, math.inf) == pairs[0]
+    assert best_of(table[::-1], pairs[::-1], math.inf) == pairs[0]
+    assert best_of(table, pairs, 3.0) is None

@@ -14,9 +14,8 @@ import torch
 import qmaps
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend import Recommendation, run, write
-from qmaps.analyze.recommend.budget import Sizes
 from qmaps.analyze.recommend.candidates import CANDIDATES, FULL, PRESETS, diagnostic
-from qmaps.analyze.recommend.picks import kind, measures_of, rows_of, within
+from qmaps.analyze.recommend.picks import Sizes, kind, measures_of, rows_of, within
 from qmaps.analyze.recommend.run import _choice, _lost, _quantizers
 from qmaps.analyze.recommend.verdict import NATS, cost_of, dangerous, predicted, smallest
 from qmaps.capture import CapturedStates

@@ -16,7 +16,7 @@ import qmaps
 from qmaps.algebra.pair import Pair
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.analyze.replay.recursion import largest_possible
+from qmaps.analyze.replay.recursion import Updates, largest_possible
 from qmaps.capture import CapturedStates, Gradients, StateRecorder
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, SpecError
 from qmaps.optim import AdamW
@@ -306,28 +306,6 @@ def test_recorded_rows_are_replayed(tmp_path: Path) -> None:
     assert sampled["progress"].item() > 0
 
 
-def test_skipped_gradients_enter_the_exact_moments(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    weight = torch.nn.Parameter(torch.zeros(48, 128))
-    optimizer = torch.optim.AdamW([weight], betas=(0.8, 0.95))
-    with StateRecorder(optimizer, tmp_path, names=[("a", weight)], steps=[5, 9], gradients=10):
-        for _ in range(15):
-            weight.grad = torch.randn_like(weight) + 1
-            optimizer.step()
-    states = [qmaps.capture.load(tmp_path, step=step) for step in (5, 9)]
-    skipped = qmaps.replay.run(states[0], PAIRS[:2], skip=4, steps=6)
-    later = qmaps.replay.run(states[1], PAIRS[:2], steps=6)
-    assert skipped["steps"].tolist() == [6, 6]
-    measured = list(skipped.columns[skipped.columns.get_loc("descent") :])
-    pd.testing.assert_frame_equal(skipped[measured], later[measured], rtol=1e-3, atol=1e-3)
-    with pytest.raises(CaptureError) as caught:
-        qmaps.replay.run(states[0], PAIRS[:2], skip=9)
-    assert str(caught.value) == (
-        f"'{tmp_path}/step-00000005.safetensors' has the gradients of 10 steps after it; a replay "
-        "needs at least 2 beyond skip=9"
-    )
-
-
 def test_moments_that_began_anew(tmp_path: Path) -> None:
     """Steps count from the reset on, and gradients from the next reset on are left out."""
     made = {}
@@ -349,36 +327,26 @@ def test_moments_that_began_anew(tmp_path: Path) -> None:
     assert reset["steps"].tolist() == [6, 6]
     measured = list(reset.columns[reset.columns.get_loc("descent") :])
     pd.testing.assert_frame_equal(reset[measured], fresh[measured])
+    made["reset"].scalars = lambda _: {"step": 17, "reset_step": 9}  # type: ignore[method-assign]
     with pytest.raises(CaptureError) as caught:
-        qmaps.replay.run(made["reset"], PAIRS[:1], skip=5)
+        qmaps.replay.run(made["reset"], PAIRS[:1])
     assert str(caught.value) == (
-        f"parameter 'a' in {made['reset'].source!r} was reset (reset_every=9) after 6 of the "
-        "recorded gradients; a replay needs at least 2 beyond skip=5"
+        f"parameter 'a' in {made['reset'].source!r} was reset (reset_every=9) after 1 of the "
+        "recorded gradients; a replay needs at least 2"
     )
-
-
-def test_simulated_gradients_after_skipped_ones_are_those_of_a_longer_replay() -> None:
-    v = torch.rand(48, 128, generator=torch.Generator().manual_seed(0))
-    states = CapturedStates.from_tensors({"a": {"exp_avg": v - 0.5, "exp_avg_sq": v}}, step=100)
-    whole, first, second = (
-        qmaps.replay.run(states, PAIRS[-1:], **options).iloc[0]
-        for options in ({"steps": 9}, {"steps": 5}, {"skip": 4, "steps": 5})
-    )
-    # The update of the fifth step is in both parts.
-    assert whole["descent"] == pytest.approx(first["descent"] + second["descent"], rel=1e-4)
 
 
 def test_rounds_are_the_same_gradients_again(recording: Path) -> None:
     twice = qmaps.capture.load(recording)
     window, gradients = twice.window(), list(twice.gradients("a"))
-    found = qmaps.replay.run(recording, PAIRS[:4], skip=2, steps=4, rounds=3)
+    found = qmaps.replay.run(recording, PAIRS[:4], steps=4, rounds=3)
     twice.window = lambda parameter=None: window + window  # type: ignore[method-assign]
     twice.gradients = (
         lambda name: iter(  # type: ignore[method-assign]
-            gradients[:2] + gradients[2:6] * 3
+            gradients[:4] * 3
         )
     )
-    wanted = qmaps.replay.run(twice, PAIRS[:4], skip=2, steps=12)
+    wanted = qmaps.replay.run(twice, PAIRS[:4], steps=12)
     pd.testing.assert_frame_equal(found, wanted)
     assert found["steps"].tolist() == [12] * 4
 
@@ -428,7 +396,6 @@ def test_bad_arguments(recording: Path) -> None:
     for options, error, message in (
         ({"steps": 1}, BadValueError, "steps=1 must be 2 to 2**32 - 1"),
         ({"steps": 2.0}, BadTypeError, "steps=2.0 must be an int"),
-        ({"skip": -1}, BadValueError, "skip=-1 must be 0 to 2**32 - 1"),
         ({"rounds": 0}, BadValueError, "rounds=0 must be 1 to 2**32 - 1"),
         ({"rounds": True}, BadTypeError, "rounds=True must be an int"),
         ({"seed": -1}, BadValueError, "seed=-1 must be 0 to 2**32 - 1"),
@@ -536,3 +503,13 @@ def test_a_summary_pools_the_parameters(recording: Path) -> None:
     assert (
         qmaps.replay.summarize(frame).set_index("quantizer").loc[PAIRS[0], "gradients"] == "mixed"
     )
+
+
+def test_a_zero_point_is_under_a_first_moment_that_is_not_zero() -> None:
+    m = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    v = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])  # the exact one has a zero, too
+    updates = Updates([(1, 1), (2, 1), (1, 0)], (0.9, 0.99), 1e-8, 3)
+    updates.add(m, v + 1, torch.ones(3), 1)
+    updates.check(m, v)
+    shares = [measures["zero_point_share"] for measures in updates.measures()]
+    assert shares == [pytest.approx(1 / 3), 0, 0]

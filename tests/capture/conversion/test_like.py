@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from qmaps.capture import CapturedStates, load, saved
+from qmaps.capture import CapturedStates, convert, load
 from qmaps.capture.conversion import convert_file
-from qmaps.capture.readers.deepspeed_files import STAND_INS
+from qmaps.capture.readers.zero import STAND_INS
 from qmaps.errors import BadValueError, CaptureError, OutputError, QmapsError
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
@@ -192,7 +192,7 @@ def test_steps_that_are_numbers_in_the_pickle(
 
 
 def captured(ours: Path, folder: Path) -> Path:
-    return saved.convert(ours, folder)
+    return convert(ours, folder)
 
 
 def test_captured_states(tmp_path: Path) -> None:

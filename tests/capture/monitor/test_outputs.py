@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from qmaps.capture import CapturedStates, Monitor
-from qmaps.capture.monitor.monitor import COLUMNS
+from qmaps.capture.monitor import COLUMNS
 from qmaps.errors import OutputError
 from tests.capture.monitor.test_monitor import steps
 from tests.training.runs import make, net

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
 from qmaps.capture.readers import READERS, reader_of
-from qmaps.capture.readers.deepspeed_files import STAND_INS, StandIn
+from qmaps.capture.readers.zero import STAND_INS, StandIn
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE
 from tests.helpers import examples

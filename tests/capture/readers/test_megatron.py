@@ -26,6 +26,17 @@ def test_fully_reshardable(tmp_path: Path) -> None:
     assert load(tmp_path).fingerprint() == states.fingerprint()
 
 
+def test_options_that_one_of_many_groups_has_differently_are_left_out(tmp_path: Path) -> None:
+    common = copied(SAVED, tmp_path) / "common.pt"
+    saved = torch.load(common, weights_only=False)
+    groups = saved["optimizer"]["optimizer"]["param_groups"]
+    groups += [{**groups[0], "lr": 0.5}, groups[0]]
+    torch.save(saved, common)
+    options = load(common.parent).hyperparameters("module.first.bias")
+    assert "lr" not in options
+    assert options["eps"] == 1e-6
+
+
 @pytest.mark.parametrize("name", ["tensor-parallel", "pipeline"])
 def test_ranks_that_share_a_model(name: str) -> None:
     states = load(HERE / "megatron" / name)

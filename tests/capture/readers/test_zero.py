@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from qmaps.capture import load
-from qmaps.capture.readers.deepspeed_files import STAND_INS
+from qmaps.capture.readers.zero import STAND_INS
 from qmaps.errors import BadValueError, CaptureError, one_line
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect

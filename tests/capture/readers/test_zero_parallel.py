@@ -12,8 +12,8 @@ import torch
 
 from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
-from qmaps.capture.readers.deepspeed_files import STAND_INS, Experts
-from qmaps.capture.readers.tensor_parallel import matches
+from qmaps.capture.readers.parallel import Experts, matches
+from qmaps.capture.readers.zero import STAND_INS
 from qmaps.errors import CaptureError, one_line
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, copied, expect

@@ -102,8 +102,8 @@ class EmulatedEngine(engine.Engine):
 @contextmanager
 def emulated(stand_in: engine.Engine) -> Iterator[engine.Engine]:
     """CPU tensors run as CUDA tensors would."""
-    token = engine._stand_in.set(stand_in)
+    token = engine.stand_in.set(stand_in)
     try:
         yield stand_in
     finally:
-        engine._stand_in.reset(token)
+        engine.stand_in.reset(token)

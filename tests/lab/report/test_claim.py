@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from qmaps.lab.report.claim import Claim, Verdict, weakest
+from qmaps.lab.report.claim import Claim, Verdict
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_statement(holds: bool | tuple[bool, ...], verdict: Verdict) -> None:
 @pytest.mark.parametrize(
     ("ours", "holds", "tolerance", "verdict"),
     [
-        (11.4, (), 0.1, Verdict.REPRODUCED),  # a tenth of 10, and the spread of 0.5
+        (11.5, (), 0.1, Verdict.REPRODUCED),  # a tenth of 10, and the spread of 0.5
         (11.6, (), 0.1, Verdict.DIFFERS),
         (11.6, (True, True), 0.1, Verdict.ORDERING),
         (11.6, (True, False), 0.1, Verdict.DIFFERS),
@@ -47,11 +47,3 @@ def test_a_number_of_too_few_runs() -> None:
     for ours, verdict in ((10.5, Verdict.REPRODUCED), (20.0, Verdict.UNDECIDED)):
         assert Claim("ten", (True,), paper=10.0, ours=ours, undecided=True).verdict is verdict
     assert Claim("ten", paper=10.0, ours=20.0).verdict is Verdict.DIFFERS
-
-
-def test_the_weakest_verdict_decides() -> None:
-    ascending = [Verdict.DIFFERS, Verdict.PARTLY, Verdict.ORDERING, Verdict.UNDECIDED,
-                 Verdict.REPRODUCED]  # fmt: skip
-    for place, verdict in enumerate(ascending):
-        assert weakest([*reversed(ascending[place:]), Verdict.NOT_COMPARED]) is verdict
-    assert weakest([Verdict.NOT_COMPARED]) is Verdict.NOT_COMPARED

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from importlib.metadata import entry_points
 
 from qmaps.capture.conversion.formats.base import Format
 from qmaps.errors import BadValueError
 from qmaps.maps._registry import ignored, load_entry_points, modules, refuse_built_in
 
-__all__ = ["FORMATS", "Format", "know"]
+__all__ = ["FORMATS", "Format"]
 
 _classes: list[type[Format]] = [
     member
@@ -31,16 +30,3 @@ FORMATS: dict[str, Format] = {
     layout.name: layout() for layout in sorted(_classes, key=lambda cls: (cls.asked, cls.name))
 }
 """By name; a state_dict is of the first that recognizes it."""
-
-
-def know(classes: Collection[str]) -> None:
-    """Let ``torch.load`` know the classes of the formats here.
-
-    Args:
-        classes: full names of the classes in a file unknown to ``torch.load``.
-
-    Raises:
-        BadValueError: their library is not installed.
-    """
-    for layout in FORMATS.values():
-        layout.know(classes)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -18,9 +19,11 @@ from qmaps.capture.conversion.optimizer_state import (
     OptimizerState,
     Parameter,
     State,
-    checked,
     family_of,
+    flaws,
+    values_of,
 )
+from qmaps.capture.parameters import Slot, slots
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.step import PRODUCT, RESET
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
@@ -28,8 +31,8 @@ from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.base import Shared
 from qmaps.optim.options import TORCH_OPTIONS
+from qmaps.optim.rule import number as checked_number
 from qmaps.optim.saved_states import ABOUT
-from qmaps.optim.terms import number as checked_number
 
 Plan = dict[str, dict[str, Quantizer | None]]
 """The quantizer of each state by the parameter's label and the state's name; None for 32 bits."""
@@ -96,6 +99,8 @@ class Format(ABC):
     def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002
         """Rename the options of a parameter group; here none is renamed.
 
+        Tensors of one element become numbers: fractions the shortest decimals of their dtype.
+
         Args:
             saved: the group's entries in the state_dict, without `params` and `param_names`.
             family: the family of optimizers of the state_dict.
@@ -103,7 +108,7 @@ class Format(ABC):
         Returns:
             The options under torch's names; numbers in place of tensors of one element.
         """
-        return plain_options(saved)
+        return {name: _plain(value) for name, value in saved.items()}
 
     @abstractmethod
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
@@ -146,53 +151,58 @@ class Format(ABC):
             CaptureError: it is damaged, or of an optimizer without a family here.
         """
         try:
-            saved_groups = list(_groups(state_dict))
+            read = [self._parameter(slot, hint) for slot in _slots(state_dict)]
         except CaptureError:
             raise
         except DAMAGE:
             raise CaptureError(
                 "the parts of the optimizer state_dict do not fit together"
             ) from None
-        read: list[list[Parameter]] = []
-        for _, _, slots in saved_groups:
-            parameters = []
-            for label, name, saved in slots:
-                try:
-                    if REMAINDER in saved:
-                        raise CaptureError(
-                            f"{label!r} has {REMAINDER}, bits of the parameter that no other "
-                            "format holds; resume with master_weights=True, take a step, and save "
-                            "again"
-                        )
-                    step, reset = _step(saved.get("step")), _step(saved.get(RESET)) or 0.0
-                    if reset > (step or 0):
-                        raise BadValueError(
-                            f"{RESET}={reset:g} is above step={0 if step is None else step:g}"
-                        )
-                    saved_states = {
-                        name: value for name, value in saved.items() if name not in (RESET, PRODUCT)
-                    }
-                    states = self.named(self.states(saved_states, label), hint)
-                    product = _product(saved.get(PRODUCT))
-                except CaptureError:
-                    raise
-                except DAMAGE as error:
-                    raise CaptureError(f"the states of {label!r} are damaged: {error}") from None
-                parameters.append(Parameter(label, name, step, states, reset, product))
-            read.append(parameters)
-        family = _one_family([p for group in read for p in group])
-        for parameter in (p for group in read for p in group):
+        family = _one_family(read)
+        for parameter in read:
             for name, state in parameter.states.items():
-                checked(state, parameter.label, name, signed=name in family.signed)
-        groups = tuple(
-            Group(self.options(options, family), keys, tuple(parameters))
-            for (options, keys, _), parameters in zip(saved_groups, _relabelled(read), strict=True)
-        )
-        for index, group in enumerate(groups):
-            _check_numbers(group.options, index)
+                for kind, count, first in flaws(values_of(state), signed=name in family.signed):
+                    only = "only finite states can be converted"
+                    raise CaptureError(
+                        f"state {name!r} of {parameter.label!r} holds {count} {kind} elements, the "
+                        f"first at flat index {first}; "
+                        f"{f'{name} cannot be negative' if kind == 'negative' else only}"
+                    )
+        parameters = iter(_relabelled(read))
+        groups = []
+        for index, group in enumerate(state_dict["param_groups"]):
+            saved = {k: v for k, v in group.items() if k not in ("params", "param_names")}
+            options = self.options(saved, family)
+            _check_numbers(options, index)
+            keys = tuple(group["params"])
+            groups.append(Group(options, keys, tuple(next(parameters) for _ in keys)))
         handled = ("state", "param_groups", ABOUT)
         extras = {key: value for key, value in state_dict.items() if key not in handled}
-        return OptimizerState(family, groups, extras)
+        return OptimizerState(family, tuple(groups), extras)
+
+    def _parameter(self, slot: Slot, hint: Family | None) -> Parameter:
+        saved, label = slot.state, slot.label
+        try:
+            if REMAINDER in saved:
+                raise CaptureError(
+                    f"{label!r} has {REMAINDER}, bits of the parameter that no other format holds; "
+                    "resume with master_weights=True, take a step, and save again"
+                )
+            step, reset = _step(saved.get("step")), _step(saved.get(RESET)) or 0.0
+            if reset > (step or 0):
+                raise BadValueError(
+                    f"{RESET}={reset:g} is above step={0 if step is None else step:g}"
+                )
+            values = {name: value for name, value in saved.items() if name not in (RESET, PRODUCT)}
+            states = self.named(self.states(values, label), hint)
+            product = None if saved.get(PRODUCT) is None else float(saved[PRODUCT])
+            if product is not None and not 0 <= product <= 1:
+                raise BadValueError(f"{PRODUCT}={shown(saved[PRODUCT])} must be from 0 to 1")
+        except CaptureError:
+            raise
+        except DAMAGE as error:
+            raise CaptureError(f"the states of {label!r} are damaged: {error}") from None
+        return Parameter(label, slot.name, step, states, reset, product)
 
     def named(self, states: dict[str, State], hint: Family | None) -> dict[str, State]:  # noqa: ARG002
         """Rename the states by the family, where a format needs it; here nothing is renamed.
@@ -207,31 +217,11 @@ class Format(ABC):
         return states
 
 
-def plain_options(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with tensors of one element as numbers.
-
-    Fractions are the shortest decimals of the tensor's dtype.
-
-    >>> plain_options({"lr": torch.tensor(0.1), "betas": (0.9, 0.999)})
-    {'lr': 0.1, 'betas': (0.9, 0.999)}
-    """
-    return {name: _plain(value) for name, value in saved.items()}
-
-
-def _kind(value: Any) -> str:
-    """Return the class of a value, with the layout if it is a tensor."""
-    name = type(value).__name__
-    return f"{name} of layout {value.layout}" if type(value) is Tensor else name
-
-
 def float_state(value: Any) -> Tensor:
-    """Return a dense floating-point tensor as float32 on the CPU.
-
-    Raises:
-        BadValueError: `value` is something else.
-    """
+    """Return a dense floating-point tensor as float32 on the CPU; others are refused."""
     if type(value) not in (Tensor, torch.nn.Parameter) or value.layout != torch.strided:
-        raise BadValueError(f"expected a dense tensor, got a {_kind(value)}")
+        layout = f" of layout {value.layout}" if type(value) is Tensor else ""
+        raise BadValueError(f"expected a dense tensor, got a {type(value).__name__}{layout}")
     if not value.is_floating_point() or value.is_meta:
         raise BadValueError(f"expected a floating-point tensor, got {value.dtype}")
     tensor: Tensor = value
@@ -241,16 +231,11 @@ def float_state(value: Any) -> Tensor:
 def written_states(
     state: OptimizerState, encoded: Callable[[str, QuantizedTensor], Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return the entry of a state_dict for each parameter.
+    """Return the entry of a state_dict for each parameter, by label.
 
-    Args:
-        state: the states to write.
-        encoded: called with the name of a state and its quantized tensor; returns its form in this
-            format. Float32 states are kept as they are.
-
-    Returns:
-        A dict by label; empty for a parameter without states. Others also have ``step`` as a tensor
-        (1 if the source has none), and ``reset_step`` if they were reset.
+    A parameter with states also has ``step`` as a tensor (1 if the source has none), and
+    ``reset_step`` if it was reset. `encoded` returns the form of a quantized tensor in the format,
+    from its state's name and itself.
     """
     saved: dict[str, dict[str, Any]] = {}
     for parameter in state.parameters():
@@ -268,25 +253,21 @@ def written_states(
 
 
 def assembled(
-    state: OptimizerState, options: list[dict[str, Any]], states: Mapping[str, dict[str, Any]]
+    state: OptimizerState,
+    options: Callable[[dict[str, Any]], dict[str, Any]],
+    states: Mapping[str, dict[str, Any]],
 ) -> dict[str, Any]:
-    """Put a state_dict together.
+    """Put a state_dict together from groups, the format's options of each, and states by label.
 
-    Args:
-        state: the parameter groups with their keys and names, and further entries.
-        options: the options of each group, in the groups' order.
-        states: entry of each parameter, by label; an empty dict is left out.
-
-    Returns:
-        A dict with ``state``, ``param_groups`` and the entries of ``state.rest``. A group has
-        ``param_names`` if all of its parameters have names.
+    A parameter with an empty dict is left out. A group has ``param_names`` if all of its parameters
+    have names.
     """
     groups = []
     by_key: dict[Any, Any] = {}
-    for group, group_options in zip(state.groups, options, strict=True):
+    for group in state.groups:
         names = [p.name for p in group.parameters]
         named = {} if None in names or not names else {"param_names": names}
-        groups.append({**group_options, **named, "params": list(group.keys)})
+        groups.append({**options(group.options), **named, "params": list(group.keys)})
         for key, parameter in zip(group.keys, group.parameters, strict=True):
             if saved := states[parameter.label]:
                 by_key[key] = saved
@@ -298,87 +279,46 @@ def without_qmaps(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in OF_QMAPS}
 
 
-def wanted_width(wanted: Wanted, allowed: tuple[str, ...], name: str) -> str | None:
-    """Check the option `states` of a format with widths and nothing else.
-
-    Args:
-        wanted: the option as the caller gave it.
-        allowed: the widths of the format, such as ``("8bit", "32bit")``.
-        name: name of the format, for the error message.
-
-    Returns:
-        `wanted`: a width, or None.
-
-    Raises:
-        BadValueError: `wanted` is neither None nor one of `allowed`.
-    """
-    if wanted is not None and wanted not in allowed:
+def wanted_width(wanted: Wanted, layout: Format) -> str | None:
+    """Return the option `states` of a format with widths and nothing else, or raise."""
+    if wanted is not None and wanted not in layout.widths:
         raise BadValueError(
-            f"states={wanted!r} is not available in {name}; allowed are {', '.join(allowed)}"
+            f"states={wanted!r} is not available in {layout.name}; allowed are "
+            f"{', '.join(layout.widths)}"
         )
     return wanted if isinstance(wanted, str) else None
 
 
 def refuse_options(state: OptimizerState, needed: Mapping[str, object], name: str) -> None:
-    """Raise if a group has an option without an equivalent in a format.
-
-    Args:
-        state: the states to write.
-        needed: the only supported value, by option.
-        name: name of the format, for the error message.
-
-    Raises:
-        BadValueError: a group has another value of one of these options.
-    """
+    """Raise if a group has another value of an option than the only one that a format supports."""
     for number, group in enumerate(state.groups):
         for option, value in needed.items():
             current = group.options.get(option, value)
-            if not _same(current, value):
+            try:
+                same = bool(current == value)
+            except (RuntimeError, TypeError, ValueError):  # for example a tensor of several values
+                same = False
+            if not same:
                 raise BadValueError(
                     f"group {number} has {option}={shown(current)}, which {name} does not "
                     f"support; only {option}={value} can be converted"
                 )
 
 
-def _same(current: object, value: object) -> bool:
-    """Return True if an option has this value; a tensor without exactly one element has none."""
-    try:
-        return bool(current == value)
-    except (RuntimeError, ValueError):
-        return False
-
-
-def _groups(
-    state_dict: Mapping[str, Any],
-) -> Iterator[
-    tuple[dict[str, Any], tuple[Any, ...], list[tuple[str, str | None, Mapping[Any, Any]]]]
-]:
-    """Options, keys, and label, name and state of each parameter, group by group."""
-    states, seen, keys = state_dict["state"], set[str](), set[Any]()
-    for number, group in enumerate(state_dict["param_groups"]):
-        names = group.get("param_names") or ()
-        slots: list[tuple[str, str | None, Mapping[Any, Any]]] = []
-        for position, key in enumerate(group["params"]):
-            name = str(names[position]) if position < len(names) else None
-            if name is None and isinstance(key, str):  # keys of distributed checkpoints
-                name = key
-            label = name or f"group{number}.param{position}"
-            if label in seen:
-                raise CaptureError(
-                    f"the checkpoint names two parameters {label!r}; every name must be unique"
-                )
-            saved = states.get(key, {})
-            if not isinstance(saved, Mapping):
-                raise TypeError
-            seen.add(label)
-            keys.add(key)
-            slots.append((label, name, saved))
-        options = {k: v for k, v in group.items() if k not in ("params", "param_names")}
-        yield options, tuple(group["params"]), slots
-    if lost := [key for key in states if key not in keys]:
+def _slots(state_dict: Mapping[str, Any]) -> list[Slot]:
+    """Return the parameters; raise if two have one name, or states are of none of them."""
+    parameters = list(slots(state_dict))
+    labels = Counter(slot.label for slot in parameters)
+    if twice := [label for label, count in labels.items() if count > 1]:
+        raise CaptureError(
+            f"the checkpoint names two parameters {twice[0]!r}; every name must be unique"
+        )
+    keys = {key for group in state_dict["param_groups"] for key in group["params"]}
+    if lost := [key for key in state_dict["state"] if key not in keys]:
         raise CaptureError(
             f"the checkpoint has states of parameter {lost[0]!r}, which is in no group"
         )
+    return parameters
 
 
 def _check_numbers(options: Mapping[str, Any], index: int) -> None:
@@ -417,14 +357,13 @@ def _one_family(parameters: list[Parameter]) -> Family:
     return family
 
 
-def _relabelled(groups: list[list[Parameter]]) -> list[list[Parameter]]:
+def _relabelled(parameters: list[Parameter]) -> list[Parameter]:
     """Return the same with numbered labels where different codebooks have one label."""
     books: dict[str, list[Map]] = {}
 
     def distinct(state: State) -> State:
-        if not isinstance(state, QuantizedTensor) or not isinstance(
-            book := state.quantizer.map, Codebook
-        ):
+        book = state.quantizer.map if isinstance(state, QuantizedTensor) else None
+        if not isinstance(state, QuantizedTensor) or not isinstance(book, Codebook):
             return state
         same_label = books.setdefault(book.spec, [])
         if book not in same_label:
@@ -436,8 +375,8 @@ def _relabelled(groups: list[list[Parameter]]) -> list[list[Parameter]]:
         return replace(state, quantizer=replace(state.quantizer, map=renamed))
 
     return [
-        [replace(p, states={n: distinct(state) for n, state in p.states.items()}) for p in group]
-        for group in groups
+        replace(p, states={name: distinct(state) for name, state in p.states.items()})
+        for p in parameters
     ]
 
 
@@ -456,14 +395,6 @@ def _step(value: Any) -> float | None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < 0 or value != int(value):
         raise BadValueError(f"step={shown(value)} must be an integer of at least 0")
-    return float(value)
-
-
-def _product(value: Any) -> float | None:
-    if value is None:
-        return None
-    if not 0 <= float(value) <= 1:
-        raise BadValueError(f"{PRODUCT}={shown(value)} must be from 0 to 1")
     return float(value)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +18,6 @@ from qmaps.capture.conversion.formats.base import (
     Wanted,
     assembled,
     float_state,
-    plain_options,
     refuse_options,
     wanted_width,
     without_qmaps,
@@ -91,12 +91,11 @@ SLOTS = {
 class BitsAndBytes(Format):
     """``bitsandbytes.optim``: `state1` and `state2`, `absmax1`, `qmap1` and so on.
 
-    A checkpoint holds its codebooks, so other block-wise 8-bit states are carried over as they are
-    if their blocks have 256 elements. Other states are encoded by ``B256/DE@8s`` and
-    ``B256/DE@8u``, the library's own maps but for the last bit of some values.
-
-    Either all states of a parameter are quantized or none. A 32-bit parameter of a quantizing
-    source stays so; otherwise those of at least 4096 elements are quantized.
+    Other block-wise 8-bit states in blocks of 256 are carried over as they are, with their
+    codebooks. Other states are encoded by ``B256/DE@8s`` and ``B256/DE@8u``, the library's own maps
+    but for the last bit of some values. Either all states of a parameter are quantized or none: a
+    32-bit parameter of a quantizing source stays so; otherwise those of at least 4096 elements are
+    quantized.
     """
 
     name: ClassVar[str] = "bitsandbytes"
@@ -119,21 +118,16 @@ class BitsAndBytes(Format):
         for name in ("state1", "state2", "absmax1", "absmax2"):
             if name in flat and not isinstance(flat[name], Tensor):
                 raise BadValueError(f"{name} must be a tensor, got {type(flat[name]).__name__}")
-        first, second = flat["state1"], flat.get("state2")
-        if second is None:
-            return {"state1": slot_state(flat, 1, first, flat.get("absmax1"))}
-        if first.dim() != second.dim() + 1:
-            pairs = (("state1", 1, first), ("state2", 2, second))
-            return {n: slot_state(flat, i, value, flat.get(f"absmax{i}")) for n, i, value in pairs}
-        absmax = flat.get("absmax1", (None, None))
-        if len(first) != 2 or len(absmax) != 2:
-            raise BadValueError(
-                f"state1 has shape {tuple(first.shape)}; it must consist of two halves"
-            )
+        parts = halves(flat)
+        if len(parts) == 3:
+            first = flat["state1"]
+            if len(first) != 2 or len(flat.get("absmax1", (None, None))) != 2:
+                raise BadValueError(
+                    f"state1 has shape {tuple(first.shape)}; it must consist of two halves"
+                )
         return {
-            "state1": slot_state(flat, 1, first[0], absmax[0]),
-            SLOW: slot_state(flat, 1, first[1], absmax[1]),
-            "state2": slot_state(flat, 2, second, flat.get("absmax2")),
+            SLOW if half == 1 else f"state{index}": slot_state(flat, index, half)
+            for index, half in parts
         }
 
     def named(self, states: dict[str, State], hint: Family | None) -> dict[str, State]:
@@ -155,7 +149,7 @@ class BitsAndBytes(Format):
 
     def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:
         """The options under torch's names."""
-        layout, options = SLOTS[family.name], plain_options(saved)
+        layout, options = SLOTS[family.name], super().options(saved, family)
         betas, eps = tuple(options.pop("betas", layout.usual)), options.pop("eps", layout.eps)
         renamed: dict[str, Any] = dict(layout.fixed)
         if layout.betas:
@@ -168,8 +162,13 @@ class BitsAndBytes(Format):
 
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
         """8 bits where the source has them or tensors are large; 32 bits elsewhere."""
-        width = wanted_width(wanted, self.widths, self.name)
-        _refuse(state)
+        width = wanted_width(wanted, self)
+        if state.family.name not in SLOTS:
+            raise BadValueError(
+                f"the checkpoint has states of {state.family.name}; bitsandbytes has "
+                f"{', '.join(SLOTS)}"
+            )
+        refuse_options(state, {"maximize": False, **SLOTS[state.family.name].fixed}, self.name)
         notes = list(state.notes)
         for number, group in enumerate(state.groups):
             decay = group.options.get("weight_decay", 0)
@@ -181,6 +180,11 @@ class BitsAndBytes(Format):
         by_size = not state.quantized() or width == "8bit"
         plan: Plan = {}
         for parameter in state.parameters():
+            for name in state.family.optional & parameter.states.keys():
+                raise BadValueError(
+                    f"parameter {parameter.label!r} has the state {name}, which bitsandbytes does "
+                    "not have"
+                )
             has = any(isinstance(value, QuantizedTensor) for value in parameter.states.values())
             eight = width != "32bit" and (
                 has or (by_size and bool(parameter.states) and parameter.numel >= LEAST)
@@ -194,12 +198,24 @@ class BitsAndBytes(Format):
         """The state_dict; every version since blocks have 256 elements reads it."""
         books: dict[Map, Tensor] = {}
         saved = {p.label: _written(p, state.family, books) for p in state.parameters()}
-        options = [_options(group.options, state.family) for group in state.groups]
-        return assembled(state, options, saved)
+        return assembled(state, partial(_options, family=state.family), saved)
 
 
-def slot_state(flat: Mapping[str, Any], index: int, value: Any, absmax: Any) -> State:
+def halves(flat: Mapping[str, Any]) -> list[tuple[int, int | None]]:
+    """Return the index of each state, and the half of it where two are stacked, else None."""
+    if "state2" not in flat:
+        return [(1, None)]
+    if len(flat["state1"].shape) != len(flat["state2"].shape) + 1:
+        return [(1, None), (2, None)]
+    return [(1, 0), (1, 1), (2, None)]
+
+
+def slot_state(flat: Mapping[str, Any], index: int, half: int | None) -> State:
     """Return `state1` or `state2`, or a half of it."""
+    value: Any = flat[f"state{index}"]
+    absmax: Any = flat.get(f"absmax{index}")
+    if half is not None:
+        value, absmax = value[half], None if absmax is None else absmax[half]
     if not isinstance(value, Tensor) or value.dtype != torch.uint8:
         return float_state(value)
     shape = tuple(value.shape)
@@ -232,22 +248,6 @@ def _eight_bits(parameter: Parameter, family: Family) -> dict[str, Quantizer | N
     return plan
 
 
-def _refuse(state: OptimizerState) -> None:
-    """Raise if bitsandbytes does not have a family, an option or a state."""
-    if state.family.name not in SLOTS:
-        raise BadValueError(
-            f"the checkpoint has states of {state.family.name}; bitsandbytes has {', '.join(SLOTS)}"
-        )
-    needed = {"maximize": False, **SLOTS[state.family.name].fixed}
-    refuse_options(state, needed, "bitsandbytes")
-    for parameter in state.parameters():
-        for name in state.family.optional & parameter.states.keys():
-            raise BadValueError(
-                f"parameter {parameter.label!r} has the state {name}, which bitsandbytes does not "
-                "have"
-            )
-
-
 def _written(parameter: Parameter, family: Family, books: dict[Map, Tensor]) -> dict[str, Any]:
     if not parameter.states:
         return {}
@@ -255,17 +255,15 @@ def _written(parameter: Parameter, family: Family, books: dict[Map, Tensor]) -> 
     for index, slot in enumerate(SLOTS[family.name].slots, 1):
         parts = [parameter.states[name] for name in slot]
         quantized = [part for part in parts if isinstance(part, QuantizedTensor)]
+        values = [part for part in parts if isinstance(part, Tensor)]
         if quantized:
             map_ = quantized[0].quantizer.map
             if map_ not in books:
                 books[map_] = codebook_of(map_, 256)
-            codes = [part.codes().to(torch.uint8) for part in quantized]
-            absmax = [part.scales[0] for part in quantized]
-            flat[f"state{index}"] = _joined(codes)
+            values = [part.codes().to(torch.uint8) for part in quantized]
             flat[f"qmap{index}"] = books[map_]
-            flat[f"absmax{index}"] = _joined(absmax)
-        else:
-            flat[f"state{index}"] = _joined([p for p in parts if isinstance(p, Tensor)])
+            flat[f"absmax{index}"] = _joined([part.scales[0] for part in quantized])
+        flat[f"state{index}"] = _joined(values)
     return flat
 
 

@@ -29,10 +29,10 @@ def from_codes(
     block: int,
     label: str,
 ) -> QuantizedTensor:
-    """The quantized tensor of another library's codes; it decodes to the same bits.
+    """Return the quantized tensor of another library's codes; it decodes to the same bits.
 
     A codebook equal to one of this package's maps, bit for bit, becomes this map. Any other is a
-    `qmaps.Codebook`.
+    `qmaps.Codebook` of this label.
 
     Args:
         codes: integer tensor of any shape, with one code per element: an index into `codebook`.
@@ -41,7 +41,7 @@ def from_codes(
         shape: shape of the tensor.
         bits: width of a code.
         block: number of elements in a block.
-        label: name of the codebook if it is none of this package's maps.
+        label: name of the codebook.
 
     Raises:
         BadValueError: the parts do not fit together.
@@ -72,14 +72,10 @@ def codebook_of(map_: Map, length: int) -> Tensor:
 
 
 def holds(t: QuantizedTensor, bits: int, block: int | None = None) -> bool:
-    """Return True if a tensor is made of codes, a codebook within -1 to 1, and one scale per block.
+    """Return True for codes of these bits, a codebook within -1 to 1, and one scale per block.
 
-    It then has no low-rank part, no random numbers to take away, and no residual.
-
-    Args:
-        t: the quantized tensor.
-        bits: the required width of its codes.
-        block: the required block size; any if None.
+    It has no low-rank part, no random numbers to take away, and no residual. `block` is the
+    required block size; any if None.
     """
     normalizer = t.quantizer.normalizer
     return (
@@ -93,14 +89,10 @@ def holds(t: QuantizedTensor, bits: int, block: int | None = None) -> bool:
 
 
 def same_codes(t: QuantizedTensor, q: Quantizer) -> QuantizedTensor | None:
-    """Return `t` with the codebook of `q` and the same codes, if the codebooks allow it.
+    """Return `t` with the quantizer `q` and the same codes; None if the codebooks differ.
 
     They do if both quantizers have the same block-wise normalizer and codebooks that differ by a
-    factor alone. The factor goes into the scales. Values change by rounding alone, as codebooks
-    may differ in their last bits.
-
-    Returns:
-        The tensor under `q`, or None where the codebooks do not allow it.
+    factor alone. The factor goes into the scales, and values change by rounding alone.
     """
     old, new = table(t.quantizer.map), table(q.map)
     if t.quantizer.spec_extensions or q.spec_extensions:
@@ -175,15 +167,7 @@ def encode(values: Tensor, q: Quantizer) -> QuantizedTensor:
 
 
 def from_floats(codes: Tensor, scales: Tensor) -> QuantizedTensor:
-    """Return the quantized tensor of 8-bit floats and scales.
-
-    Args:
-        codes: float8_e4m3fn of any shape.
-        scales: float32, 1-D, one per block; their number divides that of the codes.
-
-    Raises:
-        BadValueError: a code is NaN, or the blocks do not divide the tensor.
-    """
+    """Return the quantized tensor of float8_e4m3fn codes of any shape, and one scale per block."""
     values = codes.detach().cpu().float()
     if not bool(values.isfinite().all()):
         raise BadValueError("a code is NaN")
@@ -200,15 +184,7 @@ def to_floats(t: QuantizedTensor) -> Tensor:
 
 
 def block_size(numel: int, scales: Tensor) -> int:
-    """Return the number of elements in a block, where all blocks have the same number.
-
-    Args:
-        numel: number of elements of the tensor.
-        scales: float32, 1-D, one per block, finite and at least 0.
-
-    Raises:
-        BadValueError: the blocks do not divide the tensor, or `scales` is not as described.
-    """
+    """Return the number of elements in a block for float32 scales; they must divide `numel`."""
     if not isinstance(scales, Tensor) or scales.dtype != torch.float32 or scales.dim() != 1:
         raise BadValueError("scale must be a float32 vector")
     if not len(scales) or numel % len(scales):

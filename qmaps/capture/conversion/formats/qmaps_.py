@@ -34,12 +34,12 @@ FOREIGN = "max_exp_avg_sq"
 
 
 class Qmaps(Format):
-    """``qmaps.optim``.
+    """``qmaps.optim``: quantized states keep their codes and their codebooks.
 
-    Quantized states keep their codes and their codebooks. The options
-    of the groups say how the training goes on: `state_quantizers`, `min_quantized_size`, and
-    `overrides` for parameters with other quantizers. Such a parameter without a name is encoded as
-    its group is, or stays in 32 bits, so loading changes nothing further.
+    The options of the groups say how the training goes on: `state_quantizers`,
+    `min_quantized_size`, and `overrides` for parameters with other quantizers. Such a parameter
+    without a name is encoded as its group is, or stays in 32 bits, so loading changes nothing
+    further.
     """
 
     name: ClassVar[str] = "qmaps"
@@ -78,8 +78,9 @@ class Qmaps(Format):
             raise BadValueError(
                 f"the checkpoint has {FOREIGN} (amsgrad=True), which qmaps does not support"
             )
-        if wanted is None and not state.quantized():
-            wanted = None if _chosen_by_qmaps(state) else "8bit"
+        chosen = any("state_quantizers" in group.options for group in state.groups)
+        if wanted is None and not chosen and not state.quantized():
+            wanted = "8bit"
         groups: list[Group] = []
         plan: Plan = {}
         unnamed: list[str] = []
@@ -97,11 +98,8 @@ class Qmaps(Format):
             groups.append(replace(group, options={**group.options, **choice}))
         notes = state.notes
         if unnamed:
-            stay = (
-                "stays in 32 bits, and has no name"
-                if len(unnamed) == 1
-                else ("stay in 32 bits, and have no names")
-            )
+            one = len(unnamed) == 1
+            stay = f"stay{'s' * one} in 32 bits, and {'has no name' if one else 'have no names'}"
             notes += (
                 f"{listed(unnamed)} {stay} by which overrides could say so: loading quantizes "
                 "what the overrides of the loading optimizer do not name",
@@ -111,12 +109,8 @@ class Qmaps(Format):
     def write(self, state: OptimizerState) -> dict[str, Any]:
         """The state_dict, with the groups' choices."""
         saved = written_states(state, lambda _, value: to_plain(value))
-        written = assembled(state, [dict(group.options) for group in state.groups], saved)
+        written = assembled(state, dict, saved)
         return {**written, ABOUT: {"format": FORMAT, "stream": STREAM}}
-
-
-def _chosen_by_qmaps(state: OptimizerState) -> bool:
-    return any("state_quantizers" in group.options for group in state.groups)
 
 
 def _kept(parameter: Parameter) -> dict[str, Quantizer | None]:
@@ -131,28 +125,24 @@ def _by_rule(
     group: Group, specs: Mapping[str, str | None], size: int
 ) -> dict[str, dict[str, Quantizer | None]]:
     """Encode a group's states by its specs; a state already of its spec keeps its quantizer."""
-    plan: dict[str, dict[str, Quantizer | None]] = {}
     by_spec = {q.spec: q for p in group.parameters for q in _kept(p).values() if q is not None}
-    for parameter in group.parameters:
-        plan[parameter.label] = {}
-        for name, source_quantizer in _kept(parameter).items():
-            spec = specs.get(name) if parameter.numel > size else None
-            q = None if spec is None else by_spec.get(spec) or quantizer(spec)
-            plan[parameter.label][name] = (
-                source_quantizer
-                if source_quantizer is not None and source_quantizer.spec == spec
-                else q
-            )
-    return plan
+
+    def chosen(name: str, kept: Quantizer | None, numel: int) -> Quantizer | None:
+        spec = specs.get(name) if numel > size else None
+        if spec is None or (kept is not None and kept.spec == spec):
+            return None if spec is None else kept
+        return by_spec.get(spec) or quantizer(spec)
+
+    return {
+        p.label: {name: chosen(name, kept, p.numel) for name, kept in _kept(p).items()}
+        for p in group.parameters
+    }
 
 
 def _as_in_source(
     group: Group, family: Family
 ) -> tuple[dict[str, dict[str, Quantizer | None]], dict[str, Any], list[str]]:
-    """Return a group's quantizers in the source, options for them, and exceptions.
-
-    The exceptions are parameters without a name, to stay in 32 bits.
-    """
+    """Return a group's quantizers in the source, options for them, and nameless exceptions."""
     quantized = [p for p in group.parameters if any(_kept(p).values())]
     specs: dict[str, str | None] = {}
     for name in family.states:
@@ -165,20 +155,16 @@ def _as_in_source(
     unnamed = []
     for parameter in group.parameters:
         quantizers = _kept(parameter)
-        if _spelled(quantizers) == _spelled(plan[parameter.label]):
+        same = _spelled(quantizers) == _spelled(plan[parameter.label])
+        if same or (any(quantizers.values()) and parameter.name is None):
             continue
         if parameter.name is not None:
             overrides[escape(parameter.name)] = _spelled(quantizers)
-        elif any(quantizers.values()):
-            continue
         else:
             unnamed.append(parameter.label)
         plan[parameter.label] = quantizers
-    return (
-        plan,
-        {"state_quantizers": specs, "min_quantized_size": size, "overrides": overrides},
-        unnamed,
-    )
+    choice = {"state_quantizers": specs, "min_quantized_size": size, "overrides": overrides}
+    return plan, choice, unnamed
 
 
 def _spelled(quantizers: Mapping[str, Quantizer | None]) -> dict[str, str | None]:

@@ -21,11 +21,7 @@ from qmaps.optim.nadam import product_after
 
 
 class Torch(Format):
-    """``torch.optim``: float32 states under torch's names.
-
-    A group keeps options unknown to torch: torch's classes leave them alone. Those of qmaps alone
-    are dropped.
-    """
+    """``torch.optim``: float32 states under torch's names; unknown options of groups are kept."""
 
     name: ClassVar[str] = "torch"
     widths: ClassVar[tuple[str, ...]] = ("32bit",)
@@ -46,7 +42,7 @@ class Torch(Format):
 
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
         """Plan 32 bits for every state."""
-        wanted_width(wanted, self.widths, self.name)
+        wanted_width(wanted, self)
         return state, {p.label: dict.fromkeys(p.states) for p in state.parameters()}
 
     def write(self, state: OptimizerState) -> dict[str, Any]:
@@ -64,4 +60,4 @@ class Torch(Format):
                         entry[PRODUCT] = step_tensor(product)
                 entry |= {name: values_of(value) for name, value in parameter.states.items()}
                 saved[parameter.label] = entry
-        return assembled(state, [without_qmaps(group.options) for group in state.groups], saved)
+        return assembled(state, without_qmaps, saved)

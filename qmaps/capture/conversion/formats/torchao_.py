@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -53,12 +53,10 @@ USUAL = {
 class TorchAO(Format):
     """``torchao.optim``: Adam and AdamW with `OptimState8bit`, `OptimState4bit`, `OptimStateFp8`.
 
-    The first two hold their codebook and block size, so block-wise 8-bit and 4-bit states are
-    carried over as they are if blocks divide the tensor. Other states are encoded by the class of
-    the width asked for, else of the source's width, and in 8 bits if the source has none. Tensors
-    that blocks do not divide stay in 32 bits, and so do those of fewer than 4096 elements.
-
-    Reading and writing quantized states need torchao for its classes.
+    Block-wise 8-bit and 4-bit states are carried over as they are if blocks divide the tensor.
+    Other states are encoded in the width asked for, else in the source's, and in 8 bits if it has
+    none. Tensors that blocks do not divide stay in 32 bits, and so do those of fewer than 4096
+    elements. Quantized states need torchao for its classes.
     """
 
     name: ClassVar[str] = "torchao"
@@ -80,9 +78,7 @@ class TorchAO(Format):
     def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
         """The states, quantized or float32."""
         return {
-            str(name): READERS[type(value).__name__](value)
-            if _is_quantized(value)
-            else float_state(value)
+            str(name): _read(value) if _is_quantized(value) else float_state(value)
             for name, value in saved.items()
             if name != "step"
         }
@@ -95,7 +91,7 @@ class TorchAO(Format):
                 "AdamW"
             )
         refuse_options(state, {"maximize": False}, self.name)
-        width = wanted_width(wanted, self.widths, self.name) or _width(state)
+        width = wanted_width(wanted, self) or _width(state)
         by_size = wanted is not None or not state.quantized()
         plan: Plan = {}
         for parameter in state.parameters():
@@ -105,8 +101,10 @@ class TorchAO(Format):
                 if width != "32bit":
                     usual = USUAL[width][name not in state.family.signed]
                     q = _carried(value, width)
-                    if q is None and (by_size or isinstance(value, QuantizedTensor)):
-                        q = usual if _fits(value.shape, usual) else None
+                    encoded = by_size or isinstance(value, QuantizedTensor)
+                    large = torch.Size(value.shape).numel() >= LEAST
+                    if q is None and encoded and large and _divides(value.shape, usual):
+                        q = usual
                 plan[parameter.label][name] = q
         return state, plan
 
@@ -114,39 +112,27 @@ class TorchAO(Format):
         """The state_dict; steps and learning rates are tensors, as torchao's are."""
         signed = state.family.signed
         saved = written_states(state, lambda name, value: _written(value, name in signed))
-        return assembled(state, [_options(group.options) for group in state.groups], saved)
+        return assembled(state, _options, saved)
 
 
 def _is_quantized(value: Any) -> bool:
     return type(value).__module__.startswith(MODULES)
 
 
-def _read_8bit(value: Any) -> QuantizedTensor:
-    shape = tuple(value.codes.shape)
-    block = block_size(value.codes.numel(), value.scale)
-    return from_codes(
-        value.codes, value.qmap, value.scale, shape, bits=8, block=block, label="torchao"
-    )
-
-
-def _read_4bit(value: Any) -> QuantizedTensor:
-    shape = tuple(value.shape)
-    pairs = value.codes
-    codes = torch.stack([pairs >> 4, pairs & 15], dim=-1)  # the first in the high half
+def _read(value: Any) -> QuantizedTensor:
+    kind = type(value).__name__
+    if kind == "OptimStateFp8":
+        return from_floats(value.codes, value.scale)
+    codes, bits = value.codes, BITS[kind]
+    if bits == 4:
+        codes = torch.stack([codes >> 4, codes & 15], dim=-1)  # the first in the high half
     block = block_size(codes.numel(), value.scale)
-    return from_codes(codes, value.qmap, value.scale, shape, bits=4, block=block, label="torchao")
+    parts = (codes, value.qmap, value.scale, tuple(value.shape))
+    return from_codes(*parts, bits=bits, block=block, label="torchao")
 
 
-def _read_fp8(value: Any) -> QuantizedTensor:
-    return from_floats(value.codes, value.scale)
-
-
-READERS: dict[str, Callable[[Any], QuantizedTensor]] = {
-    "OptimState8bit": _read_8bit,
-    "OptimState4bit": _read_4bit,
-    "OptimStateFp8": _read_fp8,
-}
-"""By the class's name."""
+BITS = {"OptimState8bit": 8, "OptimState4bit": 4}
+"""Width of the codes, by the class's name."""
 
 
 def _width(state: OptimizerState) -> str:
@@ -177,38 +163,25 @@ def _divides(shape: tuple[int, ...], q: Quantizer) -> bool:
     return numel > 0 and numel % q.normalizer.size == 0 and even
 
 
-def _fits(shape: tuple[int, ...], q: Quantizer) -> bool:
-    return torch.Size(shape).numel() >= LEAST and _divides(shape, q)
-
-
 def _written(t: QuantizedTensor, signed: bool) -> Tensor:
     """An instance of torchao's class."""
     scale, map_ = t.scales[0], t.quantizer.map
     if map_ == FLOAT8:
-        made: Tensor = _class("fp8", "OptimStateFp8")(to_floats(t), scale, torch.float32)
+        made: Tensor = imported("fp8").OptimStateFp8(to_floats(t), scale, torch.float32)
         return made
     codes = t.codes().to(torch.uint8)
     book = codebook_of(map_, 2**map_.bits)
     if map_.bits == 8:
-        made = _class("8bit", "OptimState8bit")(codes, scale, book, signed, torch.float32)
+        made = imported("8bit").OptimState8bit(codes, scale, book, signed, torch.float32)
         return made
     pairs = codes.view(-1, 2)
-    packed = (pairs[:, 0] << 4) | pairs[:, 1]
-    shape = torch.Size(t.shape)
-    made = _class("4bit", "OptimState4bit")(packed, scale, book, signed, shape, torch.float32)
+    packed, shape = (pairs[:, 0] << 4) | pairs[:, 1], torch.Size(t.shape)
+    made = imported("4bit").OptimState4bit(packed, scale, book, signed, shape, torch.float32)
     return made
 
 
-def _class(module: str, name: str) -> Any:
-    return getattr(imported(module), name)
-
-
 def imported(module: str = "8bit") -> Any:
-    """Import one of torchao's modules of tensor classes, so ``torch.load`` knows them.
-
-    Raises:
-        BadValueError: torchao is not installed.
-    """
+    """Import one of torchao's modules of tensor classes, so ``torch.load`` knows them."""
     try:
         importlib.import_module("torchao.optim")
         return importlib.import_module(MODULES + module)

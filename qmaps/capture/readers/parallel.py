@@ -1,19 +1,19 @@
-"""States of DeepSpeed's model-parallel ranks, put together by its description of the cut."""
+"""States of parallel ranks of DeepSpeed: slices by its own description of the cut, and experts."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from qmaps.capture.readers.base import StateDict, equal
+from qmaps.capture.readers.base import StateDict, equal, opened_spans, step_of
 from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import CaptureError, shown
 
@@ -31,12 +31,10 @@ PIECE = re.compile(rf"({CHARACTER})([*+?])\??|((?:{CHARACTER}(?![*+?]))+)")
 
 @dataclass(frozen=True)
 class Column:
-    """Data of all data-parallel ranks of one model-parallel rank.
+    """All data-parallel ranks of one model-parallel rank.
 
-    Attributes:
-        model: the file of the model, for messages.
-        saved: content of this file besides the weights.
-        state_dict: the states of its parameters, or of its slices of them.
+    `saved` is the content of the `model` file besides the weights, and `state_dict` has the states
+    of its parameters, or of its slices of them.
     """
 
     model: Path
@@ -46,13 +44,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Span:
-    """A range of indices of one dimension of a slice.
-
-    Attributes:
-        slice: number of the slice.
-        start: the first index.
-        width: number of indices.
-    """
+    """A range of `width` indices from `start` on, of one dimension of the slice of this number."""
 
     slice: int
     start: int
@@ -61,13 +53,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Cut:
-    """Partition of a parameter along one dimension.
-
-    Attributes:
-        dim: the dimension.
-        spans: parts of the parameter, in its order along `dim`.
-        size: number of indices along `dim` before padding.
-    """
+    """Partition of a parameter along `dim`: its parts in order, and its size before padding."""
 
     dim: int
     spans: tuple[Span, ...]
@@ -75,16 +61,10 @@ class Cut:
 
 
 def merged(columns: Sequence[Column]) -> StateDict:
-    """The state_dict of all model-parallel ranks together.
+    """Return the state_dict of all model-parallel ranks together, in the order of the columns.
 
-    A parameter of one rank alone is taken as it is: pipeline stages divide the parameters. For
-    one of several ranks, ``universal_checkpoint_info`` says whether it is cut, and how.
-
-    Args:
-        columns: one for each model-parallel rank, in their order.
-
-    Raises:
-        CaptureError: the files do not describe a cut, or in an unsupported way.
+    A parameter of one rank alone is taken as it is: pipeline stages divide the parameters. For one
+    of several ranks, ``universal_checkpoint_info`` says whether it is cut, and how.
     """
     if len(columns) == 1:
         return columns[0].state_dict
@@ -118,7 +98,7 @@ def _states(name: str, holders: Sequence[Column], first: Column) -> dict[str, An
     for key, value in parts[0].items():
         slices = [part[key] for part in parts]
         if key == "step":
-            states[key] = _step_of(slices)
+            states[key] = step_of(slices)
         elif all(isinstance(part, Lazy) for part in slices):
             states[key] = _joined(name, slices, holders, first)
         else:
@@ -126,29 +106,13 @@ def _states(name: str, holders: Sequence[Column], first: Column) -> dict[str, An
     return states
 
 
-def _step_of(steps: Sequence[Any]) -> Any:
-    """One step; stored in every column where it is a tensor."""
-    if not all(isinstance(step, Lazy) for step in steps):
-        return steps[0]
-
-    def store(tensor: Tensor) -> None:
-        for step in steps:
-            if step.store:
-                step.store(tensor)
-
-    return Lazy(steps[0].shape, steps[0].dtype, steps[0].read, store)
-
-
 def _joined(name: str, slices: Sequence[Lazy], holders: Sequence[Column], first: Column) -> Lazy:
     cut = _cut(name, [lazy.shape for lazy in slices], holders, first)
-    shape_of_all = list(slices[0].shape)
     if cut is None:
-        return Lazy(
-            tuple(shape_of_all),
-            slices[0].dtype,
-            partial(_same, name, slices, first.model.parent),
-            partial(_store_same, slices),
-        )
+        read = partial(_same, name, slices, first.model.parent)
+        copies: Lazy = step_of(slices)
+        return replace(copies, read=read, parts=None)
+    shape_of_all = list(slices[0].shape)
     shape_of_all[cut.dim] = cut.size
     expected = (first.saved.get(INFO) or {}).get(AFFINE[0]) or {}
     for pattern, entry in (expected.get(AFFINE[1]) or {}).items():
@@ -161,9 +125,9 @@ def _joined(name: str, slices: Sequence[Lazy], holders: Sequence[Column], first:
     return Lazy(
         tuple(shape_of_all),
         slices[0].dtype,
-        partial(_read, slices, cut, tuple(shape_of_all)),
+        partial(_read, slices, cut),
         partial(_store, slices, cut) if all(lazy.store for lazy in slices) else None,
-        partial(_opened, slices, cut, tuple(shape_of_all)) if cut.dim == 0 else None,
+        partial(_opened, slices, cut) if cut.dim == 0 else None,
     )
 
 
@@ -242,9 +206,7 @@ def matches(pattern: str, name: str) -> bool:
     """``bool(re.match(pattern, name))``, in at most as many steps as the product of their lengths.
 
     The pattern is the checkpoint's, and `re` could take years for one of a few characters.
-
-    Raises:
-        CaptureError: the pattern has groups, alternatives or counts.
+    Patterns with groups, alternatives or counts are refused.
     """
     pieces, to_end = _pieces(pattern)
     ends = {0}
@@ -281,16 +243,10 @@ def _same(name: str, slices: Sequence[Lazy], folder: Path) -> Tensor:
     return tensor
 
 
-def _store_same(slices: Sequence[Lazy], tensor: Tensor) -> None:
-    for lazy in slices:
-        assert lazy.store
-        lazy.store(tensor)
-
-
-def _read(lazies: Sequence[Lazy], cut: Cut, shape: tuple[int, ...]) -> Tensor:
+def _read(lazies: Sequence[Lazy], cut: Cut) -> Tensor:
     slices = [lazy.read() for lazy in lazies]
     parts = [slices[s.slice].narrow(cut.dim, s.start, s.width) for s in cut.spans]
-    return torch.cat(parts, dim=cut.dim).narrow(cut.dim, 0, shape[cut.dim]).contiguous()
+    return torch.cat(parts, dim=cut.dim).narrow(cut.dim, 0, cut.size).contiguous()
 
 
 def _store(lazies: Sequence[Lazy], cut: Cut, tensor: Tensor) -> None:
@@ -308,20 +264,71 @@ def _store(lazies: Sequence[Lazy], cut: Cut, tensor: Tensor) -> None:
         lazy.store(values)
 
 
-def _opened(lazies: Sequence[Lazy], cut: Cut, shape: tuple[int, ...]) -> Part:
+def _opened(lazies: Sequence[Lazy], cut: Cut) -> Part:
     """Open a parameter cut along its first dimension."""
-    opened = [lazy.opened() for lazy in lazies]
-    row = torch.Size(shape[1:]).numel()
-    ends = [row * end for end in accumulate(span.width for span in cut.spans)]
+    row = math.prod(lazies[0].shape[1:])
+    return opened_spans([(lazies[s.slice], row * s.start, row * s.width) for s in cut.spans])
 
-    def read(begin: int, end: int) -> Tensor:
-        parts = []
-        for span, stop in zip(cut.spans, ends, strict=True):
-            start = stop - row * span.width
-            low, high = max(begin, start), min(end, stop)
-            if low < high:
-                shift = row * span.start - start
-                parts.append(opened[span.slice](low + shift, high + shift))
-        return torch.cat(parts)
 
-    return read
+EXPERT_FILE = re.compile(r"layer_\d+_expert_\d+_mp_rank_\d+_model_states\.pt")
+EXPERT_NAME = re.compile(r"(.*deepspeed_moe\.experts\.deepspeed_experts\.)(\d+)(\..*)")
+AUTOMATIC = ("ds_autoep_layers", "autoep_layers")
+
+
+class Experts:
+    """The experts of one checkpoint: the model's file, and the numbers of experts of its layers."""
+
+    def __init__(self, model: Path, numbers: Sequence[int]) -> None:
+        self._model = model
+        self._numbers = numbers
+
+    @classmethod
+    def of(cls, model: Path, saved: Mapping[str, Any], *, several: bool) -> Experts | None:
+        """The experts; None if there are none."""
+        if any(saved.get(key) for key in AUTOMATIC):
+            raise CaptureError(
+                f"{str(model)!r} is of experts that DeepSpeed's AutoEP made of a model's own, "
+                "which are not read"
+            )
+        files = any(EXPERT_FILE.fullmatch(path.name) for path in model.parent.iterdir())
+        if not files and not saved.get("num_experts"):
+            return None
+        if several:
+            raise CaptureError(
+                f"{str(model)!r} is of experts and of several model-parallel ranks; experts are "
+                "read of data-parallel ranks alone"
+            )
+        return cls(model, [int(number) for number in saved.get("num_experts") or ()])
+
+    def names(
+        self, parameters: Sequence[str], part: int, parts: int, every: Sequence[str]
+    ) -> dict[str, str]:
+        """Return the names of some ranks' experts among all experts, by the ranks' own names.
+
+        Args:
+            parameters: names of the parameters of a group, as a rank calls them.
+            part: number of the expert-parallel rank.
+            parts: number of expert-parallel ranks; 1 for groups without experts.
+            every: names of the parameters of all groups, as DeepSpeed may divide a layer's experts.
+        """
+        matches = {name: EXPERT_NAME.fullmatch(name) for name in parameters}
+        if parts > 1 and (odd := [name for name, match in matches.items() if match is None]):
+            raise CaptureError(
+                f"{str(self._model)!r} has {odd[0]!r} in a group whose ranks have different "
+                "experts, and it is no expert's"
+            )
+        experts = {name: match for name, match in matches.items() if match is not None}
+        local: dict[str, int] = {}
+        for match in filter(None, map(EXPERT_NAME.fullmatch, every)):
+            local[match[1]] = max(local.get(match[1], 0), int(match[2]) + 1)
+        for count in {local[match[1]] for match in experts.values()}:
+            if count * parts not in self._numbers:
+                numbers = ", ".join(map(str, self._numbers)) or "no"
+                raise CaptureError(
+                    f"{str(self._model)!r} is of layers with {numbers} experts, but {parts} ranks "
+                    f"have {count} of one layer each"
+                )
+        return {
+            name: f"{match[1]}{part * local[match[1]] + int(match[2])}{match[3]}"
+            for name, match in experts.items()
+        }

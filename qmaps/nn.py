@@ -1,4 +1,4 @@
-"""An embedding for stable training with 8-bit optimizer states."""
+"""Layers for models with quantized optimizer states."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim.choice import keep_in_32_bits
+
+__all__ = ["StableEmbedding"]
 
 
 class _In32Bits(nn.Module):

@@ -1,0 +1,304 @@
+"""Optimizer states: ``qmaps capture``, ``convert`` and ``lint``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qmaps.cli.options import AsJson, CheckpointNames, Seed, States, Steps, as_contender
+from qmaps.cli.output import print_json, print_lines, print_rows, progress
+from qmaps.errors import BadValueError
+
+if TYPE_CHECKING:
+    from qmaps.capture.conversion.report import StateRow, UpdateRow
+
+STATE_COLUMNS = {
+    **{name: f"{{{name}}}" for name in ("parameter", "state", "was", "became", "how")},
+    "max abs error": "{max_abs_error:.3g}",
+    "mean rel error": "{mean_rel_error:.3g}",
+}
+UPDATE_COLUMNS = {
+    "parameter": "{parameter}",
+    "max abs error": "{max_abs_error:.3g}",
+    "mean rel error": "{mean_rel_error:.3g}",
+    "zeros": "{zeros[found]}",
+    "of source": "{zeros[inherited]}",
+    "raised": "{zeros[raised]}",
+    "first at": "{first}",
+}
+FINDING_COLUMNS = {
+    "level": "{level}",
+    "parameter": "{parameter}",
+    "state": "{state}",
+    "about": "{message}",
+}
+
+
+def capture(
+    workload: Annotated[str | None, typer.Argument(help="Train this workload to capture.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the captured states.")] = Path("states"),
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="Read this optimizer checkpoint (torch.save), or a folder with optimizer.pt, "
+            "instead of training."
+        ),
+    ] = None,
+    names: CheckpointNames = None,
+    every: Annotated[int, typer.Option(min=1, help="Steps between snapshots.")] = 50,
+    parameters: Annotated[
+        list[str] | None, typer.Option(help="Parameter names, with wildcards; may be repeated.")
+    ] = None,
+    gradients: Annotated[
+        int | None,
+        typer.Option(min=2, help="Record the gradients of this many steps after each snapshot."),
+    ] = None,
+    seed: Seed = 0,
+    steps: Steps = None,
+    as_json: AsJson = False,
+) -> None:
+    """Capture optimizer states: of a workload trained with AdamW, or of a checkpoint.
+
+    Examples:
+
+        qmaps capture stdlib-lm --out states --every 50
+
+        qmaps capture --checkpoint checkpoint-500 --out states
+    """
+    from qmaps import capture as captures
+    from qmaps.capture import StateRecorder
+    from qmaps.capture.recorder import write
+    from qmaps.lab import workloads
+    from qmaps.storage.files import output_folder
+
+    if (workload is None) == (checkpoint is None):
+        raise BadValueError("give either a workload or --checkpoint, not both")
+    naming = ""
+    if checkpoint is not None:
+        if gradients is not None:
+            raise BadValueError(
+                f"gradients={gradients} needs a workload to train; a checkpoint has no gradients"
+            )
+        loaded = captures.load(checkpoint, names=names)
+        write(loaded, out)
+        naming = loaded.naming
+    else:
+        if names is not None:
+            raise BadValueError(f"names={str(names)!r} needs --checkpoint")
+        work = workloads.get(workload or "")
+        contender = as_contender("32bit")
+        if every > (total := work.steps if steps is None else steps):
+            raise BadValueError(f"every={every} would record none of the {total} steps")
+        output_folder(out)
+        with progress(quiet=as_json) as advance:
+            workloads.train(
+                work,
+                contender.optimizer,
+                out=out / "train",
+                label=contender.label,
+                seed=seed,
+                steps=steps,
+                hooks=[
+                    lambda optimizer, _: StateRecorder(
+                        optimizer, out, every=every, parameters=parameters, gradients=gradients
+                    )
+                ],
+                progress=lambda step, total, loss: advance(
+                    f"train {work.name}", step, total, f"loss {loss:.3f}"
+                ),
+            )
+    states = captures.load(out)
+    summary = {
+        "out": str(out),
+        "steps": states.steps,
+        "optimizer": states.optimizer,
+        "parameters": len(states.parameters()),
+        "elements": states.numel,
+        "naming": naming,
+    }
+    if as_json:
+        print_json(summary)
+    else:
+        print_lines(f"{states} in {out}, captured at steps {', '.join(map(str, states.steps))}")
+        if naming:
+            print_lines(f"parameter names: {naming}")
+
+
+def convert(
+    checkpoint: Annotated[Path, typer.Argument(help="An optimizer checkpoint, a file or folder.")],
+    out: Annotated[Path, typer.Argument(help="The file or folder to write.")],
+    to: Annotated[str, typer.Option(help="Format, such as torch, bitsandbytes, torchao or qmaps.")],
+    states: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="32bit, 8bit, 4bit or fp8, as far as the target has them; for qmaps also a preset "
+            "or STATE=SPEC, which may be repeated. By default codes are kept if the target can "
+            "hold them, and a checkpoint of torch becomes an 8-bit one."
+        ),
+    ] = None,
+    zeros: Annotated[
+        str,
+        typer.Option(
+            help="What to do with second moments that decode to 0 while the first moment does not: "
+            "raise them to the smallest value of their format, or leave them."
+        ),
+    ] = "raise",
+    source: Annotated[
+        str | None, typer.Option("--from", help="Format of the checkpoint; detected by default.")
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            help="The optimizer family, such as lion or sgd, if a checkpoint of bitsandbytes does "
+            "not say which."
+        ),
+    ] = None,
+    distributed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Write a folder of torch.distributed.checkpoint, such as FSDP loads, with the "
+            "state_dict under this key.",
+        ),
+    ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="With --to torch: write a copy of this checkpoint of DeepSpeed, Megatron or "
+            "torch.distributed.checkpoint with the states, in 32 bits, in place of its own.",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
+    top: Annotated[int, typer.Option(min=1, help="Rows to print, largest errors first.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Convert an optimizer checkpoint between torch, bitsandbytes, torchao and qmaps.
+
+    Codes and codebooks are kept exactly if the target can hold them; otherwise values are
+    decoded and encoded again. The error of each parameter and state is reported.
+
+    Examples:
+
+        qmaps convert optimizer.pt converted.pt --to qmaps
+
+        qmaps convert optimizer.pt converted.pt --to bitsandbytes --json
+
+        qmaps convert in.pt out.pt --to qmaps --states exp_avg=B128/DE@4s --zeros leave
+
+        qmaps convert global_step500 optimizer.pt --to qmaps --states 4bit
+
+        qmaps convert step-500 step-500-4bit --to qmaps --states 4bit --distributed optimizer
+
+        qmaps convert optimizer.pt global_step900 --to torch --like global_step500
+    """
+    from qmaps.capture.conversion import convert_file
+
+    reports = convert_file(
+        checkpoint,
+        out,
+        to=to,
+        states=_wanted_states(states),
+        zeros=zeros,
+        source=source,
+        optimizer=optimizer,
+        overwrite=overwrite,
+        distributed=distributed,
+        like=like,
+    )
+    if as_json:
+        print_json([report.as_dict() for report in reports])
+        return
+    for report in reports:
+        same = "all of them bit for bit" if report.lossless else "largest error first"
+        print_rows(
+            f"{report.source} to {report.target}: {len(report.states)} states, {same}",
+            STATE_COLUMNS,
+            _largest_errors(report.states, top),
+        )
+        if report.updates:
+            print_rows(
+                "Adam update m / (sqrt(v) + eps), and zeros of v under a non-zero m",
+                UPDATE_COLUMNS,
+                [
+                    {**row, "first": ", ".join(map(str, row["zeros"]["first"]))}
+                    for row in _largest_errors(report.updates, top)
+                ],
+            )
+        for note in report.notes:
+            print_lines(f"note: {note}")
+
+
+def _wanted_states(values: list[str] | None) -> str | dict[str, str | None] | None:
+    """The value of the option --states: a name, or specs by state."""
+    if not values:
+        return None
+    if len(values) == 1 and "=" not in values[0]:
+        return values[0]
+    specs: dict[str, str | None] = {}
+    for pair in values:
+        state, separator, spec = pair.partition("=")
+        if not separator:
+            raise BadValueError(f"states={pair!r} must be STATE=SPEC when several are given")
+        specs[state] = None if spec == "32bit" else spec
+    return specs
+
+
+def _largest_errors(rows: Sequence[StateRow | UpdateRow], top: int) -> list[dict[str, Any]]:
+    found = sorted(rows, key=lambda row: row.max_abs_error, reverse=True)
+    return [asdict(row) for row in found[:top]]
+
+
+def lint(
+    states: States,
+    step: Annotated[
+        int | None, typer.Option(help="Captured step of a folder; by default the last.")
+    ] = None,
+    names: CheckpointNames = None,
+    top: Annotated[int, typer.Option(min=1, help="Rows to print, errors first.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Find problems of saved optimizer states; the exit code is 1 if there is an error.
+
+    Errors are second moments that were lost (a checkpoint in float16), NaN and infinity, negative
+    second moments, and codes or scales that do not fit their quantizer. Rows without gradients and
+    quantizers that differ from the group's options are warnings.
+
+    Examples:
+
+        qmaps lint checkpoint-500/optimizer.pt
+
+        qmaps lint optimizer.pt --names names.txt --json
+    """
+    from qmaps.capture.lint import lint_file
+
+    findings = lint_file(states, step=step, names=names)
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    elif not findings:
+        print_lines(f"{states}: no problems found")
+    else:
+        more = f"; the first {top}" if len(findings) > top else ""
+        print_rows(
+            f"{states}: {len(findings)} findings{more}",
+            {
+                "level": "{level}",
+                "parameter": "{parameter}",
+                "state": "{state}",
+                "about": "{message}",
+            },
+            [
+                {
+                    **found,
+                    "parameter": found["parameter"] or "all",
+                    "state": found["state"] or "all",
+                }
+                for found in map(asdict, findings[:top])
+            ],
+        )
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
