@@ -174,7 +174,7 @@ def within(low: float, high: float, base: float) -> bool | tuple[()]:
     return True if -margin(base) < low and high < margin(base) else ()
 
 
-def from_summary(row: pd.Series[Any]) -> tuple[float, float]:
+def from_summary(row: Mapping[Any, Any]) -> tuple[float, float]:
     """The 95 % interval of a difference, from its row of `qmaps.lab.summarize_losses`."""
     seeds = int(row["seeds"])
     if seeds < 2:

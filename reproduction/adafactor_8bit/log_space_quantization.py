@@ -42,7 +42,7 @@ def find(frames: Frames) -> Finding:
     means = losses["mean"]
     base = float(means[BASE.label])
     loss = {name: float(means[run.label]) for name, run in CONTENDERS.items()}
-    low, high = committed.from_summary(losses.loc[CONTENDERS["log"].label])
+    low, high = committed.from_summary(losses.to_dict("index")[CONTENDERS["log"].label])
     statements = [
         Claim(
             "With second moments in log space training is as stable as in 32 bits.",

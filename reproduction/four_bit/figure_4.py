@@ -46,8 +46,8 @@ def find(frames: Frames) -> Finding:
     judges = frames["judges"][frames["judges"]["quantizer"] == PAIR]
     most, statements, behind = float(judges["high"].max()), [], []
     for workload, rows in losses.groupby("workload", sort=False):
-        by_run = rows.set_index("run")
-        base, low_bits = float(by_run["mean"][BASE.label]), by_run.loc[PAPER.label]
+        by_run = rows.set_index("run").to_dict("index")
+        base, low_bits = float(by_run[BASE.label]["mean"]), by_run[PAPER.label]
         low, high = committed.from_summary(low_bits)
         behind.append(float(low_bits["difference"]) if low > most else math.inf)
         seeds = int(low_bits["seeds"])

@@ -294,5 +294,5 @@ def test_losses_are_aligned_if_the_whole_interval_is_small(
          "seeds": seeds},
         index=[figure_4.PAPER.label, figure_4.BASE.label],
     )  # fmt: skip
-    low, high = committed.from_summary(rows.iloc[0])
+    low, high = committed.from_summary(rows.iloc[0].to_dict())
     assert committed.within(low, high, 2.0) == aligned
