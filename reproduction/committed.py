@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+from scipy import stats
 
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.judges import JUDGES as WORKLOADS
-from reproduction.numbers import interval, scientific
-from reproduction.proxy_metrics import ProxyMetric
+from reproduction.numbers import LEVEL, MARGIN, interval, scientific
 
 FULL = "32-bit"
 """AdamW in 32 bits among the runs of judges."""
@@ -24,11 +24,9 @@ PREDICTION = "python -m benchmarks.prediction"
 ABLATIONS = "python -m benchmarks.ablations"
 BENCH = "python -m benchmarks"
 CLOSE = 0.02
-"""Losses that differ by less than this share count as the same."""
+"""Share of a loss that the margin never exceeds."""
 LANGUAGE, LONGER, VISION = "stdlib-lm-tiny", "stdlib-lm", "digits"
 """Workloads that replace language and image tasks of the papers."""
-STEP = "step, times torch's fused"
-PEER = "torch fused"
 PRETRAINED = "minilm"
 """The judge with pretrained weights."""
 Loss = tuple[float, float]
@@ -117,13 +115,17 @@ class Encoder:
 
     Attributes:
         said: how it ends, in a sentence.
-        alike: whether it ends where 32 bits do.
+        high: upper end of the interval of its difference to 32 bits.
         eps: of Adam there.
     """
 
     said: str
-    alike: bool
+    high: float
     eps: float
+
+    def explains(self, loss: float) -> bool:
+        """True if the model makes more than half of what another one loses with this eps."""
+        return self.high < loss / 2
 
 
 def pretrained(judges: pd.DataFrame, quantizer: str) -> Encoder:
@@ -145,21 +147,18 @@ def pretrained(judges: pd.DataFrame, quantizer: str) -> Encoder:
         f"parameters ends by {row['difference']:+.4f} ({low:+.4f} to {high:+.4f}) from its "
         f"{row['base']:.4f} in 32 bits, with eps = {scientific(eps)} ({PRETRAINED}, "
         f"{row['seeds']:.0f} seeds).",
-        bool(within(low, high, float(row["base"]))),
+        high,
         eps,
     )
 
 
 def alike(judges: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
-    """That a quantizer ends where 32 bits do, judge by judge.
-
-    It does where the whole interval of the difference lies within `CLOSE` of the loss. A judge
-    whose interval is wider than that cannot tell, and is not compared.
-    """
+    """That a quantizer ends where 32 bits do, judge by judge; see `within`."""
     return [
         Claim(
-            f"{name} ends where 32-bit AdamW does, at the rate that is best for it "
-            f"({row['judge']}, {row['seeds']} seeds).",
+            f"{name} ends within {margin(row['base']):.2g} nats of 32-bit AdamW, at the rate "
+            f"that is "
+            f"best for it ({row['judge']}, {row['seeds']} seeds).",
             within(row["low"], row["high"], row["base"]),
             f"{row['difference']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f}), of "
             f"{row['base']:.4f}.",
@@ -169,11 +168,24 @@ def alike(judges: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
 
 
 def within(low: float, high: float, base: float) -> bool | tuple[()]:
-    """True if an interval lies within `CLOSE` of a loss; empty if it is wider than that."""
-    margin = CLOSE * base
-    if low == math.inf:  # a run diverged
+    """True if an interval lies within the margin, False if outside of it, else empty."""
+    if low > margin(base) or high < -margin(base):
         return False
-    return bool(-margin < low and high < margin) if high - low < 2 * margin else ()
+    return True if -margin(base) < low and high < margin(base) else ()
+
+
+def from_summary(row: Mapping[Any, Any]) -> tuple[float, float]:
+    """The 95 % interval of a difference, from its row of `qmaps.lab.summarize_losses`."""
+    seeds = int(row["seeds"])
+    if seeds < 2:
+        return -math.inf, math.inf
+    half = stats.t.ppf(1 - LEVEL / 2, seeds - 1) * row["difference_std"] / seeds**0.5
+    return float(row["difference"] - half), float(row["difference"] + half)
+
+
+def margin(base: float) -> float:
+    """Nats within which a loss counts as `base`."""
+    return min(MARGIN, CLOSE * base)
 
 
 def tuned(context: Context) -> pd.DataFrame:
@@ -230,57 +242,6 @@ def losses(
     grouped = by_key(frame)
     rows = {name: grouped.get((workload, *key)) for name, key in keys.items()}
     return {name: (row["loss"], row["error"]) for name, row in rows.items() if row is not None}
-
-
-def relative_steps(context: Context) -> pd.DataFrame:
-    """Times of qmaps' steps relative to torch's fused steps, timed alternately.
-
-    Returns:
-        `machine`; `case`; `ratio`, the time of a step in multiples of torch's; `spread`, half of
-        the interquartile range over rounds; `bandwidth` and `bandwidth_fused`, the shares of the
-        machine's memory bandwidth that our step and torch's reach.
-    """
-    rows = []
-    for machine, cases in machines(context).items():
-        for case in cases:
-            peer = case["ratios"].get(PEER)
-            if not peer:
-                continue
-            low, ratio, high = (1 / peer[name] for name in ("q3", "ratio", "q1"))
-            share = case["share_of_bandwidth"]
-            rows.append(
-                {
-                    "machine": machine,
-                    "case": case["name"],
-                    "ratio": ratio,
-                    "spread": (high - low) / 2,
-                    "bandwidth": share.get("qmaps"),
-                    "bandwidth_fused": share.get(PEER),
-                }
-            )
-    return pd.DataFrame(rows)
-
-
-def proxy_steps(
-    steps: pd.DataFrame, quantity: str, cases: Mapping[str, str], full: str
-) -> list[ProxyMetric]:
-    """Steps in the place of a paper's times, a proxy for each machine.
-
-    Args:
-        steps: the frame that `relative_steps` returns.
-        quantity: the paper's times.
-        cases: cases of the frame by row of the paper.
-        full: the row of the 32-bit optimizer, whose step is torch's own: 1 by definition.
-    """
-    proxies = []
-    for machine, rows in steps.groupby("machine", sort=False):
-        by_case = {str(row["case"]): row for row in rows.to_dict("records")}
-        ours: dict[str, float | tuple[float, float]] = {full: 1.0}
-        for name, case in cases.items():
-            if case in by_case:
-                ours[name] = (float(by_case[case]["ratio"]), float(by_case[case]["spread"]))
-        proxies.append(ProxyMetric(quantity, f"{STEP}, {machine}", ours))
-    return proxies
 
 
 def steps(context: Context) -> pd.DataFrame:

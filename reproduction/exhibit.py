@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -107,21 +108,22 @@ class Finding:
     def verdict(self) -> Verdict:
         """The weakest verdict; "not compared" for a table without compared numbers."""
         combined = weakest(self.verdicts)
-        compared = self.numbers is not None and (
-            (self.numbers["verdict"] != Verdict.NOT_COMPARED).any()
-        )
-        covered = any(statement.covers for statement in self.statements)
+        if self.numbers is None or any(statement.covers for statement in self.statements):
+            return combined
+        nothing = set(self.numbers["verdict"]) == {Verdict.NOT_COMPARED}
         good = combined not in (Verdict.DIFFERS, Verdict.CONTRADICTS, Verdict.ELSEWHERE)
-        if self.missing and not compared and not covered and good:
-            return Verdict.NOT_COMPARED
-        return combined
+        return Verdict.NOT_COMPARED if nothing and good else combined
 
 
-def explain(finding: Finding) -> Finding:
+def explain(finding: Finding, timed: str = "") -> Finding:
     """The finding with the verdicts that its differences give.
 
     The first difference that fits decides. What none explains keeps the verdict "differs", and
     differences that explain nothing are left out.
+
+    Args:
+        finding: the finding of an exhibit.
+        timed: `Exhibit.timed`; such numbers and statements are not comparable.
     """
     used: list[Difference] = []
 
@@ -134,22 +136,29 @@ def explain(finding: Finding) -> Finding:
         return Verdict.DIFFERS
 
     def statement(claim: Claim) -> Claim:
+        if timed and re.search(timed, claim.text):
+            return replace(claim, comparable=False)
         if claim.verdict is not Verdict.DIFFERS:
             return claim
         return replace(claim, difference=verdict(claim.text))
 
     statements = [statement(difference) for difference in finding.statements]
-    numbers = None if finding.numbers is None else _explained(finding.numbers, verdict)
+    numbers = None if finding.numbers is None else _explained(finding.numbers, verdict, timed)
     used_differences = [difference for difference in finding.differences if difference in used]
     return replace(finding, statements=statements, numbers=numbers, differences=used_differences)
 
 
-def _explained(numbers: pd.DataFrame, verdict: Callable[[str], Verdict]) -> pd.DataFrame:
+def _explained(
+    numbers: pd.DataFrame, verdict: Callable[[str], Verdict], timed: str
+) -> pd.DataFrame:
     names = numbers["quantity"] + ": " + numbers["what"] + ": " + numbers["proxy"]
-    given = [
-        verdict(name).value if old == Verdict.DIFFERS else old
-        for name, old in zip(names, numbers["verdict"], strict=True)
-    ]
+    given = []
+    for name, old, printed in zip(names, numbers["verdict"], numbers["paper"], strict=True):
+        doubted = old == Verdict.DOUBT  # by the paper itself, whatever was timed
+        if timed and pd.notna(printed) and not doubted and re.search(timed, name):
+            given.append(Verdict.NOT_COMPARABLE.value)
+        else:
+            given.append(verdict(name).value if old == Verdict.DIFFERS else old)
     return numbers.assign(verdict=given)
 
 
@@ -172,6 +181,8 @@ class Exhibit:
         captions: captions of pictures by name.
         source: what the page says it is made from; ``{headline}`` and ``{grid}`` are replaced by
             the workloads and their seeds, or by a user's states.
+        timed: regular expression that is found in the names of numbers (``quantity: row: proxy``)
+            and in statements which set times of one kind of machine beside those of another.
         command: what made the frames that are read, where another command does.
         kind: of its numbers and statements; None: computed if it needs nothing, else measured.
         computed: quantities that are computed where others are measured.
@@ -188,6 +199,7 @@ class Exhibit:
     draw: Callable[[Frames], Mapping[str, Figure]] = _no_pictures
     captions: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
+    timed: str = ""
     command: str = ""
     kind: Kind | None = None
     computed: tuple[str, ...] = ()
@@ -305,6 +317,7 @@ def weakest(verdicts: Iterable[Verdict]) -> Verdict:
         Verdict.DOUBT,
         Verdict.UNDECIDED,
         Verdict.REPRODUCED,
+        Verdict.NOT_COMPARABLE,
     ):
         if verdict in given_verdicts:
             return verdict

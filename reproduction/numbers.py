@@ -16,6 +16,8 @@ __all__ = ["Interval", "interval", "mean_and_error", "number", "percent", "ratio
            "smaller"]  # fmt: skip
 LEVEL, POWER = 0.05, 0.8
 """Of t-tests, and the probability with which one is to see a difference."""
+MARGIN = 0.005
+"""Nats within which two losses count as the same."""
 
 
 @dataclass(frozen=True)

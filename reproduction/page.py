@@ -24,22 +24,6 @@ from reproduction.results import Result
 SHOWN = 40
 """Most rows of a further table on a page; the CSV file has all rows."""
 
-RULES = (
-    "A number is reproduced if it is within a tenth of the paper's, plus the paper's spread, or if "
-    "it is equal as the paper prints it. It has the same ordering if it lies to the others of its "
-    "kind as the paper's does. Where the paper's metric cannot be measured here, a quantity of "
-    "ours stands in its place, and only the ordering can be the same: no other row is better in "
-    "one and worse in the other, and at least one compares alike in both (rows count as equal if "
-    "their ± touch, or if the paper may have rounded them apart). A claim that is not reproduced "
-    "and contradicts others of its paper puts the paper in doubt. A difference is attributed to "
-    "another model, data or machine if a control shows that these make the difference; the page "
-    "names the control. A difference without such a control contradicts the paper. Shares of "
-    "few runs that are not equal cannot tell, unless an exact test at 5 % sets them apart. A "
-    "number of the paper for which there is none of ours is not compared. The verdict of a figure "
-    "or table is the weakest of its numbers and statements; a statement alone does not decide "
-    "about a table of which no number is compared."
-)
-
 
 def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: Path) -> Path:
     """Write ``out/<paper>/README.md`` and ``index.html``; returns the latter."""
@@ -49,7 +33,6 @@ def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: P
         paper=paper,
         results=results,
         about=about,
-        rules=RULES,
         in_short=in_short(paper, about),
         errors=paper.errors.to_dict("records"),
         left_out=paper.left_out.to_dict("records"),
@@ -133,15 +116,15 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
         f"# {paper.title}",
         "",
         f"{paper.source}. Figures and tables made here, beside the paper's numbers. "
-        "The same page in one file: `index.html`.",
-        "",
-        provenance(about),
+        "[What the verdicts mean](../papers.md#verdicts).",
         "",
         *_size_note(about),
     ]
-    for verdict, texts in in_short(paper, about).items():
-        lines += [f"**{verdict.capitalize()}**", "", *(f"- {text}" for text in texts), ""]
-    lines += [RULES, ""]
+    short = in_short(paper, about)
+    lines += [
+        f"- **{name.capitalize()}:** {text}" for name, texts in short.items() for text in texts
+    ]
+    lines += [""] if short else []
     for result in results:
         lines += [f"## {heading(result)}", ""]
         if result.finding is None:
@@ -174,6 +157,11 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
     left_out = paper.left_out
     if len(left_out):
         lines += ["## Not made here", "", *table(left_out), ""]
+    lines += [
+        "The same page in one file: `index.html`. Made by the command below.",
+        "",
+        provenance(about),
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -139,7 +139,7 @@ def _make(paper: Paper, exhibit: Exhibit, context: Context, folder: Path) -> Res
     finding = exhibit.find(frames)
     if context.own:  # the evidence for what differs is that of our models
         finding = replace(finding, why_ours="", differences=())
-    finding = explain(finding)
+    finding = explain(finding, exhibit.timed)
     output_folder(folder)
     pictures = {name: _picture(figure, folder / f"{name}.png")
                 for name, figure in exhibit.draw(frames).items()}  # fmt: skip

@@ -13,6 +13,7 @@ from qmaps.lab.report.claim import Verdict
 from qmaps.lab.report.templating import Cell, cell, judged
 from reproduction import page
 from reproduction.exhibit import Kind, Paper
+from reproduction.numbers import MARGIN
 from reproduction.report_file import write_report
 from reproduction.results import Result
 
@@ -21,6 +22,36 @@ KINDS = (
     "evidence for or against a paper. Computed ones are arithmetic, such as bytes of states, and "
     "show that the paper was read correctly. Those from the paper's own inputs show whether its "
     "model gives its results."
+)
+MEANINGS = {
+    Verdict.REPRODUCED: "A statement holds. A number, with its ±, is within a tenth of the paper's "
+    "plus the paper's ±, or equal as printed. A loss ends where another does: the whole 95 % "
+    f"interval of the difference over seeds lies within {MARGIN:g} nats, and within 2 % of the "
+    "loss.",
+    Verdict.PARTLY: "Some parts of a statement hold.",
+    Verdict.ORDERING: "The paper's metric cannot be measured here, or has another scale. Ours "
+    "lies to the other rows as the paper's does: no pair of rows is reversed, and at least one "
+    "compares alike. Rows of ours that differ by less than the margin of losses, ± included, are "
+    "equal if the paper's are.",
+    Verdict.DOUBT: "The paper's number contradicts others of the paper; see the errors below.",
+    Verdict.ELSEWHERE: "Ours differs, and a control, which the page names, shows that the "
+    "model, the data or the machine makes the difference.",
+    Verdict.CONTRADICTS: "Ours differs, and no control of ours explains it.",
+    Verdict.DIFFERS: "Ours differs; the cause has not been looked for.",
+    Verdict.UNDECIDED: "Runs or seeds are too few: their interval holds both answers. Shares of "
+    "few runs are told apart by an exact test at 5 %.",
+    Verdict.NOT_COMPARABLE: "A time on a CPU beside one on a GPU or a cluster. Neither "
+    "agreement nor difference says anything about the paper.",
+    Verdict.NOT_COMPARED: "The paper prints a number and there is none of ours, or the other "
+    "way round.",
+    Verdict.NOT_MADE: "A table of another command is missing.",
+}
+RULES = (
+    "The verdict of a figure or table is the weakest of its numbers and statements. Statements "
+    "alone do not decide about a table of which no number is compared.",
+    "Several tests of one figure that ask one thing are one test. The best of several cases is no "
+    "comparison. A measurement that stands for several numbers of the paper counts once above.",
+    "A row of figures of one kind, such as Figures 5 to 19, counts as one.",
 )
 BEFORE = Path(__file__).with_name("counts-before.csv")
 EARLIER = (
@@ -47,7 +78,8 @@ def write(papers: Found, about: dict[str, Any], out: Path) -> Path:
         earlier=EARLIER,
         kinds=KINDS,
         about=about,
-        rules=page.RULES,
+        meanings=MEANINGS,
+        rules=RULES,
     )
     write_report(out / "papers.html", text)
     return out / "papers.html"
@@ -82,13 +114,16 @@ def exhibits(papers: Found) -> list[dict[str, str]]:
 
 
 def covered(papers: Found) -> list[dict[str, Any]]:
-    """For each paper: figures, tables and appendices made, waiting for a table, and left out."""
+    """For each paper: exhibits made, of these compared, waiting for a table, and left out."""
+    nothing = (Verdict.NOT_COMPARED, Verdict.NOT_COMPARABLE, Verdict.NOT_MADE)
     rows = []
     for paper, results in papers:
-        made = sum(len(r.exhibit.covers) for r in results if r.finding is not None)
-        waiting = sum(len(r.exhibit.covers) for r in results if r.finding is None)
-        left = len(paper.wholly_left_out)
-        rows.append({"paper": paper.title, "made": made, "waiting": waiting, "left": left})
+        waiting = sum(result.finding is None for result in results)
+        compared = sum(result.verdict not in nothing for result in results)
+        rows.append(
+            {"paper": paper.title, "made": len(results) - waiting, "compared": compared,
+             "waiting": waiting, "left": len(paper.wholly_left_out)}
+        )  # fmt: skip
     return rows
 
 
@@ -141,20 +176,32 @@ def _markdown(
     before: Sequence[Mapping[str, Any]],
     about: dict[str, Any],
 ) -> str:
-    total = {key: sum(row[key] for row in counted) for key in ("made", "waiting", "left")}
+    total = {
+        key: sum(row[key] for row in counted) for key in ("made", "compared", "waiting", "left")
+    }
+    exhibits_in_all = total["made"] + total["waiting"] + total["left"]
     lines = [
         "# Figures and tables of the papers",
         "",
-        f"Of {sum(total.values())} figures, tables and measured appendices {total['made']} are made"
-        f" here, {total['waiting']} wait for a table of another command ({Verdict.NOT_MADE}), and "
-        f"{total['left']} are left out, each with the reason, as are parts of others. "
-        f"{page.RULES}",
+        f"Of {exhibits_in_all} figures, tables and measured appendices {total['made']} are made "
+        f"here, "
+        f"{total['compared']} of them with something that compares with the paper, "
+        f"{total['waiting']} wait for a table of another command ({Verdict.NOT_MADE}), and "
+        f"{total['left']} are left out, each with the reason, as are parts of others.",
         "",
         *page.table(pd.DataFrame(verdicts)),
         "",
         KINDS,
         "",
         *([EARLIER, "", *page.table(pd.DataFrame(before)), ""] if before else []),
+        "## Verdicts",
+        "",
+        *(f"- **{verdict}**: {meaning}" for verdict, meaning in MEANINGS.items()),
+        "",
+        *(f"- {rule}" for rule in RULES),
+        "",
+        "## Figures and tables",
+        "",
         page.provenance(about),
         "",
         *page.table(pd.DataFrame(counted)),

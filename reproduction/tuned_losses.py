@@ -73,9 +73,11 @@ class Beside:
         return f"{of.mean:+.4f} ({of.low:+.4f} to {of.high:+.4f}), of {self.base:.4f}."
 
     def alike(self, name: str, judge: str, base: str = "32 bits do") -> Claim:
-        """That it ends where the baseline does; a wide interval cannot tell."""
+        """That it ends where the baseline does; see `reproduction.committed.within`."""
         return Claim(
-            f"{name} ends where {base}, at the best rate ({judge}, {self.seeds} seeds).",
+            f"{name} ends within {committed.margin(self.base):.2g} nats of where {base}, at the "
+            f"best "
+            f"rate ({judge}, {self.seeds} seeds).",
             committed.within(self.apart.low, self.apart.high, self.base),
             self.said,
         )
@@ -111,9 +113,9 @@ def beside(ours: pd.Series[float], base: pd.Series[float]) -> Beside:
 
 def proxy(task: str, judge: str, rows: Mapping[str, Beside]) -> ProxyMetric:
     """Validation losses in the place of a paper's metric."""
-    return ProxyMetric(
-        task, f"validation loss, {judge}", {name: row.shown for name, row in rows.items()}
-    )
+    shown = {name: row.shown for name, row in rows.items()}
+    margin = min(committed.margin(row.base) for row in rows.values())
+    return ProxyMetric(task, f"validation loss, {judge}", shown, margin=margin)
 
 
 def table(rows: Mapping[str, Beside]) -> pd.DataFrame:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import pandas as pd
 
-from qmaps.lab.report.claim import TOLERANCE, Claim
+from qmaps.lab.report.claim import TOLERANCE, Claim, Verdict
 
 KEYS = ("what", "quantity")
 COLUMNS = (
@@ -31,7 +32,8 @@ def beside(
 ) -> pd.DataFrame:
     """The paper's numbers with ours and a verdict on each.
 
-    Each row is a `Claim` about a number. A wide spread of ours is no evidence. The others that a
+    Each row is a `Claim` about a number. Ours is reproduced only with its spread: where that
+    reaches beyond what is allowed, it cannot tell. A wide spread is no evidence. The others that a
     number is ordered by are those of its quantity that are not in doubt; what is equal in the paper
     may lie either way.
 
@@ -72,7 +74,7 @@ def beside(
     for quantity, group in rows.groupby("quantity", sort=False):
         others = group.iloc[:0] if quantity in unordered else group
         for index in group.index:
-            rows.loc[index, "verdict"] = _claim(group.loc[index], others, tolerance).verdict.value
+            rows.loc[index, "verdict"] = _verdict(group.loc[index], others, tolerance).value
     return rows[list(COLUMNS)]
 
 
@@ -80,6 +82,17 @@ def _pair(value: float | tuple[float, float] | None) -> tuple[float, float]:
     if value is None:
         return float("nan"), float("nan")
     return value if isinstance(value, tuple) else (value, float("nan"))
+
+
+def _verdict(row: pd.Series[Any], others: pd.DataFrame, tolerance: float) -> Verdict:
+    """The verdict on a number; undecided where only its mean is reproduced, not all of its ±."""
+    verdict, spread = _claim(row, others, tolerance).verdict, row["ours_spread"]
+    if verdict is not Verdict.REPRODUCED or pd.isna(spread):
+        return verdict
+    far = row.copy()
+    far["ours"] += math.copysign(spread, row["ours"] - row["paper"])
+    held = _claim(far, others, tolerance).verdict is Verdict.REPRODUCED
+    return verdict if held else Verdict.UNDECIDED
 
 
 def _claim(row: pd.Series[Any], group: pd.DataFrame, tolerance: float) -> Claim:

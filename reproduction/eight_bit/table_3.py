@@ -11,7 +11,7 @@ from reproduction import committed
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
-from reproduction.numbers import percent, scientific
+from reproduction.numbers import MARGIN, percent, scientific
 from reproduction.proxy_metrics import ProxyMetric, in_place, opposed
 from reproduction.shares import decided
 
@@ -37,7 +37,7 @@ def find(frames: Frames) -> Finding:
     )
     name = f"perplexity of a byte, {committed.LANGUAGE}"
     return Finding(
-        numbers=in_place(paper, [ProxyMetric("perplexity", name, perplexity)], unstable),
+        numbers=in_place(paper, [_proxy(name, perplexity)], unstable),
         differences=[
             _larger_models(paper, unstable),
             _linear(paper, frames["eps"]),
@@ -54,6 +54,11 @@ def find(frames: Frames) -> Finding:
         "rows.",
         tables={"summary": frames["summary"], "eps": frames["eps"]},
     )
+
+
+def _proxy(name: str, perplexity: dict[str, tuple[float, float]]) -> ProxyMetric:
+    least = min(value for value, _ in perplexity.values() if math.isfinite(value))
+    return ProxyMetric("perplexity", name, perplexity, margin=MARGIN * least)
 
 
 def _larger_models(paper: pd.DataFrame, unstable: dict[tuple[str, str], float]) -> Difference:
@@ -97,7 +102,7 @@ def _embedding(
     paper: pd.DataFrame, name: str, perplexity: dict[str, tuple[float, float]]
 ) -> Difference:
     """Test if rows change sides only because the stable embedding gains more here."""
-    crossed = opposed(paper, ProxyMetric("perplexity", name, perplexity))
+    crossed = opposed(paper, _proxy(name, perplexity))
     across = [one.rpartition("| ")[2] != two.rpartition("| ")[2] for one, two in crossed]
     theirs = paper[paper["quantity"] == "perplexity"].set_index("what")["paper"]
     gains = [

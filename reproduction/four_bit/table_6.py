@@ -76,11 +76,7 @@ def find(frames: Frames) -> Finding:
     trained = numbers["paper"].notna() & numbers["ours"].notna()
     return Finding(
         numbers=numbers[trained | numbers["proxy"].str.endswith(JUDGE)].reset_index(drop=True),
-        statements=[
-            *statements,
-            *tuned_factored(frames["tuned"]),
-            *committed.alike(frames["judges"], PAIR, "4-bit AdamW"),
-        ],
+        statements=[*statements, *tuned_factored(frames["tuned"])],
         differences=[factored(frames["tuned"])],
         why="The paper's are accuracies of Swin-T on ImageNet, which cannot be had here; in their "
         "place stand losses (lower is better) of a small model of text that goes on from trained "

@@ -9,6 +9,7 @@ import pandas as pd
 
 from qmaps.lab.report.claim import Claim
 from reproduction import tuned_losses
+from reproduction.committed import within
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Frames
@@ -156,12 +157,13 @@ def each(frame: pd.DataFrame) -> list[Runs]:
 
 
 def matches(text: str, runs: Runs, bits: int) -> Claim:
-    """That a width ends as full precision does, or better."""
-    within = runs.of("behind", bits) <= WITHIN * runs.of("spread", FULL)
+    """That a width ends as full precision does; see `reproduction.committed.within`."""
+    low, high = (runs.of(end, bits) for end in ("low", "high"))
     return Claim(
         f"{text} ({runs.workload}, {runs.seeds} seeds).",
-        bool(within),
-        f"Final validation loss {runs.beside_full(bits)}.",
+        within(low, high, runs.loss(FULL)),
+        f"Behind full precision {runs.of('behind', bits):+.4f} ({low:+.4f} to {high:+.4f}), of "
+        f"{runs.loss(FULL):.4f}.",
     )
 
 

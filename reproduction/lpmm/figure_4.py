@@ -7,6 +7,7 @@ import math
 
 import pandas as pd
 from matplotlib.figure import Figure
+from scipy import stats
 
 from qmaps import figures
 from qmaps.lab.report.claim import Claim
@@ -15,6 +16,7 @@ from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _ablation
 from reproduction.lpmm._ablation import NEAREST, STOCHASTIC
 from reproduction.lpmm._underflow import COMMAND, PRINTED, WORKLOADS, tables
+from reproduction.numbers import LEVEL, MARGIN
 
 APART = 0.05
 """Losses that differ by a larger share are called apart."""
@@ -68,8 +70,9 @@ def find(frames: Frames) -> Finding:
     return Finding(
         statements=statements,
         differences=differences,
-        why="Behind: the mean over seeds ends more than two standard deviations over seeds of full "
-        f"precision behind (the runs of table 2). The curves are those of "
+        why="Behind: the whole 95 % interval over seeds lies above 0; an interval that holds 0 "
+        "and more "
+        f"than {MARGIN:g} nats cannot tell. The curves are those of "
         f"{_seeds(curves)}, both roundings of a seed on the same batches; they are "
         f"apart where the means of the smoothed training losses differ by more than {APART:.0%}. "
         f"{_ablation.UNTUNED}",
@@ -84,15 +87,16 @@ def _seeds(curves: pd.DataFrame) -> str:
 
 
 def _behind(runs: _ablation.Runs, bits: int) -> Claim:
-    """That rounding to nearest costs what seeds can show."""
-    apart = runs.loss(bits, NEAREST) - runs.loss(bits)
-    spread = runs.of("spread", _ablation.FULL)
+    """That rounding to nearest costs what seeds can show; few of them cannot tell."""
+    apart, error = _ablation.apart(runs.behind(bits, NEAREST), runs.behind(bits))
+    half = float(stats.t.ppf(1 - LEVEL / 2, runs.seeds - 1)) * error
+    low, high = apart - half, apart + half
     return Claim(
         f"Rounded to nearest, runs of {bits} bits end behind stochastic rounding "
         f"({runs.workload}, {runs.seeds} seeds).",
-        apart > _ablation.WITHIN * spread,
+        low > 0 if low > 0 or high < MARGIN else (),
         f"Final validation loss {runs.said(bits, NEAREST)} against {runs.said(bits)}, "
-        f"{apart:+.4f}; a standard deviation over seeds is {spread:.4f}.",
+        f"{apart:+.4f} ({low:+.4f} to {high:+.4f}).",
     )
 
 

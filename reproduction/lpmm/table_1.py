@@ -40,8 +40,8 @@ def find(frames: Frames) -> Finding:
         "accuracy is lost where the whole interval over seeds lies below a tenth of what 8 bits "
         f"lose that are rounded to nearest. {runs.TUNED} {runs.power(first)} The rate of "
         f"{' and '.join(each.workload for each in longer)} was not tuned; there no accuracy is "
-        "lost where the loss is at most two spreads over seeds of full precision behind (± in the "
-        "statement).",
+        f"lost "
+        "where the whole interval lies within the margin of losses.",
         tables={"runs": pd.concat(list(frames.values()), ignore_index=True)},
     )
 

@@ -49,7 +49,7 @@ def find(frames: Frames) -> Finding:
         "stochastic rounding; the second moment's map holds no zero, as this package's presets "
         "have it. Same weights, batches and learning rate, which is the best of a sweep for "
         "torch's Adam. Nearly lossless: the whole interval of the difference over seeds lies "
-        "within 2 % of the loss; ± half of that interval. With a probability of "
+        "within the margin of losses; ± half of that interval. With a probability of "
         f"80 % these seeds see (paired t-test at 5 %) {seen} of a loss.",
         tables={"losses": tuned_losses.table(rows)},
     )

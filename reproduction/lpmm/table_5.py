@@ -152,6 +152,7 @@ EXHIBIT = Exhibit(
     covers=("Table 5",),
     title="Memory saved, and what a step takes",
     needs=Needs.REPORTS,
+    timed="^A step takes|^The larger",
     computed=("model memory", "model memory in all", "model memory less", "model memory saved"),
     build=build,
     find=find,

@@ -18,7 +18,6 @@ from reproduction.eight_bit.table_6 import (
     TYPICAL,
     WITH_ZERO,
 )  # fmt: skip
-from reproduction.exhibit import explain
 
 
 def errors(quantile: list[float], absolute: list[float]) -> pd.DataFrame:
@@ -32,15 +31,6 @@ def errors(quantile: list[float], absolute: list[float]) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def control(narrow: list[float], wide: list[float]) -> pd.DataFrame:
-    """Errors in the order of `ORDER`, of numbers that lie close together and far apart."""
-    return pd.DataFrame(
-        {"deviation": deviation, "decades": 5.0, TYPICAL: 0.1, "map": name, "error": error}
-        for deviation, found in ((0.0, narrow), (2.0, wide))
-        for name, error in zip(ORDER, found, strict=True)
-    )
-
-
 @pytest.mark.parametrize(
     ("quantile", "untold"),
     [([5.0, 9.0], True), ([3.0, 3.1], False), ([20.0, 20.1], False)],
@@ -48,41 +38,19 @@ def control(narrow: list[float], wide: list[float]) -> pd.DataFrame:
 def test_seeds_that_cannot_order_two_maps_explain_a_wrong_order(
     quantile: list[float], untold: bool
 ) -> None:
-    finding = table_6.find(
-        {"errors": errors(quantile, [4, 3, 2, 1]), "spread": control([4, 3, 2, 1], [4, 3, 2, 1])}
-    )
+    finding = table_6.find({"errors": errors(quantile, [4, 3, 2, 1])})
     of_quantile, of_absolute = finding.differences
     assert of_quantile.elsewhere is untold
     assert of_absolute.elsewhere is False
     assert f"by {quantile[0]:g} to {quantile[1]:g} % over our seeds" in of_quantile.why
 
 
-@pytest.mark.parametrize(
-    ("narrow", "wide", "explained"),
-    [([1, 8, 2, 5], [1, 4, 5, 11], True), ([1, 8, 2, 5], [1, 8, 2, 5], False),
-     ([1, 4, 5, 11], [1, 4, 5, 11], False)],
-)  # fmt: skip
-def test_only_numbers_far_apart_with_the_papers_order_explain_another(
-    narrow: list[float], wide: list[float], explained: bool
-) -> None:
-    frames = {"errors": errors([5.0, 9.0], [4, 3, 2, 1]), "spread": control(narrow, wide)}
-    finding = explain(table_6.find(frames))
-    assert finding.numbers is not None
-    verdicts = finding.numbers.set_index("quantity").loc[ABSOLUTE, "verdict"].tolist()
-    assert ("contradicts" in verdicts) is not explained
-    assert ("another model, data or machine" in verdicts) is explained
-
-
-def test_states_with_the_papers_order_are_counted() -> None:
-    frames = {"errors": errors([5.0, 9.0], [1, 2, 3, 4]), "spread": control([1] * 4, [1] * 4)}
-    said = table_6.find(frames).differences[1].why
-    assert "over elements for 2 of 2 states (2 without the linear map)" in said
-
-
-def test_numbers_far_apart_have_the_papers_order() -> None:
-    found = table_6.spread().set_index(["deviation", "map"])["error"]
-    assert not found[0.0][ORDER].is_monotonic_increasing
-    assert found[2.0][ORDER].is_monotonic_increasing
+@pytest.mark.parametrize(("absolute", "held"), [([1, 2, 3, 4], 2), ([4, 3, 2, 1], 0)])
+def test_an_order_that_no_state_has_contradicts(absolute: list[float], held: int) -> None:
+    finding = table_6.find({"errors": errors([5.0, 9.0], absolute)})
+    difference = finding.differences[1]
+    assert f"over elements for {held} of 2 states ({held} without the linear map)" in difference.why
+    assert difference.elsewhere is (held > 0)
 
 
 def test_errors_over_codes_and_over_elements(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from markupsafe import escape
 
 from qmaps.lab import pipeline
 from qmaps.lab.report.claim import Claim, Verdict
-from reproduction import PAPERS, page
+from reproduction import PAPERS, page, summary
 from reproduction.eight_bit import table_1
 from reproduction.exhibit import Finding, Kind, Needs
 from reproduction.parallelism_2015 import tables
@@ -38,17 +38,18 @@ def test_counts_by_kind() -> None:
          "paper": [1.0, 2.0, 3.0], "paper_spread": math.nan}
     )  # fmt: skip
     ours = {("a", "GLUE"): 5.0, ("a", "memory saved"): 3.0}
-    finding = Finding(beside(paper, ours), [Claim("holds", True), Claim("nothing to compare")])
+    finding = Finding(beside(paper, ours), [Claim("holds", True), Claim("seeds are few")])
     assert finding.counts(table_1.EXHIBIT.kind_of) == Counter(
         {
             (Kind.MEASURED, Verdict.REPRODUCED): 1,
             (Kind.MEASURED, Verdict.DIFFERS): 1,
+            (Kind.MEASURED, Verdict.UNDECIDED): 1,
             (Kind.COMPUTED, Verdict.REPRODUCED): 1,
         }
     )
     found = numbers([(PAPERS["8-bit-optimizers"], [Result(table_1.EXHIBIT, finding)])])
-    assert found[0] == {"ours": "measured", "reproduced": 1, "differs": 1}
-    assert found[1] == {"ours": "computed", "reproduced": 1, "differs": 0}
+    assert found[0] == {"ours": "measured", "reproduced": 1, "differs": 1, "cannot tell": 1}
+    assert found[1] == {"ours": "computed", "reproduced": 1, "differs": 0, "cannot tell": 0}
 
 
 def test_a_speed_up_counts_once() -> None:
@@ -73,3 +74,40 @@ def test_pages_of_our_own_runs_open_with_what_holds(tmp_path: Path) -> None:
                 for sentence in chain.from_iterable(paper.in_short.values()):
                     said = sentence if file == "README.md" else str(escape(sentence))
                     assert (said in text) is not (quick or own)
+
+
+def test_a_page_opens_with_ten_plain_lines_and_a_link_to_the_rules(tmp_path: Path) -> None:
+    about = {"command": "c", "workload": "", "versions": pipeline.versions(), "machine": "",
+             "quick": False, "own": False}  # fmt: skip
+    for name, paper in PAPERS.items():
+        lines = list(chain.from_iterable(paper.in_short.values()))
+        assert len(lines) <= 10
+        assert max(len(line.split()) for line in lines) <= 30
+        page.write(paper, (), about, tmp_path)
+        head, _, rest = (tmp_path / name / "README.md").read_text().partition("\n\n- **Holds:**")
+        assert "[What the verdicts mean](../papers.md#verdicts)" in head
+        assert len(head.splitlines()) == 3
+        assert rest.split("\n\n")[0].count("\n") == len(lines) - 1
+        assert 'href="../papers.html#verdicts"' in (tmp_path / name / "index.html").read_text()
+
+
+def test_every_verdict_is_explained_once_in_one_place(tmp_path: Path) -> None:
+    about = {"command": "c", "workload": "", "versions": pipeline.versions(), "machine": "",
+             "quick": False, "own": False}  # fmt: skip
+    summary.write([(paper, ()) for paper in PAPERS.values()], about, tmp_path)
+    text, html = ((tmp_path / f"papers.{each}").read_text() for each in ("md", "html"))
+    for verdict in Verdict:
+        assert text.count(f"\n- **{verdict}**: ") == 1
+        assert html.count(f">{verdict}</span></dt>") == 1
+    assert "\n## Verdicts\n" in text
+    assert '<h2 id="verdicts">' in html
+
+
+def test_a_row_of_figures_counts_once() -> None:
+    four = PAPERS["4-bit-optimizers"]
+    found = Finding(statements=[Claim("holds", True)])
+    timed = Finding(statements=[Claim("fast", True, comparable=False)])
+    results = [Result(each, timed if each.timed else found) for each in four.exhibits]
+    assert summary.covered([(four, results)]) == [
+        {"paper": four.title, "made": 12, "compared": 11, "waiting": 0, "left": 7}
+    ]

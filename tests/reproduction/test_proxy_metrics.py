@@ -21,8 +21,6 @@ REPORTS = Path(__file__).parents[2] / "reports"
 NOT, ORDER, DIFFERS = "not compared", "same ordering", "differs"
 UNDECIDED = "cannot tell"
 
-EPYC = "AMD EPYC (family 25, model 17)"
-
 
 def paper(*values: float, better: str = "more", spread: float = math.nan) -> pd.DataFrame:
     return pd.DataFrame(
@@ -66,7 +64,11 @@ def losses(
         (paper(80, 79, spread=0.5), losses(0.2, 0.2), [ORDER] * 2),
         (paper(80, 79, spread=0.4), losses(0.2, 0.2), [DIFFERS] * 2),
         (paper(80, 79, spread=0.4), losses((0.1, 0.06), (0.2, 0.05)), [UNDECIDED] * 2),
-        (paper(80, 80), losses((0.1, 0.04), (0.2, 0.07)), [ORDER] * 2),
+        # Equal within the margin of losses is equal; chance that hides a difference is not.
+        (paper(80, 80), losses((0.1, 0.04), (0.2, 0.07)), [UNDECIDED] * 2),
+        (paper(80, 80), losses((0.1, 0.001), (0.103, 0.001)), [ORDER] * 2),
+        (paper(80, 70), losses((0.1, 0.001), (0.103, 0.001)), [ORDER] * 2),
+        (paper(70, 80), losses((0.1, 0.001), (0.103, 0.001)), [DIFFERS] * 2),
         (paper(80, 80), losses((0.1, 0.04), (0.2, 0.05)), [DIFFERS] * 2),
         (paper(80, 70, 60), losses((0.2, 0.06), (0.1, 0.06), 0.3), [ORDER] * 3),
         # What may be the same number before it was rounded.
@@ -223,22 +225,3 @@ def test_every_metric_of_the_tables_is_compared(name: str, exhibit: str, tmp_pat
             )
         )
     )
-
-
-def test_times_are_steps_beside_torchs_own(tmp_path: Path) -> None:
-    eight = found("8-bit-optimizers", "table-1", tmp_path).numbers
-    four = found("4-bit-optimizers", "table-4", tmp_path).numbers
-    assert eight is not None
-    assert four is not None
-    for frame, low in ((eight, "8-bit"), (four, "4-bit AdamW, fused")):
-        times = frame[frame["quantity"].str.contains("time")]
-        known = times.dropna(subset=["ours"])
-        assert set(known["proxy"]) == {
-            f"step, times torch's fused, {machine}" for machine in ("Intel Xeon", EPYC)
-        }
-        assert set(known["quantity"]) == set(times["quantity"])
-        assert known[known["what"].str.startswith("32-bit")]["ours"].eq(1).all()
-        few = known[known["what"].str.startswith(low)]
-        assert len(few) == 2 * times["quantity"].nunique()  # machines
-        assert few["ours"].between(0.2, 5).all()
-        assert few["ours_spread"].gt(0).all()

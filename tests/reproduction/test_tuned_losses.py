@@ -49,7 +49,7 @@ def test_rows_are_compared_seed_by_seed_and_the_sweep_is_left_out(tmp_path: Path
     # 97.5 % of t with two degrees of freedom, a standard deviation of 0.1 over three seeds
     assert wide.behind == pytest.approx((0.15, 4.302653 * 0.1 / 3**0.5))
     assert not found.alike("8 bits", "w").holds
-    assert tuned_losses.beside(low - 0.04, full).alike("8 bits", "w").holds is True
+    assert tuned_losses.beside(low - 0.047, full).alike("8 bits", "w").holds is True
     with pytest.raises(LookupError, match="w, AdamW, Adam q: 0 runs"):
         tuned_losses.by_seed(frame, "w, AdamW", "q", "Adam")
 
@@ -78,8 +78,12 @@ def test_a_gap_that_grows_with_a_hyperparameter_is_not_steady() -> None:
 def test_what_eps_costs_is_the_models_only_if_another_model_pays_nothing() -> None:
     frames = dict(figure_3.build(CONTEXT))
     (difference,) = figure_3.find(frames).differences
-    assert difference.elsewhere
+    assert not difference.elsewhere  # at twice the rate 8 bits end behind, too
     assert "widest at eps 1e-8" in difference.why
+    losses = frames["losses"]
+    only = losses[(losses["parameter"] == "eps") | (losses["value"] < 0.012)]
+    frames["losses"] = only
+    assert figure_3.find(frames).differences[0].elsewhere
     worse = frames["judges"].copy()
     of = (worse["judge"] == "minilm") & (worse["quantizer"] == LOW)
     worse.loc[of, ["low", "high", "difference"]] += 0.05

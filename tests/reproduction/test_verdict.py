@@ -42,6 +42,8 @@ def verdicts(theirs: pd.DataFrame, *ours: float | tuple[float, float] | None) ->
         (paper(1), (1.6,), ["differs"]),
         (paper(1, spread=0.5), (1.55,), ["reproduced"]),
         (paper(1), ((1.55, 0.5),), ["differs"]),  # a wide spread of ours proves nothing
+        (paper(1), ((1.05, 0.02),), ["reproduced"]),
+        (paper(1), ((1.05, 0.2),), ["cannot tell"]),  # its mean alone is within a tenth
         (paper(0, 1), (0.0, 1.0), ["reproduced", "reproduced"]),
         (paper(1, 2), (1.0, None), ["reproduced", "not compared"]),
         (paper(math.nan, 2), (1.0, 2.0), ["not compared", "reproduced"]),

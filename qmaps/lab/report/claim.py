@@ -28,6 +28,7 @@ class Verdict(StrEnum):
     CONTRADICTS = "contradicts"
     DIFFERS = "differs"
     UNDECIDED = "cannot tell"
+    NOT_COMPARABLE = "not comparable"
     NOT_COMPARED = "not compared"
     NOT_MADE = "not made yet"
 
@@ -36,12 +37,13 @@ class Verdict(StrEnum):
 class Claim:
     """One claim of a paper: a statement, or a number.
 
-    A statement is reproduced if it holds, and in part if some of its parts do. A number is
+    A statement is reproduced if it holds, in part if some of its parts do, and cannot be told if
+    `holds` is empty. A number is
     reproduced if ours differs from it by at most `tolerance` of it plus its `spread`, or by its
     `rounding`. Otherwise it has the same ordering if it is ordered among the other numbers of its
     kind as in the paper. A number without a counterpart is not compared. Where a failed claim
-    contradicts others of its paper, the paper is in doubt. Too few runs to tell ours from the
-    paper's cannot tell.
+    contradicts others of its paper, the paper is in doubt; such a number is never reproduced. Too
+    few runs to tell ours from the paper's cannot tell.
 
     Attributes:
         text: The claim.
@@ -60,6 +62,7 @@ class Claim:
             is known.
         undecided: Whether too few runs were counted to tell a number from ours, if it is not
             reproduced.
+        comparable: False where machines of two kinds were timed.
         ours: The number measured by this project.
         tolerance: Share of the paper's number; None where ours has another scale, and only the
             ordering can be the same.
@@ -77,17 +80,20 @@ class Claim:
     doubt: str = ""
     difference: Verdict = Verdict.DIFFERS
     undecided: bool = False
+    comparable: bool = True
     ours: float = math.nan
     tolerance: float | None = TOLERANCE
 
     @property
     def verdict(self) -> Verdict:
         """The verdict on the claim."""
+        if not self.comparable:
+            return Verdict.NOT_COMPARABLE
         parts = list(self.holds) if isinstance(self.holds, Sequence) else [self.holds]
         if self.paper is not None:
             return self._of_number(bool(parts) and all(parts))
         if not parts:
-            return Verdict.NOT_COMPARED
+            return Verdict.UNDECIDED
         if all(parts):
             return Verdict.REPRODUCED
         if any(parts):
@@ -98,6 +104,8 @@ class Claim:
         assert self.paper is not None
         if math.isnan(self.paper) or math.isnan(self.ours):
             return Verdict.NOT_COMPARED
+        if self.doubt:
+            return Verdict.DOUBT
         if self.tolerance is not None:
             allowed = self.tolerance * abs(self.paper) + self.spread
             off = abs(self.ours - self.paper)
@@ -105,8 +113,6 @@ class Claim:
                 return Verdict.REPRODUCED
         if self.undecided:
             return Verdict.UNDECIDED
-        if self.doubt:
-            return Verdict.DOUBT
         return Verdict.ORDERING if ordered else self.difference
 
 

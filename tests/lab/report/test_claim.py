@@ -17,7 +17,7 @@ from qmaps.lab.report.claim import Claim, Verdict
         ((True, True), Verdict.REPRODUCED),
         ((True, False), Verdict.PARTLY),
         ([False, False], Verdict.DIFFERS),
-        ((), Verdict.NOT_COMPARED),
+        ((), Verdict.UNDECIDED),
     ],
 )
 def test_a_statement(holds: bool | tuple[bool, ...], verdict: Verdict) -> None:
