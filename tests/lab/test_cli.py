@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import qmaps
 from qmaps import figures
+from qmaps.analyze.recommend.verdict import LEVELS
 from qmaps.cli import main
 from qmaps.figures import _declare
 
@@ -96,7 +97,7 @@ def test_running_again_finds_everything_done(lab: Path, tmp_path: Path, capsys) 
     assert (code, err) == (0, "")
     told = json.loads(out)
     assert (told["out"], told["report"]) == (str(lab), str(lab / "report.html"))
-    assert told["verdict"] in ("safe", "caution", "unsafe")
+    assert told["verdict"] in LEVELS
     assert told["code"].startswith("from qmaps.optim import AdamW")
     assert stamps == [path.stat().st_mtime_ns for path in files]
     code, _, err = call(f"lab stdlib-lm-tiny --steps 21 --out {lab}", capsys)

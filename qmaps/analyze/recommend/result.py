@@ -13,7 +13,7 @@ import pandas as pd
 
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.candidates import FULL, moves
-from qmaps.analyze.recommend.verdict import SCALE, UNMEASURED
+from qmaps.analyze.recommend.verdict import SCALE, UNMEASURED, early
 from qmaps.errors import OutputError, printable
 from qmaps.maps import _html
 from qmaps.optim import Choice
@@ -33,8 +33,6 @@ PLAIN = (
     *("gradients", "min_quantized_size"),
 )
 """Attributes of a recommendation that its summary has as they are."""
-EARLY = 0.1
-"""Share of the averaged gradients, 1 / (1 - beta2), before which a step is early."""
 HALF = 0.5
 """Share of stalled elements from which on a parameter is named."""
 SIMULATED = """Gradients were not recorded; they were simulated with the mean and variance that the
@@ -57,7 +55,8 @@ class Recommendation:
 
     Attributes:
         choice: the quantizers of every parameter, for an optimizer or a file.
-        verdict: the verdict on the choice: ``safe``, ``caution`` or ``unsafe``.
+        verdict: the verdict on the choice: ``safe``, ``unproven`` (no problem was found, but
+            gradients were simulated or the step is early), ``caution`` or ``unsafe``.
         reason: the decisive measure.
         step_cost: the `step_cost` of the choice over all parameters.
         loss: predicted nats of validation loss above 32 bits
@@ -68,8 +67,8 @@ class Recommendation:
         best: the best single pair for each of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per element; None if
             no pair of at most so many bits is free of zero points and of very large updates.
         singles: these pairs as choices, for an optimizer or a file.
-        simplest: the choice of the narrowest safe pair for all parameters; None if there
-            is none.
+        simplest: the choice of the narrowest safe (or unproven) pair for all parameters; None if
+            there is none.
         gradients: ``recorded``, ``simulated`` or ``mixed``.
         min_quantized_size: parameters of at most this many elements stay in 32 bits.
         beta2: the largest decay of a second moment.
@@ -107,10 +106,11 @@ class Recommendation:
         rows = self.tensors[self.tensors["chosen"]]
         step, in_32_bits = int(rows["step"].iloc[0]), rows["quantizer"] == FULL.spec
         notes = [SIMULATED] * (self.gradients != "recorded")
-        if step < EARLY * (averaged := 1 / (1 - self.beta2)):
+        if early(step, self.beta2):
+            averaged = f"{1 / (1 - self.beta2):,.0f}"
             notes.append(
-                f"Step {step} is early: second moments average about {averaged:,.0f} gradients and "
-                "have seen few. Ask again with a later step."
+                f"Step {step} is early: second moments average about {averaged} gradients and have "
+                "seen few. Ask again with a later step."
             )
         unsafe = (rows["verdict"] == "unsafe") & ~in_32_bits
         loses_zero = {pair.spec for pair in map(Pair.parse, set(rows["quantizer"])) if moves(pair)}

@@ -38,10 +38,13 @@ from qmaps.analyze.recommend.picks import (
 )
 from qmaps.analyze.recommend.result import Recommendation
 from qmaps.analyze.recommend.verdict import (
+    HARMLESS,
     LEVELS,
     UNMEASURED,
     cost_of,
     dangerous,
+    early,
+    earned,
     level,
     predicted,
     verdict,
@@ -94,7 +97,8 @@ def run(
       as 10,000 learning rates, or if the step cost is above 0.1,
     - ``caution`` if the step cost is above 0.03, or if a parameter with at least 1 % of the cost of
       all updates is unsafe by itself; the reason names others too,
-    - ``safe`` otherwise.
+    - ``safe`` otherwise; ``unproven`` if gradients were simulated, or if the states are of a step
+      before a tenth of 1 / (1 - beta2), for then most pairs would look harmless or harmful alike.
 
     The error of a parameter is its share of the cost of all updates multiplied by its own step
     cost; without replayed updates it is that of all parameters together. Parameters get different
@@ -185,6 +189,14 @@ def run(
         )
     table = _table(tensors, pairs, choosable, sizes)
     tensors = _unmeasured(tensors, table)
+    beta2 = max(betas_of(captured, name)[1] for name in names)
+    proven = set(tensors["gradients"]) == {"recorded"} and not early(captured.step, beta2)
+    table["verdict"] = [earned(told, proven) for told in table["verdict"]]
+    exact = tensors["quantizer"] == FULL.spec
+    tensors["verdict"] = [
+        earned(told, proven or in_32_bits)
+        for told, in_32_bits in zip(tensors["verdict"], exact, strict=True)
+    ]
     if loss is None:
         picks = within(budget, tensors, table, choosable, sizes)
     else:
@@ -204,7 +216,7 @@ def run(
     }
     best = {limit: best_of(table, choosable, limit) for limit in LIMITS}
     levels = dict(zip(table["quantizer"], table["verdict"], strict=True))
-    safe = [pair for pair in choosable if levels[pair.spec] == "safe"]
+    safe = [pair for pair in choosable if levels[pair.spec] in HARMLESS]
     simplest = min(safe, key=sizes.total, default=None)
     numbered = captured.naming.startswith("numbers")  # names that the model does not have
 
@@ -213,7 +225,7 @@ def run(
 
     return Recommendation(
         choice=choice(picks),
-        verdict=judged.level,
+        verdict=earned(judged.level, proven),
         reason=judged.reason,
         step_cost=cost_of(measures),
         loss=predicted(measures),
@@ -225,7 +237,7 @@ def run(
         simplest=None if simplest is None else choice(dict.fromkeys(picks, simplest)),
         gradients=measures["gradients"],
         min_quantized_size=min_quantized_size,
-        beta2=max(betas_of(captured, name)[1] for name in picks),
+        beta2=beta2,
         options={} if numbered else {n: captured.hyperparameters(n) for n in captured.parameters()},
         pairs=table,
         tensors=tensors,

@@ -21,7 +21,11 @@ WEIGHTY = 0.01
 """Share of the cost of all updates from which on a parameter that is unsafe by itself makes a pair
 ``caution``."""
 
-LEVELS = ("safe", "caution", "unsafe")
+LEVELS = ("safe", "unproven", "caution", "unsafe")
+HARMLESS = LEVELS[:2]
+"""Verdicts without a measure against the pair."""
+EARLY = 0.1
+"""Share of the averaged gradients, 1 / (1 - beta2), before which a step is early."""
 UNMEASURED = "not measured"
 """The verdict on a parameter without updates in the replayed rows."""
 
@@ -30,12 +34,28 @@ class Verdict(NamedTuple):
     """The verdict on a pair.
 
     Attributes:
-        level: ``safe``, ``caution`` or ``unsafe``.
+        level: ``safe``, ``unproven``, ``caution`` or ``unsafe``.
         reason: the decisive measure.
     """
 
     level: str
     reason: str
+
+
+def early(step: int, beta2: float) -> bool:
+    """True if second moments have seen few of the gradients that they average."""
+    return step < EARLY / (1 - beta2)
+
+
+def earned(level: str, proven: bool) -> str:
+    """A level, where ``safe`` is only said of what was measured.
+
+    Args:
+        level: of `level` or `verdict`.
+        proven: False if gradients were simulated or the step is early: no problem was found, but
+            the word is ``unproven``.
+    """
+    return "unproven" if level == "safe" and not proven else level
 
 
 def cost_of(row: Mapping[str, Any]) -> float:

@@ -15,7 +15,7 @@ from qmaps.algebra.quantizer import quantizer
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
 from qmaps.analyze.recommend.picks import BITS
 from qmaps.analyze.recommend.result import brief
-from qmaps.analyze.recommend.verdict import NATS, SAFE, cost_of, dangerous
+from qmaps.analyze.recommend.verdict import HARMLESS, NATS, SAFE, cost_of, dangerous
 from qmaps.errors import QmapsError
 from qmaps.lab.report.templating import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record, records
@@ -99,7 +99,7 @@ def _judged(row: Mapping[str, Any], difference: float) -> tuple[str, str]:
     verdict, reason = str(row["verdict"]), str(row["reason"])
     if difference <= NATS * SAFE:
         return verdict, reason
-    worst = verdict if verdict != "safe" else "caution"
+    worst = "caution" if verdict in HARMLESS else verdict
     if not math.isfinite(difference):
         worst = "unsafe"
     return worst, f"trained with it, this run ended {difference:+.4f} from 32 bits; {reason}"
@@ -131,7 +131,7 @@ def _beside_8_bits(summary: Mapping[str, Any], pairs: pd.DataFrame) -> dict[str,
 
 
 def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[str, Any]]:
-    """The best single pair of each width, and the narrowest safe one; by bytes."""
+    """The best single pair of each width, and the narrowest harmless one; by bytes."""
     rows = {row["quantizer"]: row for row in records(pairs)}
     codes = {
         spec: summary["singles"][limit]
@@ -140,13 +140,13 @@ def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[st
     }
     simplest = ""
     if summary["simplest"]:
-        safe = pairs[(pairs["by_replay"] == "safe") & ~pairs["diagnostic"]]
+        safe = pairs[pairs["by_replay"].isin(HARMLESS) & ~pairs["diagnostic"]]
         simplest = str(safe.sort_values("nbytes")["quantizer"].iloc[0])
         codes[simplest] = summary["simplest"]
     for spec in sorted(codes, key=lambda option: rows[option]["nbytes"]):
         row = rows[spec]
         yield {
-            "simplest": spec == simplest and row["verdict"] == "safe",
+            "simplest": spec == simplest and row["verdict"] in HARMLESS,
             "spec": spec,
             "preset": row["preset"],
             "bits": f"{row['bits_per_element']:.2f}",

@@ -39,10 +39,10 @@ class Claim:
 
     A statement is reproduced if it holds, in part if some of its parts do, and cannot be told if
     `holds` is empty. A number is reproduced if ours differs from it by at most `tolerance` of it
-    plus its `spread`, or by its `rounding`. Otherwise it has the same ordering if it is ordered among the other numbers of its
-    kind as in the paper. A number without a counterpart is not compared. Where a failed claim
-    contradicts others of its paper, the paper is in doubt; such a number is never reproduced. Too
-    few runs to tell ours from the paper's cannot tell.
+    plus its `spread`, or by its `rounding`. Otherwise it has the same ordering if it is ordered
+    among the other numbers of its kind as in the paper. A number without a counterpart is not
+    compared. Where a failed claim contradicts others of its paper, the paper is in doubt; such a
+    number is never reproduced. Too few runs to tell ours from the paper's cannot tell.
 
     Attributes:
         text: The claim.

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from qmaps.analyze.recommend.verdict import level, verdict
+from qmaps.analyze.recommend.verdict import LEVELS, early, earned, level, verdict
 from qmaps.analyze.replay import step_cost
 
 
@@ -66,3 +66,15 @@ def test_a_parameter_that_is_unsafe_by_itself() -> None:
     assert verdict(row(0.99), light) == ("safe", f"updates keep 0.99 of their length; {named}")
     assert verdict(row(0.96), light) == ("caution", f"updates keep 0.96 of their length; {named}")
     assert verdict(row(0.5), heavy).level == "unsafe"
+
+
+@pytest.mark.parametrize(
+    ("step", "beta2", "is_early"), [(99, 0.999, True), (101, 0.999, False), (2, 0.9, False)]
+)
+def test_early(step: int, beta2: float, is_early: bool) -> None:
+    assert early(step, beta2) is is_early
+
+
+def test_safe_is_only_said_of_what_was_measured() -> None:
+    assert [earned(level, proven=True) for level in LEVELS] == list(LEVELS)
+    assert [earned(level, proven=False) for level in LEVELS] == ["unproven", *LEVELS[1:]]

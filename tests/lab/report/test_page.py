@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from qmaps.analyze import recommend
+from qmaps.analyze.recommend.verdict import HARMLESS
 from qmaps.capture import CapturedStates
 from qmaps.lab import report
 from qmaps.lab.frames import profiles
@@ -92,11 +93,11 @@ def test_the_first_screen_answers(run: Path, page: str) -> None:
     assert widths
     for pair in widths:
         assert f"<summary>{pair}" in first
-    safe = pairs[pairs["verdict"] == "safe"].sort_values("nbytes")["quantizer"]
+    safe = pairs[pairs["verdict"].isin(HARMLESS)].sort_values("nbytes")["quantizer"]
     if len(safe):
         assert f"Simpler: one pair for all tensors, <b>{safe.iloc[0]}</b>" in first
         assert re.search(
-            rf"<summary>{re.escape(safe.iloc[0])}.*<b>narrowest that is safe</b>", first
+            rf"<summary>{re.escape(safe.iloc[0])}.*<b>narrowest that is unproven</b>", first
         )
         assert said["simplest"].count(safe.iloc[0].split(" + ")[0]) == 1
     else:
@@ -237,6 +238,7 @@ def test_tensors_without_updates_are_not_called_safe(tmp_path: Path) -> None:
     (row,) = re.findall(r'<tr data-tensor="1">(.*?)</tr>', page, re.DOTALL)
     assert row.count('class="s-1') == row.count("<td")
     assert "safe" not in row
+    assert "unproven" not in row
     chosen = pd.read_parquet(tmp_path / "recommend" / "tensors.parquet")
     chosen = chosen[chosen["chosen"]].set_index("parameter")["quantizer"]
     pairs = pd.read_parquet(tmp_path / "recommend" / "pairs.parquet").set_index("quantizer")
