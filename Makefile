@@ -30,8 +30,10 @@ $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 	$(INSTALL) torch numpy
 	@touch $@
 
-NATIVE := $(wildcard qmaps/engines/native/CMakeLists.txt qmaps/engines/native/src/* qmaps/engines/native/src/*/* \
-	qmaps/engines/kernels/* qmaps/engines/kernels/*/* qmaps/normalize/scale_kind.py)
+# Not what Python writes beside its modules: a test run would have the extension compiled again.
+NATIVE := $(filter-out %/__pycache__ %.pyc,$(wildcard qmaps/engines/native/CMakeLists.txt \
+	qmaps/engines/native/src/* qmaps/engines/native/src/*/* \
+	qmaps/engines/kernels/* qmaps/engines/kernels/*/* qmaps/normalize/scale_kind.py))
 
 SOURCES := $(shell find qmaps -name '*.py')
 
