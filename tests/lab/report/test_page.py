@@ -84,6 +84,7 @@ def test_the_first_screen_answers(run: Path, page: str) -> None:
         "Asked for: the least error within 4.3 bits per element.",
         f"({1 - said['nbytes'] / eight['nbytes'].item():.0%} against 8 bits)",
         "Hardest to quantize: layers.0.weight, which costs most under",
+        "go back to the last checkpoint with the preset <code>8bit</code>",
         "How to read <code>",
         f"Step {summary_step(run)} is early: ",
         "<code>paper-4bit</code> is <span class=",
