@@ -55,8 +55,8 @@ class FusedPlan(StepPlan):
         self._strided: list[int] = []
         self._numel = 0
         for index, parameter in enumerate(parameters):
-            start(parameter)
-            param, target, gradient = parameter.param, updated(parameter), parameter.gradient
+            target = start(parameter)
+            param, gradient = parameter.param, parameter.gradient
             self._params.append(param)
             self._targets.append(target)
             self._numel += param.numel()
@@ -177,12 +177,13 @@ class FusedPlan(StepPlan):
 
 
 @safe_after_fork()
-def start(parameter: ParameterStep) -> None:
-    """Create missing numbers and states of a parameter; states begin with zeros."""
+def start(parameter: ParameterStep) -> Tensor:
+    """Create missing numbers, master copy and states, and return the tensor that is stepped."""
     storage, device = parameter.storage, parameter.param.device
     if "step" not in storage:
         storage["step"] = torch.zeros((), dtype=COUNTER, device=device)
     start_product(parameter)
+    target = updated(parameter)
     for state in parameter.states:
         if state.name not in storage:
             q = state.quantizer
@@ -191,6 +192,7 @@ def start(parameter: ParameterStep) -> None:
                 if q is None
                 else zero(q, state.shape, device)
             )
+    return target
 
 
 def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> QuantizedTensor:

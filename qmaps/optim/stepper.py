@@ -155,7 +155,7 @@ class Stepper:
         scaled: bool,
     ) -> _PlannedStep:
         """A new plan of a step, or the cached one if it fits after all."""
-        cached, self._cached = self._cached, None
+        cached = self._cached
         everything = parameters.records()
         records = [everything[entry[0]] for entry in entries]
         for record, entry in zip(records, entries, strict=True):
@@ -167,8 +167,8 @@ class Stepper:
         # Autograd of complex numbers leaves negations to be done later.
         entries = [(*entry[:3], plain(entry[3], "a gradient")) for entry in entries]
         if cached is not None and cached.fits(parameters, entries):
-            self._cached = cached
             return cached
+        self._cached = None
         steps = []
         for record, entry in zip(records, entries, strict=True):
             storage = parameters.state.get(record.param)
@@ -336,7 +336,10 @@ def _localized(entries: list[Entry]) -> list[Entry]:
 
 def _policed(groups: Sequence[dict[str, Any]]) -> bool:
     """Return True if gradients are checked, or states are reset, before each step."""
-    return any(group["nonfinite"] != "propagate" or group.get("reset_every") for group in groups)
+    return any(
+        group["nonfinite"] != "propagate" or group.get("reset_every") is not None
+        for group in groups
+    )
 
 
 def _settings(parameters: Parameters, observers: tuple[Any, ...], scaled: bool) -> list[Any]:

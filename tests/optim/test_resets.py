@@ -184,14 +184,15 @@ def test_bias_corrections_follow_an_option_that_changes(
             assert torch.equal(param, other), number
 
 
-def test_an_option_set_later_is_checked() -> None:
+@pytest.mark.parametrize("value", [1.5, 0, False])
+def test_an_option_set_later_is_checked(value: object) -> None:
     param = nn.Parameter(torch.ones(4))
     optimizer = SGD([param], lr=1.0, momentum=0.5)
-    optimizer.param_groups[0]["reset_every"] = 1.5
+    optimizer.param_groups[0]["reset_every"] = value
     param.grad = torch.ones(4)
     with pytest.raises(BadValueError) as caught:
         optimizer.step()
-    assert str(caught.value) == "reset_every=1.5 must be None or an int of at least 2"
+    assert str(caught.value) == f"reset_every={value} must be None or an int of at least 2"
 
 
 def test_resets_and_projections_are_refused() -> None:
