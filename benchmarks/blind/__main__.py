@@ -53,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for command in commands:
             if command == "tune":
                 restore(out / TUNING, runs / "trials")
-                tuned = tune.tune(judge, JUDGES[judge], runs / "trials", options.workers or 0)
+                tuned = tune.tune(
+                    judge, type(JUDGES[judge])(), runs / "trials", options.workers or 0
+                )
                 _write(tuned, out / TUNING)
             elif command == "pilot":
                 trials = plan.pilot(judge)
@@ -61,12 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 _write(pilot, out / PILOT)
                 spread, seeds = needed_seeds(pilot)
                 print(f"{judge}: paired differences spread by {spread:.2%} of steps; {seeds} seeds")
+                if seeds > plan.MOST_SEEDS:
+                    print(f"{judge}: that is more than {plan.MOST_SEEDS}; make the model quieter")
             elif command == "verdicts":
                 _write(
                     verdicts.ask(judge, runs / "blind" / judge, out / "choices" / judge),
                     out / VERDICTS,
                 )
-            elif command == "train":
+            elif command == "train" and (options.command or judge in plan.SEEDS):
                 restore(out / TRIALS, runs / "trials")
                 choices = out / "choices" / judge
                 if not all(exists(choices / plan.slug(name)) for name in plan.CHOICES):

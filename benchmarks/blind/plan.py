@@ -11,6 +11,7 @@ import pandas as pd
 from benchmarks.blind.judges import JUDGES
 from benchmarks.trials import FULL, Trial
 from qmaps.analyze.recommend.candidates import CANDIDATES, PRESETS
+from qmaps.errors import BadValueError
 
 MARGIN = 0.02
 """Share of more or fewer steps within which a quantizer is equivalent to 32 bits."""
@@ -19,6 +20,8 @@ FACTORS = (1.0, 0.25, 0.05)
 pairs at the first."""
 SEEDS = {"microbiome": 5}
 """By judge, from the pilot; judges that are not here wait for theirs."""
+MOST_SEEDS = 16
+"""A model that needs more is not used."""
 PILOT_SEEDS = (200, 201, 202)
 CURVE_LENGTHS, CURVE_SEEDS = (0.7, 1.4), 2
 """Lengths of further runs in 32 bits, in units of the judge's: they tell what a step is worth."""
@@ -91,6 +94,9 @@ def trials(judge: str, folder: Path) -> list[Trial]:
         judge: its name.
         folder: of the files of `CHOICES`.
     """
+    if judge not in SEEDS:
+        known = ", ".join(SEEDS)
+        raise BadValueError(f"judge={judge!r} has no number of seeds yet; allowed are {known}")
     work = JUDGES[judge]
     out: list[Trial] = []
     for seed in range(SEEDS[judge]):

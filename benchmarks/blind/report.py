@@ -15,15 +15,16 @@ from matplotlib.figure import Figure
 
 from benchmarks.blind import plan, tune
 from benchmarks.blind.equivalence import in_steps
-from benchmarks.blind.plan import CHOICES, FACTORS, MARGIN, PAIRS
+from benchmarks.blind.plan import CHOICES, FACTORS, MARGIN, PAIRS, SAFE_SHARE
 from benchmarks.markdown import markdown
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.candidates import PRESETS
-from qmaps.analyze.recommend.verdict import LEVELS
 from qmaps.analyze.replay.zero_points import holds_zero
+from qmaps.errors import BadValueError
 from qmaps.storage.files import records
 
 WITHIN = ("equivalent", "no worse")
+WORDS = ("safe", "caution", "unsafe")
 MODES = {"gradients": "recorded gradients", "checkpoint": "a checkpoint alone"}
 FOUR_BITS = next(spec for spec, name in PRESETS.items() if name == "4bit")
 
@@ -39,7 +40,10 @@ def judged(trials: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
         The columns of `in_steps`; `preset`; and at the tuned rate `verdict_gradients` and
         `verdict_checkpoint`, `step_cost_gradients` and `step_cost_checkpoint`, and `one_step`.
     """
-    table = in_steps(whole(trials))
+    finished = whole(trials)
+    if finished.empty:
+        raise BadValueError("no judge has all its trials yet; run python -m benchmarks.blind train")
+    table = in_steps(finished)
     table["preset"] = table["quantizer"].map(PRESETS).fillna("")
     for mode in MODES:
         own = told[told["mode"] == mode].set_index(["judge", "quantizer"])
@@ -72,7 +76,7 @@ def confusion(steps: pd.DataFrame, mode: str) -> pd.DataFrame:
     """
     tuned = steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)]
     rows = []
-    for level in LEVELS:
+    for level in WORDS:
         own = tuned[tuned[f"verdict_{mode}"] == level]
         rows.append(
             {
@@ -181,6 +185,8 @@ def _four_bits(spec: str) -> bool:
 def percent(row: dict[str, float]) -> str:
     """Mean and interval of a row of `in_steps`, in per cent."""
     values = [100 * row[name] for name in ("steps", "low", "high")]
+    if np.isnan(values[0]):
+        return "not known"
     if not np.isfinite(values).all():
         return "diverged"
     return "{:+.1f} ({:+.1f} to {:+.1f})".format(*values)
@@ -253,7 +259,7 @@ def page(steps: pd.DataFrame, tuned: pd.DataFrame, command: str) -> str:
             ),
             [tuple(map(str, row.values())) for row in records(table)],
         )
-        lines += [""]
+        lines += ["", earned(table), ""]
     lines += [
         f"The two agree on {agreement(steps)} pairs.",
         "",
@@ -299,6 +305,21 @@ def page(steps: pd.DataFrame, tuned: pd.DataFrame, command: str) -> str:
         ],
     )
     return "\n".join(lines) + "\n"
+
+
+def earned(table: pd.DataFrame) -> str:
+    """The sentence that says if "safe" may be said, by the preregistered rule.
+
+    Args:
+        table: of `confusion`.
+    """
+    row = records(table[table["verdict"] == "safe"])[0]
+    within = row["pairs"] - row["mean_beyond"]
+    enough = row["pairs"] and within >= SAFE_SHARE * row["pairs"]
+    return (
+        f"Of {row['pairs']} pairs called safe, {within} have a mean within the margin or better: "
+        f'the word "safe" is {"" if enough else "not "}earned in this mode.'
+    )
 
 
 def agreement(steps: pd.DataFrame) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from benchmarks.trials import FULL, Trial, run_all
@@ -81,6 +82,7 @@ def choose(losses: pd.DataFrame, default: float | None) -> tuple[float, float]:
         losses: one column per value, one row per seed.
         default: the field's usual value; None takes the lowest mean.
     """
+    losses = losses.fillna(np.inf)  # of trainings that diverged
     best = float(losses.mean().idxmin())
     if default is None:
         return best, best

@@ -92,6 +92,8 @@ def ask(judge: str, folder: Path, choices: Path) -> pd.DataFrame:
         ("gradients", "checkpoint"), CHOICES, record(judge, output_folder(folder)), strict=False
     ):
         pairs = qmaps.recommend(states, candidates=PAIRS).pairs
+        # The word of the preregistration: "unproven" came later.
+        pairs = pairs.replace({"verdict": {"unproven": "safe"}})
         errors = sweep.summarize(sweep.run(states, PAIRS)).set_index("quantizer")["mean_abs_error"]
         rows.append(
             pairs[list(COLUMNS)].assign(

@@ -30,12 +30,6 @@ UPDATE_COLUMNS = {
     "raised": "{zeros[raised]}",
     "first at": "{first}",
 }
-FINDING_COLUMNS = {
-    "level": "{level}",
-    "parameter": "{parameter}",
-    "state": "{state}",
-    "about": "{message}",
-}
 
 
 def capture(

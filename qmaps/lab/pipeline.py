@@ -20,6 +20,7 @@ from qmaps.algebra.pair import Pair
 from qmaps.analyze import executors, recommend, replay
 from qmaps.analyze._states import MIN_SIZE, adam_pairs
 from qmaps.analyze.recommend.candidates import PRESETS
+from qmaps.analyze.recommend.verdict import LEVELS
 from qmaps.capture import CapturedStates, Gradients, StateRecorder
 from qmaps.capture.naming import Names
 from qmaps.capture.recorder import write
@@ -306,6 +307,7 @@ def recommend_for(
         "states": states.fingerprint(),
         "gradients": states.window(),
         "min_quantized_size": min_quantized_size,
+        "verdicts": LEVELS,  # earlier versions had others
     }
     if recommend.holds(folder, identity):
         return

@@ -25,7 +25,7 @@ from qmaps.optim.presets import PRESETS, pair_of
 from qmaps.storage import checksums
 from qmaps.sweep.measure import MOMENTS, Specs, quantizers_of, rows
 from qmaps.sweep.sample import sampled_rows
-from qmaps.sweep.units import share_of_large
+from qmaps.sweep.units import count_of, share_of_large, unit_of
 
 EIGHT_BIT_MAPS = ("DE", "inverse", "quantile", "linear0", "linear", "tree", "e4m3", "power2")
 """Maps for both moments at 8 bits; the first four are those of the 8-bit paper."""
@@ -285,10 +285,17 @@ def items_of(
             sampled = share_of_large(largest, quantizers) if share is None else share
         count = len(singles) + (len(pairs) if set(names) >= MOMENTS else 0)
         numel = math.prod(largest)
-        for part in [None] if sampled else _divided(numel, count, singles, pairs):
+        in_part = sampled is not None and _leaves_rows_out(largest, quantizers, sampled)
+        for part in [None] if in_part else _divided(numel, count, singles, pairs):
             where = (len(items), source, positions[parameter], parameter)
             items.append(Item(*where, names, numel, singles, pairs, part, sample=sampled))
     return items
+
+
+def _leaves_rows_out(shape: Sequence[int], quantizers: Iterable[Quantizer], sample: float) -> bool:
+    """True if a sample of a tensor is smaller than the tensor."""
+    unit = unit_of(shape, {q.normalizer for q in quantizers})
+    return count_of(math.prod(shape), unit, sample) is not None
 
 
 def _divided(

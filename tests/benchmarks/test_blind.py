@@ -60,6 +60,7 @@ def test_slope_of_a_noisy_curve_is_not_used() -> None:
     (row,) = equivalence.in_steps(frame).to_dict("records")
     assert row["slope_error"] > 0.2 * row["slope"]
     assert row["outcome"] == "not shown"
+    assert np.isnan(row["steps"])
 
 
 def test_slope() -> None:
@@ -76,11 +77,22 @@ def test_needed_seeds_grow_with_the_spread() -> None:
     assert 6 <= more <= 16
 
 
-def test_diverged_runs_are_worse() -> None:
+@pytest.mark.parametrize("losses", [[np.nan, np.inf, 0, 0], [np.nan] * 4])
+def test_diverged_runs_are_worse(losses: list[float]) -> None:
     frame = runs(0.0)
-    frame.loc[frame["quantizer"] == "pair", "loss"] = [np.nan, np.inf, 0, 0]
+    frame.loc[frame["quantizer"] == "pair", "loss"] = losses
     (row,) = equivalence.in_steps(frame).to_dict("records")
     assert row["outcome"] == "worse"
+
+
+def test_a_pilot_whose_loss_rises_is_refused() -> None:
+    with pytest.raises(BadValueError, match="must be finite and fall with the steps"):
+        equivalence.needed_seeds(runs(0.0, slope=-0.1).query("length <= 1"))
+
+
+def test_judges_without_seeds_are_named() -> None:
+    with pytest.raises(BadValueError, match="judge='convnet' has no number of seeds yet"):
+        plan.trials("convnet", Path())
 
 
 def test_plan() -> None:
@@ -109,6 +121,7 @@ def test_choice_of_options_is_not_moved_by_noise() -> None:
     losses = pd.DataFrame({0.0: [1.0, 2.0], 0.6: [1.003, 2.0], 0.9: [1.1, 2.1]})
     assert tune.choose(losses, 0.9) == (0.0, 0.6)
     assert tune.choose(losses, None) == (0.0, 0.0)
+    assert tune.choose(pd.DataFrame({1.0: [2.0, 2.0], 2.0: [1.0, np.nan]}), None) == (1.0, 1.0)
 
 
 def test_judges_have_the_options_that_were_best() -> None:
@@ -136,6 +149,9 @@ def test_confusion() -> None:
     table = report.confusion(frame.assign(factor=1.0), "gradients").set_index("verdict")
     assert table.loc["safe"].tolist() == [2, 1, 1, 0, 1]
     assert table.loc["unsafe"].tolist() == [1, 0, 0, 1, 1]
+    assert report.earned(table.reset_index()).startswith(
+        'Of 2 pairs called safe, 1 have a mean within the margin or better: the word "safe" is not '
+    )
 
 
 def test_training_needs_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from qmaps import sweep
 from qmaps.errors import OutputError
+from qmaps.sweep import units
 from tests.sweep.data import SPECS, on_disk, same
 
 PLAN = import_module("qmaps.sweep.plan")  # the package has a function of this name
@@ -67,9 +68,17 @@ def test_a_pool_measures_the_items_of_one_parameter(
     same(sweep.run(path, SINGLES + SPECS, workers=2), whole)
 
 
+def test_a_sample_of_all_rows_is_divided(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PLAN, "WORK", FEW)
+    whole, sampled = (sweep.plan(path, SINGLES + SPECS, sample=share) for share in (None, 1.0))
+    assert [item.part for item in sampled] == [item.part for item in whole]
+
+
 def test_a_sample_is_not_divided(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PLAN, "WORK", 1)
-    assert [item.part for item in sweep.plan(path, SPECS, sample=0.1)] == [None] * 5
+    monkeypatch.setattr(units, "LEAST", 1)
+    items = sweep.plan(path, SPECS, sample=0.1)
+    assert [item.part for item in items if item.parameter == "c"] == [None]  # of several units
 
 
 def test_a_folder_of_other_items_is_refused(

@@ -1,4 +1,4 @@
-// Terms that several rules share; qmaps.optim.terms.
+// Terms that several rules share; qmaps.optim.rule.
 
 // The directed gradient with L2 weight decay.
 QMAPS_INLINE float coupled(float p, float grad, float decay) {
