@@ -98,7 +98,7 @@ def planned(pairs: Sequence[str]) -> list[sweep.Item]:
         name: dict.fromkeys(("exp_avg", "exp_avg_sq"), Lazy(shape, torch.float32, absent))
         for name, shape in shapes().items()
     }
-    return items_of(CapturedStates(states, step=1), pairs, 4096, (), None, None)
+    return items_of(CapturedStates(states, step=1), pairs, 4096, (), None)
 
 
 def read(path: Path) -> None:

@@ -177,6 +177,8 @@ def within(low: float, high: float, base: float) -> bool | tuple[()]:
 def from_summary(row: Mapping[Any, Any]) -> tuple[float, float]:
     """The 95 % interval of a difference, from its row of `qmaps.lab.summarize_losses`."""
     seeds = int(row["seeds"])
+    if not math.isfinite(row["difference"]):  # a run diverged
+        return math.inf, math.inf
     if seeds < 2:
         return -math.inf, math.inf
     half = stats.t.ppf(1 - LEVEL / 2, seeds - 1) * row["difference_std"] / seeds**0.5

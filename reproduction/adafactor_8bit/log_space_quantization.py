@@ -43,10 +43,11 @@ def find(frames: Frames) -> Finding:
     base = float(means[BASE.label])
     loss = {name: float(means[run.label]) for name, run in CONTENDERS.items()}
     low, high = committed.from_summary(losses.to_dict("index")[CONTENDERS["log"].label])
+    margin = committed.margin(base)
     statements = [
         Claim(
             "With second moments in log space training is as stable as in 32 bits.",
-            high < committed.margin(base) if high < committed.margin(base) or low > 0 else (),
+            high < margin if high < margin or low > margin else (),
             f"Final validation loss {loss['log']:.4f} against {base:.4f} ({low:+.4f} to "
             f"{high:+.4f}); {loss['dynamic']:.4f} with dynamic quantization.",
         ),
