@@ -25,7 +25,6 @@ from qmaps.errors import BadValueError
 from qmaps.storage.files import exists, output_folder, replacing
 from reproduction.report_file import write_report
 
-COMMANDS = ("tune", "pilot", "verdicts", "train", "report")
 TUNING, PILOT, TRIALS, VERDICTS, STEPS = (
     "tuning.csv",
     "pilot.csv",
@@ -33,6 +32,50 @@ TUNING, PILOT, TRIALS, VERDICTS, STEPS = (
     "verdicts.csv",
     "steps.csv",
 )
+
+
+def _tune(judge: str, out: Path, runs: Path, workers: int) -> None:
+    restore(out / TUNING, runs / "trials")
+    _write(tune.tune(judge, type(JUDGES[judge])(), runs / "trials", workers), out / TUNING)
+
+
+def _pilot(judge: str, out: Path, runs: Path, workers: int) -> None:
+    rows = tune.rows(plan.pilot(judge), runs / "trials", workers)
+    _write(rows, out / PILOT)
+    spread, seeds = needed_seeds(rows)
+    print(f"{judge}: paired differences spread by {spread:.2%} of steps; {seeds} seeds")
+    if seeds > plan.MOST_SEEDS:
+        print(f"{judge}: that is more than {plan.MOST_SEEDS}; make the model quieter")
+
+
+def _verdicts(judge: str, out: Path, runs: Path, _: int) -> None:
+    _write(verdicts.ask(judge, runs / "blind" / judge, out / "choices" / judge), out / VERDICTS)
+
+
+def _train(judge: str, out: Path, runs: Path, workers: int) -> None:
+    restore(out / TRIALS, runs / "trials")
+    choices = out / "choices" / judge
+    if not all(exists(choices / plan.slug(name)) for name in plan.CHOICES):
+        raise BadValueError(f"judge={judge!r} has no choices in {choices}; run verdicts first")
+    trials = plan.trials(judge, choices)
+    frame = run_all(trials, runs / "trials", workers=workers)
+    _write(plan.described(frame, trials), out / TRIALS)
+
+
+def _report(out: Path, command: str) -> None:
+    trained, told, tuned = (pd.read_csv(out / name) for name in (TRIALS, VERDICTS, TUNING))
+    steps = report.judged(trained, told)
+    with replacing(out / STEPS) as temporary:
+        steps.to_csv(temporary, index=False, float_format="%.6g")
+    for name, draw in report.PICTURES.items():
+        with replacing(out / name) as temporary:
+            draw(steps, temporary)
+    write_report(out / "README.md", report.page(steps, tuned, command))
+
+
+STAGES = {"tune": _tune, "pilot": _pilot, "verdicts": _verdicts, "train": _train}
+"""What is done for each judge, in this order, before the report."""
+COMMANDS = (*STAGES, "report")
 
 
 @one_line_errors
@@ -47,49 +90,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("reports/blind"))
     options = parser.parse_args(argv)
     among(parser, "judge", options.judge, list(JUDGES))
-    out, runs = output_folder(options.out), options.runs
+    out = output_folder(options.out)
     commands = (options.command,) if options.command else COMMANDS
     for judge in options.judge:
-        for command in commands:
-            if command == "tune":
-                restore(out / TUNING, runs / "trials")
-                tuned = tune.tune(
-                    judge, type(JUDGES[judge])(), runs / "trials", options.workers or 0
-                )
-                _write(tuned, out / TUNING)
-            elif command == "pilot":
-                trials = plan.pilot(judge)
-                pilot = tune.rows(trials, runs / "trials", options.workers or 0)
-                _write(pilot, out / PILOT)
-                spread, seeds = needed_seeds(pilot)
-                print(f"{judge}: paired differences spread by {spread:.2%} of steps; {seeds} seeds")
-                if seeds > plan.MOST_SEEDS:
-                    print(f"{judge}: that is more than {plan.MOST_SEEDS}; make the model quieter")
-            elif command == "verdicts":
-                _write(
-                    verdicts.ask(judge, runs / "blind" / judge, out / "choices" / judge),
-                    out / VERDICTS,
-                )
-            elif command == "train" and (options.command or judge in plan.SEEDS):
-                restore(out / TRIALS, runs / "trials")
-                choices = out / "choices" / judge
-                if not all(exists(choices / plan.slug(name)) for name in plan.CHOICES):
-                    raise BadValueError(
-                        f"judge={judge!r} has no choices in {choices}; run verdicts first"
-                    )
-                trials = plan.trials(judge, choices)
-                frame = run_all(trials, runs / "trials", workers=options.workers or 0)
-                _write(plan.described(frame, trials), out / TRIALS)
+        for name in STAGES:
+            # A judge waits for its number of seeds, unless its training is asked for by name.
+            waits = name == "train" and judge not in plan.SEEDS and not options.command
+            if name in commands and not waits:
+                STAGES[name](judge, out, options.runs, options.workers or 0)
     if "report" in commands:
-        trained, told, tuned = (pd.read_csv(out / name) for name in (TRIALS, VERDICTS, TUNING))
-        steps = report.judged(trained, told)
-        with replacing(out / STEPS) as temporary:
-            steps.to_csv(temporary, index=False, float_format="%.6g")
-        for name, draw in report.PICTURES.items():
-            with replacing(out / name) as temporary:
-                draw(steps, temporary)
-        command = command_line("benchmarks.blind", argv)
-        write_report(out / "README.md", report.page(steps, tuned, command))
+        _report(out, command_line("benchmarks.blind", argv))
     return 0
 
 

@@ -84,9 +84,8 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
     Returns:
         `judge`, `factor`, `quantizer`, `seeds`, `nats` (mean difference of the final loss),
         `steps`, `low` and `high` (share of steps by which the training is slower, with its 95 %
-        interval),
-        the adjusted p-values of `tests`, `outcome` (``equivalent``, ``no worse``, ``worse`` or
-        ``not shown``), and `slope` and `slope_error` in nats.
+        interval), the adjusted p-values of `tests`, `outcome` (``equivalent``, ``no worse``,
+        ``worse`` or ``not shown``), and `slope` and `slope_error` in nats.
     """
     out = []
     for (judge, factor), own in frame.groupby(["judge", "factor"], sort=False):

@@ -12,6 +12,7 @@ from benchmarks.blind.judges import JUDGES
 from benchmarks.trials import FULL, Trial
 from qmaps.analyze.recommend.candidates import CANDIDATES, PRESETS
 from qmaps.errors import BadValueError
+from qmaps.optim.presets import pair_of
 
 MARGIN = 0.02
 """Share of more or fewer steps within which a quantizer is equivalent to 32 bits."""
@@ -25,8 +26,6 @@ MOST_SEEDS = 16
 PILOT_SEEDS = (200, 201, 202)
 CURVE_LENGTHS, CURVE_SEEDS = (0.7, 1.4), 2
 """Lengths of further runs in 32 bits, in units of the judge's: they tell what a step is worth."""
-RECORDED_SEED = 1000
-"""Of the run whose states `qmaps.recommend` gets; no trial has it."""
 SAFE_SHARE = 0.95
 """Share of the pairs called safe that must end within the margin for the word to stay."""
 
@@ -63,7 +62,7 @@ def described(frame: pd.DataFrame, trials: Sequence[Trial]) -> pd.DataFrame:
 def pilot(judge: str) -> list[Trial]:
     """Runs from which `SEEDS` follows: 32 bits and ``8bit``, and shorter ones for the slope."""
     work = JUDGES[judge]
-    eight_bits = next(spec for spec, name in PRESETS.items() if name == "8bit")
+    eight_bits = pair_of("8bit").spec
     short = replace(work, steps=round(work.steps * CURVE_LENGTHS[0]))
     return [
         Trial(judge, variant, quantizer, seed)

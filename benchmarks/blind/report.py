@@ -19,14 +19,15 @@ from benchmarks.blind.plan import CHOICES, FACTORS, MARGIN, PAIRS, SAFE_SHARE
 from benchmarks.markdown import markdown
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.candidates import PRESETS
+from qmaps.analyze.recommend.picks import BITS
 from qmaps.analyze.replay.zero_points import holds_zero
 from qmaps.errors import BadValueError
+from qmaps.optim.presets import pair_of
 from qmaps.storage.files import records
 
 WITHIN = ("equivalent", "no worse")
 WORDS = ("safe", "caution", "unsafe")
 MODES = {"gradients": "recorded gradients", "checkpoint": "a checkpoint alone"}
-FOUR_BITS = next(spec for spec, name in PRESETS.items() if name == "4bit")
 
 
 def judged(trials: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
@@ -38,7 +39,8 @@ def judged(trials: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The columns of `in_steps`; `preset`; and at the tuned rate `verdict_gradients` and
-        `verdict_checkpoint`, `step_cost_gradients` and `step_cost_checkpoint`, and `one_step`.
+        `verdict_checkpoint`, `step_cost_gradients` and `step_cost_checkpoint`; `one_step`
+        and `bits_per_element`.
     """
     finished = whole(trials)
     if finished.empty:
@@ -53,14 +55,16 @@ def judged(trials: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
             values = own[column].reindex(keys).to_numpy()
             table[f"{column}_{mode}"] = pd.Series(values, table.index).where(tuned)
         if mode == "gradients":
-            table["one_step"] = own["one_step"].reindex(keys).to_numpy()
+            for column in ("one_step", "bits_per_element"):
+                table[column] = own[column].reindex(keys).to_numpy()
     return table
 
 
 def whole(trials: pd.DataFrame) -> pd.DataFrame:
     """The rows of judges that have all their trials."""
     counts = trials["judge"].value_counts()
-    return trials[trials["judge"].map(lambda name: counts[name] == plan.size(name))]
+    finished = [judge for judge, count in counts.items() if count == plan.size(str(judge))]
+    return trials[trials["judge"].isin(finished)]
 
 
 def confusion(steps: pd.DataFrame, mode: str) -> pd.DataFrame:
@@ -106,32 +110,26 @@ def calibration(steps: pd.DataFrame, mode: str) -> pd.DataFrame:
     """
     tuned = steps[(steps["factor"] == 1) & (steps[f"step_cost_{mode}"] < 1)]
     tuned = tuned[np.isfinite(tuned["steps"]) & ~tuned["quantizer"].map(_zero)]
-    fits = {}
-    for judge, own in tuned.groupby("judge", sort=False):
-        fits[judge] = _through_zero(own[f"step_cost_{mode}"], np.log1p(own["steps"]))
+    cost, slower = tuned[f"step_cost_{mode}"], np.log1p(tuned["steps"])
     rows = []
-    for judge, own in tuned.groupby("judge", sort=False):
-        others = tuned[tuned["judge"] != judge]
-        slope = (
-            _through_zero(others[f"step_cost_{mode}"], np.log1p(others["steps"]))
-            if len(others)
-            else np.nan
-        )
-        errors = np.log1p(own["steps"]) - slope * own[f"step_cost_{mode}"]
+    for judge in tuned["judge"].unique():
+        own = tuned["judge"] == judge
+        slope = _through_zero(cost[~own], slower[~own])
         rows.append(
             {
                 "judge": judge,
-                "pairs": len(own),
-                "slope": fits[judge],
+                "pairs": int(own.sum()),
+                "slope": _through_zero(cost[own], slower[own]),
                 "slope_of_others": slope,
-                "median_error": float(np.median(np.abs(errors))),
+                "median_error": float((slower[own] - slope * cost[own]).abs().median()),
             }
         )
     return pd.DataFrame(rows)
 
 
 def _through_zero(x: pd.Series, y: pd.Series) -> float:
-    return float((x * y).sum() / (x * x).sum())
+    """The slope of the least-squares line through zero; NaN without points."""
+    return float((x * y).sum() / (x * x).sum()) if len(x) else np.nan
 
 
 def _zero(spec: str) -> bool:
@@ -149,13 +147,13 @@ def rules(steps: pd.DataFrame) -> pd.DataFrame:
     for judge, own in steps[steps["factor"] == 1].groupby("judge", sort=False):
         by_name = own.set_index("quantizer")
         pairs = own[own["quantizer"].isin(PAIRS)]
-        small = pairs[pairs["quantizer"].map(_four_bits)]
+        small = pairs[pairs["bits_per_element"] <= BITS]
         safe = pairs[pairs["verdict_gradients"] == "safe"]
         chosen = {
-            "4bit for all": FOUR_BITS,
+            "4bit for all": pair_of("4bit").spec,
             "best one-step error of up to 4 bits": _least(small, "one_step"),
             "least step cost of up to 4 bits": _least(small, "step_cost_gradients"),
-            "fewest bits called safe": min(safe["quantizer"], key=_bits, default=None),
+            "fewest bits called safe": _least(safe, "bits_per_element"),
             **{name: name for name in CHOICES},
         }
         for rule, quantizer in chosen.items():
@@ -171,15 +169,6 @@ def rules(steps: pd.DataFrame) -> pd.DataFrame:
 def _least(rows: pd.DataFrame, column: str) -> str | None:
     known = rows.dropna(subset=column)
     return None if known.empty else str(known.loc[known[column].idxmin(), "quantizer"])
-
-
-def _bits(spec: str) -> float:
-    pair = Pair.parse(spec)
-    return sum(q.bits_per_element((1024, 1024)) for q in (pair.first, pair.second) if q)
-
-
-def _four_bits(spec: str) -> bool:
-    return _bits(spec) / 2 <= 4.3
 
 
 def percent(row: dict[str, float]) -> str:

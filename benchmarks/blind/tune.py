@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,21 +23,16 @@ DEFAULTS: dict[str, float | None] = {"lr": None, "beta1": 0.9, "weight_decay": 0
 OPTIONS = tuple(DEFAULTS)
 
 
-def columns(trial: Trial) -> dict[str, object]:
-    """Options of a trial, and its key, as columns of a report."""
-    work = trial.workload
-    return {
-        "lr": work.lr,
-        "beta1": work.betas[0],
-        "weight_decay": work.weight_decay,
-        "key": trial.key,
-    }
+def values_of(work: Workload) -> dict[str, float]:
+    """The tuned options of a workload, by the names of `OPTIONS`."""
+    return {"lr": work.lr, "beta1": work.betas[0], "weight_decay": work.weight_decay}
 
 
 def rows(trials: Sequence[Trial], folder: Path, workers: int) -> pd.DataFrame:
-    """Rows of `run_all` with the columns of `columns`."""
+    """Rows of `run_all` with the options of `OPTIONS`, and `key`."""
     frame = run_all(trials, folder, workers=workers)
-    return frame.assign(**pd.DataFrame([columns(trial) for trial in trials]).to_dict("list"))
+    options = pd.DataFrame([values_of(trial.workload) for trial in trials])
+    return frame.assign(**options.to_dict("list"), key=[trial.key for trial in trials])
 
 
 def tune(judge: str, work: Workload, folder: Path, workers: int = 0) -> pd.DataFrame:
@@ -63,7 +58,7 @@ def tune(judge: str, work: Workload, folder: Path, workers: int = 0) -> pd.DataF
             trials = [Trial(judge, work, FULL, seed) for work in works for seed in SEEDS]
             frame = pd.concat([frame, rows(trials, folder, workers)], ignore_index=True)
             frame = frame.drop_duplicates("key", ignore_index=True)
-            best, chosen = choose(_of(frame, work, option), DEFAULTS[option])
+            best, chosen = choose(_losses(frame, values_of(work), option), DEFAULTS[option])
             value = _wider(option, best, tried)
             if value is None:
                 break
@@ -101,19 +96,15 @@ def options(frame: pd.DataFrame) -> dict[str, dict[str, float]]:
     for judge, own in frame.groupby("judge", sort=False):
         picked = dict(DEFAULTS)
         for option in OPTIONS:
-            others = [name for name in OPTIONS if name != option and picked[name] is not None]
-            same = (own[others] == [picked[name] for name in others]).all(axis=1)
-            losses = own[same].pivot_table("loss", "seed", option)
-            picked[option] = choose(losses, DEFAULTS[option])[1]
+            picked[option] = choose(_losses(own, picked, option), DEFAULTS[option])[1]
         out[judge] = picked
     return out
 
 
-def _of(frame: pd.DataFrame, work: Workload, option: str) -> pd.DataFrame:
-    """Losses by seed and value of an option, the others as in `work`."""
-    now = {"lr": work.lr, "beta1": work.betas[0], "weight_decay": work.weight_decay}
-    others = [name for name in OPTIONS if name != option]
-    same = (frame[others] == [now[name] for name in others]).all(axis=1)
+def _losses(frame: pd.DataFrame, values: Mapping[str, float | None], option: str) -> pd.DataFrame:
+    """Losses by seed and value of an option, the others as in `values`; None is any value."""
+    others = [name for name in OPTIONS if name != option and values[name] is not None]
+    same = (frame[others] == [values[name] for name in others]).all(axis=1)
     return frame[same].pivot_table("loss", "seed", option)
 
 

@@ -12,15 +12,13 @@ import torch
 from torch import nn
 
 import qmaps
+from benchmarks import recorded
 from benchmarks.blind.judges import JUDGES
-from benchmarks.blind.plan import CHOICES, PAIRS, RECORDED_SEED, slug
-from benchmarks.trials import FULL
+from benchmarks.blind.plan import CHOICES, PAIRS, slug
 from qmaps import capture, sweep
-from qmaps.analyze.recommend.candidates import PRESETS
+from qmaps.analyze.recommend.candidates import MOMENTS, PRESETS
 from qmaps.analyze.recommend.result import Recommendation
-from qmaps.capture import CapturedStates, Gradients, StateRecorder
-from qmaps.lab.compare import Contender
-from qmaps.lab.workloads import train
+from qmaps.capture import CapturedStates, Gradients
 from qmaps.optim import Choice
 from qmaps.storage.files import exists, output_folder
 
@@ -45,15 +43,6 @@ def record(judge: str, folder: Path) -> tuple[CapturedStates, CapturedStates]:
     work, checkpoint = JUDGES[judge], folder / "checkpoint.pt"
     start = work.steps - GRADIENTS
 
-    def recorder(optimizer: torch.optim.Optimizer, model: nn.Module) -> StateRecorder:
-        return StateRecorder(
-            optimizer,
-            folder / "states",
-            names=model,
-            steps=[start],
-            gradients=Gradients(GRADIENTS),
-        )
-
     @contextmanager
     def saver(optimizer: torch.optim.Optimizer, model: nn.Module) -> Iterator[None]:
         yield
@@ -61,16 +50,7 @@ def record(judge: str, folder: Path) -> tuple[CapturedStates, CapturedStates]:
         torch.save({"optimizer": optimizer.state_dict(), "names": names}, checkpoint)
 
     if not exists(checkpoint):
-        train(
-            work,
-            Contender(FULL).optimizer,
-            out=folder / "run",
-            label=FULL,
-            seed=RECORDED_SEED,
-            checkpoint_every=work.steps,
-            validate_every=work.steps,
-            hooks=[recorder, saver],
-        )
+        recorded.record(work, folder, [start], Gradients(GRADIENTS), [saver])
     return capture.load(folder / "states", step=start), capture.load(checkpoint)
 
 
@@ -127,8 +107,7 @@ def drawn(recommended: Recommendation, draw: random.Random) -> Choice:
         best = min(best, (abs(nbytes / goal - 1), picked), key=lambda option: option[0])
         if best[0] <= BYTES_APART:
             break
-    moments = ("exp_avg", "exp_avg_sq")
     overrides = {
-        name: dict(zip(moments, spec.split(" + "), strict=True)) for name, spec in best[1].items()
+        name: dict(zip(MOMENTS, spec.split(" + "), strict=True)) for name, spec in best[1].items()
     }
     return Choice("4bit", overrides)

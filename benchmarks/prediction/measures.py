@@ -6,18 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
-import torch
 
 import qmaps
-from benchmarks.trials import FULL
+from benchmarks import recorded
 from qmaps import capture, sweep
-from qmaps.capture import Gradients, StateRecorder
-from qmaps.lab.compare import Contender
-from qmaps.lab.workloads import train
+from qmaps.capture import Gradients
 from reproduction.judges import JUDGES
 
-SEED = 1000
-"""Of the run that is recorded; no trial has it."""
 BYTES = 2**28
 """Most bytes of recorded gradients; of larger models whole rows are sampled."""
 WINDOWS = 4
@@ -39,28 +34,7 @@ def record(judge: str, folder: Path) -> Path:
         folder: where the run and its states are kept; a finished run is not repeated.
     """
     work = JUDGES[judge]
-    due = snapshots(work.steps)
-
-    def recorder(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> StateRecorder:
-        return StateRecorder(
-            optimizer,
-            folder / "states",
-            names=model,
-            steps=due,
-            gradients=Gradients(work.steps, BYTES),
-        )
-
-    train(
-        work,
-        Contender(FULL).optimizer,
-        out=folder / "run",
-        label=FULL,
-        seed=SEED,
-        checkpoint_every=work.steps,  # a resumed run would lack its first gradients
-        validate_every=work.steps,
-        hooks=[recorder],
-    )
-    return folder / "states"
+    return recorded.record(work, folder, snapshots(work.steps), Gradients(work.steps, BYTES))
 
 
 def measured(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -140,13 +141,9 @@ class MiniLM(Workload):
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
         """``loss`` in nats per pair, and ``accuracy``: how often the own docstring is nearest."""
-        _, (signatures, abouts) = tokens(self.longest)
         losses, right = [], []
-        for number in range(self.validation_batches):
-            random = np.random.default_rng([VALIDATION_SEED, number])
-            chosen = random.choice(len(signatures), 64, replace=False)
-            logits = self._logits(model, (signatures[chosen], abouts[chosen]))
-            own = torch.arange(len(chosen))
+        for logits in self._validation(model):
+            own = torch.arange(len(logits))
             losses.append(float(F.cross_entropy(logits, own)))
             right.append(float((logits.argmax(dim=1) == own).double().mean()))
         return {"loss": sum(losses) / len(losses), "accuracy": sum(right) / len(right)}
@@ -154,6 +151,14 @@ class MiniLM(Workload):
     def data_digest(self) -> str:
         """Hash of the pairs and of the weights."""
         return _digest()
+
+    def _validation(self, model: nn.Module) -> Iterator[Tensor]:
+        """Logits of each fixed batch of held-out pairs; the right ones are on the diagonal."""
+        _, (signatures, abouts) = tokens(self.longest)
+        for number in range(self.validation_batches):
+            random = np.random.default_rng([VALIDATION_SEED, number])
+            chosen = random.choice(len(signatures), 64, replace=False)
+            yield self._logits(model, (signatures[chosen], abouts[chosen]))
 
     def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
         # Together: one pass of twice the size is faster than two.

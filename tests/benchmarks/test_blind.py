@@ -157,3 +157,28 @@ def test_confusion() -> None:
 def test_training_needs_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "microbiome", "--out", str(tmp_path), "--runs", str(tmp_path)]) == 2
     assert "judge='microbiome' has no choices in" in capsys.readouterr().err
+
+
+def test_the_page_of_a_whole_judge(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told = pd.read_csv(FOLDER / "verdicts.csv")
+    lengths = [(length, FULL, seed) for length in plan.CURVE_LENGTHS for seed in range(2)]
+    arms = [(1.0, name, seed) for name in (FULL, *plan.PAIRS, *plan.CHOICES) for seed in range(4)]
+    noise = np.random.default_rng(0)
+    rows = [
+        ("microbiome", factor, length, name, seed, 120 * length,
+         -0.1 * np.log(length) + 0.01 * (name == plan.DANGEROUS[0]) + noise.normal(scale=1e-5))
+        for factor in plan.FACTORS for length, name, seed in (*lengths, *arms)
+    ]  # fmt: skip
+    columns = ["judge", "factor", "length", "quantizer", "seed", "steps", "loss"]
+    trials = pd.DataFrame(rows, columns=columns)
+    monkeypatch.setattr(plan, "size", lambda _: len(trials))
+    steps = report.judged(trials, told)
+    assert set(steps.loc[steps["outcome"] == "worse", "quantizer"]) == {plan.DANGEROUS[0]}
+    taken = report.rules(steps).set_index("rule")
+    assert taken.loc["fewest bits called safe", "quantizer"] == plan.PAIRS[10]  # 3.25 bits
+    assert set(taken["outcome"]) == {"equivalent"}
+    page = report.page(steps, pd.read_csv(FOLDER / "tuning.csv"), "command")
+    assert 'the word "safe" is earned in this mode.' in page
+    for name, draw in report.PICTURES.items():
+        draw(steps, tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 10_000

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks import recorded
 from benchmarks.prediction import measures, report, scores
 from benchmarks.prediction.__main__ import finished
 from benchmarks.prediction.plan import COUNT, PARTS, pairs
@@ -38,7 +39,7 @@ def test_every_part_has_its_32_bit_runs_and_no_trial_twice() -> None:
         assert len({trial.key for trial in trials}) == len(trials)
         full = [trial for trial in trials if trial.quantizer == FULL]
         assert len(full) == part.seeds * len(part.factors)
-        assert measures.SEED not in {trial.seed for trial in trials}
+        assert recorded.SEED not in {trial.seed for trial in trials}
 
 
 def frame(losses: dict[str, list[float]], lr: float = 0.003) -> pd.DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
@@ -13,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own convention
 from benchmarks.blind.workloads.packages import INSTALL
 from benchmarks.blind.workloads.validation import means
 from qmaps.errors import BadValueError
-from reproduction.workloads.minilm import VALIDATION_SEED, MiniLM, tokens
+from reproduction.workloads.minilm import MiniLM
 
 
 @dataclass(frozen=True)
@@ -53,12 +52,6 @@ class Lora(MiniLM):
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
         """``loss`` and its parts in nats per pair."""
-        _, (signatures, abouts) = tokens(self.longest)
-        losses = []
-        for number in range(self.validation_batches):
-            chosen = np.random.default_rng([VALIDATION_SEED, number]).choice(
-                len(signatures), 64, replace=False
-            )
-            logits = self._logits(model, (signatures[chosen], abouts[chosen]))
-            losses.append(F.cross_entropy(logits, torch.arange(len(chosen)), reduction="none"))
+        batches = self._validation(model)
+        losses = [F.cross_entropy(x, torch.arange(len(x)), reduction="none") for x in batches]
         return means(torch.cat(losses))

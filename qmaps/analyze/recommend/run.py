@@ -189,14 +189,6 @@ def run(
         )
     table = _table(tensors, pairs, choosable, sizes)
     tensors = _unmeasured(tensors, table)
-    beta2 = max(betas_of(captured, name)[1] for name in names)
-    proven = set(tensors["gradients"]) == {"recorded"} and not early(captured.step, beta2)
-    table["verdict"] = [earned(told, proven) for told in table["verdict"]]
-    exact = tensors["quantizer"] == FULL.spec
-    tensors["verdict"] = [
-        earned(told, proven or in_32_bits)
-        for told, in_32_bits in zip(tensors["verdict"], exact, strict=True)
-    ]
     if loss is None:
         picks = within(budget, tensors, table, choosable, sizes)
     else:
@@ -205,6 +197,13 @@ def run(
     chosen_rows = tensors[tensors["chosen"]]
     measures = measures_of(tensors, picks)
     judged = verdict(measures, chosen_rows)
+    beta2 = max(betas_of(captured, name)[1] for name in picks)
+    proven = measures["gradients"] == "recorded" and not early(captured.step, beta2)
+    table["verdict"] = [earned(told, proven) for told in table["verdict"]]
+    quantized = tensors["quantizer"] != FULL.spec
+    tensors.loc[quantized, "verdict"] = [
+        earned(told, proven) for told in tensors.loc[quantized, "verdict"]
+    ]
     used = sum(sizes.of(name, pair) for name, pair in picks.items())
     budgets = {"bits": bits, "nbytes": nbytes, "loss": loss}
     provenance = {
