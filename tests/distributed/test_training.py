@@ -33,6 +33,10 @@ TWO = (
     "what_shards_cannot_do_is_refused",
     "memory_counts_what_is_here",
     "replicas_of_converted_models_are_refused",
+    "one_monitor_for_all_shards",
+    "a_monitor_of_replicas_is_that_of_one",
+    "monitors_that_differ_are_refused",
+    "flat_parameters_are_refused",
 )
 FOUR = ("hybrid_sharding", "other_placements")
 
