@@ -39,6 +39,7 @@ from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture import Monitor, load
 from qmaps.capture.conversion import convert_file
 from qmaps.capture.monitor import ranks
+from qmaps.capture.monitor.environment import switch_on
 from qmaps.distributed.rows import by_rows
 from qmaps.engines.sharding.shards import local, shard_of
 from qmaps.engines.step import NUMBERS
@@ -712,8 +713,12 @@ def check_data_parallel() -> None:
     assert str(ours.state_dict()) == str(saved)
 
 
+def four_bit(net: nn.Module) -> AdamW:
+    return AdamW(net.named_parameters(), lr=1e-2, state_quantizers="B64/DE@4s + B64/DE@4u")
+
+
 def monitored(net: nn.Module, group: Any, out: str | None = None, **options: Any) -> Monitor:
-    optimizer = AdamW(net.named_parameters(), lr=1e-2, state_quantizers="B64/DE@4s + B64/DE@4u")
+    optimizer = four_bit(net)
     monitor = Monitor(
         optimizer,
         None if out is None else FOLDER / out,
@@ -759,7 +764,15 @@ def check_one_monitor_for_all_shards() -> None:
     )
     first = low["rank"] * 128 // WORLD
     assert low["shard"] == f"[{first}:{first + 128 // WORLD}, 0:64]"
+    # A file switches the same one on.
+    settings = FOLDER / f"monitor{RANK}.yaml"
+    settings.write_text(f"{{out: {FOLDER}/file.csv, every: 2, sample: 100000, thresholds: null}}")
+    handle = switch_on(settings)
+    net = sharded(model())
+    train(net, four_bit(net), range(4))
+    handle.remove()
     dist.barrier()
+    assert (FOLDER / "file.csv").read_text() == (FOLDER / "shards.csv").read_text()
     with (FOLDER / "shards.csv").open(newline="") as file:
         written = list(csv.DictReader(file))
     assert {row["rank"] for row in written} == {"", "0", "1"}

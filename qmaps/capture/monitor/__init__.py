@@ -33,6 +33,10 @@ COLUMNS = ("step", "parameter", "state", "quantizer", "numel", *MEASURES)
 WINDOW = 10
 
 
+class NoStatesError(BadValueError):
+    """An optimizer has no quantized states to measure."""
+
+
 class Monitor(Watcher):
     r"""Measures the quantized states of an optimizer every `every` steps, on a sample.
 
@@ -232,7 +236,7 @@ class Monitor(Watcher):
         if is_quantized:
             return
         which = "" if parameters is None else f" of the parameters {shown(parameters)}"
-        raise BadValueError(
+        raise NoStatesError(
             f"optimizer={type(optimizer).__name__} has no quantized states{which}; a monitor needs "
             "at least one (state_quantizers, min_quantized_size)"
         )
