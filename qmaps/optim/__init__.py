@@ -25,6 +25,7 @@ from qmaps.optim.muon import Muon, Muon4bit, Muon8bit
 from qmaps.optim.nadam import NAdam, NAdam4bit, NAdam8bit
 from qmaps.optim.offload import CPUOffloadOptimizer
 from qmaps.optim.presets import PRESETS
+from qmaps.optim.release import release_gradients
 from qmaps.optim.rmsprop import RMSprop, RMSprop4bit, RMSprop8bit
 from qmaps.optim.rule import State
 from qmaps.optim.sgd import SGD, SGD4bit, SGD8bit
@@ -40,6 +41,7 @@ __all__ = [
     "Muon8bit", "NAdam", "NAdam4bit", "NAdam8bit", "QuantizedOptimizer", "RMSprop",
     "RMSprop4bit", "RMSprop8bit", "SGD4bit", "SGD8bit", "SOAP4bit", "SOAP8bit", "State",
     "keep_in_32_bits", "muon_groups", "param_groups",
+    "release_gradients",
 ]  # fmt: skip
 
 other_libraries.install()
