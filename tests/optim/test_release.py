@@ -19,7 +19,11 @@ from qmaps.lpmm import LPMMAdam, convert
 from qmaps.optim import AdamW8bit, Muon8bit, muon_groups, release_gradients
 from tests.training.runs import assert_same
 
-QUANTIZED = [name for name in optim.__all__ if name.endswith(("4bit", "8bitFactor"))]
+QUANTIZED = [
+    name
+    for name in optim.__all__
+    if name.endswith(("4bit", "8bitFactor")) and not getattr(optim, name).takes_all_gradients
+]
 OTHERS = {
     "Adafactor8bit": {},
     "Adafactor": {"apollo_rank": 4, "seed": 3},
@@ -199,6 +203,8 @@ def low_precision(model: Net, _: AdamW8bit) -> None:
          "release first"),
         (low_precision, BadTypeError,
          "release_gradients does not support LPMMAdam, which keeps gradients as codes"),
+        (lambda m, _: release_gradients(m, optim.Prodigy(m.parameters())), BadTypeError,
+         "release_gradients does not support Prodigy, which needs all gradients at once"),
         (lambda _, o: release_gradients(o, o), BadTypeError,
          "model must be a torch.nn.Module, got AdamW8bit"),
         (lambda m, _: release_gradients(m, torch.optim.SGD(m.parameters())), BadTypeError,
