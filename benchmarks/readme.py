@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pandas as pd
 
-from benchmarks.blind.equivalence import percent
-from benchmarks.judges import JUDGED, LENGTHS, parameters, slower
+from benchmarks.blind.equivalence import WITHIN, percent
+from benchmarks.judges import JUDGED, LENGTHS, parameters, power, slower
 from benchmarks.markdown import markdown
 from qmaps.optim.presets import pair_of
 from qmaps.storage.files import records, write_text
@@ -57,25 +58,32 @@ def speed() -> list[str]:
 
 
 def safety() -> list[str]:
-    """Rows of reports/judges.csv: presets by model, in per cent of steps."""
+    """Rows of reports/judges.csv: models by presets, in per cent of steps or else in nats."""
     judged = pd.read_csv(JUDGED)
-    rows = {
-        (row["judge"], row["quantizer"]): row
-        for row in records(slower(judged, pd.read_csv(LENGTHS)))
-    }
-    lines = []
-    for judge, count in parameters(judged).items():
-        cells = []
-        for preset in SHOWN:
-            row = rows.get((judge, pair_of(preset).spec))
-            cells.append(
-                f"**{percent(row)}**" if row and row["outcome"] == "equivalent" else percent(row)
+    in_steps, in_nats = (
+        {(row["judge"], row["quantizer"]): row for row in records(table)}
+        for table in (slower(judged, pd.read_csv(LENGTHS)), power(judged))
+    )
+
+    def cell(judge: str, preset: str) -> str:
+        key = judge, pair_of(preset).spec
+        row, loss = in_steps[key], in_nats[key]
+        if np.isnan(row["steps"]):
+            return "{difference:+.4f} ({low:+.4f} to {high:+.4f}) nats".format(**loss)
+        return f"**{percent(row)}**" if row["outcome"] in WITHIN else percent(row)
+
+    return markdown(
+        ("model", "parameters", "steps", *(f"`{name}`" for name in SHOWN)),
+        [
+            (
+                f"{KINDS[judge]} (`{judge}`)",
+                f"{count / 1e6:.2g} M",
+                str(JUDGES[judge].steps),
+                *(cell(judge, preset) for preset in SHOWN),
             )
-        work = JUDGES[judge]
-        lines.append(
-            (f"`{judge}`: {KINDS[judge]}, {count / 1e6:.2g} million, {work.steps} steps", *cells)
-        )
-    return markdown(("model, parameters, steps", *(f"`{name}`" for name in SHOWN)), lines)
+            for judge, count in parameters(judged).items()
+        ],
+    )
 
 
 TABLES = {"speed": speed, "safety": safety}

@@ -16,6 +16,8 @@ from qmaps.storage.files import records
 
 LEVEL = 0.05
 """Rate of false discoveries over a table, and one minus the confidence of an interval."""
+WITHIN = ("equivalent", "no worse")
+"""Outcomes of quantizers that are shown to be slower by less than the margin."""
 MAX_SLOPE_ERROR = 0.2
 """Relative standard error of the slope of a loss curve, above which nothing is told in steps."""
 UNKNOWN = dict.fromkeys(("mean", "low", "high"), np.nan) | dict.fromkeys(

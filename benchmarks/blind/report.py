@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.blind import plan, tune
-from benchmarks.blind.equivalence import calibrated, in_steps, percent
+from benchmarks.blind.equivalence import WITHIN, calibrated, in_steps, percent
 from benchmarks.blind.plan import CHOICES, FACTORS, MARGIN, PAIRS, SAFE_SHARE
 from benchmarks.markdown import markdown
 from qmaps.algebra.pair import Pair
@@ -25,7 +25,6 @@ from qmaps.errors import BadValueError
 from qmaps.optim.presets import pair_of
 from qmaps.storage.files import records
 
-WITHIN = ("equivalent", "no worse")
 WORDS = ("safe", "caution", "unsafe")
 MODES = {"gradients": "recorded gradients", "checkpoint": "a checkpoint alone"}
 

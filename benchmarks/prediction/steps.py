@@ -21,16 +21,17 @@ from benchmarks.judges import JUDGED, LENGTHS, REPORTS, slower
 from benchmarks.markdown import markdown
 from benchmarks.prediction.plan import PARTS
 from benchmarks.prediction.report import of_pairs, parts
-from qmaps.analyze.recommend.verdict import SAFE, cost_of, dangerous
+from qmaps.analyze.recommend.verdict import LEVELS, SAFE, cost_of, dangerous, level
 from qmaps.storage.files import records, replacing
 from reproduction.report_file import write_report
 
+FOLDER = REPORTS / "prediction"
 MOST = 0.3
 """Step cost above which a pair is left out."""
 
 
 def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -> pd.DataFrame:
-    """Pairs at the tuned rates, without zero points and very large updates.
+    """Pairs at the tuned rates.
 
     Args:
         trials: rows of reports/prediction/trials.csv.
@@ -38,9 +39,9 @@ def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -
         slopes: `judge`, `slope` and `slope_error` of `benchmarks.judges.slower`.
 
     Returns:
-        `judge`, `quantizer`, `cost` (the step cost), and `slower` (the mean difference of the
-        final loss from 32 bits, in units of log steps). Judges whose slope is not known are left
-        out.
+        `judge`, `quantizer`, `verdict`, `cost` (the step cost; NaN with zero points or very large
+        updates), and `slower` (the mean difference of the final loss from 32 bits, in units of log
+        steps; infinite where a run diverged). Judges whose slope is not known are left out.
     """
     known = slopes[slopes["slope_error"] <= MAX_SLOPE_ERROR * slopes["slope"]]
     falls = dict(zip(known["judge"], known["slope"], strict=True))
@@ -51,38 +52,61 @@ def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -
             continue
         own = of_pairs(measures, part, difference.index).filter(like="replay_")
         replays = records(own.rename(columns=lambda name: name.removeprefix("replay_")))
-        losses = difference.mean(axis=1) / falls[judge]
+        losses = difference.mean(axis=1, skipna=False).fillna(np.inf) / falls[judge]
         for (quantizer, lost), row in zip(losses.items(), replays, strict=True):
-            if not dangerous(row) and cost_of(row) <= MOST and np.isfinite(lost):
-                rows.append((judge, quantizer, cost_of(row), lost))
-    return pd.DataFrame(rows, columns=["judge", "quantizer", "cost", "slower"])
+            cost = np.nan if dangerous(row) else cost_of(row)
+            rows.append((judge, quantizer, level(row), cost, lost))
+    return pd.DataFrame(rows, columns=["judge", "quantizer", "verdict", "cost", "slower"])
 
 
-def within(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Pairs up to the step cost of the verdict safe: how many end within the margin, by judge."""
-    safe = pairs[pairs["cost"] <= SAFE]
-    ended = (np.expm1(safe["slower"]) <= MARGIN).groupby(safe["judge"], sort=False)
-    return pd.DataFrame({"pairs": ended.count(), "within": ended.sum()}).reset_index()
+def ended(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Number of pairs, and of those within the margin or better, by judge and verdict."""
+    within = pairs["slower"] <= np.log1p(MARGIN)
+    counts = within.groupby([pairs["judge"], pairs["verdict"]], sort=False)
+    return pd.DataFrame({"pairs": counts.count(), "within": counts.sum()}).reset_index()
 
 
 def page(pairs: pd.DataFrame, command: str) -> str:
     """The report on rows of `points`."""
-    counts = within(pairs).set_index("judge")
+    counts = ended(pairs)
+    table = {(row["judge"], row["verdict"]): row for row in records(counts)}
+    judges = list(pairs["judge"].unique())
+    totals = records(counts.groupby("verdict")[["pairs", "within"]].sum().reset_index())
+    table |= {("all", row["verdict"]): row for row in totals}
+    levels = [name for name in LEVELS if name in set(pairs["verdict"])]
     lines = [
         "# Steps that a step cost stands for",
         "",
         f"`{command}`",
         "",
-        "A step cost of 0.05 says that replayed steps make 5 % less progress. If trainings were "
-        "slower by as many steps, slopes would be 1. Here are the pairs of "
-        f"[results.md](results.md) at the tuned rates with step costs of up to {MOST}, without "
-        "zero points and very large updates. Steps are those of [judges.md](../judges.md).",
+        "Here are the pairs of [results.md](results.md) at the tuned rates, in the steps of "
+        "[judges.md](../judges.md): a difference of the final loss, divided by the slope of the "
+        "loss over log steps.",
         "",
         "![per cent of steps against step cost](calibration.png)",
         "",
+        "## Verdicts",
+        "",
+        f"Pairs whose mean over seeds is within {MARGIN:.0%} of steps or better, of all pairs with "
+        "a verdict. The noise of the seeds counts against them.",
+        "",
         *markdown(
-            ("model", "pairs", "slope", "slope of the other models", "median error by that slope",
-             f"step cost up to {SAFE}", f"of these within {MARGIN:.0%} of steps"),
+            ("model", *levels),
+            [
+                (judge, *("{within} of {pairs}".format(**table[judge, name])
+                          if (judge, name) in table else "" for name in levels))
+                for judge in (*judges, "all")
+            ],
+        ),
+        "",
+        "## Step costs",
+        "",
+        "A step cost of 0.05 says that replayed steps make 5 % less progress. If trainings were "
+        f"slower by as many steps, slopes would be 1. Pairs of a step cost above {MOST}, with zero "
+        "points or with very large updates are left out.",
+        "",
+        *markdown(
+            ("model", "pairs", "slope", "slope of the other models", "median error by that slope"),
             [
                 (
                     row["judge"],
@@ -90,18 +114,16 @@ def page(pairs: pd.DataFrame, command: str) -> str:
                     f"{row['slope']:.2f}",
                     f"{row['slope_of_others']:.2f}",
                     f"{row['median_error']:.1%}",
-                    str(counts["pairs"].get(row["judge"], 0)),
-                    str(counts["within"].get(row["judge"], 0)),
                 )
-                for row in records(calibrated(pairs))
+                for row in records(calibrated(_calm(pairs)))
             ],
         ),
-        "",
-        f"Together {counts['within'].sum()} of {counts['pairs'].sum()} pairs of a step cost of up "
-        f"to {SAFE} end within {MARGIN:.0%} of steps, by their mean over seeds; the seeds' noise "
-        "counts against them.",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _calm(pairs: pd.DataFrame) -> pd.DataFrame:
+    return pairs[(pairs["cost"] <= MOST) & np.isfinite(pairs["slower"])]
 
 
 def draw(pairs: pd.DataFrame, path: Path) -> None:
@@ -109,7 +131,7 @@ def draw(pairs: pd.DataFrame, path: Path) -> None:
     figure = Figure(figsize=(6, 4), layout="constrained")
     FigureCanvasAgg(figure)
     panel = figure.subplots()
-    for judge, own in pairs.groupby("judge", sort=False):
+    for judge, own in _calm(pairs).groupby("judge", sort=False):
         panel.plot(own["cost"], 100 * np.expm1(own["slower"]), "o", alpha=0.6, label=judge)
     panel.axhspan(-100 * MARGIN, 100 * MARGIN, color="tab:green", alpha=0.15)
     costs = np.geomspace(1e-4, MOST)
@@ -122,17 +144,20 @@ def draw(pairs: pd.DataFrame, path: Path) -> None:
     figure.savefig(path, format="png", dpi=120)
 
 
-def main() -> int:
-    """Write the report."""
-    folder = REPORTS / "prediction"
-    pairs = points(
-        pd.read_csv(folder / "trials.csv"),
-        pd.read_csv(folder / "measures.csv"),
+def committed() -> pd.DataFrame:
+    """`points` of the committed reports."""
+    return points(
+        *(pd.read_csv(FOLDER / name) for name in ("trials.csv", "measures.csv")),
         slower(pd.read_csv(JUDGED), pd.read_csv(LENGTHS)).drop_duplicates("judge"),
     )
-    with replacing(folder / "calibration.png") as temporary:
+
+
+def main() -> int:
+    """Write the report."""
+    pairs = committed()
+    with replacing(FOLDER / "calibration.png") as temporary:
         draw(pairs, temporary)
-    write_report(folder / "steps.md", page(pairs, "python -m benchmarks.prediction.steps"))
+    write_report(FOLDER / "steps.md", page(pairs, "python -m benchmarks.prediction.steps"))
     return 0
 
 

@@ -15,6 +15,7 @@ from benchmarks.prediction.__main__ import finished
 from benchmarks.prediction.plan import COUNT, PARTS, pairs
 from benchmarks.trials import FULL
 from qmaps.algebra.pair import Pair
+from qmaps.analyze.recommend import verdict
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 from qmaps.storage.files import output_folder, write_frame, write_record
 from reproduction import judges
@@ -152,8 +153,16 @@ def test_pairs_in_steps() -> None:
         "docstring-lm", "B256/DE@8s + B256/DE-0@8u"
     ]
     assert eight == pytest.approx(-0.0001 / 0.2, abs=0.0001 / 0.2)
-    assert found["cost"].between(0, steps.MOST).all()
+    assert steps.ended(found)["pairs"].sum() == len(found) == 240
     shown = steps.page(found, "python -m benchmarks.prediction.steps")
-    counts = steps.within(found)
-    told = f"{counts['within'].sum()} of {counts['pairs'].sum()} pairs of a step cost of up to 0.03"
-    assert told in " ".join(shown.split())
+    safe = steps.ended(found).groupby("verdict").sum(numeric_only=True).loc["safe"]
+    assert f"| all | {safe['within']} of {safe['pairs']} | " in shown
+
+
+def test_what_recommend_says_of_its_verdicts_is_counted() -> None:
+    counts = steps.ended(steps.committed()).groupby("verdict").sum(numeric_only=True)
+    assert verdict.ENDED == {
+        row.Index: (row.within, row.pairs) for row in counts.loc[list(verdict.ENDED)].itertuples()
+    }
+    assert steps.committed()["judge"].nunique() == verdict.MODELS
+    assert verdict.experience("unproven").startswith("of 95 pairs called safe on 3 small models")

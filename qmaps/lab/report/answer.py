@@ -15,7 +15,7 @@ from qmaps.algebra.quantizer import quantizer
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
 from qmaps.analyze.recommend.picks import BITS
 from qmaps.analyze.recommend.result import brief
-from qmaps.analyze.recommend.verdict import HARMLESS, cost_of, dangerous
+from qmaps.analyze.recommend.verdict import HARMLESS, cost_of, dangerous, experience
 from qmaps.errors import QmapsError
 from qmaps.lab.report.templating import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record, records
@@ -66,6 +66,7 @@ def answer(
         **summary,
         "verdict": verdict,
         "reason": reason,
+        "experience": experience(str(summary["verdict"])),
         "trained": trained.get(OWN),
         "pairs": pairs,
         "main": counts.index[-1],
