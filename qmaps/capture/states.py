@@ -185,10 +185,6 @@ class CapturedStates:
             self._refuse_bad(parameter, state, tensor)
         return tensor
 
-    def in_parts(self, parameter: str, state: str) -> bool:
-        """Return True if parts of a state can be read without the whole."""
-        return self._entry(parameter, state)[state].parts is not None
-
     def opened(self, parameter: str, state: str) -> Part:
         """Open a state to read parts of it.
 
@@ -199,7 +195,7 @@ class CapturedStates:
         Returns:
             A function ``read(begin, end)``: the elements from number `begin` up to `end` in
             row-major order, float32 of shape (end - begin,) on the CPU. It refuses parts with NaN
-            or infinity. If the format cannot read parts (`in_parts`), it keeps the whole in memory.
+            or infinity. If the format cannot read parts, it keeps the whole in memory.
 
         Raises:
             CaptureError, BadValueError: as for `tensor`; the function raises CaptureError as well.

@@ -83,35 +83,22 @@ def _beside(target: Path) -> Path:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], *, anew: bool = False) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `path`, and rename it to `path` if the block succeeds.
 
-    If `anew`, an existing file stays, so one of several processes writes it: the last one if the
-    file system has no hard links. Failures are an OutputError.
+    Failures are an OutputError.
     """
     target = Path(path)
     temporary = _beside(target)
     try:
         yield temporary
-        if not (anew and _linked(temporary, target)):
-            temporary.replace(target)
+        temporary.replace(target)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(f"{str(target)!r} cannot be written ({reason})") from error
     finally:
         with suppress(OSError):
             temporary.unlink()
-
-
-def _linked(temporary: Path, target: Path) -> bool:
-    """Return True if there is a file at `target` now: this one, or an earlier one."""
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        pass
-    except OSError:
-        return False
-    return True
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
@@ -138,16 +125,11 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
-def write_record(
-    path: str | os.PathLike[str], value: dict[str, Any], *, replace: bool = True
-) -> None:
-    """Write a dict as JSON like `write_json`, with a checksum for `read_record`.
-
-    If `replace` is False, a file at `path` stays, as in `replacing`.
-    """
+def write_record(path: str | os.PathLike[str], value: dict[str, Any]) -> None:
+    """Write a dict as JSON like `write_json`, with a checksum for `read_record`."""
     text = json_text({**value, "checksum": checksums.UNSEALED}, sort_keys=True) + "\n"
     content = checksums.sealed(text.encode())
-    with replacing(path, anew=not replace) as temporary:
+    with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
