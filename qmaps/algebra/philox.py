@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadValueError, check_int, shown
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -69,8 +69,7 @@ class RoundingKey:
     def __post_init__(self) -> None:
         for name, bits in _LIMITS.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise BadTypeError(f"{name}={shown(value)} must be an int")
+            check_int(name, value)
             if not 0 <= value < 2**bits:
                 raise BadValueError(f"{name}={shown(value)} must be between 0 and 2**{bits} - 1")
 

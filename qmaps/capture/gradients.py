@@ -21,7 +21,7 @@ from torch import Tensor
 from qmaps.algebra.dense import unsupported_reason
 from qmaps.capture import snapshot
 from qmaps.capture.snapshot import DTYPES, Entry, Key, Lazy, Snapshot
-from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, check_int, shown
 
 BLOCK = 2048
 """Blocks of this size, and of every size that divides it, stay whole."""
@@ -141,8 +141,7 @@ class Gradients:
             value = getattr(self, name)
             if value is None and name == "max_bytes":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise BadTypeError(f"gradients: {name}={shown(value)} must be an int")
+            check_int(f"gradients: {name}", value)
             if value < smallest:
                 raise BadValueError(f"gradients: {name}={value} must be at least {smallest}")
 

@@ -310,6 +310,25 @@ class CapturedStates:
             for state in states:
                 yield parameter, state, self.tensor(parameter, state)
 
+    def with_moments(self, names: Sequence[str] | None = None) -> list[str]:
+        """Return the parameters with both of Adam's moments; raise if there are none.
+
+        Args:
+            names: return only some of these; all parameters if left out.
+
+        Raises:
+            CaptureError: none of them has `exp_avg` and `exp_avg_sq`.
+        """
+        chosen = self._tensors if names is None else names
+        adam = [name for name in chosen if {"exp_avg", "exp_avg_sq"} <= self._tensors[name].keys()]
+        if not adam:
+            others = sorted({state for name in chosen for state in self._tensors[name]})
+            raise CaptureError(
+                f"{self.source!r} has no Adam states (exp_avg and exp_avg_sq); its states are "
+                f"{', '.join(others) or 'no tensors at all'}"
+            )
+        return adam
+
     def adam_pairs(self) -> Iterator[tuple[str, Tensor, Tensor, float]]:
         """Yield name, first moment, second moment and eps of every parameter with both moments.
 
@@ -319,11 +338,7 @@ class CapturedStates:
             CaptureError: no parameter has `exp_avg` and `exp_avg_sq`, their shapes differ, a
                 second moment is negative somewhere, or a moment holds NaN or infinity.
         """
-        any_pair = False
-        for parameter, states in self._tensors.items():
-            if not {"exp_avg", "exp_avg_sq"} <= states.keys():
-                continue
-            any_pair = True
+        for parameter in self.with_moments():
             m, v = self.tensor(parameter, "exp_avg"), self.tensor(parameter, "exp_avg_sq")
             if m.shape != v.shape:
                 raise CaptureError(
@@ -337,13 +352,6 @@ class CapturedStates:
                     "negative values; a second moment cannot be negative"
                 )
             yield parameter, m, v, self.eps(parameter)
-        if not any_pair:
-            names = sorted({state for states in self._tensors.values() for state in states})
-            have = ", ".join(names) if names else "no tensor states at all"
-            raise CaptureError(
-                f"{self.source!r} has no Adam states (exp_avg and exp_avg_sq); its states are "
-                f"{have}"
-            )
 
     def fingerprint(self) -> str:
         """Return a digest of all states.

@@ -22,7 +22,7 @@ from qmaps.cli.replay import recommend, replay
 from qmaps.cli.states import capture, convert, lint
 from qmaps.cli.sweep import sweep
 from qmaps.errors import QmapsError
-from qmaps.storage.version import __version__
+from qmaps.storage import __version__
 
 app = typer.Typer(
     no_args_is_help=True,

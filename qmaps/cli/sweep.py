@@ -14,6 +14,7 @@ from qmaps.cli.options import (
     MinSize,
     Out,
     States,
+    Step,
     Workers,
     as_codebook,
     print_source,
@@ -56,9 +57,7 @@ def sweep(
         ),
     ] = None,
     out: Out = Path("runs/sweep"),
-    step: Annotated[
-        int | None, typer.Option(help="Captured step; by default the last one.")
-    ] = None,
+    step: Step = None,
     names: CheckpointNames = None,
     codebook: Codebooks = None,
     min_quantized_size: MinSize = 4096,

@@ -22,7 +22,7 @@ from qmaps.algebra.dense import unsupported_reason
 from qmaps.cuda import quantiles as cuda
 from qmaps.engines.addresses import in_memory, plain
 from qmaps.engines.native import quantiles as native
-from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
+from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, check_int, shown
 from qmaps.ops.backends import cuda_engine, native_runs
 
 TOP_BITS = 18
@@ -211,9 +211,8 @@ def _checked(x: Tensor, num: int, offset: float | None) -> tuple[Tensor, Tensor]
     return plain(x.detach(), "x").reshape(-1), offset + i * ((1 - 2 * offset) / (num - 1))
 
 
-def _check_int(name: str, value: object, minimum: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadTypeError(f"{name}={shown(value)} must be an int")
+def _check_int(name: str, value: int, minimum: int) -> None:
+    check_int(name, value)
     if value < minimum:
         raise BadValueError(f"{name}={shown(value)} must be at least {minimum}")
 

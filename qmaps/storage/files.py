@@ -148,6 +148,30 @@ def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     return {name: member for name, member in value.items() if name != "checksum"}
 
 
+def claim(path: Path, identity: dict[str, Any], content: str) -> bool:
+    """Record the identity of a folder's content in a file; return True if it was recorded already.
+
+    Raises:
+        OutputError: the folder holds other `content`, such as ``frames of other states``, or the
+            record is damaged.
+    """
+    if not exists(path):
+        write_record(path, identity)
+        return False
+    try:
+        written = read_record(path)
+    except OutputError:
+        raise OutputError(
+            f"out={str(path.parent)!r} has a damaged {path.name}; delete the folder or give "
+            "another one"
+        ) from None
+    if written != json.loads(json_text(identity)):
+        raise OutputError(
+            f"out={str(path.parent)!r} holds {content}; delete the folder or give another one"
+        )
+    return True
+
+
 def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
     """Write a frame as Parquet without its index, atomically and with a checksum."""
     import pyarrow as pa
@@ -159,6 +183,14 @@ def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
     pq.write_table(table.replace_schema_metadata(metadata), content)
     with replacing(path) as temporary:
         temporary.write_bytes(checksums.sealed(content.getvalue().to_pybytes()))
+
+
+def earlier_frame(path: Path) -> pd.DataFrame | None:
+    """Read a frame of an earlier call; None if there is none, a damaged one, or no checksum."""
+    try:
+        return read_frame(path, must_be_sealed=True) if path.exists() else None
+    except OutputError:
+        return None
 
 
 def read_frame(path: str | os.PathLike[str], *, must_be_sealed: bool = False) -> pd.DataFrame:

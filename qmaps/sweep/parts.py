@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from qmaps.errors import OutputError
-from qmaps.storage.files import output_folder, read_frame, read_record, write_record
+from qmaps.storage.files import claim, output_folder
 from qmaps.sweep.plan import Item, specs_of
 
 RECORD = "sweep.json"
@@ -25,40 +24,18 @@ def begin(out: Path, items: Sequence[Item]) -> None:
     if not (out / RECORD).exists():
         for unknown in parts.glob("*.parquet"):
             unknown.unlink()
-        description = {
-            "sweep": items[0].sweep,
-            "specs": specs_of(list(items)),
-            "parameters": [item.parameter for item in items],
-            "states": [item.states for item in items],
-        }
-        write_record(out / RECORD, description)
-    try:
-        sweep = read_record(out / RECORD)["sweep"]
-    except (OutputError, KeyError):
-        raise OutputError(
-            f"out={str(out)!r} has a damaged {RECORD}; delete the folder or give another one"
-        ) from None
-    if sweep != items[0].sweep:
-        raise OutputError(
-            f"out={str(out)!r} holds a sweep of other specs or states; delete the folder or give "
-            "another one"
-        )
+    description = {
+        "sweep": items[0].sweep,
+        "specs": specs_of(list(items)),
+        "parameters": [item.parameter for item in items],
+        "states": [item.states for item in items],
+    }
+    claim(out / RECORD, description, "a sweep of other specs or states")
 
 
 def part(folder: Path, number: int) -> Path:
     """The file of an item's rows."""
     return folder / "parts" / f"{number:05d}.parquet"
-
-
-def read_part(folder: Path, number: int) -> pd.DataFrame | None:
-    """The rows of an item by an earlier call; None if there are none, or damaged ones."""
-    path = part(folder, number)
-    if not path.exists():
-        return None
-    try:
-        return read_frame(path, must_be_sealed=True)
-    except OutputError:
-        return None
 
 
 def joined(frames: Sequence[pd.DataFrame], states: Sequence[Sequence[str]]) -> pd.DataFrame:

@@ -7,16 +7,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
-from pathlib import Path
 
 import pandas as pd
 
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.maps.codebook import Codebook
-from qmaps.storage.files import write_frame
+from qmaps.storage.files import earlier_frame, write_frame
 from qmaps.storage.locks import FolderLock
-from qmaps.sweep.parts import RESULT, begin, joined, part, read_part
+from qmaps.sweep.parts import RESULT, begin, joined, part
 from qmaps.sweep.plan import Item, Spec, identified, items_of
 
 
@@ -199,7 +198,8 @@ def run(
         parts: dict[int, pd.DataFrame] = {}
         if folder is not None:
             begin(folder, identified(items, captured, min_quantized_size))
-            parts = _earlier(folder, items)
+            rows = {item.number: earlier_frame(part(folder, item.number)) for item in items}
+            parts = {number: frame for number, frame in rows.items() if frame is not None}
         meter = Meter([item for item in items if item.number not in parts])
 
         def keep(item: Item, frame: pd.DataFrame) -> None:
@@ -221,9 +221,3 @@ def run(
         if folder is not None:
             write_frame(folder / RESULT, result)
     return result
-
-
-def _earlier(folder: Path, items: Sequence[Item]) -> dict[int, pd.DataFrame]:
-    """The rows of items that earlier calls have measured, by number."""
-    parts = {item.number: read_part(folder, item.number) for item in items}
-    return {number: rows for number, rows in parts.items() if rows is not None}
