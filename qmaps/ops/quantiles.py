@@ -49,13 +49,9 @@ class Executor(Protocol):
         """Elements of a stretch of `add_quantiles`, at most."""
 
     def order_statistics(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
-        """The elements at these ranks in ascending order, float32 of shape (count,).
+        """The elements at some ranks in ascending order, float32; -0 comes before 0.
 
-        Negative zeros come before positive ones.
-
-        Args:
-            x: as above.
-            ranks: int64 of shape (count,), each in [0, n), in any order.
+        `ranks` are int64 of shape (count,), each in [0, n), in any order.
         """
 
     def leading_bits(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
@@ -109,7 +105,7 @@ def exact(x: Tensor, num: int = 256, offset: float | None = None) -> Tensor:
 
 
 def approximate(x: Tensor, num: int = 256, offset: float | None = None) -> Tensor:
-    """Quantiles of all elements of `x` to 9 bits or better, in one pass.
+    """Quantiles of all elements of `x` to 9 bits or better, in one pass; arguments as in `exact`.
 
     Counts the elements by sign, exponent and the first 9 bits of the mantissa, and spreads those
     of a cell evenly over it: of m elements the k-th (from 0) stands at ``(k + 1/2) / m`` of the
@@ -118,18 +114,6 @@ def approximate(x: Tensor, num: int = 256, offset: float | None = None) -> Tenso
     A cell is at most ``2**-9`` as wide as its values are large. So an exact quantile
     ``low + fraction * (high - low)`` is off by at most ``2**-9 * max(|low|, |high|) + 2**-135``,
     besides rounding; data with a smooth density comes far closer.
-
-    Args:
-        x: floating-point tensor of any shape, not empty, finite; read as float32.
-        num: number of quantiles, at least 2.
-        offset: probability trimmed from both ends, in [0, 0.5); default ``1 / (2 * num)``.
-
-    Returns:
-        `num` ascending float32 values on the device of `x`.
-
-    Raises:
-        BadTypeError: `x` is not a floating-point tensor.
-        BadValueError: `x` is empty or not finite, or `num` or `offset` is out of range.
 
     >>> approximate(torch.arange(1.0, 1001.0), num=3, offset=0.25)
     tensor([250.8750, 500.7500, 750.7500])

@@ -83,11 +83,9 @@ the largest tensors that are not sampled two gigabytes."""
 
 
 def parse_share(sample: float | str) -> float:
-    """Parse the share of each tensor to measure.
+    """Parse the share of each tensor to measure: a number, or a text such as ``1%`` or ``0.01``.
 
-    Args:
-        sample: a number, or a text such as ``1%`` or ``0.01``. A text above 0.5 needs a percent
-            sign, for ``1`` could mean all or a hundredth.
+    A text above 0.5 needs a percent sign, for ``1`` could mean all or a hundredth.
 
     Raises:
         BadValueError: it is not above 0 and at most 1, or not a share.
