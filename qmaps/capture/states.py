@@ -171,8 +171,7 @@ class CapturedStates:
 
         Returns:
             The state in float32 on the CPU, whatever dtype it was captured in. A float32 tensor in
-                the
-            CPU's memory already is not copied.
+            the CPU's memory already is not copied.
 
         Raises:
             CaptureError: the state is complex, cannot be read, or holds NaN or infinity.

@@ -7,8 +7,11 @@ import io
 import json
 import math
 import os
+import platform
+import re
 import stat
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +22,10 @@ from qmaps.storage import checksums
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+HOST = f"{zlib.crc32(platform.node().encode()):08x}"
+"""This machine in names of temporary files."""
 
 
 def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
@@ -78,8 +85,32 @@ def content_of(path: Path, limit: float = math.inf) -> bytes:
 
 
 def _beside(target: Path) -> Path:
-    # The process id keeps two runs that share a folder from writing into one another's file.
-    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    # Process and machine keep two runs that share a folder from writing into one another's file.
+    return target.with_name(f".{target.name}.{os.getpid()}-{HOST}.tmp")
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove the temporary files of `replacing` for this path whose processes were killed.
+
+    Those of other machines stay: whether their processes are alive is not known here.
+    """
+    name = re.compile(rf"\.{re.escape(target.name)}\.([0-9]{{1,9}})-{HOST}\.tmp")
+    with suppress(OSError):  # of a folder that cannot be read
+        for path in target.parent.iterdir():
+            if (match := name.fullmatch(path.name)) and not _runs(int(match[1])):
+                path.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    """Return True if a process of this machine runs, or may run."""
+    try:
+        if os.name == "posix":  # elsewhere it would end the process
+            os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        pass
+    return True
 
 
 @contextmanager

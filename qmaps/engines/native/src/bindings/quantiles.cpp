@@ -18,8 +18,8 @@ void register_quantiles(nb::module_& module) {
     module.def(
         "leading_bits",
         [](Address x, int dtype, std::int64_t numel, Address ranks, std::int64_t count,
-           Address found, int threads) {
-            auto* bits = reinterpret_cast<std::int64_t*>(found);
+           Address counts, int threads) {
+            auto* bits = reinterpret_cast<std::int64_t*>(counts);
             Unlocked unlocked;
             return leading_bits(elements(x, dtype, numel),
                                 reinterpret_cast<const std::int64_t*>(ranks), count, bits,
