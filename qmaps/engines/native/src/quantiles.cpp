@@ -306,29 +306,6 @@ std::int64_t order_statistics(const Elements& x, const std::int64_t* ranks, std:
     return 0;
 }
 
-std::int64_t leading_bits(const Elements& x, const std::int64_t* ranks, std::int64_t count,
-                          std::int64_t* bits, std::int64_t* before, std::int64_t* inside,
-                          int threads) {
-    const Workspace::Scope scope(workspace());
-    const std::int64_t* counts = count_tops(x, threads);
-    if (x.dtype != Dtype::kFloat32) {
-        auto* tops = workspace().zeros<std::int64_t>(kTops);
-        for (std::int64_t code = 0; code < kHalves; ++code)
-            tops[bits_of(value_of(code, x.dtype)) >> (32 - kTopBits)] += counts[code];
-        counts = tops;
-    }
-    if (const auto bad = non_finite(counts, kTops, 8)) return bad;
-    const Ranks ascending(ranks, count);
-    for (const Cell& cell : divide_all(counts, kTopBits - 1, ascending))
-        for (std::size_t i = cell.first; i < cell.last; ++i) {
-            const std::size_t place = ascending.place[i];
-            bits[place] = cell.bits;
-            before[place] = cell.before;
-            inside[place] = cell.inside;
-        }
-    return 0;
-}
-
 std::int64_t add_quantiles(const Elements& x, std::int64_t size, const std::int64_t* below,
                            const double* fraction, std::int64_t count, double* sums, int threads) {
     const Selection& set = kernels().selection;
