@@ -193,7 +193,7 @@ def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
     model = net()
     odd = nn.Parameter(torch.zeros(3, 3, dtype=dtype))
     name = str(dtype).removeprefix("torch.")
-    for named, called in ((True, "'odd'"), (False, "number 4")):
+    for named, called in ((True, "'odd'"), (False, "4 of group 0")):
         pairs = [*model.named_parameters(), ("odd", odd)]
         with pytest.raises(TypeError) as caught:
             AdamW8bit(pairs if named else [p for _, p in pairs])

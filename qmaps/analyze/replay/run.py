@@ -331,6 +331,7 @@ def run(
 
 def check(steps: int | None, rounds: int = 1, share: float = 1.0, seed: int = 0) -> None:
     """Raise a BadTypeError or BadValueError if one of these arguments of `run` is not allowed."""
+    counts: tuple[tuple[str, Any, int], ...]
     counts = (("steps", steps, 2), ("rounds", rounds, 1), ("seed", seed, 0))
     for name, value, minimum in counts:
         if value is None and name == "steps":
