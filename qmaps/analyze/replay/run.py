@@ -331,11 +331,8 @@ def run(
 
 def check(steps: int | None, rounds: int = 1, share: float = 1.0, seed: int = 0) -> None:
     """Raise a BadTypeError or BadValueError if one of these arguments of `run` is not allowed."""
-    counts: tuple[tuple[str, Any, int], ...]
-    counts = (("steps", steps, 2), ("rounds", rounds, 1), ("seed", seed, 0))
-    for name, value, minimum in counts:
-        if value is None and name == "steps":
-            continue
+    counts = [] if steps is None else [("steps", steps, 2)]
+    for name, value, minimum in (*counts, ("rounds", rounds, 1), ("seed", seed, 0)):
         check_int(name, value)
         if value < minimum or value >= 2**32:
             raise BadValueError(f"{name}={shown(value)} must be {minimum} to 2**32 - 1")
