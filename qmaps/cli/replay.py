@@ -13,8 +13,12 @@ from qmaps.cli.options import (
     Codebooks,
     MinSize,
     Out,
+    Pairs,
+    Parameters,
     Seed,
+    Share,
     States,
+    Step,
     Workers,
     as_codebook,
     print_source,
@@ -52,21 +56,9 @@ VERDICT_COLUMNS = {
 
 def replay(
     states: States,
-    spec: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u', or a preset such as "
-            "4bit; may be repeated. By default the standard pairs."
-        ),
-    ] = None,
+    spec: Pairs = None,
     out: Out = Path("runs/replay"),
-    step: Annotated[
-        int | None,
-        typer.Option(
-            help="Captured step to start from; by default the last with recorded gradients, or "
-            "simply the last."
-        ),
-    ] = None,
+    step: Step = None,
     names: CheckpointNames = None,
     steps: Annotated[
         int | None,
@@ -75,12 +67,8 @@ def replay(
     rounds: Annotated[
         int, typer.Option(help="How many times to replay them, one round after another.")
     ] = 1,
-    share: Annotated[
-        float, typer.Option(help="Share of each parameter to replay, in whole rows: 0.01 is 1 %.")
-    ] = 1.0,
-    parameters: Annotated[
-        list[str] | None, typer.Option(help="Parameter names, with wildcards; may be repeated.")
-    ] = None,
+    share: Share = None,
+    parameters: Parameters = None,
     codebook: Codebooks = None,
     min_quantized_size: MinSize = 4096,
     seed: Seed = 0,
@@ -113,7 +101,7 @@ def replay(
             spec or sweep.STANDARD,
             steps=steps,
             rounds=rounds,
-            share=share,
+            share=1.0 if share is None else share,
             parameters=parameters,
             min_quantized_size=min_quantized_size,
             codebooks=[as_codebook(option) for option in codebook or []],
@@ -161,13 +149,7 @@ def recommend(
             "stands for steps that make 2 % less progress."
         ),
     ] = None,
-    spec: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u', or a preset such as "
-            "4bit; may be repeated. By default all presets and 15 other pairs."
-        ),
-    ] = None,
+    spec: Pairs = None,
     codebook: Codebooks = None,
     diagnostics: Annotated[
         bool,
@@ -177,27 +159,10 @@ def recommend(
         ),
     ] = False,
     names: CheckpointNames = None,
-    step: Annotated[
-        int | None,
-        typer.Option(
-            help="Captured step to start from; by default the last with at least 10 recorded "
-            "gradients, or with any, or simply the last."
-        ),
-    ] = None,
+    step: Step = None,
     steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 60,
-    share: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of each parameter to replay, in whole rows: 0.01 is 1 %. By default about "
-            "262,144 elements."
-        ),
-    ] = None,
-    parameters: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Names of parameters that may be quantized, with wildcards; may be repeated."
-        ),
-    ] = None,
+    share: Share = None,
+    parameters: Parameters = None,
     min_quantized_size: MinSize = 4096,
     seed: Seed = 0,
     workers: Workers = None,

@@ -14,7 +14,7 @@ from torch import Tensor
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.cuda.plan import CudaSteps
 from qmaps.engines.addresses import overlapping, plain
-from qmaps.engines.native.at_exit import forget_at_exit
+from qmaps.engines.native import forget_at_exit
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.reference_plan import ReferenceEngine
 from qmaps.engines.sharding.exchange import Request, shared_scales

@@ -161,7 +161,7 @@ def test_the_items_in_a_process_of_their_own() -> None:
     # Which does not import a package's __main__.
     assert not all_items.perform.__module__.endswith("__main__")
     with Worker(all_items.perform) as worker:
-        found = worker.ask("case approximate quantiles", DRY, timeout=60.0)
+        found = worker.ask("case exact quantiles", DRY, timeout=60.0)
         assert found["values"][OURS]["median"] > 0
         assert not found["broken"]
         error = worker.ask("no such thing", DRY, timeout=60.0)

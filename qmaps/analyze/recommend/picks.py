@@ -15,7 +15,7 @@ from qmaps.analyze.recommend.candidates import FULL, MOMENTS
 from qmaps.analyze.recommend.verdict import cost_of, dangerous, smallest
 from qmaps.analyze.replay.summary import SUMMED
 from qmaps.capture import CapturedStates
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadValueError, check_number, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.files import records
 
@@ -165,8 +165,7 @@ def check_budget(**budgets: float | None) -> None:
         values = " and ".join(f"{name}={shown(value)}" for name, value in budgets_given.items())
         raise BadValueError(f"{values}: give one of them")
     for name, value in budgets_given.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise BadTypeError(f"{name}={shown(value)} must be a number")
+        check_number(name, value)
         if not 0 < value < math.inf:
             raise BadValueError(f"{name}={shown(value)} must be above 0 and finite")
 

@@ -51,13 +51,7 @@ def early(step: int, beta2: float) -> bool:
 
 
 def earned(level: str, proven: bool) -> str:
-    """A level, where ``safe`` is only said of what was measured.
-
-    Args:
-        level: of `level` or `verdict`.
-        proven: False if gradients were simulated or the step is early: no problem was found, but
-            the word is ``unproven``.
-    """
+    """A level, where ``safe`` becomes ``unproven`` if gradients were simulated or steps few."""
     return "unproven" if level == "safe" and not proven else level
 
 
