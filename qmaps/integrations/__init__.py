@@ -1,4 +1,4 @@
-"""Callbacks for trainers of other packages; each module needs the package of its name."""
+"""Optimizers by name, and callbacks, for trainers of other packages; each module needs its own."""
 
 from __future__ import annotations
 
