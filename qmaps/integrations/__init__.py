@@ -1,4 +1,7 @@
-"""Optimizers by name, and callbacks, for trainers of other packages; each module needs its own."""
+"""Optimizers by name, and callbacks, for trainers of other packages.
+
+Each module needs the package of its name.
+"""
 
 from __future__ import annotations
 

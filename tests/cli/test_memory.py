@@ -55,6 +55,16 @@ def test_a_size(call: Any) -> None:
     assert "1 GB is 10**9 bytes. Activations, and what a GPU needs itself, come on top." in out
 
 
+def test_the_page_out_of_memory_has_the_numbers_of_the_command(call: Any) -> None:
+    page = Path(__file__).parents[2] / "docs" / "out-of-memory.md"
+    small, large = (table(call, size) for size in ("1B", "7B"))
+    for preset in optim.PRESETS:
+        cells = [f"`{preset}`"]
+        for row in (small[preset], large[preset]):
+            cells += [f"{row[part] / 1e9:.2f}" for part in ("states", "total")] + [row["fits"]]
+        assert f"\n| {' | '.join(cells)} |\n" in page.read_text(encoding="utf-8")
+
+
 def test_files_of_a_model(call: Any, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="the extra huggingface")
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
