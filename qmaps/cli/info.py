@@ -119,7 +119,8 @@ def memory(
 
     from qmaps import lpmm
     from qmaps.cli.model_size import model_of
-    from qmaps.lpmm.footprint import GRADS, PARAMS, states_of
+    from qmaps.lpmm.convert import GRADS, PARAMS
+    from qmaps.lpmm.footprint import states_of
 
     module = model_of(model)
     if dtype is not None:

@@ -278,5 +278,11 @@ def _cost(step: StepCost) -> tuple[str, str]:
 
 def _wrapped(start: str, text: str) -> str:
     """A text in lines of 80 columns, indented below `start`; words stay whole."""
-    indent, whole = " " * len(start), {"break_long_words": False, "break_on_hyphens": False}
-    return fill(text, 80, initial_indent=start, subsequent_indent=indent, **whole)
+    return fill(
+        text,
+        80,
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
