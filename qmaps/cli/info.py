@@ -148,17 +148,17 @@ def memory(
         print_json({"numel": numel, "optimizer": optimizer, "presets": rows})
         return
     dtypes = {str(param.dtype).removeprefix("torch.") for param in module.parameters()}
-    columns = dict.fromkeys(("states", "gradients", "parameters", "total"), 0.0)
+    unit, size = ("GB", GB) if rows[0]["total"] > GB / 10 else ("MB", GB // 1000)
+    columns = ("states", "gradients", "parameters", "total")
+    forms = {name: f"{{{name}:.2f}}" for name in columns}
     print_rows(
-        f"{model}: {numel:,} parameters in {' and '.join(sorted(dtypes))}, {optimizer}, GB",
-        {
-            "preset": "{preset}",
-            **{name: f"{{{name}:.2f}}" for name in columns},
-            "fits in": "{fits}",
-        },
-        [{**row, **{name: row[name] / GB for name in columns}} for row in rows],
+        f"{model}: {numel:,} parameters in {' and '.join(sorted(dtypes))}, {optimizer}, {unit}",
+        {"preset": "{preset}", **forms, "fits in": "{fits}"},
+        [{**row, **{name: row[name] / size for name in columns}} for row in rows],
     )
-    print_lines("1 GB is 10**9 bytes. Activations, and what a GPU needs itself, come on top.")
+    print_lines(
+        f"1 {unit} is {size:,} bytes. Activations, and what a GPU needs itself, come on top."
+    )
 
 
 GB = 10**9

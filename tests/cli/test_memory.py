@@ -52,7 +52,8 @@ def test_a_size(call: Any) -> None:
         "GB",
     ] in cells  # more is needed than 16.00
     assert ["8bit", "2.03", "4.00", "4.00", "10.03", "16", "GB"] in cells
-    assert "1 GB is 10**9 bytes. Activations, and what a GPU needs itself, come on top." in out
+    assert "1 GB is 1,000,000,000 bytes. Activations, and what a GPU needs itself, come" in out
+    assert "AdamW, MB" in call("memory 1M")[1]
 
 
 def test_the_page_out_of_memory_has_the_numbers_of_the_command(call: Any) -> None:
