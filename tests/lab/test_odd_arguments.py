@@ -54,7 +54,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-EMPTY = "must be a workload or MODULE:FUNCTION, a function that returns a model"
+EMPTY = (
+    "must be a size such as 7B, a config.json, a .safetensors file or its index, a folder of them, "
+    "a workload, or MODULE:FUNCTION that returns a model"
+)
 UNWRITABLE = {  # command: what is said of an output, before any work
     "train digits --table /proc/none/t.md": "table='/proc/none' cannot be written (No such file or "
     "directory); give a writable folder",
