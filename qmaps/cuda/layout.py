@@ -31,7 +31,7 @@ FIRST_BITS = 12
 COUNTERS = 9216
 MAX_RANKS = 1024
 MAX_PASSES = 8
-DOUBLE = 16
+DOUBLE = 32
 
 _address, _i64, _i32, _i16, _u32 = "<u8", "<i8", "<i4", "<i2", "<u4"
 _u64, _double = "<u8", "<f8"

@@ -245,6 +245,22 @@ class NesterovMoment(NesterovGradient):
         return float(self.a) * following / (1 - self.product(step, before) * following)
 
 
+class AveragedRest(StepScalar):
+    """The old average's weight when a value of weight ``w_t`` enters: 1 - w_t / (w_1 + ... + w_t).
+
+    ``w_i = min(1, i / a)^b``, and 1 if `a` is 0; `b` is 0, 1 or 2. Sums are in closed form.
+    """
+
+    def at(self, step: int) -> float:
+        growing = min(float(step), float(self.a))
+        total = growing
+        if growing > 0 and self.b > 0:
+            total = (growing + 1) / 2
+            if self.b > 1:
+                total = total * (2 * growing + 1) / (3 * growing)
+        return 1 - 1 / (total + (step - growing))
+
+
 def values_at(
     scalars: Iterable[float | StepScalar], step: int, before: float | None = None
 ) -> list[float]:

@@ -78,8 +78,19 @@ QMAPS_INLINE float nesterov_product(const StepScalar& given, std::uint64_t step,
     return static_cast<float>(before * nesterov_momentum(given.b, given.c, step));
 }
 
+// See qmaps.engines.step_scalars.AveragedRest.
+QMAPS_INLINE double averaged_rest(double warmup, double power, std::uint64_t step) {
+    const double growing = step < warmup ? static_cast<double>(step) : warmup;
+    double total = growing;
+    if (growing > 0.0 && power > 0.0) {
+        total = (growing + 1.0) / 2.0;
+        if (power > 1.0) total = total * (2.0 * growing + 1.0) / (3.0 * growing);
+    }
+    return 1.0 - 1.0 / (total + (step - growing));
+}
+
 // Added to the kind of a step scalar whose tensor holds a float64.
-constexpr int kDouble = 16;
+constexpr int kDouble = 32;
 static_assert(kStepScalarKinds <= kDouble);
 
 // Its value in this step, with the product of NAdam's momenta before it; `at` of the class of the same
@@ -115,6 +126,7 @@ QMAPS_INLINE double value_of(const StepScalar& given, std::uint64_t step, float 
             const double following = nesterov_momentum(b, given.c, step + 1);
             return a * following / (1.0 - nesterov_product(given, step, before) * following);
         }
+        case kAveragedRest: return averaged_rest(a, b, step);
     }
     return a;
 }
