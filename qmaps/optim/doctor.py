@@ -210,10 +210,7 @@ def findings(engines: Sequence[Backend], cpu: Mapping[str, Any]) -> list[Finding
         notes.append((message, "Unset QMAPS_ISA for the fastest instruction set."))
     cuda = next(engine for engine in engines if engine.name == "cuda")
     if not cuda.available:
-        repair = (
-            "Nothing to do without an NVIDIA GPU. With one, install a CUDA build of torch, and "
-            "qmaps[cuda] (qmaps[cuda12] for drivers of CUDA 12)."
-        )
+        repair = "Nothing to do without an NVIDIA GPU. With one, install a CUDA build of torch."
         notes.append((f"There is no CUDA engine: {cuda.reason}.", repair))
     return [Finding(PROBLEM, *remark) for remark in problems] + [Finding(NOTE, *n) for n in notes]
 
