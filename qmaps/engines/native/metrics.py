@@ -79,7 +79,7 @@ class UpdateErrors:
         Args:
             exact: its exact update, float32 and contiguous, like all tensors below.
             v: its exact second moment.
-            first: the first moment, decoded, or quantized as `Support.decodes` accepts it.
+            first: the first moment, decoded, or quantized as `NativeSupport.decodes` accepts it.
             second: the second moment, like `first`.
             eps: Adam's `eps`.
         """
@@ -121,7 +121,7 @@ def add_update_grid(
 
     Args:
         exact: the exact update, float32 and contiguous on the CPU.
-        first: the first moment, a quantized tensor accepted by `Support.decodes`.
+        first: the first moment, a quantized tensor accepted by `NativeSupport.decodes`.
         second: the second moment, like `first`.
         eps: Adam's `eps`.
         sums: count, absolute and relative error, and elements with u != 0: contiguous float64
