@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 # of the reference.
 OPTIONS = (
     *("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"),
-    *("--device-as-default-execution-space", "--ptxas-options=-v"),
+    *("--device-as-default-execution-space", "--generate-line-info", "--ptxas-options=-v"),
 )
 _ANNOUNCING = threading.Lock()
 
