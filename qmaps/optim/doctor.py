@@ -182,10 +182,7 @@ def findings(engines: Sequence[Backend], cpu: Mapping[str, Any]) -> Iterator[Fin
         yield Finding(NOTE, message, "Unset QMAPS_ISA for the fastest instruction set.")
     cuda = next(engine for engine in engines if engine.name == "cuda")
     if not cuda.available:
-        repair = (
-            "Nothing to do without an NVIDIA GPU. With one, install a CUDA build of torch, and "
-            "qmaps[cuda] (qmaps[cuda12] for drivers of CUDA 12)."
-        )
+        repair = "Nothing to do without an NVIDIA GPU. With one, install a CUDA build of torch."
         yield Finding(NOTE, f"There is no CUDA engine: {cuda.reason}.", repair)
 
 
