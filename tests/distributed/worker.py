@@ -55,6 +55,9 @@ from qmaps.optim import (
     AdamWFactor,
     LAMB8bit,
     LARS8bit,
+    Muon,
+    Muon4bit,
+    Muon8bit,
     QuantizedOptimizer,
 )
 from qmaps.optim.records import state_dims
@@ -352,6 +355,28 @@ def check_whole_tensor_rules() -> None:
                 assert tuple(found.shape) == tuple(expected.shape), (name, state, shape)
                 if not isinstance(theirs.state[q][state], QuantizedTensor):
                     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def matrices(params: Any) -> list[Tensor]:
+    return [param for param in params if param.dim() == 2]
+
+
+MATRIX_RULES: dict[str, Make] = {
+    "Muon": lambda p: Muon(matrices(p), lr=0.02),
+    "Muon8bit": lambda p: Muon8bit(matrices(p), lr=0.02, adjust_lr_fn="match_rms_adamw"),
+    "Muon4bit": lambda p: Muon4bit(matrices(p), lr=0.02, stochastic_rounding=True, seed=3),
+    "master weights": lambda p: Muon8bit(matrices(p), lr=0.02, master_weights="bf16+16"),
+    "spanning scales": lambda p: Muon(
+        matrices(p), lr=0.02, nesterov=False, state_quantizers={"momentum_buffer": "rank1/DE@8s"}
+    ),
+    "resets": lambda p: Muon8bit(matrices(p), lr=0.02, reset_every=2, nonfinite="skip"),
+}
+
+
+def check_muon_is_that_of_the_whole() -> None:
+    for make in MATRIX_RULES.values():
+        for dtype in (torch.float32, torch.bfloat16):
+            assert_same(*pair(make, 4, dtype))
 
 
 def check_hybrid_sharding() -> None:
