@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import math
 import os
 import sys
 import time
@@ -59,6 +60,8 @@ from qmaps.optim import (
     Muon4bit,
     Muon8bit,
     QuantizedOptimizer,
+    SOAP,
+    SOAP4bit,
 )
 from qmaps.optim.records import state_dims
 
@@ -116,9 +119,13 @@ def pair(
     return ours, theirs
 
 
+def params_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
+
 def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
     """Parameters, codes and scales of shards are cut from those of the whole."""
-    for p, q in zip(ours.param_groups[0]["params"], theirs.param_groups[0]["params"], strict=True):
+    for p, q in zip(params_of(ours), params_of(theirs), strict=True):
         assert torch.equal(cut(q, p), local(q))
         for name, value in ours.state[p].items():
             found = theirs.state[q][name]
@@ -361,22 +368,86 @@ def matrices(params: Any) -> list[Tensor]:
     return [param for param in params if param.dim() == 2]
 
 
-MATRIX_RULES: dict[str, Make] = {
-    "Muon": lambda p: Muon(matrices(p), lr=0.02),
-    "Muon8bit": lambda p: Muon8bit(matrices(p), lr=0.02, adjust_lr_fn="match_rms_adamw"),
-    "Muon4bit": lambda p: Muon4bit(matrices(p), lr=0.02, stochastic_rounding=True, seed=3),
-    "master weights": lambda p: Muon8bit(matrices(p), lr=0.02, master_weights="bf16+16"),
-    "spanning scales": lambda p: Muon(
+MATRIX_RULES: tuple[Make, ...] = (
+    lambda p: Muon8bit(matrices(p), lr=0.02, adjust_lr_fn="match_rms_adamw"),
+    lambda p: Muon4bit(
+        matrices(p), lr=0.02, stochastic_rounding=True, seed=3, nonfinite="skip", reset_every=2
+    ),
+    lambda p: Muon8bit(matrices(p), lr=0.02, master_weights="bf16+16"),
+    lambda p: Muon(
         matrices(p), lr=0.02, nesterov=False, state_quantizers={"momentum_buffer": "rank1/DE@8s"}
     ),
-    "resets": lambda p: Muon8bit(matrices(p), lr=0.02, reset_every=2, nonfinite="skip"),
+    lambda p: SOAP(p, precondition_frequency=2, maximize=True),
+    lambda p: SOAP4bit(p, precondition_frequency=2, seed=3, reset_every=3, max_precond_dim=100),
+)
+
+
+def check_matrix_rules_are_those_of_the_whole() -> None:
+    """Under ``fully_shard``, and its meshes of copies and shards on four processes."""
+    for make in MATRIX_RULES:
+        assert_same_owned(*pair(make, 3, torch.bfloat16))
+    if WORLD == 4:
+        mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
+        for make in MATRIX_RULES[::2]:
+            assert_same_owned(*pair(make, 3, torch.bfloat16, mesh))
+
+
+def assert_same_owned(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
+    """Like `assert_same`, where one process has the states of a parameter whole."""
+    whole = {name for name, state in ours.states.items() if state.dims is None}
+    for p, q in zip(params_of(ours), params_of(theirs), strict=True):
+        shard = shard_of(q)
+        assert shard is not None
+        sizes = {theirs.state[q][name].shape[0] for name in whole & theirs.state[q].keys()}
+        here = torch.tensor(float(0 not in sizes))
+        for group in shard.groups():
+            dist.all_reduce(here, group=group)
+        assert here == 1 or not whole  # one owner among the shards of a copy
+        for name in whole & theirs.state[q].keys():
+            if 0 not in sizes:
+                assert torch.equal(floats(ours.state[p][name]), floats(theirs.state[q][name])), name
+            del ours.state[p][name], theirs.state[q][name]
+    assert_same(ours, theirs)
+
+
+SHAPES = ((48, 64), (7, 128), (3, 64), (96, 64), (1, 64), (6, 32, 64), (5, 24, 64))
+PLACES = {
+    "rows": ((-1,), [Shard(0)], [Shard(0)]),
+    "columns": ((-1,), [Shard(1)], [Shard(1)]),
+    "square": ((2, -1), [Shard(0), Shard(1)], [Shard(0), Shard(2)]),
+    "copies": ((-1, 2), [Replicate(), Shard(0)], [Replicate(), Shard(1)]),
 }
 
 
-def check_muon_is_that_of_the_whole() -> None:
-    for make in MATRIX_RULES.values():
-        for dtype in (torch.float32, torch.bfloat16):
-            assert_same(*pair(make, 4, dtype))
+def check_matrices_lie_anywhere() -> None:
+    """Uneven and empty shards, columns, tiles, copies; stacks cut between and through matrices."""
+    generator = torch.Generator().manual_seed(0)
+    values = [[torch.randn(shape, generator=generator) for _ in range(4)] for shape in SHAPES]
+    for counts, of_matrices, of_stacks in PLACES.values():
+        sizes = tuple(WORLD // math.prod(abs(n) for n in counts) if n < 0 else n for n in counts)
+        mesh = dist.init_device_mesh("cpu", sizes)
+        for make in (
+            lambda p: Muon(p, lr=0.1, state_quantizers={"momentum_buffer": "B16/DE@8s"}),
+            lambda p: SOAP(p, lr=0.1, precondition_frequency=1, state_quantizers="8bit"),
+        ):
+            whole = [nn.Parameter(value[0].clone()) for value in values]
+            parts = [
+                nn.Parameter(distribute_tensor(
+                    p.detach(), mesh, of_stacks if p.dim() == 3 else of_matrices
+                ))
+                for p in whole
+            ]  # fmt: skip
+            optimizers = [
+                make([{"params": params[::2]}, {"params": params[1::2]}])
+                for params in (whole, parts)
+            ]
+            for step in range(1, 4):
+                for p, q, value in zip(whole, parts, values, strict=True):
+                    p.grad = value[step].clone()
+                    q.grad = distribute_tensor(value[step], mesh, q.placements)
+                for optimizer in optimizers:
+                    optimizer.step()
+            assert_same_owned(*optimizers)
 
 
 def check_hybrid_sharding() -> None:
