@@ -9,7 +9,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,9 @@ from qmaps.optim import (
     QuantizedOptimizer,
     SOAP,
     SOAP4bit,
+    SOAP8bit,
 )
-from qmaps.optim.records import state_dims
+from qmaps.optim.records import is_whole, state_dims
 
 Make = Callable[..., QuantizedOptimizer]
 RANK, WORLD = 0, 1  # until `start`
@@ -88,14 +90,15 @@ def sharded(net: nn.Sequential, mesh: Any = None) -> nn.Sequential:
     return net
 
 
-def train(net: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+def train(net: nn.Module, optimizer: Any, steps: range) -> None:
     """The same batch on every process, so that means of gradients are exact."""
     dtype = local(next(net.parameters())).dtype
     for step in steps:
         x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step)).to(dtype)
-        optimizer.zero_grad()
+        net.zero_grad()
         (net(x) - x).square().mean().backward()
-        optimizer.step()
+        for each in optimizer if isinstance(optimizer, list) else [optimizer]:
+            each.step()
 
 
 def floats(value: Tensor | QuantizedTensor) -> Tensor:
@@ -124,12 +127,15 @@ def params_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
-    """Parameters, codes and scales of shards are cut from those of the whole."""
+    """Parameters, codes and scales of shards are cut from those of the whole, or are all of it."""
     for p, q in zip(params_of(ours), params_of(theirs), strict=True):
         assert torch.equal(cut(q, p), local(q))
         for name, value in ours.state[p].items():
             found = theirs.state[q][name]
             assert type(found) is type(value), name
+            if is_whole(ours, name):
+                assert not found.shape[0] or torch.equal(floats(found), floats(value)), name
+                continue
             if name in NUMBERS or not isinstance(value, QuantizedTensor):
                 assert torch.equal(found, value if name in NUMBERS else cut(q, value)), name
                 continue
@@ -385,29 +391,25 @@ MATRIX_RULES: tuple[Make, ...] = (
 def check_matrix_rules_are_those_of_the_whole() -> None:
     """Under ``fully_shard``, and its meshes of copies and shards on four processes."""
     for make in MATRIX_RULES:
-        assert_same_owned(*pair(make, 3, torch.bfloat16))
+        assert_same(*pair(make, 3, torch.bfloat16))
     if WORLD == 4:
         mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
         for make in MATRIX_RULES[::2]:
-            assert_same_owned(*pair(make, 3, torch.bfloat16, mesh))
+            assert_same(*pair(make, 3, torch.bfloat16, mesh))
 
 
-def assert_same_owned(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
-    """Like `assert_same`, where one process has the states of a parameter whole."""
-    whole = {name for name, state in ours.states.items() if state.dims is None}
+def check_one_process_has_a_whole_state() -> None:
+    ours, theirs = pair(lambda p: SOAP8bit(p, min_quantized_size=0), 1)
     for p, q in zip(params_of(ours), params_of(theirs), strict=True):
-        shard = shard_of(q)
-        assert shard is not None
-        sizes = {theirs.state[q][name].shape[0] for name in whole & theirs.state[q].keys()}
-        here = torch.tensor(float(0 not in sizes))
-        for group in shard.groups():
-            dist.all_reduce(here, group=group)
-        assert here == 1 or not whole  # one owner among the shards of a copy
-        for name in whole & theirs.state[q].keys():
-            if 0 not in sizes:
-                assert torch.equal(floats(ours.state[p][name]), floats(theirs.state[q][name])), name
-            del ours.state[p][name], theirs.state[q][name]
-    assert_same(ours, theirs)
+        for name, value in ours.state[p].items():
+            sizes = torch.tensor(floats(theirs.state[q][name]).numel())
+            if name != "step":
+                dist.all_reduce(sizes)
+                assert sizes == floats(value).numel(), name
+    nbytes = torch.tensor(theirs.state_nbytes)
+    assert nbytes == theirs.memory().nbytes < 0.7 * ours.state_nbytes
+    dist.all_reduce(nbytes)
+    assert nbytes == ours.state_nbytes
 
 
 SHAPES = ((48, 64), (7, 128), (3, 64), (96, 64), (1, 64), (6, 32, 64), (5, 24, 64))
@@ -447,7 +449,7 @@ def check_matrices_lie_anywhere() -> None:
                     q.grad = distribute_tensor(value[step], mesh, q.placements)
                 for optimizer in optimizers:
                     optimizer.step()
-            assert_same_owned(*optimizers)
+            assert_same(*optimizers)
 
 
 def check_hybrid_sharding() -> None:
@@ -556,14 +558,14 @@ def options() -> dict[str, Any]:
     return {"state_quantizers": specs, "seed": 3, "stochastic_rounding": True}
 
 
-def saved_state(net: nn.Module, optimizer: QuantizedOptimizer) -> dict[str, Any]:
+def saved_state(net: nn.Module, optimizer: Any) -> dict[str, Any]:
     return {
         "model": get_model_state_dict(net),
         "optimizer": get_optimizer_state_dict(net, optimizer),
     }
 
 
-def load_saved(net: nn.Module, optimizer: QuantizedOptimizer, folder: Path) -> None:
+def load_saved(net: nn.Module, optimizer: Any, folder: Path) -> None:
     state = saved_state(net, optimizer)
     dcp.load(state, checkpoint_id=folder)
     set_model_state_dict(net, state["model"])
@@ -571,6 +573,7 @@ def load_saved(net: nn.Module, optimizer: QuantizedOptimizer, folder: Path) -> N
 
 
 def check_saves() -> None:
+    save_matrices(sharded(model(torch.bfloat16)))
     parts = sharded(model(torch.bfloat16))
     optimizer = AdamW(parts.parameters(), lr=1e-2, **options())
     train(parts, optimizer, range(3))
@@ -682,18 +685,49 @@ def uneven_values(net: Uneven, source: str) -> None:
         assert bool(((found - expected).abs() <= 0.01 * value.abs().max()).all()), name
 
 
+def of_matrices(net: nn.Sequential, lr: float, seed: int) -> list[QuantizedOptimizer]:
+    first, bias, second = net.parameters()
+    return [
+        Muon4bit([first], lr=lr, seed=seed, master_weights=True),
+        SOAP4bit([bias, second], lr=lr, seed=seed, precondition_frequency=2),
+    ]
+
+
+def save_matrices(net: nn.Sequential, **options: Any) -> None:
+    optimizers = of_matrices(net, 1e-2, 3)
+    train(net, optimizers, range(3))
+    dcp.save(saved_state(net, optimizers), checkpoint_id=FOLDER / f"matrices{WORLD}", **options)
+
+
+def go_on_with_matrices(net: nn.Sequential, source: int) -> None:
+    with torch.no_grad():
+        for p in net.parameters():
+            local(p).zero_()
+    optimizers = of_matrices(net, 1.0, 8)
+    load_saved(net, optimizers, FOLDER / f"matrices{source}")
+    train(net, optimizers, range(3, 5))
+    whole = model(torch.bfloat16)
+    expected = of_matrices(whole, 1e-2, 3)
+    train(whole, expected, range(5))
+    for ours, theirs in zip(expected, optimizers, strict=True):
+        assert_same(ours, theirs)
+        assert theirs.param_groups[0]["lr"] == 1e-2
+
+
 def check_loads_from_1() -> None:
     go_on(sharded(model(torch.bfloat16)), "from1")
+    go_on_with_matrices(sharded(model(torch.bfloat16)), 1)
 
 
 def check_loads_from_2() -> None:
     go_on(sharded(model(torch.bfloat16)), "from2")
+    go_on_with_matrices(sharded(model(torch.bfloat16)), 2)
     uneven_values(Uneven(dist.init_device_mesh("cpu", (WORLD,))), "uneven2")
 
 
 def check_full_state_dicts() -> None:
     """Gathered to whole tensors, and loaded by one process and by all."""
-    for make in (AdamW4bit, paper_4bit):
+    for make in (AdamW4bit, paper_4bit, SOAP8bit):
         full_state_dicts(make)
 
 
@@ -715,7 +749,7 @@ def full_state_dicts(make: Make) -> None:
         theirs.load_state_dict(saved)
         assert_same(ours, theirs)
     # A checkpoint in 32 bits, quantized by all together.
-    exact = AdamW(whole.parameters(), state_quantizers=None)
+    exact = (SOAP if make is SOAP8bit else AdamW)(whole.parameters(), state_quantizers=None)
     exact.load_state_dict({**ours.state_dict(), "param_groups": exact.state_dict()["param_groups"]})
     plain = {
         number: {name: floats(value) for name, value in exact.state[p].items()}
@@ -731,6 +765,15 @@ def in_rows(optimizer: QuantizedOptimizer) -> dict[str, Any]:
         return optimizer.state_dict()
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Products of matrices may have other bits with more threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def save_alone() -> None:
     """One process without shards, for others with."""
     net = model(torch.bfloat16)
@@ -738,12 +781,16 @@ def save_alone() -> None:
     train(net, optimizer, range(3))
     with by_rows():
         dcp.save(saved_state(net, optimizer), checkpoint_id=FOLDER / "from1", no_dist=True)
+        with one_thread():
+            save_matrices(model(torch.bfloat16), no_dist=True)
 
 
 def load_alone() -> None:
     """One process without shards, from others with."""
     with by_rows():
         go_on(model(torch.bfloat16), "from2")
+        with one_thread():
+            go_on_with_matrices(model(torch.bfloat16), 2)
         uneven_values(Uneven(), "uneven2")
 
 
