@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from qmaps.engines.bfloat16 import round_stochastically, split
 from qmaps.engines.masters import REMAINDER, exact, updated
 from qmaps.engines.sharding.exchange import Request, SharedScales
 from qmaps.engines.sharding.over_shards import whole_of
-from qmaps.engines.sharding.owners import Owned, gather, rounds, scatter
+from qmaps.engines.sharding.owners import Matrix, Owned, gather, rounds, scatter
 from qmaps.engines.step import (
     COUNTER,
     NONE_SHARED,
@@ -93,30 +93,27 @@ class ReferencePlan(StepPlan):
     ) -> None:
         """Step parameters whose matrices are computed by their owners, in rounds."""
         places = [(p, index) for p in parameters for index in range(len(p.matrices))]
-        started: dict[int, tuple[int, Tensor, list[int]]] = {}
+        started: dict[int, _Started] = {}
         for batch in rounds([p.matrices[index] for p, index in places]):
-            parts = []
-            for p, index in (places[n] for n in batch):
+            members = [places[n] for n in batch]
+            for p, _ in members:
                 if p.number not in started:
                     step = _begun(p)
                     prepared, states = self._advanced(p, step, inputs)
                     _store(p, states, step, shared)
-                    started[p.number] = step, prepared, list(range(len(p.matrices)))
-                prepared = started[p.number][1]
-                matrix = p.matrices[index]
-                stacked = len(matrix.shape) < prepared.dim()
-                parts.append((matrix, prepared[index] if stacked else prepared))
-            whole = gather(parts)
-            for p, index in (places[n] for n in batch):
+                    started[p.number] = _Started(step, prepared, len(p.matrices))
+            whole = gather([started[p.number].part(p, index) for p, index in members])
+            for p, index in members:
                 if p.matrices[index].owned:
-                    whole = self._transformed(p, started[p.number][0], whole, inputs)
-            scatter(parts, whole)
-            for p, index in (places[n] for n in batch):
-                step, update, missing = started[p.number]
-                missing.remove(index)
-                if not missing:
-                    del started[p.number]
-                    self._finish(p, step, update, inputs)
+                    whole = self._transformed(p, started[p.number].step, whole, inputs)
+                if started[p.number].tensor is p.gradient:
+                    started[p.number].tensor = torch.empty_like(p.gradient)
+            scatter([started[p.number].part(p, index) for p, index in members], whole)
+            whole = None
+            for p, _ in members:
+                started[p.number].missing -= 1
+                if not started[p.number].missing:
+                    self._finish(p, started.pop(p.number), inputs)
 
     def _advanced(
         self, parameter: ParameterStep, step: int, inputs: Inputs, *, keep: bool = False
@@ -141,7 +138,7 @@ class ReferencePlan(StepPlan):
             if parameter.matrices:
                 assert self._rule.phases is not None
                 prepared = self._rule.phases.prepare(context, gradient, states, scalars)
-                return prepared.clone() if prepared is gradient else prepared, states
+                return prepared, states
             values = _read(parameter).clone() if keep else _read(parameter)
             self._rule.apply(context, values, gradient, states, scalars)
         return values, states
@@ -157,15 +154,13 @@ class ReferencePlan(StepPlan):
         _store(parameter, states, step, NONE_SHARED)
         return update
 
-    def _finish(
-        self, parameter: ParameterStep, step: int, update: Tensor, inputs: Inputs
-    ) -> None:
+    def _finish(self, parameter: ParameterStep, started: _Started, inputs: Inputs) -> None:
         assert self._rule.phases is not None
         values = _read(parameter)
+        context, scalars = self._context(parameter, started.step, inputs)
         with whole_of(parameter.shard):
-            context, scalars = self._context(parameter, step, inputs)
-            self._rule.phases.finish(context, values, update, scalars)
-        _write(parameter, step, values)
+            self._rule.phases.finish(context, values, started.tensor, scalars)
+        _write(parameter, started.step, values)
 
     def _context(
         self, parameter: ParameterStep, step: int, inputs: Inputs
@@ -183,6 +178,27 @@ class ReferencePlan(StepPlan):
             exact = torch.tensor(values_at(scalars.values(), *kind[1:]), dtype=torch.float64)
             self._scalars[kind] = dict(zip(scalars, exact.float().tolist(), strict=True))
         return self._scalars[kind]
+
+
+@dataclass
+class _Started:
+    """A step whose matrices are with their owners.
+
+    Attributes:
+        step: number of the step.
+        tensor: result of `Phases.prepare`; the update takes its place.
+        missing: number of matrices whose update is not here yet.
+    """
+
+    step: int
+    tensor: Tensor
+    missing: int
+
+    def part(self, parameter: ParameterStep, index: int) -> tuple[Matrix, Tensor]:
+        """A matrix of the parameter, with its local part."""
+        matrix = parameter.matrices[index]
+        stacked = len(matrix.shape) < self.tensor.dim()
+        return matrix, self.tensor[index] if stacked else self.tensor
 
 
 def _begun(parameter: ParameterStep) -> int:

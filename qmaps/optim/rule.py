@@ -176,7 +176,10 @@ class MatrixRule(UpdateRule):
 
     @abstractmethod
     def prepare(self, context: Context, grad: Tensor, states: States, scalars: Values) -> Tensor:
-        """Return a new tensor of the gradient's shape, to be made whole; change states in place."""
+        """Return a tensor of the gradient's shape, to be made whole; change states in place.
+
+        It may be the gradient itself, unless the rule steps stacks.
+        """
 
     @abstractmethod
     def transform(self, context: Context, x: Tensor, states: States, scalars: Values) -> Tensor:
