@@ -48,6 +48,7 @@ from qmaps.optim import (
     LAMB,
     SGD,
     SM3,
+    SOAP,
     Adafactor,
     Adafactor8bit,
     AdamW,
@@ -61,7 +62,6 @@ from qmaps.optim import (
     Muon4bit,
     Muon8bit,
     QuantizedOptimizer,
-    SOAP,
     SOAP4bit,
     SOAP8bit,
 )
@@ -418,6 +418,7 @@ PLACES = {
     "columns": ((-1,), [Shard(1)], [Shard(1)]),
     "square": ((2, -1), [Shard(0), Shard(1)], [Shard(0), Shard(2)]),
     "copies": ((-1, 2), [Replicate(), Shard(0)], [Replicate(), Shard(1)]),
+    "only copies": ((-1,), [Replicate()], [Replicate()]),
 }
 
 
@@ -450,6 +451,12 @@ def check_matrices_lie_anywhere() -> None:
                 for optimizer in optimizers:
                     optimizer.step()
             assert_same(*optimizers)
+            if isinstance(optimizers[0], SOAP):
+                for state in (optimizers[1].state_dict(), optimizers[0].state_dict()):
+                    optimizers[1].load_state_dict(state)
+                    assert_same(*optimizers)
+                optimizers[0].load_state_dict(optimizers[1].state_dict())
+                assert_same(*optimizers)
 
 
 def check_hybrid_sharding() -> None:
@@ -531,6 +538,12 @@ def check_what_shards_cannot_do_is_refused() -> None:
          "exp_avg of parameter 'w' is sharded, but its quantizer B128/quantile@4s fits a codebook "
          "to the whole tensor; use a map with a fixed codebook"),
         (lambda p: AdamW(p, state_quantizers={"exp_avg": "lowrank4(B128/DE@8s)+B128/DE@4s"}),
+         "exp_avg of parameter 'w' is sharded, but its quantizer lowrank4(B128/DE@8s)+B128/DE@4s "
+         "keeps factors of whole matrices; use a quantizer without a low-rank part"),
+        (lambda p: Muon(p, state_quantizers={"momentum_buffer": "B128/quantile@4s"}),
+         "momentum_buffer of parameter 'w' is sharded, but its quantizer B128/quantile@4s fits a "
+         "codebook to the whole tensor; use a map with a fixed codebook"),
+        (lambda p: SOAP(p, state_quantizers={"exp_avg": "lowrank4(B128/DE@8s)+B128/DE@4s"}),
          "exp_avg of parameter 'w' is sharded, but its quantizer lowrank4(B128/DE@8s)+B128/DE@4s "
          "keeps factors of whole matrices; use a quantizer without a low-rank part"),
         (lambda p: Adafactor(p, apollo_rank=4),

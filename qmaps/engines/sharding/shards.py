@@ -247,7 +247,9 @@ def _parts(
     # A strided split is a later one, of what the mesh dimensions after it have left.
     order = [*(number for number in range(len(splits)) if number not in strided), *strided[::-1]]
     parts = []
-    for at in product(*((n,) if n is not None else range(c) for n, c in zip(place, counts, strict=True))):
+    for at in product(
+        *((n,) if n is not None else range(c) for n, c in zip(place, counts, strict=True))
+    ):
         sizes, offsets = list(shape), [0] * len(shape)
         for number in order:
             if (dim := splits[number]) is None:
