@@ -106,6 +106,7 @@ class ReferencePlan(StepPlan):
             for p, index in members:
                 if p.matrices[index].owned:
                     whole = self._transformed(p, started[p.number].step, whole, inputs)
+            for p, _ in members:
                 if started[p.number].tensor is p.gradient:
                     started[p.number].tensor = torch.empty_like(p.gradient)
             scatter([started[p.number].part(p, index) for p, index in members], whole)

@@ -79,19 +79,20 @@ class Muon(MatrixRule, QuantizedOptimizer):
         p = p - lr * a * o                       a = sqrt(max(1, rows / columns)), or 0.2 *
                                                  sqrt(max(rows, columns)) with "match_rms_adamw"
 
-    Parameters must be matrices: hidden layers of a network. Give embeddings, heads, norms and
-    biases to another optimizer; `muon_groups` separates them:
+    Parameters must be matrices: hidden layers of a network. With three dimensions they are stacks
+    of matrices along the first one, such as experts; each matrix is stepped by itself. Give
+    embeddings, heads, norms and biases to another optimizer; `muon_groups` separates them:
 
         matrices, others = muon_groups(model, exclude=["embed*", "lm_head*"])
         optimizers = [Muon8bit(matrices, lr=0.02), AdamW8bit(others, lr=3e-4)]
 
     The state is named `momentum_buffer` (m), as in `torch.optim.Muon`, with its arguments and
     arithmetic; `step` counts the steps. Products of matrices are torch's: bits depend on torch
-    and the device. Sharded parameters are not supported: the iteration needs the
-    whole matrix.
+    and the device. Of sharded parameters each matrix is sent to one process, and its update
+    back; the momentum stays sharded.
 
     Args:
-        params: matrices, or groups of them.
+        params: matrices or stacks of them, or groups of these.
         lr: learning rate, at least 0: a number or a tensor with one element.
         weight_decay: decoupled, at least 0.
         momentum: decay of the momentum, in [0, 1).
@@ -105,7 +106,7 @@ class Muon(MatrixRule, QuantizedOptimizer):
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed, or a parameter is no
-            matrix.
+            matrix and no stack of matrices.
 
     Source: Jordan et al. (2024), "Muon: an optimizer for hidden layers in neural networks";
     "match_rms_adamw": Liu et al. (2025), "Muon is scalable for LLM training", section 2.2.

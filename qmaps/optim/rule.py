@@ -42,7 +42,8 @@ class State:
         dims: gives, for the number of the parameter's dimensions, the parameter's dimension that
             each dimension of the state follows; None for a dimension whose size is always
             1. Sharded parameters need it. None instead of a function: the state
-            is computed from the whole parameter; sharded parameters cannot have it.
+            is computed from the whole parameter; sharded parameters can have it only under a
+            `MatrixRule`.
     """
 
     signed: bool = False

@@ -54,8 +54,8 @@ class SOAP(MatrixRule, QuantizedOptimizer):
     The states are named `exp_avg` (m), `exp_avg_sq` (v), `gram_0` (L), `gram_1` (R), `basis_0` (Q),
     `basis_1` (P), and so on; `step` counts the steps. In 32 bits they take 8 bytes for each element
     of the parameter and 8 n^2 bytes for each dimension of n elements. Products and decompositions
-    are torch's: bits depend on torch and the device. Sharded parameters are not supported:
-    bases need the whole parameter.
+    are torch's: bits depend on torch and the device. Of a sharded parameter one process has the
+    states whole: the gradient is sent to it, and the update back.
 
     Args:
         params: parameters, or groups of them.

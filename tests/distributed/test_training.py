@@ -35,6 +35,7 @@ TWO = (
     "what_shards_cannot_do_is_refused",
     "memory_counts_what_is_here",
     "one_process_has_a_whole_state",
+    "memory_is_that_of_one_matrix_more",
     "replicas_of_converted_models_are_refused",
 )
 FOUR = ("hybrid_sharding", "other_placements")

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -31,6 +32,8 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import qmaps
 from qmaps import lpmm
@@ -410,6 +413,53 @@ def check_one_process_has_a_whole_state() -> None:
     assert nbytes == theirs.memory().nbytes < 0.7 * ours.state_nbytes
     dist.all_reduce(nbytes)
     assert nbytes == ours.state_nbytes
+
+
+class Peak(TorchDispatchMode):
+    """Counts the bytes of new tensors that are alive at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self.storages: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        inputs = {t.untyped_storage()._cdata for t in tensors_of((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tensors_of(result):
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self.storages | inputs:
+                self.storages.add(storage._cdata)
+                self.now += storage.nbytes()
+                self.most = max(self.most, self.now)
+                weakref.finalize(storage, self.freed, storage._cdata, storage.nbytes())
+        return result
+
+    def freed(self, address: int, nbytes: int) -> None:
+        self.storages.discard(address)
+        self.now -= nbytes
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if type(leaf) in (Tensor, nn.Parameter)]
+
+
+def check_memory_is_that_of_one_matrix_more() -> None:
+    mesh = dist.init_device_mesh("cpu", (WORLD,))
+    values = torch.randn(8, 64, 64, generator=torch.Generator().manual_seed(0))
+    for make in (Muon, Muon8bit, SOAP, SOAP8bit):
+        whole = [nn.Parameter(value.clone()) for value in values]
+        parts = [nn.Parameter(distribute_tensor(value, mesh, [Shard(0)])) for value in values]
+        peaks = []
+        for params in (whole, parts):
+            optimizer = make(params, min_quantized_size=0)
+            for param in params:
+                param.grad = param.detach() * 0.1
+            optimizer.step()
+            with Peak() as peak:
+                optimizer.step()
+            peaks.append(peak.most)
+        assert 0 < peaks[1] <= peaks[0] + 4 * 64 * 64, (make, peaks)
 
 
 SHAPES = ((48, 64), (7, 128), (3, 64), (96, 64), (1, 64), (6, 32, 64), (5, 24, 64))
