@@ -154,12 +154,11 @@ def recommend(
     nbytes: Annotated[
         int | None, typer.Option("--bytes", help="Most bytes of all states, instead of --bits.")
     ] = None,
-    loss: Annotated[
+    step_cost: Annotated[
         float | None,
         typer.Option(
-            help="Most nats of validation loss above 32 bits, instead of --bits: the smallest "
-            "choice that is predicted to keep to it. The scale from step cost to loss is that of "
-            "one small fine-tuned model; your model's may differ."
+            help="Largest step cost, instead of --bits: the fewest bytes that keep to it. 0.02 "
+            "stands for steps that make 2 % less progress."
         ),
     ] = None,
     spec: Annotated[
@@ -218,7 +217,7 @@ def recommend(
 
         qmaps recommend optimizer.pt --bytes 50000000
 
-        qmaps recommend states --loss 0.01
+        qmaps recommend states --step-cost 0.02
 
         qmaps recommend checkpoint-500/optimizer.pt --names checkpoint-500/model.safetensors
     """
@@ -232,7 +231,7 @@ def recommend(
             loaded,
             bits=bits,
             nbytes=nbytes,
-            loss=loss,
+            step_cost=step_cost,
             candidates=spec or CANDIDATES,
             diagnostics=diagnostics,
             codebooks=[as_codebook(option) for option in codebook or []],

@@ -108,7 +108,7 @@ def test_what_cannot_be_is_told_before_any_work(
         *(f"plot {LONG}", f"plot replay --run {LONG}", f"plot replay --run . --out {LONG}.png"),
         *(
             f"recommend {LONG}",
-            f"recommend states --loss {NINES}",
+            f"recommend states --step-cost {NINES}",
             f"sweep states --markdown {LONG}",
         ),
         *(f"maps DE@{NINES}", f"train digits --seeds {NINES}", f"lab digits --seed {NINES}"),
