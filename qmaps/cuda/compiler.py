@@ -29,6 +29,7 @@ OPTIONS: dict[str, Any] = {
     "prec_div": True,
     "prec_sqrt": True,
     "device_as_default_execution_space": True,
+    "lineinfo": True,
     "ptxas_options": ["-v"],
 }
 
