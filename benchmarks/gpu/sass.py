@@ -56,7 +56,7 @@ PIPES = (
     ("xu", r"MUFU|I2F$|F2I|F2F$|FRND|POPC|FLO|FCHK"),
     ("lsu", r"LDG|LD$|STG|ST$|LDS|STS|SHFL|ATOM|RED|LDL|STL"),
     ("imad", r"IMAD"),
-    ("fma", r"FADD|FMUL|FFMA"),
+    ("fma", r"FADD|FMUL|FFMA|HFMA2"),
     ("fp64", r"D(ADD|MUL|FMA|SETP)"),
     ("", r"U[A-Z]|R2UR|S2|LDC|BRA|BSSY|BSYNC|BAR|WARPSYNC|EXIT|CALL|RET|NOP|BREAK|ERRBAR|DEPBAR|VOTE"),
 )
@@ -71,6 +71,11 @@ class Instruction:
     lines: tuple[Line, ...]
     target: str | None
     conditional: bool
+
+    @property
+    def calls(self) -> bool:
+        """True if it calls a function, which are those of slow paths."""
+        return self.name.startswith("CALL") and not (self.target or "").startswith(".L_x")
 
     @property
     def pipe(self) -> str:
@@ -123,10 +128,11 @@ def blocks(listing: str, symbol: str) -> list[Block]:
 def _ended(made: list[Block], last: Instruction) -> list[Block]:
     """End a block with its jump."""
     before = made[-1]
-    if last.target and not last.name.startswith(("CALL", "BRA.DIV")):
+    returns = last.calls or last.name.startswith("BRA.DIV")
+    if last.target and not returns:
         before.following.append(last.target)
     following = Block(f"{before.label}+", [], [])
-    if last.conditional or last.name.startswith(("CALL", "BRA.DIV")):
+    if last.conditional or returns:
         before.following.append(following.label)
     return [*made, following]
 
@@ -138,7 +144,7 @@ def usual_path(code: Sequence[Block], lines: dict[Line, int]) -> list[Instructio
         # A join of branches has the line of the branch before it.
         counted = [one for one in block.instructions if one.lines and one.pipe]
         ran = sum(all(lines.get(line, 1) > 0 for line in one.lines) for one in counted)
-        calls = any(one.name.startswith("CALL") for one in block.instructions)
+        calls = any(one.calls for one in block.instructions)
         block.cold = calls or 2 * ran < len(counted)
     order = {block.label: place for place, block in enumerate(code)}
     warm = _reached(by_label, "entry")
