@@ -16,5 +16,5 @@ QMAPS_INLINE void philox_round(std::uint32_t& c0, std::uint32_t& c1, std::uint32
 
 // Of 16 random bits, in (0, 1): (draw + 1/2) / 2^16, which is exact.
 QMAPS_INLINE float uniform_of(std::uint32_t draw) {
-    return (static_cast<float>(static_cast<std::int32_t>(draw)) + 0.5f) * 1.52587890625e-05f;
+    return float_of(0x3F800000u | draw << 7) - 0.99999237060546875f;  // 1 + draw / 2^16, less 1 - 2^-17
 }
