@@ -45,8 +45,14 @@ struct Plain {
     static constexpr int kBlock = 1;
 };
 
+// A value and how far the next one is above it; infinity after the last.
+struct alignas(8) Gap {
+    float low, size;
+};
+
 struct alignas(16) SharedBook {
     float value[kMaxCodes];
+    Gap gap[kMaxCodes];  // for stochastic rounding alone
     float limit[2 * kMaxCodes];
     std::uint8_t guess[kMaxGuesses];
 };
@@ -63,6 +69,10 @@ QMAPS_INLINE void load_book(const Codebook& codebook, bool lower, SharedBook& to
     const int thread = static_cast<int>(threadIdx.x);
     for (int i = thread; i < kMaxCodes; i += kThreads) to.value[i] = codebook.values[i];
     if (search.limit == nullptr) return;
+    for (int i = thread; lower && i < kMaxCodes; i += kThreads) {
+        const float low = codebook.values[i];
+        to.gap[i] = {low, i + 1 < codebook.size ? codebook.values[i + 1] - low : float_of(kInfinityBits)};
+    }
     for (int i = thread; i < 2 * kMaxCodes; i += kThreads) to.limit[i] = search.limit[i];
     for (int i = thread; i < search.buckets + search.negative; i += kThreads)
         to.guess[i] = search.guess[i];

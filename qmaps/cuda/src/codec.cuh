@@ -199,11 +199,13 @@ QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise
     if constexpr (F::kStochastic)
         unit_draws(noise, static_cast<std::uint64_t>(noise.offset + at), draws);
     const Codebook& numbers = numbers_of(codebook);
-    const int last = static_cast<int>(numbers.size) - 1;
     for (int j = 0; j < kUnit; ++j) {
         int code = search_code<F>(codebook, n[j]);
-        if constexpr (F::kStochastic) {
-            const int above = code < last ? code + 1 : last;
+        if constexpr (F::kStochastic && F::kInShared && !F::kLog && F::kScaling != kPowers) {
+            const Gap gap = codebook.shared.gap[code];
+            code += exceeds(n[j] - gap.low, uniform_of(draw_of(draws, j)) * gap.size);
+        } else if constexpr (F::kStochastic) {
+            const int last = static_cast<int>(numbers.size) - 1, above = code < last ? code + 1 : last;
             float low = value_of(codebook, code), high = value_of(codebook, above);
             const bool in_value = (F::kLog || F::kScaling == kPowers) && !numbers.in_log;
             if (in_value) {

@@ -233,9 +233,22 @@ QMAPS_INLINE std::uint64_t load_byte_codes(const std::uint8_t* from, int count) 
     return kBits == 8 ? stream : parted_bits(stream, kBits);
 }
 
+// `joined_bits` of codes of 4 bits.
+QMAPS_INLINE std::uint32_t joined_halves(std::uint64_t codes) {
+    const auto low = static_cast<std::uint32_t>(codes), high = static_cast<std::uint32_t>(codes >> 32);
+    const std::uint32_t a = low | low >> 4, b = high | high >> 4;  // pairs in bytes 0 and 2
+#if defined(__CUDA_ARCH__)
+    return __byte_perm(a, b, 0x6420);
+#else
+    return (a & 0xFFu) | (a >> 8 & 0xFF00u) | (b & 0xFFu) << 16 | (b << 8 & 0xFF000000u);
+#endif
+}
+
 template <int kBits>
 QMAPS_INLINE void store_byte_codes(std::uint64_t codes, std::uint8_t* to, int count) {
-    const std::uint64_t stream = kBits == 8 ? codes : joined_bits(codes, kBits);
+    const std::uint64_t stream = kBits == 8   ? codes
+                                 : kBits == 4 ? joined_halves(codes)
+                                              : joined_bits(codes, kBits);
     if (kBits % 4 == 0 && is_wide(to, count, kBits)) {
         constexpr int kWords = kBits == 8 ? 2 : 1;
         Words<kWords> made;
