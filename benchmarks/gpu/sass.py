@@ -58,7 +58,10 @@ PIPES = (
     ("imad", r"IMAD"),
     ("fma", r"FADD|FMUL|FFMA|HFMA2"),
     ("fp64", r"D(ADD|MUL|FMA|SETP)"),
-    ("", r"U[A-Z]|R2UR|S2|LDC|BRA|BSSY|BSYNC|BAR|WARPSYNC|EXIT|CALL|RET|NOP|BREAK|ERRBAR|DEPBAR|VOTE"),
+    (
+        "",
+        r"U[A-Z]|R2UR|S2|LDC|BRA|BSSY|BSYNC|BAR|WARPSYNC|EXIT|CALL|RET|NOP|BREAK|ERRBAR|DEPBAR|VOTE",
+    ),
 )
 """Names of instructions by pipe; the others take ``alu``, and the last ones no pipe of these."""
 
@@ -219,7 +222,10 @@ def analyse(entry: Entry, counts: Counts, arch: str) -> Kernel:
         file.write(made.code)
         file.flush()
         listing = subprocess.run(
-            [str(disassembler()), "-gi", "-c", file.name], capture_output=True, text=True, check=True
+            [str(disassembler()), "-gi", "-c", file.name],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
     code = blocks(listing, made.symbol)
     if not any(one.lines for block in code for one in block.instructions):
@@ -306,7 +312,11 @@ def _row(one: Case, kernels: Sequence[Kernel], chip: Chip) -> dict[str, str]:
     cells = [
         *(one.name, chip.name, chip.arch, str(sum(k.static for k in kernels))),
         *(number(pipes[pipe]) for pipe in ("issue", "fma", "alu", "imad", "xu", "lsu")),
-        *(number(one.nbytes), str(max(k.registers for k in kernels)), str(min(held) * THREADS // 32)),
+        *(
+            number(one.nbytes),
+            str(max(k.registers for k in kernels)),
+            str(min(held) * THREADS // 32),
+        ),
         *(number(1e12 * needed[bound]), bound, f"{100 * needed['memory'] / needed[bound]:.0f}%"),
     ]
     return dict(zip(COLUMNS, cells, strict=True))
