@@ -206,7 +206,7 @@ class Kernel:
 
     @property
     def pipes(self) -> Counter[str]:
-        """Instructions per element by pipe, and ``issue``; turns of ``lsu`` instead of instructions."""
+        """Instructions per element by pipe, turns for ``lsu``, and ``issue`` for all."""
         counts: Counter[str] = Counter()
         for one in self.path:
             counts["issue"] += 1
@@ -324,16 +324,20 @@ def _row(one: Case, kernels: Sequence[Kernel], chip: Chip) -> dict[str, str]:
 
 ABOUT = """# What bounds a step on a GPU
 
-`python -m benchmarks.gpu.sass`
+`python -m benchmarks.gpu.sass --write`
 
-A model, not a measurement: no step was timed, and the error of this model has never been measured. Kernels of
-AdamW are compiled by NVRTC; `executed` are the instructions of one parameter on the usual path through the
-loop over tiles, and the columns after it say how many of them each pipe takes (`lsu` in turns of 32 threads,
-with the bank conflicts of the addresses that the emulated kernels read). The time is that of the
-busiest unit, at the boost clock and the full bandwidth of memory; `memory_share` is 100% where that is memory. A real
-device is slower: latency, launches, the load of codebooks before the loop and a copy's share of the
-bandwidth (often 90%) are left out. Two errors are known: a path that a few threads take counts for all warps, and one
-that no thread of the emulated step takes (slow divisions and roots, tails) counts for none.
+**A model, not a measurement.** No step was timed, and the error of this model has never been
+measured. NVRTC compiles the kernels of AdamW, and the kernels run on the processor to count which
+lines run and which addresses they read. `executed` are the instructions of one parameter on the
+usual path through the loop over tiles; the next columns are those of each pipe (`lsu`: turns of 32
+threads, with the bank conflicts of the addresses read). The time is that of the busiest unit at
+the boost clock and the full bandwidth of memory, and `memory_share` how near memory comes to it.
+
+A device is slower: latency, launches, the codebooks that are copied before the loop, and the
+bandwidth that a copy does not reach are left out. Known errors of the counts: a path that some
+threads take counts for all warps; one that no thread of the emulated step takes (slow divisions
+and roots, tails) counts for none; a read of 8 bytes that all threads share counts two turns, and
+takes one.
 """
 
 
@@ -344,7 +348,7 @@ def report(table: Sequence[dict[str, str]]) -> str:
         ABOUT,
         *markdown(COLUMNS, [list(row.values()) for row in table]),
         "",
-        "Registers are those of a thread, `warps` those that a multiprocessor holds at once. Sources:",
+        "Registers of a thread, warps that a multiprocessor holds at once. Sources:",
         "",
         *sources,
         "- Rates of the other pipes: CUDA C++ Programming Guide, Arithmetic Instructions",
