@@ -68,7 +68,7 @@ PIPES = (
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction: its name with modifiers, its line and those of calls around it, its target."""
+    """An instruction: its name, its line and those of the calls around it, its target."""
 
     name: str
     lines: tuple[Line, ...]
