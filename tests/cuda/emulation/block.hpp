@@ -23,6 +23,7 @@
 #define __global__ static
 #define __shared__ static
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 struct Coordinates {
     unsigned x = 0, y = 0, z = 0;
