@@ -30,6 +30,7 @@ MEASURED = {
     "communication": ("qmaps/distributed", "qmaps/engines", "qmaps/ops"),
     "losses/lpmm": (*MATHEMATICS, "qmaps/lpmm"),
     "gpu/": ("qmaps/cuda", "qmaps/engines/kernels"),
+    "gpu/sass": ("qmaps/cuda/src", "qmaps/cuda/codebooks.py", "qmaps/engines/kernels"),
     "low-precision-model-memory/": (*MATHEMATICS, "qmaps/lpmm"),
     "lpmm/": (*MATHEMATICS, "qmaps/lpmm"),
     "monitor": ("qmaps/capture",),

@@ -226,10 +226,7 @@ class NesterovGradient(StepScalar):
     def product(self, step: int, before: float | None) -> float:
         """The product of momenta up to a step, rounded to float32.
 
-        Args:
-            step: 1, 2, ...
-            before: the product up to the step before; None takes the momenta of the same `b` and
-                `c`, `nesterov_product`.
+        Without `before`, the product up to the step before, it is that of the same `b` and `c`.
         """
         if before is None:
             before = nesterov_product(self.b, self.c, step - 1)

@@ -22,6 +22,7 @@ from qmaps.optim.ademamix import AdEMAMix, AdEMAMix4bit, AdEMAMix8bit
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.choice import keep_in_32_bits
 from qmaps.optim.choice_file import Choice
+from qmaps.optim.fixed_width import FixedWidth
 from qmaps.optim.groups import muon_groups, param_groups
 from qmaps.optim.lamb import LAMB, LAMB4bit, LAMB8bit
 from qmaps.optim.lars import LARS, LARS4bit, LARS8bit
@@ -64,6 +65,16 @@ for _module in modules(__name__, list(__path__)):
         ):
             globals()[_name] = _found
             __all__ += [_name]
+
+
+def rules() -> dict[str, type[QuantizedOptimizer]]:
+    """The optimizers that accept `state_quantizers`, by the names of their classes."""
+    classes = {name: globals()[name] for name in __all__}
+    return {
+        name: cls
+        for name, cls in classes.items()
+        if getattr(cls, "state_names", ()) and not issubclass(cls, FixedWidth)
+    }
 
 
 def __getattr__(name: str) -> type:
