@@ -40,6 +40,7 @@ MEASURED = {
     "prediction/": ("qmaps/analyze", *STEPS),
     "quantile-accuracy": ("qmaps/ops", "qmaps/engines"),
     "recommended": ("qmaps/analyze", *STEPS),
+    "release": STEPS,
     "scale": ("qmaps/sweep", "qmaps/engines"),
     "sharded": ("qmaps/distributed", *STEPS),
     "speedup/": ("reproduction/speedup", "qmaps/distributed"),

@@ -92,8 +92,10 @@ class ParameterRecord:
 
     @cached_property
     def label(self) -> str:
-        """The parameter in messages: its name, or its number in the group."""
-        return f"parameter {self.name!r}" if self.name else f"parameter number {self.place[1]}"
+        """The parameter in messages: its name, or its number in its group."""
+        group, number = self.place
+        name = repr(self.name) if self.name else f"{number} of group {group}"
+        return f"parameter {name}"
 
     @cached_property
     def shard(self) -> Shard | None:

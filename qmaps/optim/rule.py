@@ -70,6 +70,8 @@ class UpdateRule:
     takes_norms: ClassVar[bool] = False
     """Whether the rule uses norms of whole tensors (`qmaps.optim.norms`). Such a rule is not
     element-wise: a part of a parameter steps differently from the whole parameter."""
+    takes_all_gradients: ClassVar[bool] = False
+    """Whether the step of a parameter depends on the gradients of others."""
     native_rule: ClassVar[str | None] = None
     """The name of the rule's kernels in ``qmaps/engines/kernels/rules``; None if there are none."""
     torch_options: ClassVar[Mapping[str, object]] = {}

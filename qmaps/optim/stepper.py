@@ -14,7 +14,7 @@ from torch import Tensor
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.cuda.plan import CudaSteps
 from qmaps.engines.addresses import overlapping, plain
-from qmaps.engines.native.at_exit import forget_at_exit
+from qmaps.engines.native import forget_at_exit
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.reference_plan import ReferenceEngine
 from qmaps.engines.sharding.exchange import Request, shared_scales
@@ -85,13 +85,15 @@ class Stepper:
         parameters: Parameters,
         grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
+        *,
+        only: Tensor | None = None,
     ) -> None:
-        """Take one step of all parameters with gradients.
+        """Take one step of all parameters with gradients, or of one of them.
 
         Raises:
             NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise".
         """
-        entries = _with_gradients(parameters.groups)
+        entries = _with_gradients(parameters.groups, only)
         if not entries:
             return
         # Only the reference divides gradients of parameters kept as codes.
@@ -315,13 +317,13 @@ class _PlannedStep:
         return [*parameters.groups, *params, *groups, *storages, *values]
 
 
-def _with_gradients(groups: Sequence[dict[str, Any]]) -> list[Entry]:
-    """Parameters of these groups with their gradients, where they have one."""
+def _with_gradients(groups: Sequence[dict[str, Any]], only: Tensor | None) -> list[Entry]:
+    """Parameters of these groups, or one of them, with their gradients, where they have one."""
     entries: list[Entry] = []
     number = 0
     for group in groups:
         for param in group["params"]:
-            if (gradient := param.grad) is not None:
+            if (only is None or param is only) and (gradient := param.grad) is not None:
                 entries.append((number, param, group, gradient))
             number += 1
     return entries

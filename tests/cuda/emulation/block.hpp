@@ -19,6 +19,7 @@
 
 #define __device__
 #define __forceinline__ inline
+#define __noinline__
 #define __global__ static
 #define __shared__ static
 #define __launch_bounds__(...)
