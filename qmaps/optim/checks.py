@@ -48,7 +48,14 @@ def check_parameter(record: ParameterRecord) -> None:
             f"{record.label} is a {type(param).__name__}, which {type(rule).__name__} would "
             f"round after each operation; use {stepped_by} for converted models"
         )
-    form = record.group["master_weights"]
+    group = record.group
+    quantizes = any(group["state_quantizers"].values()) or group["overrides"]
+    if getattr(param, "_fsdp_flattened", False) and group["quantize"] and quantizes:
+        raise BadTypeError(
+            f"{record.label} is flattened by FullyShardedDataParallel (FSDP1), which does not save "
+            "quantized states; shard the model by torch.distributed.fsdp.fully_shard (FSDP2)"
+        )
+    form = group["master_weights"]
     if form in SPLITS and param.dtype == torch.float16 and codes_of(param) is None:
         raise BadValueError(
             f"master_weights={form!r} stores remainders of bfloat16 parameters, but "

@@ -37,6 +37,10 @@ TWO = (
     "one_process_has_a_whole_state",
     "memory_is_that_of_one_matrix_more",
     "replicas_of_converted_models_are_refused",
+    "one_monitor_for_all_shards",
+    "a_monitor_of_replicas_is_that_of_one",
+    "monitors_that_differ_are_refused",
+    "flat_parameters_are_refused",
 )
 FOUR = ("hybrid_sharding", "other_placements")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import datetime
 import math
 import os
@@ -11,7 +12,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -39,13 +40,15 @@ import qmaps
 from qmaps import lpmm
 from qmaps.algebra.feedback import restored
 from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.capture import load
+from qmaps.capture import Monitor, load
 from qmaps.capture.conversion import convert_file
+from qmaps.capture.monitor import ranks
+from qmaps.capture.monitor.environment import switch_on
 from qmaps.distributed.rows import by_rows
 from qmaps.engines.sharding.shards import local, shard_of
 from qmaps.engines.step import NUMBERS
 from qmaps.engines.support import NATIVE
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, OutputError, StateWarning
 from qmaps.ops.backends import use_backend
 from qmaps.optim import (
     LAMB,
@@ -913,6 +916,151 @@ def check_data_parallel() -> None:
     saved = theirs.state_dict()
     ours.load_state_dict(saved)
     assert str(ours.state_dict()) == str(saved)
+
+
+def four_bit(net: nn.Module) -> AdamW:
+    return AdamW(net.named_parameters(), lr=1e-2, state_quantizers="B64/DE@4s + B64/DE@4u")
+
+
+def monitored(net: nn.Module, group: Any, out: str | None = None, **options: Any) -> Monitor:
+    optimizer = four_bit(net)
+    monitor = Monitor(
+        optimizer,
+        None if out is None else FOLDER / out,
+        **{"every": 2, "sample": 10**5, "thresholds": None, "process_group": group, **options},
+    )
+    train(net, optimizer, range(4))
+    monitor.close()
+    return monitor
+
+
+def check_one_monitor_for_all_shards() -> None:
+    gathers: list[int] = []
+    real = dist.all_gather
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        gathers.append(args[1].numel())
+        return real(*args, **kwargs)
+
+    dist.all_gather = counting
+    try:
+        with pytest.warns(StateWarning) if RANK == 0 else nullcontext() as told:
+            strict = qmaps.capture.Thresholds(sqnr_db=100.0, saturated_share=None)
+            group = dist.group.WORLD
+            parts = monitored(sharded(model()), group, "shards.csv", thresholds=strict)
+    finally:
+        dist.all_gather = real
+    # To find that rows are new, then those of the first step measured; one in each step later.
+    assert gathers == [12, 5 * 12, 5 * 12]
+    alone = monitored(model(), None)
+    together = [row for row in parts.rows if row["rank"] is None]
+    exact = ("parameter", "state", "quantizer", "numel", "held_share", "moved_share")
+    exact += ("stalled_share", "saturated_share", "zero_point_share")
+    for row, whole in zip(together, alone.rows, strict=True):
+        assert str([row[name] for name in exact]) == str([whole[name] for name in exact])
+        for name in ("sqnr_db", "update_mean_rel_error"):
+            assert row[name] == pytest.approx(whole[name], rel=1e-9, nan_ok=True), name
+        ours, theirs = row["update_median_rel_error"], whole["update_median_rel_error"]
+        assert ours >= theirs or str(ours) == str(theirs) == "nan"
+    # Ranks that are worst in a measure have rows of their own, with their shards.
+    low = min(
+        (row for row in parts.rows if row["parameter"] == "0.weight" and row["state"] == "exp_avg"),
+        key=lambda row: row["sqnr_db"],
+    )
+    first = low["rank"] * 128 // WORLD
+    assert low["shard"] == f"[{first}:{first + 128 // WORLD}, 0:64]"
+    # A file switches the same one on.
+    settings = FOLDER / f"monitor{RANK}.yaml"
+    settings.write_text(f"{{out: {FOLDER}/file.csv, every: 2, sample: 100000, thresholds: null}}")
+    handle = switch_on(settings)
+    net = sharded(model())
+    train(net, four_bit(net), range(4))
+    handle.remove()
+    dist.barrier()
+    assert (FOLDER / "file.csv").read_text() == (FOLDER / "shards.csv").read_text()
+    with (FOLDER / "shards.csv").open(newline="") as file:
+        written = list(csv.DictReader(file))
+    assert {row["rank"] for row in written} == {"", "0", "1"}
+    assert [row["shard"] for row in written[-len(parts.rows) :]] == [
+        row["shard"] or "" for row in parts.rows
+    ]
+    if RANK == 0:
+        (text,) = (
+            str(each.message)
+            for each in told
+            if "sqnr_db" in str(each.message) and "'exp_avg'" in str(each.message)
+        )
+        assert " on rank " in text
+        assert " at step 2 is below 100, as in 2 of 2 parameters;" in text
+
+
+def check_a_monitor_of_replicas_is_that_of_one() -> None:
+    parallel = nn.parallel.DistributedDataParallel(model())
+    rows = monitored(parallel, dist.group.WORLD).rows
+    expected = [
+        {"step": 4, "rank": None, "shard": None, **row, "parameter": f"module.{row['parameter']}"}
+        for row in monitored(model(), None).rows
+    ]
+    assert list(map(sorted_text, rows)) == list(map(sorted_text, expected))
+
+
+def sorted_text(row: dict[str, Any]) -> str:
+    return str(sorted(row.items()))
+
+
+def check_monitors_that_differ_are_refused() -> None:
+    """With one line on every rank, before the first step."""
+    group, out = dist.group.WORLD, FOLDER / "taken.csv"
+    if RANK == 0:
+        out.write_text("something else\n")
+    dist.barrier()
+    nothing = BadValueError if RANK else OutputError
+    prefix = "rank 0: " if RANK else ""
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(ranks, "__version__", f"{RANK}.0")
+    cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (BadValueError, "qmaps=1.0 on rank 1 must be 0.0, as on rank 0", {}),
+        (BadValueError, "every=3 on rank 1 must be 2, as on rank 0", {"every": 2 + RANK}),
+        (
+            nothing,
+            f"{prefix}out={str(out)!r} exists and is no file of a monitor with these columns; give "
+            "another file",
+            {"out": out},
+        ),
+    ]
+    for error, message, options in cases:
+        optimizer = AdamW8bit(model().parameters())
+        given = {"out": None, "every": 2, "process_group": group, **options}
+        with pytest.raises(error) as caught:
+            Monitor(optimizer, **given)
+        assert str(caught.value) == message
+        assert not optimizer._optimizer_step_pre_hooks
+        monkeypatch.undo()
+    # Each rank would skip steps of its own.
+    optimizer = AdamW8bit([list(model().named_parameters())[2 * RANK]], nonfinite="skip")
+    with pytest.raises(BadValueError) as caught:
+        Monitor(optimizer, None, process_group=group)
+    assert str(caught.value) == (
+        "nonfinite='skip' may skip steps on some ranks only, since their parameters differ; a "
+        "monitor of all ranks needs nonfinite='propagate' or 'raise'"
+    )
+
+
+def check_flat_parameters_are_refused() -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    device = torch.device("cpu")
+    for original in (False, True):
+        net = FullyShardedDataParallel(model(), use_orig_params=original, device_id=device)
+        with pytest.raises(BadTypeError) as caught:
+            AdamW8bit(net.parameters())
+        assert str(caught.value) == (
+            "parameter number 0 is flattened by FullyShardedDataParallel (FSDP1), which does not "
+            "save quantized states; shard the model by torch.distributed.fsdp.fully_shard (FSDP2)"
+        )
+        exact = AdamW(net.parameters())
+        train(net, exact, range(2))
+        FullyShardedDataParallel.optim_state_dict(net, exact)
 
 
 ZERO: dict[str, tuple[type[QuantizedOptimizer], dict[str, Any]]] = {
