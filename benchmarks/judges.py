@@ -1,8 +1,9 @@
-"""The judges' learning rates and their power.
+"""The judges' learning rates, their power, and what quantizers cost them in steps.
 
 ``python -m benchmarks.judges`` trains each judge with 32-bit AdamW at rates around its own, then
-at its own rate with the quantizers of `KNOWN` and `FEWER`, goes on where it was stopped and with
-the rows of reports/judges.csv, and writes reports/judges.{csv,md,png}. Judges that are named run
+at its own rate with the quantizers of `KNOWN` and `FEWER` and, in 32 bits, for fewer and for more
+steps. It goes on where it was stopped and with the rows of reports/judges.csv and
+reports/judges-lengths.csv, and writes both, and reports/judges.{md,png}. Judges that are named run
 alone; the rows of others stay. A rate is right if it is the best of the sweep and not its first or
 last.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -20,11 +21,13 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from benchmarks.blind.equivalence import in_steps, percent
+from benchmarks.blind.plan import CURVE_LENGTHS, MARGIN
 from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.markdown import markdown
 from benchmarks.paired import detectable, paired
 from benchmarks.trials import FULL, Trial, restore, run_all, with_others
-from qmaps.storage.files import output_folder, replacing
+from qmaps.storage.files import output_folder, records, replacing
 from reproduction.judges import JUDGES
 from reproduction.report_file import write_report
 
@@ -37,17 +40,23 @@ class Effort:
         factors: rates of the sweep, in units of the judge's own.
         rate_seeds: seeds of the sweep.
         seeds: seeds at the judge's own rate, with each of `KNOWN` and `FEWER`.
+        length_seeds: seeds of the runs of other lengths.
     """
 
     factors: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
     rate_seeds: int = 3
     seeds: int = 8
+    length_seeds: int = 8
 
 
-EFFORTS = {"stdlib-lm": Effort((0.5, 1.0, 2.0), 2), "minilm": Effort((0.5, 1.0, 2.0), 4)}
+EFFORTS = {
+    "stdlib-lm": Effort((0.5, 1.0, 2.0), 2, length_seeds=2),
+    "minilm": Effort((0.5, 1.0, 2.0), 4, length_seeds=2),
+}
 """Efforts of judges whose runs take minutes."""
-JUDGED = Path(__file__).parents[1] / "reports" / "judges.csv"
-"""The rows that studies compare theirs with."""
+REPORTS = Path(__file__).parents[1] / "reports"
+JUDGED, LENGTHS = REPORTS / "judges.csv", REPORTS / "judges-lengths.csv"
+"""The rows that studies compare theirs with, and those of `lengths`."""
 PAPER = "B128/DE@4s + rank1/linear@4u"
 KNOWN = (
     FULL,
@@ -94,17 +103,27 @@ def trials(name: str) -> list[Trial]:
     return list({trial.key: trial for trial in [*rates, *own]}.values())
 
 
-def in_order(frame: pd.DataFrame, out: Path) -> pd.DataFrame:
+def lengths(name: str) -> list[Trial]:
+    """Trials of a judge in 32 bits of other lengths, which tell what a step is worth."""
+    work = JUDGES[name]
+    return [
+        Trial(name, replace(work, steps=round(work.steps * length)), FULL, seed)
+        for seed in range(effort(name).length_seeds)
+        for length in CURVE_LENGTHS
+    ]
+
+
+def in_order(frame: pd.DataFrame, report: Path) -> pd.DataFrame:
     """The rows of `frame`, and those of judges not in it from the report of an earlier call.
 
     Args:
         frame: rows of `run_all`.
-        out: the folder of the report; it may be without one.
+        report: the CSV of the report; it may be absent.
 
     Returns:
         The rows in the order of `JUDGES`.
     """
-    frame = with_others(frame, out / "judges.csv")
+    frame = with_others(frame, report)
     places = {name: place for place, name in enumerate(JUDGES)}
     return frame.sort_values(
         "judge", key=lambda names: names.map(places), kind="stable", ignore_index=True
@@ -194,9 +213,33 @@ def power(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-def page(frame: pd.DataFrame, command: str) -> str:
-    """The report."""
+def slower(frame: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """Differences to 32 bits at the judge's own rate, in steps.
+
+    Args:
+        frame: rows of `run_all` of `trials`.
+        others: rows of `run_all` of `lengths`. Judges without any are left out.
+
+    Returns:
+        The columns of `benchmarks.blind.equivalence.in_steps`.
+    """
+    own = at_own_rate(frame)
+    own = own[own["judge"].isin(others["judge"])].assign(length=1.0)
+    whole = others["judge"].map({name: work.steps for name, work in JUDGES.items()})
+    both = pd.concat([own, others.assign(length=others["steps"] / whole)])
+    return in_steps(both.assign(factor=1.0))
+
+
+def parameters(frame: pd.DataFrame) -> dict[str, float]:
+    """Number of parameters of each judge, from the 8 bytes that Adam keeps of each in 32 bits."""
+    sizes = frame[frame["quantizer"] == FULL].groupby("judge")["state_mib"].first()
+    return {str(judge): mib * 2**20 / 8 for judge, mib in sizes.items()}
+
+
+def page(frame: pd.DataFrame, others: pd.DataFrame, command: str) -> str:
+    """The report on rows of `trials` and of `lengths`."""
     swept, differences = rates(frame), power(frame)
+    steps_of = {(row["judge"], row["quantizer"]): row for row in records(slower(frame, others))}
     lines = [
         "# Judges",
         "",
@@ -211,6 +254,18 @@ def page(frame: pd.DataFrame, command: str) -> str:
         "of the 4-bit paper's pair is than the standard deviation, over seeds, of a quantizer's "
         "difference. **Detectable** is the difference that a paired t-test at the 5 % level sees "
         "in 80 % of all experiments with as many seeds.",
+        "",
+        "**Steps** are the per cent of steps by which a quantizer makes training slower, with a "
+        "95 % interval: the difference divided by the slope of the loss over log steps, from runs "
+        f"in 32 bits of {' and '.join(map(str, CURVE_LENGTHS))} times the length. A quantizer is "
+        f"**equivalent** if two one-sided tests at {MARGIN:.0%} of steps say so, and **no worse** "
+        "or **worse** if one does; the tests of the table are adjusted together "
+        "(Benjamini-Hochberg, 0.05). Steps are not known where the slope's relative standard error "
+        "is above 0.2. The unit and the margin are those of the "
+        "[blind test](blind/preregistration.md); these runs were made before it was written.",
+        "",
+        "`docstring-lm` and `minilm` begin every seed at the same trained weights; their seeds "
+        "differ in the order of the data.",
         "",
         "![loss by rate, and differences](judges.png)",
         "",
@@ -236,7 +291,7 @@ def page(frame: pd.DataFrame, command: str) -> str:
     seconds = frame[frame["quantizer"] == FULL].groupby("judge")["seconds"].median()
     lines += markdown(
         ("judge", "quantizer", "seeds", "loss", "minus 32 bits", "95 %", "std", "power",
-         "detectable"),
+         "detectable", "steps", "outcome"),
         [
             (
                 row.judge,
@@ -248,6 +303,8 @@ def page(frame: pd.DataFrame, command: str) -> str:
                 f"{row.std:.4f}",
                 f"{row.gap_ratio:.1f}",
                 f"{row.detectable:.4f}",
+                percent(steps_of.get((row.judge, row.quantizer))),
+                steps_of.get((row.judge, row.quantizer), {}).get("outcome", ""),
             )
             for row in differences[differences["quantizer"] != FULL].itertuples()
         ],
@@ -308,15 +365,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     among(parser, "judge", options.judge, list(JUDGES))
     out = output_folder(options.out)
-    plan = [trial for name in options.judge for trial in trials(name)]
-    restore(out / "judges.csv", options.runs)
-    frame = run_all(plan, options.runs, workers=options.workers or 0)
-    frame = in_order(frame.assign(key=[trial.key for trial in plan]), out)
-    with replacing(out / "judges.csv") as temporary:
-        frame.to_csv(temporary, index=False)
+    frames = []
+    for report, of in ((out / JUDGED.name, trials), (out / LENGTHS.name, lengths)):
+        plan = [trial for name in options.judge for trial in of(name)]
+        restore(report, options.runs)
+        frame = run_all(plan, options.runs, workers=options.workers or 0)
+        frame = in_order(frame.assign(key=[trial.key for trial in plan]), report)
+        with replacing(report) as temporary:
+            frame.to_csv(temporary, index=False)
+        frames.append(frame)
+    frame, others = frames
     with replacing(out / "judges.png") as temporary:
         draw(frame, temporary)
-    write_report(out / "judges.md", page(frame, command_line("benchmarks.judges", argv)))
+    write_report(out / "judges.md", page(frame, others, command_line("benchmarks.judges", argv)))
     return 0
 
 

@@ -8,13 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +19,7 @@ from benchmarks.case import OURS, Options, reason, row
 from benchmarks.cases.adamw import EIGHT, TORCH, ours
 from benchmarks.data import gpt2, new_gradients, parameters
 from benchmarks.peers import BITSANDBYTES, need
+from benchmarks.process import in_fresh_process, peak
 from qmaps import QuantizedTensor
 
 Make = Callable[[list[Tensor]], torch.optim.Optimizer]
@@ -37,8 +33,6 @@ CONTENDERS: dict[str, Make] = {
 }
 STATE, PEAK = "bytes of state per parameter", "MiB a step needs on top"
 STATE_LIMIT, PEAK_LIMIT = 2.1, 4.0
-# Temporary arrays come from the system and go back to it, so that the peak shows them.
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
 @dataclass(frozen=True)
@@ -79,27 +73,6 @@ class MemoryCase:
         return rows
 
 
-def in_fresh_process(module: str, *arguments: str) -> dict[str, Any]:
-    """The JSON that a module prints, alone in a process whose peaks show temporary arrays.
-
-    Raises:
-        RuntimeError: the process failed; the last line of its output says why.
-    """
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=Path(__file__).parents[1],
-        env={**os.environ, **ALLOCATOR},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise RuntimeError(lines[-1])
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
 def measure(contender: str, scale: float) -> dict[str, float | None]:
     """Memory of this contender, in this process."""
     params = parameters(gpt2(scale))
@@ -123,33 +96,6 @@ def state_bytes(states: Iterable[Mapping[str, Any]]) -> int:
                     storage = tensor.untyped_storage()
                     storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())
-
-
-def peak(work: Callable[[], object]) -> float | None:
-    """MiB by which the resident memory rises at most during `work`; None if unknown."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
-        before = _status("VmRSS")
-        work()
-        return max(0.0, (_status("VmHWM") - before) / 1024)
-    except (OSError, LookupError):
-        return None
-
-
-def resident() -> float | None:
-    """MiB of this process in memory; None if unknown."""
-    try:
-        return _status("VmRSS") / 1024
-    except (OSError, LookupError):
-        return None
-
-
-def _status(field: str) -> int:
-    """A size of this process in KiB."""
-    text = Path("/proc/self/status").read_text()
-    if not (match := re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)):
-        raise LookupError(field)
-    return int(match[1])
 
 
 def _floats(values: Mapping[str, list[Any]]) -> dict[str, list[float]]:

@@ -20,6 +20,8 @@ BITSANDBYTES = "bitsandbytes"
 KERNEL = "bitsandbytes' kernel"
 """Its C function by itself, into storage that is there: what its Python around it costs."""
 TORCHAO = "torchao"
+FLASHOPTIM = "FlashOptim"
+"""Its AdamW, which runs on CUDA devices only."""
 
 
 def need(module: str) -> Any:
@@ -33,9 +35,7 @@ def need(module: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] == package:
-            raise UnavailableError(
-                f'not installed; pip install "qmaps[bench]" ({package})'
-            ) from None
+            raise UnavailableError(f"not installed; pip install {package}") from None
         raise UnavailableError(f"{package} cannot be imported: {error}") from None
     except Exception as error:
         raise UnavailableError(f"{package} cannot be imported: {error}") from None

@@ -21,7 +21,7 @@ from qmaps.errors import QmapsError
 from reproduction.report_file import write_report
 
 NUM = 256
-METHODS = (quantiles.exact, quantiles.approximate, quantiles.sram)
+METHODS = (quantiles.exact, quantiles.sram)
 COLUMNS = 768
 
 

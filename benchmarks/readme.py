@@ -13,19 +13,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pandas as pd
 
-from benchmarks.judges import minus_full
+from benchmarks.blind.equivalence import WITHIN, percent
+from benchmarks.judges import JUDGED, LENGTHS, parameters, power, slower
 from benchmarks.markdown import markdown
 from qmaps.optim.presets import pair_of
-from qmaps.storage.files import write_text
+from qmaps.storage.files import records, write_text
+from reproduction.judges import JUDGES
 
 ROOT = Path(__file__).parents[1]
 REPORTS = ROOT / "reports"
 FUSED = "torch fused"
 WORKLOAD = "gpt2-4-layers"
-SHOWN = ("8bit", "4bit", "3bit", "2bit", "paper-8bit", "paper-4bit")
-"""Presets of the table of losses, largest states first."""
+SHOWN = ("8bit", "4bit", "3bit", "2bit", "paper-4bit")
+"""Presets of the table of safety."""
+KINDS = {
+    "digits": "convolutional net, random weights",
+    "lm-tiny": "language model, random weights",
+    "stdlib-lm": "language model, random weights",
+    "docstring-lm": "language model, trained weights",
+    "minilm": "sentence encoder, trained weights",
+}
 
 
 def speed() -> list[str]:
@@ -47,35 +57,32 @@ def speed() -> list[str]:
     )
 
 
-def losses() -> pd.DataFrame:
-    """Final loss of each preset minus that of 32 bits, per model.
-
-    Returns:
-        `preset`, `judge`, `seeds`, `difference`, `low` and `high` (95 % confidence interval).
-    """
-    judged = pd.read_csv(REPORTS / "judges.csv")
-    more = pd.read_csv(REPORTS / "two-bits.csv")
-    rows = pd.concat([judged, more[more["beta"] == 0.9]])
-    presets = {pair_of(name).spec: name for name in SHOWN}
-    rows = rows[rows["quantizer"].isin(presets)].assign(
-        preset=lambda frame: frame["quantizer"].map(presets)
-    )
-    rows = rows.drop_duplicates(["judge", "preset", "seed"])
-    return minus_full(rows, judged, ["preset"])
-
-
 def safety() -> list[str]:
-    """Rows of reports/judges.csv and reports/two-bits.csv: presets by model."""
-    frame = losses()
-    judges = list(dict.fromkeys(frame["judge"]))
-    cells = {
-        (row.preset, row.judge): f"{row.difference:+.4f} ± {row.high - row.difference:.4f}"
-        for row in frame.itertuples()
-    }
-    presets = [name for name in SHOWN if any((name, judge) in cells for judge in judges)]
+    """Rows of reports/judges.csv: models by presets, in per cent of steps or else in nats."""
+    judged = pd.read_csv(JUDGED)
+    in_steps, in_nats = (
+        {(row["judge"], row["quantizer"]): row for row in records(table)}
+        for table in (slower(judged, pd.read_csv(LENGTHS)), power(judged))
+    )
+
+    def cell(judge: str, preset: str) -> str:
+        key = judge, pair_of(preset).spec
+        row, loss = in_steps[key], in_nats[key]
+        if np.isnan(row["steps"]):
+            return "{difference:+.4f} ({low:+.4f} to {high:+.4f}) nats".format(**loss)
+        return f"**{percent(row)}**" if row["outcome"] in WITHIN else percent(row)
+
     return markdown(
-        ("preset", *judges),
-        [(f"`{name}`", *(cells.get((name, judge), "") for judge in judges)) for name in presets],
+        ("model", "parameters", "steps", *(f"`{name}`" for name in SHOWN)),
+        [
+            (
+                f"{KINDS[judge]} (`{judge}`)",
+                f"{count / 1e6:.2g} M",
+                str(JUDGES[judge].steps),
+                *(cell(judge, preset) for preset in SHOWN),
+            )
+            for judge, count in parameters(judged).items()
+        ],
     )
 
 

@@ -23,8 +23,8 @@ from benchmarks.case import prepared, reason
 from benchmarks.cases.adamw import FUSED, TORCH
 from benchmarks.command import among, count, one_line_errors
 from benchmarks.markdown import markdown
-from benchmarks.memory import in_fresh_process, peak, resident
 from benchmarks.peers import BITSANDBYTES, TORCHAO, need, torchao
+from benchmarks.process import in_fresh_process, peak, resident
 from benchmarks.timing import Work, interleaved, quartiles, ratio, stopwatch
 from qmaps import optim
 from qmaps.lab.workloads import Workload

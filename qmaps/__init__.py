@@ -23,7 +23,7 @@ from qmaps.errors import QmapsError
 from qmaps.maps.codebook import Codebook
 from qmaps.ops import quantiles
 from qmaps.ops.backends import backend, backends
-from qmaps.storage.version import __version__
+from qmaps.storage import __version__
 
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep

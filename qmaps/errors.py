@@ -101,6 +101,18 @@ def shown(value: object) -> str:
     return one_line(_short.repr(value), 120)
 
 
+def check_int(name: str, value: Any) -> None:
+    """Raise unless the value of a parameter is an int; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadTypeError(f"{name}={shown(value)} must be an int")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise unless the value of a parameter is an int or a float; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadTypeError(f"{name}={shown(value)} must be a number")
+
+
 class _Short(reprlib.Repr):
     """``repr`` that looks at the first few elements only, and never raises."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 """The checkout, which contains qmaps and this package."""
-SHOWING = ("cli", "figures", "capture/integrations", "lab/report")
+SHOWING = ("cli", "figures", "integrations", "lab/report")
 """Packages of qmaps that only show frames, or that call what makes them."""
 PAGES = (
     "__main__",

@@ -27,16 +27,17 @@ if "QMAPS_FUZZ" not in os.environ:
 SLOW = (
     "analyze/replay/test_workers.py", "benchmarks", "capture/conversion/test_file.py",
     "capture/conversion/test_folder.py", "capture/conversion/test_like.py",
-    "capture/conversion/test_torchao.py", "capture/integrations", "capture/test_interruption.py",
+    "capture/conversion/test_torchao.py", "capture/test_interruption.py",
     "cli/test_output.py", "cli/test_plot.py", "conformance/test_additions.py", "cuda",
     "distributed", "docsite", "engines/native/test_at_exit.py", "engines/native/test_build.py",
     "engines/native/test_fuzz.py", "engines/native/test_least_squares.py",
     "engines/native/test_metrics.py", "engines/native/test_thread_pool.py", "figures", "gpu",
-    "lab/report/test_page.py", "lab/test_cli.py", "lab/test_frames.py", "lab/test_odd_arguments.py",
-    "lab/test_pipeline.py", "lab/workloads/test_corpus.py", "lab/workloads/test_digits.py",
-    "lab/workloads/test_gpt.py", "lab/workloads/test_processes.py",
-    "lab/workloads/test_stdlib_lm.py", "optim/test_apollo.py", "optim/test_odd_options.py",
-    "reproduction", "storage/test_checkpoint.py", "sweep/test_executors.py", "training",
+    "integrations", "lab/report/test_page.py", "lab/test_cli.py", "lab/test_frames.py",
+    "lab/test_odd_arguments.py", "lab/test_pipeline.py", "lab/workloads/test_corpus.py",
+    "lab/workloads/test_digits.py", "lab/workloads/test_gpt.py",
+    "lab/workloads/test_processes.py", "lab/workloads/test_stdlib_lm.py", "optim/test_apollo.py",
+    "optim/test_odd_options.py", "reproduction", "storage/test_checkpoint.py",
+    "sweep/test_executors.py", "training",
 )  # fmt: skip
 """Files left to `make test-all`: processes, pages, figures, emulated kernels, long products."""
 GRID = 12

@@ -10,7 +10,7 @@ from torch import Tensor
 from qmaps import quantiles
 from qmaps.ops.backends import use_backend
 
-METHODS = (quantiles.exact, quantiles.approximate, quantiles.sram)
+METHODS = (quantiles.exact, quantiles.sram)
 
 
 def bits(x: Tensor) -> list[int]:

@@ -13,7 +13,7 @@ import qmaps
 from qmaps.optim.rule import UpdateRule
 
 PACKAGE = Path(qmaps.__file__).parent
-MOST = 23
+MOST = 24
 """Entries under ``qmaps/``."""
 
 

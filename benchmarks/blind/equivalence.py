@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from scipy import stats
@@ -13,6 +16,8 @@ from qmaps.storage.files import records
 
 LEVEL = 0.05
 """Rate of false discoveries over a table, and one minus the confidence of an interval."""
+WITHIN = ("equivalent", "no worse")
+"""Outcomes of quantizers that are shown to be slower by less than the margin."""
 MAX_SLOPE_ERROR = 0.2
 """Relative standard error of the slope of a loss curve, above which nothing is told in steps."""
 UNKNOWN = dict.fromkeys(("mean", "low", "high"), np.nan) | dict.fromkeys(
@@ -90,15 +95,17 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
     out = []
     for (judge, factor), own in frame.groupby(["judge", "factor"], sort=False):
         whole = own[own["length"] == 1]
-        losses = whole.pivot(index="seed", columns="quantizer", values="loss")
+        losses = whole.set_index(["quantizer", "seed"])["loss"]
+        full = losses[FULL]
         steps = int(whole["steps"].iloc[0])
         curve = own[(own["quantizer"] == FULL) & own["seed"].isin(_curve_seeds(own))]
         fall, error = slope(curve, steps)
-        usable = fall > 0 and error <= MAX_SLOPE_ERROR * fall and np.isfinite(losses[FULL]).all()
+        usable = fall > 0 and error <= MAX_SLOPE_ERROR * fall and np.isfinite(full).all()
         for quantizer in whole["quantizer"].unique():
             if quantizer == FULL:
                 continue
-            apart = (losses[quantizer] - losses[FULL]).to_numpy()
+            compared = losses[quantizer]
+            apart = (compared - full[compared.index]).to_numpy()
             tested = tests(apart / fall, float(np.log1p(MARGIN))) if usable else UNKNOWN
             out.append(
                 {
@@ -118,6 +125,47 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
     for name in ("p_no_worse", "p_equivalent", "p_worse"):
         table[name] = stats.false_discovery_control(table[name])
     return table.assign(outcome=[outcome(row) for row in records(table)])
+
+
+def calibrated(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Slower steps per step cost, fitted to all judges but one, and its errors on that one.
+
+    Args:
+        pairs: `judge`, `cost` (the step cost) and `slower` (in units of log steps).
+
+    Returns:
+        `judge`, `pairs`, `slope` (of the judge's own line through zero), `slope_of_others`, and
+        `median_error`, of the prediction by the others' slope.
+    """
+    cost, slower = pairs["cost"], pairs["slower"]
+    rows = []
+    for judge in pairs["judge"].unique():
+        own = pairs["judge"] == judge
+        slope_of_others = _through_zero(cost[~own], slower[~own])
+        rows.append(
+            {
+                "judge": judge,
+                "pairs": int(own.sum()),
+                "slope": _through_zero(cost[own], slower[own]),
+                "slope_of_others": slope_of_others,
+                "median_error": float((slower[own] - slope_of_others * cost[own]).abs().median()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _through_zero(x: pd.Series, y: pd.Series) -> float:
+    """The slope of the least-squares line through zero; NaN without points."""
+    return float((x * y).sum() / (x * x).sum()) if len(x) else np.nan
+
+
+def percent(row: Mapping[str, Any] | None) -> str:
+    """Mean and interval of a row of `in_steps`, in per cent; without a row, "not known"."""
+    if row is None or np.isnan(row["steps"]):
+        return "not known"
+    if not np.isfinite([row[name] for name in ("steps", "low", "high")]).all():
+        return "diverged"
+    return "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * row[n] for n in ("steps", "low", "high")))
 
 
 def needed_seeds(pilot: pd.DataFrame) -> tuple[float, int]:

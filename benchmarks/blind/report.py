@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.blind import plan, tune
-from benchmarks.blind.equivalence import in_steps
+from benchmarks.blind.equivalence import WITHIN, calibrated, in_steps, percent
 from benchmarks.blind.plan import CHOICES, FACTORS, MARGIN, PAIRS, SAFE_SHARE
 from benchmarks.markdown import markdown
 from qmaps.algebra.pair import Pair
@@ -25,7 +25,6 @@ from qmaps.errors import BadValueError
 from qmaps.optim.presets import pair_of
 from qmaps.storage.files import records
 
-WITHIN = ("equivalent", "no worse")
 WORDS = ("safe", "caution", "unsafe")
 MODES = {"gradients": "recorded gradients", "checkpoint": "a checkpoint alone"}
 
@@ -103,33 +102,13 @@ def calibration(steps: pd.DataFrame, mode: str) -> pd.DataFrame:
         mode: a key of `MODES`.
 
     Returns:
-        `judge`, `pairs`, `slope` (of the judge's own line through zero), `slope_of_others`, and
-        `median_error`, of the prediction by the others' slope, in share of steps. Pairs called
-        unsafe for zeros or very large updates, whose cost is unknown, are left out, as are step
-        costs above 1.
+        The columns of `calibrated`. Pairs called unsafe for zeros or very large updates, whose
+        cost is unknown, are left out, as are step costs above 1.
     """
     tuned = steps[(steps["factor"] == 1) & (steps[f"step_cost_{mode}"] < 1)]
     tuned = tuned[np.isfinite(tuned["steps"]) & ~tuned["quantizer"].map(_zero)]
-    cost, slower = tuned[f"step_cost_{mode}"], np.log1p(tuned["steps"])
-    rows = []
-    for judge in tuned["judge"].unique():
-        own = tuned["judge"] == judge
-        slope = _through_zero(cost[~own], slower[~own])
-        rows.append(
-            {
-                "judge": judge,
-                "pairs": int(own.sum()),
-                "slope": _through_zero(cost[own], slower[own]),
-                "slope_of_others": slope,
-                "median_error": float((slower[own] - slope * cost[own]).abs().median()),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _through_zero(x: pd.Series, y: pd.Series) -> float:
-    """The slope of the least-squares line through zero; NaN without points."""
-    return float((x * y).sum() / (x * x).sum()) if len(x) else np.nan
+    slower = np.log1p(tuned["steps"])
+    return calibrated(tuned.assign(cost=tuned[f"step_cost_{mode}"], slower=slower))
 
 
 def _zero(spec: str) -> bool:
@@ -169,16 +148,6 @@ def rules(steps: pd.DataFrame) -> pd.DataFrame:
 def _least(rows: pd.DataFrame, column: str) -> str | None:
     known = rows.dropna(subset=column)
     return None if known.empty else str(known.loc[known[column].idxmin(), "quantizer"])
-
-
-def percent(row: dict[str, float]) -> str:
-    """Mean and interval of a row of `in_steps`, in per cent."""
-    values = [100 * row[name] for name in ("steps", "low", "high")]
-    if np.isnan(values[0]):
-        return "not known"
-    if not np.isfinite(values).all():
-        return "diverged"
-    return "{:+.1f} ({:+.1f} to {:+.1f})".format(*values)
 
 
 def presets_table(steps: pd.DataFrame) -> list[str]:

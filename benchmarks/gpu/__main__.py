@@ -202,7 +202,9 @@ def _brief(record: Row) -> str:
         return str(record["skipped"].get(OURS, "not measured"))
     share = record["share_of_bound"].get(OURS)
     of_bound = "" if share is None else f", {share:.0%} of the bound"
-    return f"{record['values'][OURS]['median']:.3g} ms{of_bound}"
+    per_billion = 1e3 * record["ns_per_element"][OURS]
+    median = record["values"][OURS]["median"]
+    return f"{median:.3g} ms, {per_billion:.3g} ms per billion{of_bound}"
 
 
 if __name__ == "__main__":

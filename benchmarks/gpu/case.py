@@ -34,6 +34,7 @@ class GpuCase:
         nbytes: bytes of memory that all contenders together need for each element.
         share: the least share of the bound that is asked for. The bound is the time of a copy that
             moves as many bytes as the work has to.
+        predicted: by contender, the case of `benchmarks.gpu.predictions` that is the same work.
         most_ns: the most nanoseconds per element that are asked for.
         floors: by peer, the least ratio of its time to ours that is asked for.
         note: what a reader of the table has to know.
@@ -44,6 +45,7 @@ class GpuCase:
     full: int
     nbytes: float
     share: float | None = None
+    predicted: Mapping[str, str] = field(default_factory=dict)
     most_ns: float | None = None
     floors: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
@@ -88,6 +90,7 @@ class GpuCase:
                 name: 1e6 * each["median"] / setup.elements
                 for name, each in record["values"].items()
             },
+            "predicted": dict(self.predicted),
             "checks": setup.check() if setup.check and OURS in values else {},
             "forms": forms(works, values),
         }

@@ -11,6 +11,7 @@ import torch
 
 import qmaps
 from benchmarks import machine
+from qmaps.cuda import compiler
 
 QUERIED = ("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "temperature.gpu")
 
@@ -19,8 +20,8 @@ def about(arguments: Sequence[str], device: torch.device) -> dict[str, Any]:
     """Device, driver, versions, engine, date and command."""
     provenance = machine.about(arguments, "benchmarks.gpu")
     engine = next(backend for backend in qmaps.backends() if backend.name == "cuda")
-    versions = {"cuda (torch)": torch.version.cuda, "nvrtc": nvrtc()}
-    versions |= {name: machine.version(name) for name in ("cuda-core", "cuda-bindings", "triton")}
+    versions = {"cuda (torch)": torch.version.cuda, "triton": machine.version("triton")}
+    versions["nvrtc"] = None if compiler.missing() else compiler.version()
     return provenance | {
         "device": device_facts(device),
         "engine": {"available": engine.available, "reason": engine.reason},
@@ -58,14 +59,3 @@ def driver() -> dict[str, str]:
         return {}
     values = (done.stdout.splitlines() or [""])[0].split(", ")
     return dict(zip(QUERIED, values, strict=False))
-
-
-def nvrtc() -> str | None:
-    """The version of the compiler of kernels; None where there is none."""
-    try:
-        from cuda.bindings import nvrtc as bindings
-
-        _, major, minor = bindings.nvrtcVersion()
-    except Exception:  # its loader raises several kinds
-        return None
-    return f"{major}.{minor}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.case import OURS
 from benchmarks.gpu.clock import SHORT
+from benchmarks.gpu.predictions import predictions
 from benchmarks.markdown import markdown, number, spread
 from benchmarks.table import checks, giga, notes
 
@@ -22,7 +23,7 @@ def table(results: dict[str, Any]) -> str:
         _right(results["checks"]),
         _goals(rows),
         ["![shares of the bound, and ratios](gpu.png)", ""],
-        _all(rows),
+        _all(rows, predictions(results["about"]["device"]["name"])),
         checks(rows),
         notes([_noted(row) for row in rows]),
     ]
@@ -56,7 +57,9 @@ def _about(results: dict[str, Any]) -> list[str]:
         "would take to move the bytes that the work has to read and to write; the share is the "
         "bound over the time. Times are those of events on the device, medians with quartiles, "
         f"after warming up; calls shorter than {1e3 * SHORT:.0f} ms are timed many in a row. "
-        "Ratios are a peer's median over that of qmaps: more than 1 means that qmaps is faster.",
+        "Ratios are a peer's median over that of qmaps: more than 1 means that qmaps is faster. "
+        "The model is the time per billion parameters that `python -m benchmarks.gpu.sass` "
+        "predicts from the machine code, if nothing but its busiest unit took time.",
         "",
     ]
     if about["dry"]:
@@ -109,7 +112,7 @@ def _amount(goal: Row, which: str) -> str:
     return f"{value:.0%}" if goal["what"].startswith("share") else number(value)
 
 
-def _all(rows: Sequence[Row]) -> list[str]:
+def _all(rows: Sequence[Row], predicted: Mapping[str, str]) -> list[str]:
     cells = []
     for row in rows:
         first = row["name"]
@@ -120,7 +123,8 @@ def _all(rows: Sequence[Row]) -> list[str]:
                     first,
                     contender,
                     spread(value, "median"),
-                    number(row["ns_per_element"][contender]),
+                    number(1e3 * row["ns_per_element"][contender]),
+                    predicted.get(row["predicted"].get(contender, ""), ""),
                     _optional(row["share_of_bound"].get(contender), "{:.0%}"),
                     "" if ratio is None else number(ratio["ratio"]),
                     _optional(row.get("host_ms", {}).get(contender), "{:.3g}"),
@@ -129,8 +133,8 @@ def _all(rows: Sequence[Row]) -> list[str]:
                 ]
             )
             first = ""
-    head = ["case", "contender", "ms (quartiles)", "ns per element", "share of the bound", "ratio"]
-    head += ["ms of the host", "peak MiB", "rounds"]
+    head = ["case", "contender", "ms (quartiles)", "ms per billion", "model", "share of the bound"]
+    head += ["ratio", "ms of the host", "peak MiB", "rounds"]
     return ["## All that was measured", "", *markdown(head, cells), ""]
 
 

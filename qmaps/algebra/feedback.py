@@ -32,14 +32,9 @@ from qmaps.algebra.quantizer import QuantizedTensor
 
 
 def add_residual(x: Tensor, after: QuantizedTensor | None) -> Tensor:
-    """`x` with the residual of the last step's tensor added (error feedback).
+    """`x` with the residual of the last step's tensor added, float32 and finite where `x` is.
 
-    Args:
-        x: the value of the next step, floating-point.
-        after: the tensor of the last step, of the same shape.
-
-    Returns:
-        A new float32 tensor, finite where `x` is; `x` itself where there is no residual.
+    It is `x` itself where there is no residual.
     """
     if after is None or not after.quantizer.error_feedback:
         return x
@@ -49,16 +44,7 @@ def add_residual(x: Tensor, after: QuantizedTensor | None) -> Tensor:
 
 
 def restored(t: QuantizedTensor, x: Tensor | None = None) -> Tensor:
-    """Best known values of `t` before quantization: decoded, plus the residual.
-
-    Args:
-        t: the quantized tensor.
-        x: float32 values to add the residual to instead of those of `t`.
-
-    Returns:
-        float32 of its shape, at least 0 if the map is unsigned; ``t.dequantize()``, or `x`, where
-        there is no residual.
-    """
+    """Best known values of `t` before quantization: decoded (or `x`), plus the residual if any."""
     values = t.dequantize() if x is None else x
     total = add_residual(values, t)
     return total if total is values or t.quantizer.map.signed else total.clamp_(min=0)

@@ -43,17 +43,11 @@ def split(
     after: QuantizedTensor | None,
     out: tuple[QuantizedTensor, ...] | None = None,
 ) -> tuple[Tensor, tuple[QuantizedTensor, ...]]:
-    """The rest of a matrix, and its quantized factors.
+    """The rest of a float32 matrix, and its quantized factors P and R.
 
-    Args:
-        low_rank: rank of the factors, and their quantizer.
-        x: float32 of shape (m, n), with `LowRank.shapes`.
-        after: the tensor encoded before, with a low-rank part of this rank or without.
-        out: the factors to write into; new ones if None.
-
-    Returns:
-        The rest, float32 of the shape of `x`, and P and R. Where an element of `x` is not
-        finite, all of them are NaN.
+    `after` is the tensor encoded before, with a low-rank part of this rank or without. The factors
+    are written into `out`, if it is not None. All three are NaN where an element of `x` is not
+    finite.
     """
     p, r = (x.new_full(shape, torch.nan) for shape in low_rank.shapes(x.shape))
     finite = bool(x.isfinite().all())

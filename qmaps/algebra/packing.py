@@ -67,16 +67,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Unpack the first `count` codes.
-
-    Args:
-        packed: 1-D uint8, at least ``packed_bytes(count, bits)`` long.
-        bits: bits of a code, 1 to 16.
-        count: the number of codes.
-
-    Returns:
-        1-D int32 of `count` codes, on the device of `packed`.
-    """
+    """Unpack the first `count` codes of 1-D uint8 `packed`: 1-D int32 on its device."""
     if bits == 8:
         return packed[:count].to(torch.int32)
     per_group, group_bytes = _group(bits)

@@ -119,13 +119,8 @@ def adam_update(m: Tensor, v: Tensor, eps: float) -> Tensor:
 
 
 def zero_points(m: Tensor, v: Tensor, exact: Tensor) -> Tensor:
-    """Mark zero points, where v decodes to 0 and m does not: bool of their shape.
+    """Mark zero points, where v decodes to 0 and m does not; the next update may be m / eps there.
 
-    The next update may be m / eps there.
-
-    Args:
-        m: the decoded first moment.
-        v: the decoded second moment.
-        exact: the second moment before it was encoded; where it is 0, nothing is lost.
+    Where `exact`, the second moment before it was encoded, is 0, nothing is lost.
     """
     return (exact != 0) & (v == 0) & (m != 0)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadValueError, check_int, shown
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -69,8 +69,7 @@ class RoundingKey:
     def __post_init__(self) -> None:
         for name, bits in _LIMITS.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise BadTypeError(f"{name}={shown(value)} must be an int")
+            check_int(name, value)
             if not 0 <= value < 2**bits:
                 raise BadValueError(f"{name}={shown(value)} must be between 0 and 2**{bits} - 1")
 
@@ -82,15 +81,7 @@ class RoundingKey:
 
 
 def philox4x32(counter: Tensor, key: tuple[int, int], rounds: int) -> Tensor:
-    """Philox4x32 with a number of rounds.
-
-    Args:
-        counter: int64 tensor of shape (..., 4) with words in 0 to 2**32 - 1.
-        key: two words in 0 to 2**32 - 1.
-        rounds: number of rounds.
-
-    Returns:
-        int64 tensor of the same shape: four words of 32 random bits each.
+    """Philox4x32: four words of 32 random bits for each counter, int64 of its shape (..., 4).
 
     >>> counter = torch.zeros(4, dtype=torch.int64)
     >>> [f"{word:08x}" for word in philox4x32(counter, (0, 0), rounds=7).tolist()]
@@ -112,16 +103,9 @@ def philox4x32(counter: Tensor, key: tuple[int, int], rounds: int) -> Tensor:
 
 
 def draws(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:
-    """16 random bits for each of `count` elements.
+    """16 random bits for each of `count` elements: int64 in 0 to 2**16 - 1, equal on every device.
 
-    Args:
-        count: the number of elements.
-        key: names the random numbers. Its `offset` and `runs` say which elements of the whole
-            tensor these are.
-        device: where the numbers are computed; they do not depend on it.
-
-    Returns:
-        int64 of shape (count,), each in 0 to 2**16 - 1.
+    The key's `offset` and `runs` say which elements of the whole tensor these are.
 
     Raises:
         BadValueError: the elements end beyond 2**42. Keys with `runs` are not checked.
@@ -156,18 +140,10 @@ def _blocks(block: Tensor, key: RoundingKey, rounds: int) -> Tensor:
 
 
 def uniform(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:
-    """One uniformly distributed number r for each of `count` elements.
+    """One uniformly distributed number r for each of `count` elements, float32.
 
     ``r = (draw + 1/2) * 2**-16`` takes 2**16 values in (0, 1) and has mean 1/2. For every p in
     [0, 1], the probability of ``r < p`` is p to within 2**-17.
-
-    Args:
-        count: the number of elements.
-        key: names the random numbers, as in `draws`.
-        device: where the numbers are computed; they do not depend on it.
-
-    Returns:
-        float32 of shape (count,), exact.
     """
     return (draws(count, key, device).to(torch.float32) + 0.5) * 2.0**-16
 
@@ -178,15 +154,7 @@ def normal(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> 
     Elements 2i and 2i + 1 of the result are the cosine and the sine of the Box-Muller transform of
     words 2i and 2i + 1. Word i is output word ``i % 4`` of the Philox block ``i // 4``, with ten
     rounds. The transform uses float64 logarithms and sines of libraries, so that devices may
-    differ in the last bit of float32.
-
-    Args:
-        count: the number of elements.
-        key: names the random numbers; its `offset` and `runs` are not used.
-        device: where the numbers are computed.
-
-    Returns:
-        float32 of shape (count,).
+    differ in the last bit of float32. The key's `offset` and `runs` are not used.
     """
     blocks = torch.arange(-(-count // 4), dtype=torch.int64, device=device)
     pairs = _blocks(blocks, key, rounds=10).view(-1, 2).double()

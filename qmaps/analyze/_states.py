@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import NoReturn
 
 from torch import Tensor
 
@@ -74,7 +75,12 @@ def adam_pairs(
             seen = True
             yield parameter, m, v, eps
     if not seen:
-        raise CaptureError(
-            f"no parameter has more than min_quantized_size={min_quantized_size} elements, so "
-            "there is nothing to quantize"
-        )
+        none_is_large("parameter", min_quantized_size)
+
+
+def none_is_large(what: str, min_quantized_size: int) -> NoReturn:
+    """Raise the error for states without a large enough parameter."""
+    raise CaptureError(
+        f"no {what} has more than min_quantized_size={min_quantized_size} elements, so there is "
+        "nothing to quantize"
+    )

@@ -14,12 +14,10 @@ from qmaps.algebra.pair import Pair, adam_update
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
 from qmaps.analyze.update_error import Exact
-from qmaps.cuda import updates as cuda
 from qmaps.engines.native import metrics as native
-from qmaps.engines.support import CUDA, NATIVE
+from qmaps.engines.support import NATIVE
 from qmaps.errors import SpecError
 from qmaps.ops import dispatch
-from qmaps.ops.backends import cuda_engine
 
 
 def code_pairs(
@@ -183,10 +181,6 @@ def _accumulate(
 
 def _add(sums: Tensor, exact: Exact, tm: QuantizedTensor, tv: QuantizedTensor) -> None:
     """Add one parameter's sums to those of `_Grid`, of shape (4, first, second) in their order."""
-    engine = cuda_engine(sums, exact.update, tm.packed, tv.packed)
-    if engine is not None and CUDA.decodes(tm) and CUDA.decodes(tv):
-        cuda.add_update_grid(engine, exact.update, tm, tv, exact.eps, list(sums))
-        return
     if dispatch.runs_native(sums) and NATIVE.decodes(tm) and NATIVE.decodes(tv):
         native.add_update_grid(exact.update, tm, tv, exact.eps, list(sums))
         return

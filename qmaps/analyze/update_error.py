@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from qmaps.algebra.pair import Pair, adam_update, zero_points
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
-from qmaps.cuda import updates as cuda
-from qmaps.cuda.engine import Engine
 from qmaps.engines.native import metrics as native
-from qmaps.engines.support import CUDA, NATIVE
+from qmaps.engines.support import NATIVE
 from qmaps.ops import dispatch
-from qmaps.ops.backends import cuda_engine
 from qmaps.optim.presets import pair_of
 
 LEVELS = {"median": 0.5, "p99": 0.99, "p999": 0.999}
@@ -106,10 +102,8 @@ class Exact:
 
 
 def collector(update: Tensor) -> Reference | OnePass:
-    """Make the collector of errors on the engine of an update; all give the same quantiles."""
-    if (engine := cuda_engine(update)) is not None:
-        return OnePass.cuda(engine)
-    return OnePass.native() if dispatch.runs_native(update) else Reference()
+    """Make the collector of errors of an update; both give the same quantiles."""
+    return OnePass() if dispatch.runs_native(update) else Reference()
 
 
 class Reference:
@@ -146,27 +140,10 @@ class Reference:
 
 
 class OnePass:
-    """Errors of updates on an engine with one pass over each parameter, decoding as it goes."""
+    """Errors of updates on the native engine, in one pass that decodes as it goes."""
 
-    def __init__(
-        self,
-        errors: native.UpdateErrors | cuda.UpdateErrors,
-        device: torch.device,
-        supports: Callable[[QuantizedTensor], bool],
-    ) -> None:
-        self._errors = errors
-        self._device = device
-        self._supports = supports
-
-    @staticmethod
-    def native() -> OnePass:
-        """Errors on the native engine."""
-        return OnePass(native.UpdateErrors(), torch.device("cpu"), NATIVE.decodes)
-
-    @staticmethod
-    def cuda(engine: Engine) -> OnePass:
-        """Errors on the CUDA engine."""
-        return OnePass(cuda.UpdateErrors(engine), engine.device, CUDA.decodes)
+    def __init__(self) -> None:
+        self._errors = native.UpdateErrors()
 
     def clear(self) -> None:
         """As `Reference.clear`."""
@@ -174,7 +151,7 @@ class OnePass:
 
     def add(self, exact: Exact, first: Moment, second: Moment) -> None:
         """As `Reference.add`."""
-        update, v = exact.update.to(self._device), exact.v.to(self._device)
+        update, v = exact.update.cpu(), exact.v.cpu()
         self._errors.add(update, v, self._readable(first), self._readable(second), exact.eps)
 
     def columns(self) -> dict[str, float]:
@@ -188,9 +165,9 @@ class OnePass:
         return columns | {"zeroed_share": collapsed / numel}
 
     def _readable(self, moment: Moment) -> Moment:
-        """The moment on the engine's device, decoded if the engine cannot read its codes."""
-        moment = moment.to(self._device)
-        if isinstance(moment, QuantizedTensor) and self._supports(moment):
+        """The moment on the CPU, decoded if the engine cannot read its codes."""
+        moment = moment.to("cpu")
+        if isinstance(moment, QuantizedTensor) and NATIVE.decodes(moment):
             return moment
         return _values(moment).contiguous()
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from qmaps.algebra.dense import unsupported_reason
 from qmaps.capture import snapshot
 from qmaps.capture.snapshot import DTYPES, Entry, Key, Lazy, Snapshot
-from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, check_int, shown
 
 BLOCK = 2048
 """Blocks of this size, and of every size that divides it, stay whole."""
@@ -34,13 +34,8 @@ def unit(shape: Sequence[int]) -> int:
     blocks of 2048 elements of the flattened tensor. Where that would take more than half of the
     rows, it holds as many whole rows as 2048 elements need, and blocks are cut at its ends.
 
-    Args:
-        shape: shape of the tensor, of at least one dimension.
-
-    >>> unit([50257, 768]), unit([2048, 1000]), unit([10000])
-    (8, 256, 2048)
-    >>> unit([300, 1000])
-    3
+    >>> unit([50257, 768]), unit([2048, 1000]), unit([10000]), unit([300, 1000])
+    (8, 256, 2048, 3)
     """
     width = max(1, math.prod(shape[1:]))
     rows = math.lcm(width, BLOCK) // width
@@ -50,12 +45,7 @@ def unit(shape: Sequence[int]) -> int:
 
 
 def rows_of(shape: Sequence[int], elements: int) -> Tensor | None:
-    """Choose rows of a tensor, spread evenly over it.
-
-    Args:
-        shape: shape of the tensor.
-        elements: about how many elements the sample should have. It has at least one unit; see
-            `unit`.
+    """Choose rows of a tensor, spread evenly over it: about so many elements, at least a `unit`.
 
     Returns:
         Indices of the first dimension, ascending, int64; None if the sample is the whole tensor.
@@ -141,8 +131,7 @@ class Gradients:
             value = getattr(self, name)
             if value is None and name == "max_bytes":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise BadTypeError(f"gradients: {name}={shown(value)} must be an int")
+            check_int(f"gradients: {name}", value)
             if value < smallest:
                 raise BadValueError(f"gradients: {name}={value} must be at least {smallest}")
 

@@ -323,43 +323,52 @@ def _by_place(place: Path, groups: Sequence[Group]) -> tuple[list[str], str]:
 
 
 def _of_config(folder: Path, held: Mapping[str, Shape], file: str) -> Known:
-    """Return the parameters of the model in ``config.json``; `held` are those in the model's file.
+    """Return the parameters of the model in ``config.json``; `held` are those in a file of it."""
+    if not exists(folder / CONFIG):
+        raise Unnamed(f"there is no {CONFIG} beside it")
+    model = model_of_config(folder / CONFIG)
+    _compare(model, held, file)
+    return Known.of(model, f"{CONFIG} and {file}")
+
+
+def model_of_config(path: Path) -> nn.Module:
+    """Return the model of a ``config.json``, without weights.
 
     A class of transformers makes the model on the meta device, where it takes no memory. Code in a
     checkpoint is not run.
+
+    Raises:
+        Unnamed: the model cannot be made; the message says why.
     """
-    if not exists(folder / CONFIG):
-        raise Unnamed(f"there is no {CONFIG} beside it")
     try:
-        (architecture,) = json.loads(content_of(folder / CONFIG))["architectures"]
+        (architecture,) = json.loads(content_of(path))["architectures"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        raise Unnamed(f"{CONFIG} does not name the model's architecture") from None
+        raise Unnamed(f"{path.name} does not name the model's architecture") from None
     try:
         import transformers
     except ImportError:
         raise Unnamed(
-            f"transformers, which makes the model of {CONFIG}, is not installed"
+            f"transformers, which makes the model of {path.name}, is not installed"
         ) from None
     cls = getattr(transformers, str(architecture), None)
     if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
-        raise Unnamed(f"transformers has no model {str(architecture)!r}, which {CONFIG} names")
+        raise Unnamed(f"transformers has no model {str(architecture)!r}, which {path.name} names")
     messages: Any = transformers.logging
     verbosity = messages.get_verbosity()
     messages.set_verbosity_error()  # the others are advice on how to train and generate
     try:
         made: Any = cls
-        config = made.config_class.from_pretrained(folder, local_files_only=True)
+        config = made.config_class.from_pretrained(path, local_files_only=True)
         # Initial values of a few layers are drawn on the CPU wherever the model is made.
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             model: nn.Module = made(config)
     except Exception as error:  # what transformers raises on odd configurations
         raise Unnamed(
-            f"transformers cannot make the {cls.__name__} of {CONFIG} ({type(error).__name__})"
+            f"transformers cannot make the {cls.__name__} of {path.name} ({type(error).__name__})"
         ) from None
     finally:
         messages.set_verbosity(verbosity)
-    _compare(model, held, file)
-    return Known.of(model, f"{CONFIG} and {file}")
+    return model
 
 
 def _compare(model: nn.Module, held: Mapping[str, Shape], file: str) -> None:

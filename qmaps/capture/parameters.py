@@ -85,7 +85,7 @@ def slots(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
 
 
 def integer(parameter: str, value: Any, smallest: int) -> int:
-    """Return `value` as an int of at least `smallest`; raise `BadValueError` otherwise."""
+    """Return `value`, also NumPy's, as an int of at least `smallest`, or raise `BadValueError`."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except (RuntimeError, TypeError, ValueError):

@@ -171,8 +171,7 @@ class CapturedStates:
 
         Returns:
             The state in float32 on the CPU, whatever dtype it was captured in. A float32 tensor in
-                the
-            CPU's memory already is not copied.
+            the CPU's memory already is not copied.
 
         Raises:
             CaptureError: the state is complex, cannot be read, or holds NaN or infinity.
@@ -185,10 +184,6 @@ class CapturedStates:
             self._refuse_bad(parameter, state, tensor)
         return tensor
 
-    def in_parts(self, parameter: str, state: str) -> bool:
-        """Return True if parts of a state can be read without the whole."""
-        return self._entry(parameter, state)[state].parts is not None
-
     def opened(self, parameter: str, state: str) -> Part:
         """Open a state to read parts of it.
 
@@ -199,7 +194,7 @@ class CapturedStates:
         Returns:
             A function ``read(begin, end)``: the elements from number `begin` up to `end` in
             row-major order, float32 of shape (end - begin,) on the CPU. It refuses parts with NaN
-            or infinity. If the format cannot read parts (`in_parts`), it keeps the whole in memory.
+            or infinity. If the format cannot read parts, it keeps the whole in memory.
 
         Raises:
             CaptureError, BadValueError: as for `tensor`; the function raises CaptureError as well.
@@ -314,6 +309,25 @@ class CapturedStates:
             for state in states:
                 yield parameter, state, self.tensor(parameter, state)
 
+    def with_moments(self, names: Sequence[str] | None = None) -> list[str]:
+        """Return the parameters with both of Adam's moments; raise if there are none.
+
+        Args:
+            names: return only some of these; all parameters if left out.
+
+        Raises:
+            CaptureError: none of them has `exp_avg` and `exp_avg_sq`.
+        """
+        chosen = self._tensors if names is None else names
+        adam = [name for name in chosen if {"exp_avg", "exp_avg_sq"} <= self._tensors[name].keys()]
+        if not adam:
+            others = sorted({state for name in chosen for state in self._tensors[name]})
+            raise CaptureError(
+                f"{self.source!r} has no Adam states (exp_avg and exp_avg_sq); its states are "
+                f"{', '.join(others) or 'no tensors at all'}"
+            )
+        return adam
+
     def adam_pairs(self) -> Iterator[tuple[str, Tensor, Tensor, float]]:
         """Yield name, first moment, second moment and eps of every parameter with both moments.
 
@@ -323,11 +337,7 @@ class CapturedStates:
             CaptureError: no parameter has `exp_avg` and `exp_avg_sq`, their shapes differ, a
                 second moment is negative somewhere, or a moment holds NaN or infinity.
         """
-        any_pair = False
-        for parameter, states in self._tensors.items():
-            if not {"exp_avg", "exp_avg_sq"} <= states.keys():
-                continue
-            any_pair = True
+        for parameter in self.with_moments():
             m, v = self.tensor(parameter, "exp_avg"), self.tensor(parameter, "exp_avg_sq")
             if m.shape != v.shape:
                 raise CaptureError(
@@ -341,13 +351,6 @@ class CapturedStates:
                     "negative values; a second moment cannot be negative"
                 )
             yield parameter, m, v, self.eps(parameter)
-        if not any_pair:
-            names = sorted({state for states in self._tensors.values() for state in states})
-            have = ", ".join(names) if names else "no tensor states at all"
-            raise CaptureError(
-                f"{self.source!r} has no Adam states (exp_avg and exp_avg_sq); its states are "
-                f"{have}"
-            )
 
     def fingerprint(self) -> str:
         """Return a digest of all states.

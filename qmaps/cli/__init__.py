@@ -20,9 +20,9 @@ from qmaps.cli.info import doctor, maps, memory
 from qmaps.cli.lab import lab, train
 from qmaps.cli.replay import recommend, replay
 from qmaps.cli.states import capture, convert, lint
-from qmaps.cli.sweep import merge, sweep
+from qmaps.cli.sweep import sweep
 from qmaps.errors import QmapsError
-from qmaps.storage.version import __version__
+from qmaps.storage import __version__
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,7 +32,7 @@ app = typer.Typer(
     "Start with `qmaps lab`, which runs everything once on real data.",
 )
 COMMANDS = (
-    *(lab, train, capture, convert, lint, sweep, merge, replay),
+    *(lab, train, capture, convert, lint, sweep, replay),
     *(recommend, figures, plot, report, memory, maps, doctor),
 )
 """In the order of the help."""

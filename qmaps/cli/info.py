@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from qmaps.cli.options import AsJson
 from qmaps.cli.output import print_json, print_lines, print_rows
-from qmaps.errors import BadValueError, shown
+from qmaps.errors import BadValueError, nearest, shown
 from qmaps.normalize.scale_format import SUFFIXES
-
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-"""Letters behind a number of parameters."""
 
 
 def maps(
@@ -76,82 +71,132 @@ def _span(widths: range) -> str:
 
 def memory(
     model: Annotated[
-        str, typer.Argument(help="A workload, or MODULE:FUNCTION that returns a torch model.")
+        str,
+        typer.Argument(
+            help="A size such as 7B; a config.json, a .safetensors file or its index, or a folder "
+            "of them; a workload; or MODULE:FUNCTION that returns a torch model."
+        ),
     ],
+    optimizer: Annotated[str, typer.Option(help="Optimizer of qmaps.optim.")] = "AdamW",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="float32, bfloat16 or float16: of parameters and gradients, instead of the "
+            "model's own; sizes are of bfloat16."
+        ),
+    ] = None,
     params: Annotated[
-        str, typer.Option(help="Quantizer of the parameters, or 32bit.")
-    ] = "B2048/linear0@12s",
+        str | None, typer.Option(help="qmaps.lpmm: quantizer of the parameters, or 32bit.")
+    ] = None,
     grads: Annotated[
-        str, typer.Option(help="Quantizer of the gradients, or 32bit.")
-    ] = "B2048/linear0@8s",
+        str | None, typer.Option(help="qmaps.lpmm: quantizer of the gradients, or 32bit.")
+    ] = None,
     state: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=SPEC or NAME=32bit for an optimizer state; may be repeated."),
+        typer.Option(help="qmaps.lpmm: NAME=SPEC or NAME=32bit for a state; may be repeated."),
     ] = None,
     min_quantized_size: Annotated[
-        int, typer.Option(min=0, help="States of at most this many elements stay in 32 bits.")
-    ] = 0,
+        int | None,
+        typer.Option(min=0, help="States of at most this many elements stay in 32 bits."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict the memory of a model's parameters, gradients and optimizer states.
 
+    The answer is a table of presets, with the smallest of 8, 16, 24, 48 and 80 GB that they fit
+    in. Activations are not part of it. With one of --params, --grads and --state it is the memory
+    of `qmaps.lpmm`, which keeps parameters and gradients in codes, too.
+
     Examples:
 
-        qmaps memory stdlib-lm
+        qmaps memory 7B
 
-        qmaps memory mymodels:make --params 32bit --grads 32bit --state exp_avg=B256/DE@8s
+        qmaps memory path/to/config.json --optimizer Lion --dtype float32
+
+        qmaps memory stdlib-lm --params 32bit --grads 32bit --state exp_avg=B256/DE@8s
     """
+    import torch
+
     from qmaps import lpmm
+    from qmaps.cli.model_size import model_of
+    from qmaps.lpmm.convert import GRADS, PARAMS
     from qmaps.lpmm.footprint import states_of
 
-    footprint = lpmm.predict(
-        _model(model),
-        params,
-        grads,
-        states_of(state or ["momentum_buffer=B2048/DE@8s"]),
-        min_quantized_size=min_quantized_size,
-    )
-    if as_json:
-        record = {"numel": footprint.numel, "nbytes": footprint.nbytes, "parts": footprint.parts}
-        print_json({**record, "bits_per_parameter": footprint.bits_per_parameter})
-    else:
-        print_lines(f"{model}: {footprint.numel:,} parameters", *str(footprint).split("\n"))
-
-
-def _model(name: str) -> Any:
-    """The model of a workload, or of an importable function without arguments."""
-    import importlib
-
-    from qmaps.lab import workloads
-
-    module, separator, function = name.partition(":")
-    if not separator:
-        return workloads.get(name).model(0)
-    if not all(part.isidentifier() for part in [*module.split("."), function]):
-        raise BadValueError(
-            f"model={shown(name)} must be a workload or MODULE:FUNCTION, a function that returns a "
-            "model"
+    module = model_of(model)
+    if dtype is not None:
+        if dtype not in ("float32", "bfloat16", "float16"):
+            raise BadValueError(f"dtype={shown(dtype)} must be float32, bfloat16 or float16")
+        module = module.to(getattr(torch, dtype))
+    if params or grads or state:
+        footprint = lpmm.predict(
+            module,
+            params or PARAMS,
+            grads or GRADS,
+            states_of(state or ["momentum_buffer=B2048/DE@8s"]),
+            min_quantized_size=min_quantized_size or 0,
         )
-    sys.path.insert(0, "")
-    try:
-        return getattr(importlib.import_module(module), function)()
-    except (ImportError, AttributeError) as error:
-        raise BadValueError(f"model={name!r} cannot be imported ({error})") from None
-    except TypeError as error:
+        if as_json:
+            parts = {"nbytes": footprint.nbytes, "parts": footprint.parts}
+            bits = {"bits_per_parameter": footprint.bits_per_parameter}
+            print_json({"numel": footprint.numel, **parts, **bits})
+        else:
+            print_lines(f"{model}: {footprint.numel:,} parameters", *str(footprint).split("\n"))
+        return
+    rows = _presets(module, optimizer, min_quantized_size)
+    numel = sum(param.numel() for param in module.parameters())
+    if as_json:
+        print_json({"numel": numel, "optimizer": optimizer, "presets": rows})
+        return
+    dtypes = {str(param.dtype).removeprefix("torch.") for param in module.parameters()}
+    unit, size = ("GB", GB) if rows[0]["total"] > GB / 10 else ("MB", GB // 1000)
+    columns = ("states", "gradients", "parameters", "total")
+    forms = {name: f"{{{name}:.2f}}" for name in columns}
+    print_rows(
+        f"{model}: {numel:,} parameters in {' and '.join(sorted(dtypes))}, {optimizer}, {unit}",
+        {"preset": "{preset}", **forms, "fits in": "{fits}"},
+        [{**row, **{name: row[name] / size for name in columns}} for row in rows],
+    )
+    print_lines(
+        f"1 {unit} is {size:,} bytes. Activations, and what a GPU needs itself, come on top."
+    )
+
+
+GB = 10**9
+CARDS = (8, 16, 24, 48, 80)
+"""Sizes of the memory of graphics cards in GB."""
+
+
+def _presets(module: Any, optimizer: str, min_quantized_size: int | None) -> list[dict[str, Any]]:
+    """Bytes that training a model takes with each preset."""
+    from qmaps import optim
+
+    if (cls := optim.rules().get(optimizer)) is None:
         raise BadValueError(
-            f"model={name!r} cannot be called without arguments ({error})"
-        ) from None
-    except Exception as error:  # the function is the user's code
-        kind = type(error).__name__
-        raise BadValueError(f"model={name!r} raised {kind}: {error}") from error
-    finally:
-        sys.path.remove("")
+            f"optimizer={shown(optimizer)} must be one of {', '.join(optim.rules())}"
+            f"{nearest(optimizer, optim.rules())}"
+        )
+    sizes = [(p.numel() * p.element_size(), p.requires_grad) for p in module.parameters()]
+    held = {
+        "gradients": sum(size for size, is_trained in sizes if is_trained),
+        "parameters": sum(size for size, _ in sizes),
+    }
+    options: dict[str, Any] = (
+        {} if min_quantized_size is None else {"min_quantized_size": min_quantized_size}
+    )
+    rows = []
+    for preset in optim.PRESETS:
+        params = [{"params": list(module.named_parameters())}]  # perhaps none
+        states = cls(params, state_quantizers=preset, **options).memory().nbytes
+        total = states + sum(held.values())
+        fits = next((f"{card} GB" for card in CARDS if total < card * GB), f"> {CARDS[-1]} GB")
+        rows.append({"preset": preset, "states": states, **held, "total": total, "fits": fits})
+    return rows
 
 
 def doctor(
     parameters: Annotated[
         str | None,
-        typer.Option(help="Size of a model, such as 7B, 350M or 125000000: what its step costs."),
+        typer.Option(help="A model, as `qmaps memory` takes it, such as 7B: what its step costs."),
     ] = None,
     seconds: Annotated[
         float, typer.Option(min=0, help="Time for measurements, about; 0 measures nothing.")
@@ -170,26 +215,22 @@ def doctor(
 
         qmaps doctor --parameters 7B
 
+        qmaps doctor --parameters path/to/config.json
+
         qmaps doctor --seconds 0 --json
     """
+    from dataclasses import asdict
+
+    from qmaps.cli.model_size import model_of
     from qmaps.optim.doctor import doctor as examine
 
-    report = examine(None if parameters is None else _count(parameters), seconds=seconds)
+    numel = None
+    if parameters is not None:
+        numel = sum(p.numel() for p in model_of(parameters, "parameters").parameters())
+    report = examine(numel, seconds=seconds)
     if as_json:
-        print_json(report.as_dict())
+        print_json(asdict(report))
     else:
         print_lines(*str(report).split("\n"))
     if report.problems:
         raise typer.Exit(1)
-
-
-def _count(text: str) -> int:
-    """A number of parameters: digits, with K, M, B or T behind it."""
-    match = re.fullmatch(
-        r"(\d{1,16}(?:\.\d{1,9})?)([KMBT]?)", text.strip().upper().replace("_", "")
-    )
-    if match is None:
-        raise BadValueError(
-            f"parameters={text!r} must be a number of parameters, such as 7B, 350M or 125000000"
-        )
-    return round(float(match[1]) * UNITS[match[2]])

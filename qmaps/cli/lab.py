@@ -13,12 +13,10 @@ from qmaps.cli.options import (
     CheckpointNames,
     Out,
     Seed,
-    StableEmbedding,
     Steps,
     Workload,
     as_contender,
     refuse_given,
-    workload_options,
 )
 from qmaps.cli.output import (
     Table,
@@ -69,7 +67,6 @@ def lab(
     ] = 4096,
     seed: Seed = 0,
     steps: Steps = None,
-    stable_embedding: StableEmbedding = False,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -103,14 +100,14 @@ def lab(
     else:
         refuse_given(
             context,
-            ("workload", "seed", "steps", "stable_embedding"),
+            ("workload", "seed", "steps"),
             "cannot be combined with --checkpoint, which trains nothing",
         )
     workers = workers or min(MOST_WORKERS, torch.get_num_threads())
     with progress(quiet=as_json) as advance:
         if checkpoint is None:
             page = run(
-                workloads.get(workload, **workload_options(stable_embedding)),
+                workloads.get(workload),
                 out,
                 seed=seed,
                 steps=steps,
@@ -156,7 +153,6 @@ def train(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 1,
     steps: Steps = None,
-    stable_embedding: StableEmbedding = False,
     table: Annotated[
         Path | None, typer.Option(help="Write the comparison as a Markdown table here.")
     ] = None,
@@ -184,7 +180,7 @@ def train(
     from qmaps.storage.files import output_file, output_folder, records
 
     chosen = [as_contender(name) for name in optimizer or ["32bit"]]
-    work = workloads.get(workload, **workload_options(stable_embedding))
+    work = workloads.get(workload)
     output_folder(out)
     if table is not None:
         output_file(table, "table")

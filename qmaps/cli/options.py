@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -37,11 +37,16 @@ CheckpointNames = Annotated[
         "with one name per line. By default those of the model beside the checkpoint."
     ),
 ]
-StableEmbedding = Annotated[
-    bool,
+Pairs = Annotated[
+    list[str] | None,
     typer.Option(
-        "--stable-embedding", help="Train the language models with qmaps.nn.StableEmbedding."
+        "--spec",
+        help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u', or a preset such as "
+        "4bit; may be repeated. By default standard pairs.",
     ),
+]
+Parameters = Annotated[
+    list[str] | None, typer.Option(help="Parameter names, with wildcards; may be repeated.")
 ]
 Codebooks = Annotated[
     list[str] | None,
@@ -66,11 +71,6 @@ def refuse_given(context: typer.Context, names: Iterable[str], why: str) -> None
             raise BadValueError(f"{name}={str(context.params[name])!r} {why}")
 
 
-def workload_options(stable_embedding: bool) -> dict[str, Any]:
-    """Options of a workload: those given, as not every workload has them."""
-    return {"stable_embedding": True} if stable_embedding else {}
-
-
 def as_contender(name: str) -> Contender:
     """An optimizer by the name of its preset, or by its pair of quantizers."""
     from qmaps.algebra.pair import Pair
@@ -88,6 +88,19 @@ def as_contender(name: str) -> Contender:
     return Contender(f"AdamW {pair.spec}", moments)
 
 
+Share = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of each parameter to replay, in whole rows: 0.01 is 1 %; by default all of it, "
+        "or for recommend about 262,144 elements of all."
+    ),
+]
+Step = Annotated[
+    int | None,
+    typer.Option(
+        help="Captured step; by default the last, for replays the last with recorded gradients."
+    ),
+]
 Workers = Annotated[
     int | None,
     typer.Option(

@@ -13,8 +13,12 @@ from qmaps.cli.options import (
     Codebooks,
     MinSize,
     Out,
+    Pairs,
+    Parameters,
     Seed,
+    Share,
     States,
+    Step,
     Workers,
     as_codebook,
     print_source,
@@ -52,21 +56,9 @@ VERDICT_COLUMNS = {
 
 def replay(
     states: States,
-    spec: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u', or a preset such as "
-            "4bit; may be repeated. By default the standard pairs."
-        ),
-    ] = None,
+    spec: Pairs = None,
     out: Out = Path("runs/replay"),
-    step: Annotated[
-        int | None,
-        typer.Option(
-            help="Captured step to start from; by default the last with recorded gradients, or "
-            "simply the last."
-        ),
-    ] = None,
+    step: Step = None,
     names: CheckpointNames = None,
     steps: Annotated[
         int | None,
@@ -75,12 +67,8 @@ def replay(
     rounds: Annotated[
         int, typer.Option(help="How many times to replay them, one round after another.")
     ] = 1,
-    share: Annotated[
-        float, typer.Option(help="Share of each parameter to replay, in whole rows: 0.01 is 1 %.")
-    ] = 1.0,
-    parameters: Annotated[
-        list[str] | None, typer.Option(help="Parameter names, with wildcards; may be repeated.")
-    ] = None,
+    share: Share = None,
+    parameters: Parameters = None,
     codebook: Codebooks = None,
     min_quantized_size: MinSize = 4096,
     seed: Seed = 0,
@@ -113,7 +101,7 @@ def replay(
             spec or sweep.STANDARD,
             steps=steps,
             rounds=rounds,
-            share=share,
+            share=1.0 if share is None else share,
             parameters=parameters,
             min_quantized_size=min_quantized_size,
             codebooks=[as_codebook(option) for option in codebook or []],
@@ -154,21 +142,14 @@ def recommend(
     nbytes: Annotated[
         int | None, typer.Option("--bytes", help="Most bytes of all states, instead of --bits.")
     ] = None,
-    loss: Annotated[
+    step_cost: Annotated[
         float | None,
         typer.Option(
-            help="Most nats of validation loss above 32 bits, instead of --bits: the smallest "
-            "choice that is predicted to keep to it. The scale from step cost to loss is that of "
-            "one small fine-tuned model; your model's may differ."
+            help="Largest step cost, instead of --bits: the fewest bytes that keep to it. 0.02 "
+            "stands for steps that make 2 % less progress."
         ),
     ] = None,
-    spec: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u', or a preset such as "
-            "4bit; may be repeated. By default all presets and 15 other pairs."
-        ),
-    ] = None,
+    spec: Pairs = None,
     codebook: Codebooks = None,
     diagnostics: Annotated[
         bool,
@@ -178,27 +159,10 @@ def recommend(
         ),
     ] = False,
     names: CheckpointNames = None,
-    step: Annotated[
-        int | None,
-        typer.Option(
-            help="Captured step to start from; by default the last with at least 10 recorded "
-            "gradients, or with any, or simply the last."
-        ),
-    ] = None,
+    step: Step = None,
     steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 60,
-    share: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of each parameter to replay, in whole rows: 0.01 is 1 %. By default about "
-            "262,144 elements."
-        ),
-    ] = None,
-    parameters: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Names of parameters that may be quantized, with wildcards; may be repeated."
-        ),
-    ] = None,
+    share: Share = None,
+    parameters: Parameters = None,
     min_quantized_size: MinSize = 4096,
     seed: Seed = 0,
     workers: Workers = None,
@@ -218,7 +182,7 @@ def recommend(
 
         qmaps recommend optimizer.pt --bytes 50000000
 
-        qmaps recommend states --loss 0.01
+        qmaps recommend states --step-cost 0.02
 
         qmaps recommend checkpoint-500/optimizer.pt --names checkpoint-500/model.safetensors
     """
@@ -232,7 +196,7 @@ def recommend(
             loaded,
             bits=bits,
             nbytes=nbytes,
-            loss=loss,
+            step_cost=step_cost,
             candidates=spec or CANDIDATES,
             diagnostics=diagnostics,
             codebooks=[as_codebook(option) for option in codebook or []],

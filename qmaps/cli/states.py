@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qmaps.cli.options import AsJson, CheckpointNames, Seed, States, Steps, as_contender
+from qmaps.cli.options import (
+    AsJson,
+    CheckpointNames,
+    Parameters,
+    Seed,
+    States,
+    Step,
+    Steps,
+    as_contender,
+)
 from qmaps.cli.output import print_json, print_lines, print_rows, progress
 from qmaps.errors import BadValueError
 
@@ -44,9 +53,7 @@ def capture(
     ] = None,
     names: CheckpointNames = None,
     every: Annotated[int, typer.Option(min=1, help="Steps between snapshots.")] = 50,
-    parameters: Annotated[
-        list[str] | None, typer.Option(help="Parameter names, with wildcards; may be repeated.")
-    ] = None,
+    parameters: Parameters = None,
     gradients: Annotated[
         int | None,
         typer.Option(min=2, help="Record the gradients of this many steps after each snapshot."),
@@ -249,9 +256,7 @@ def _largest_errors(rows: Sequence[StateRow | UpdateRow], top: int) -> list[dict
 
 def lint(
     states: States,
-    step: Annotated[
-        int | None, typer.Option(help="Captured step of a folder; by default the last.")
-    ] = None,
+    step: Step = None,
     names: CheckpointNames = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to print, errors first.")] = 20,
     as_json: AsJson = False,

@@ -1,4 +1,4 @@
-"""``qmaps sweep`` and ``merge``."""
+"""``qmaps sweep``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from qmaps.cli.options import (
     MinSize,
     Out,
     States,
+    Step,
     Workers,
     as_codebook,
     print_source,
@@ -26,7 +27,6 @@ from qmaps.cli.output import (
     progress,
     write_markdown,
 )
-from qmaps.errors import BadValueError
 from qmaps.storage.files import records
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ def sweep(
         ),
     ] = None,
     out: Out = Path("runs/sweep"),
-    step: Annotated[
-        int | None, typer.Option(help="Captured step; by default the last one.")
-    ] = None,
+    step: Step = None,
     names: CheckpointNames = None,
     codebook: Codebooks = None,
     min_quantized_size: MinSize = 4096,
@@ -70,13 +68,6 @@ def sweep(
         Path | None, typer.Option(help="Also write the tables as Markdown to this file.")
     ] = None,
     workers: Workers = None,
-    shard: Annotated[
-        str | None,
-        typer.Option(
-            help="K/N: measure the K-th of N shards only, as one job of an array; qmaps merge puts "
-            "the shards together."
-        ),
-    ] = None,
     sample: Annotated[
         str | None,
         typer.Option(
@@ -90,7 +81,7 @@ def sweep(
 
     The tables are grouped by bits per element, scales included. A star marks the Pareto front: no
     other quantizer has at most as many bits and at most the same mean absolute error. The rows
-    are the same, bit for bit, for any number of workers and shards.
+    are the same, bit for bit, for any number of workers.
 
     Examples:
 
@@ -103,17 +94,11 @@ def sweep(
         qmaps sweep states --workers 8
 
         qmaps sweep states --workers 8 --sample 1%
-
-        qmaps sweep states --shard 3/64 --out runs/mine
     """
     from qmaps import capture as captures
     from qmaps import sweep as sweeps
     from qmaps.storage.files import output_file, output_folder
-    from qmaps.sweep.parts import parse_shard
 
-    part = None if shard is None else parse_shard(shard)
-    if part is not None and markdown is not None:
-        raise BadValueError(f"markdown={str(markdown)!r} needs all rows; give it without --shard")
     loaded = captures.load(states, step=step, names=names)
     output_folder(out)
     if markdown is not None:
@@ -127,17 +112,8 @@ def sweep(
             codebooks=[as_codebook(option) for option in codebook or []],
             progress=advance.stage("sweep quantizers"),
             workers=workers,
-            shard=part,
             sample=sample,
         )
-    if part is not None:
-        if as_json:
-            print_json(records(frame))
-            return
-        parameters = frame["parameter"].nunique() if len(frame) else 0
-        print_lines(f"shard {shard}: {parameters} parameters, {len(frame)} rows")
-        print_lines(f"parts: {out / 'sweep' / 'parts'}")
-        return
     tables = [
         table
         for state in frame["state"].unique()
@@ -173,28 +149,3 @@ def _summary(frame: pd.DataFrame, state: str) -> pd.DataFrame:
         on_front=on_front,
         star=["*" * on for on in on_front],
     )
-
-
-def merge(
-    folders: Annotated[
-        list[Path], typer.Argument(help="Folders that qmaps sweep --shard wrote to.")
-    ],
-    out: Out = Path("runs/sweep"),
-    as_json: AsJson = False,
-) -> None:
-    """Put the shards of a sweep together; the rows go to OUT/sweep/sweep.parquet.
-
-    Examples:
-
-        qmaps merge runs/mine --out runs/mine
-
-        qmaps merge runs/shard-1 runs/shard-2 runs/shard-3 --out runs/mine
-    """
-    from qmaps import sweep as sweeps
-
-    frame = sweeps.merge(folders, out=out / "sweep")
-    if as_json:
-        print_json(records(frame))
-        return
-    print_lines(f"{frame['parameter'].nunique()} parameters, {len(frame)} rows")
-    print_lines(f"rows: {out / 'sweep' / 'sweep.parquet'}")

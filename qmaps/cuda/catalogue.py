@@ -92,9 +92,7 @@ def _scales() -> list[Entry]:
 
 def _errors() -> list[Entry]:
     made = [kernel("measure", "float", FORMATS[name]) for name in FORMATS if name not in WIDE]
-    made += [kernel("add_parts", count) for count in (2, 4)]
-    plain = ("update_errors", "find_cells", "sum_cells", "add_cells")
-    return made + [kernel(name) for name in plain]
+    return [*made, kernel("add_parts", 4)]
 
 
 def _steps(pairs: tuple[tuple[str, str | None], ...]) -> list[Entry]:

@@ -234,7 +234,8 @@ class DeviceCodebook:
             search["shift"], search["first"] = start.shift, start.first
             search["buckets"] = start.buckets
             search["negative"] = len(start.counts) - start.buckets
-            self._add(search, "limit", _filled(above, 2 * layout.MAX_CODES, float("inf")))
+            # No limit is -0, whose sign kernels would read.
+            self._add(search, "limit", _filled(above + 0.0, 2 * layout.MAX_CODES, float("inf")))
             self._add(search, "guess", start.counts)
 
     def _describe_wide(self, map_: Map) -> None:

@@ -1,19 +1,21 @@
-"""CUDA kernels from their source: NVRTC, through `cuda.core`, and a cache on disk."""
+"""CUDA kernels from their source: NVRTC, and a cache on disk."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
-import importlib
-import io
 import os
 import re
 import sys
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from qmaps.cuda.source import SOURCES, source_of
+from qmaps.cuda import libraries
+from qmaps.cuda.source import SOURCES, plain_kernels, source_of
 from qmaps.errors import BackendError, OutputError
 from qmaps.storage.files import read_record, write_record
 
@@ -22,15 +24,11 @@ ROOT = Path(__file__).parents[2]
 
 # No fused multiply-add, no flushing of subnormals, IEEE division and roots: the answers are those
 # of the reference.
-OPTIONS: dict[str, Any] = {
-    "std": "c++17",
-    "fma": False,
-    "ftz": False,
-    "prec_div": True,
-    "prec_sqrt": True,
-    "device_as_default_execution_space": True,
-    "ptxas_options": ["-v"],
-}
+OPTIONS = (
+    *("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"),
+    *("--device-as-default-execution-space", "--generate-line-info", "--ptxas-options=-v"),
+)
+_ANNOUNCING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -78,23 +76,27 @@ class Compiled:
 def missing() -> str:
     """Reason why kernels cannot be compiled on this machine; empty if they can."""
     try:
-        core()
-        from cuda.bindings import nvrtc
-    except ImportError as error:
-        return f"{error}; pip install 'qmaps[cuda]'"
-    try:
-        nvrtc.nvrtcVersion()
-    except Exception as error:  # its loader raises several types of errors
-        reason = str(error).strip().splitlines()[0]
-        return f"NVRTC cannot be loaded ({reason}); pip install 'qmaps[cuda]'"
+        libraries.nvrtc()
+    except BackendError as error:
+        return str(error)
     return ""
 
 
+@functools.cache
 def architectures() -> list[str]:
     """Architectures supported by NVRTC, such as "sm_90", oldest first."""
-    from cuda.bindings import nvrtc
+    count = ctypes.c_int()
+    libraries.nvrtc().call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
+    numbers = (ctypes.c_int * count.value)()
+    libraries.nvrtc().call("nvrtcGetSupportedArchs", numbers)
+    return [f"sm_{number}" for number in numbers]
 
-    return [f"sm_{number}" for number in nvrtc.nvrtcGetSupportedArchs()[1]]
+
+def version() -> str:
+    """The version of NVRTC, such as "13.5"."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    libraries.nvrtc().call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+    return f"{major.value}.{minor.value}"
 
 
 def check_architecture(arch: str) -> None:
@@ -104,6 +106,13 @@ def check_architecture(arch: str) -> None:
         raise BackendError(f"arch={arch!r} is not supported by this NVRTC; it supports {supported}")
 
 
+def compile_all(entries: Iterable[Entry], arch: str) -> None:
+    """Have the machine code of entries in the cache, compiling several at once."""
+    programs = {_names(entry): entry for entry in entries}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda entry: compiled(entry, arch), programs.values()))
+
+
 def compiled(entry: Entry, arch: str) -> Compiled:
     """The machine code of an entry for one architecture, from the cache or compiled anew.
 
@@ -111,37 +120,68 @@ def compiled(entry: Entry, arch: str) -> Compiled:
         BackendError: the architecture is not supported, or the source does not compile.
     """
     path = cache_folder() / f"{_digest(entry, arch)}.json"
-    if (cached := _read(path)) is not None:
+    if (cached := _read(path, entry)) is not None:
         return cached
-    _announce(arch)
-    made = compile_now(entry, arch)
+    with _ANNOUNCING:
+        _announce(arch)
+    code, symbols, log = _program(entry.file, _names(entry), arch)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_record(path, {"code": made.code.hex(), "symbol": made.symbol, "log": made.log})
+        write_record(path, {"code": code.hex(), "symbols": symbols, "log": log})
     except (OSError, OutputError):
         pass  # without a cache, the next process compiles the kernel again
-    return made
+    return Compiled(code, symbols[entry.name], log)
 
 
 def compile_now(entry: Entry, arch: str) -> Compiled:
     """Compile an entry for one architecture; as `compiled`, but without the cache."""
+    code, symbols, log = _program(entry.file, _names(entry), arch)
+    return Compiled(code, symbols[entry.name], log)
+
+
+def _names(entry: Entry) -> tuple[str, ...]:
+    """The kernels of the entry's program: all without template arguments in a file are in one."""
+    plain = plain_kernels(entry.file)
+    return plain if entry.name in plain else (entry.name,)
+
+
+@functools.lru_cache(maxsize=8)
+def _program(file: str, names: tuple[str, ...], arch: str) -> tuple[bytes, dict[str, str], str]:
+    """The cubin of kernels in a file, their symbols in it, and the output of the compiler."""
     check_architecture(arch)
-    nvrtc = core()
+    call, program = libraries.nvrtc().call, ctypes.c_void_p()
+    at = ctypes.byref(program)
     # A program with the name of the file would include itself.
-    options = nvrtc.ProgramOptions(
-        arch=arch, include_path=[str(SOURCES), str(ROOT)], name=f"{entry.file}.cu", **OPTIONS
-    )
-    log = io.StringIO()
+    call("nvrtcCreateProgram", at, source_of(file).encode(), f"{file}.cu".encode(), 0, None, None)
     try:
-        program = nvrtc.Program(source_of(entry.file), "c++", options)
-        made = program.compile("cubin", name_expressions=(entry.name,), logs=log)
-    except Exception as error:
-        raise BackendError(f"{entry} does not compile for {arch}: {error}\n{log.getvalue()}") from (
-            error
-        )
-    symbol = made.symbol_mapping[entry.name]
-    symbol = symbol.decode() if isinstance(symbol, bytes) else symbol
-    return Compiled(bytes(made.code), symbol, log.getvalue())
+        for name in names:
+            call("nvrtcAddNameExpression", program, name.encode())
+        options = [*OPTIONS, f"--gpu-architecture={arch}", f"-I{SOURCES}", f"-I{ROOT}"]
+        texts = (ctypes.c_char_p * len(options))(*map(str.encode, options))
+        try:
+            call("nvrtcCompileProgram", program, len(options), texts)
+        except BackendError as error:
+            log = _output(program, "nvrtcGetProgramLog").decode()
+            what = ", ".join(names)
+            raise BackendError(f"{what} does not compile for {arch}: {error}\n{log}") from error
+        symbols = {}
+        for name in names:
+            symbol = ctypes.c_char_p()
+            call("nvrtcGetLoweredName", program, name.encode(), ctypes.byref(symbol))
+            symbols[name] = (symbol.value or b"").decode()
+        log = _output(program, "nvrtcGetProgramLog").rstrip(b"\0").decode()
+        return _output(program, "nvrtcGetCUBIN"), symbols, log
+    finally:
+        call("nvrtcDestroyProgram", at)
+
+
+def _output(program: ctypes.c_void_p, name: str) -> bytes:
+    """The bytes that a call writes, whose number another call returns."""
+    size = ctypes.c_size_t()
+    libraries.nvrtc().call(f"{name}Size", program, ctypes.byref(size))
+    output = ctypes.create_string_buffer(size.value)
+    libraries.nvrtc().call(name, program, output)
+    return output.raw
 
 
 def cache_folder() -> Path:
@@ -152,32 +192,19 @@ def cache_folder() -> Path:
     return Path(home) / "qmaps" / "cuda"
 
 
-def core() -> Any:
-    """NVIDIA's `cuda.core`, or `cuda.core.experimental` in older releases."""
-    new = importlib.import_module("cuda.core")
-    return new if hasattr(new, "Program") else importlib.import_module("cuda.core.experimental")
-
-
-def _read(path: Path) -> Compiled | None:
+def _read(path: Path, entry: Entry) -> Compiled | None:
     """The cache's entry in this file; None if there is none or it is damaged."""
     try:
         stored = read_record(path)
-        return Compiled(bytes.fromhex(stored["code"]), stored["symbol"], stored["log"])
+        return Compiled(bytes.fromhex(stored["code"]), stored["symbols"][entry.name], stored["log"])
     except (ValueError, KeyError, TypeError):
         return None
 
 
 def _digest(entry: Entry, arch: str) -> str:
-    from cuda.bindings import nvrtc
-
     parts = [
-        source_digest(),
-        source_of(entry.file),
-        entry.file,
-        entry.name,
-        arch,
-        repr(OPTIONS),
-        repr(nvrtc.nvrtcVersion()),
+        *(source_digest(), source_of(entry.file), entry.file, *_names(entry), arch),
+        *(*OPTIONS, version()),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 

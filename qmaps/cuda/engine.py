@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import functools
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from contextvars import ContextVar
-from typing import Any
 
 import numpy as np
 import torch
 
-from qmaps.cuda import compiler
+from qmaps.cuda import compiler, libraries
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.layout import THREADS
 from qmaps.errors import BackendError
@@ -37,6 +37,9 @@ class Engine(ABC):
             argument: the kernel's argument structure, copied before this returns.
         """
 
+    def prepare(self, entries: Iterable[Entry]) -> None:  # noqa: B027
+        """Compile kernels that will be launched, where that takes time."""
+
     def launch_over(self, entry: Entry, items: int, argument: np.ndarray) -> None:
         """Run `entry` with one block per item, but at most `blocks` blocks.
 
@@ -54,11 +57,16 @@ class CudaEngine(Engine):
         self.device = device
         self.arch = f"sm_{properties.major}{properties.minor}"
         self.blocks = BLOCKS_PER_PROCESSOR * properties.multi_processor_count
-        self._kernels: dict[Entry, Any] = {}
-        self._libraries: list[Any] = []
-        from cuda.bindings import driver
+        self._functions: dict[Entry, ctypes.c_void_p] = {}
+        self._driver = libraries.driver()
+        self._context = ctypes.c_void_p()
+        number = ctypes.c_int()
+        self._driver.call("cuDeviceGet", ctypes.byref(number), device.index)
+        self._driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), number)
 
-        self._driver = driver
+    def prepare(self, entries: Iterable[Entry]) -> None:
+        """Compile kernels at once that were never launched."""
+        compiler.compile_all([e for e in entries if e not in self._functions], self.arch)
 
     def launch(self, entry: Entry, blocks: int, argument: np.ndarray) -> None:
         """Run a kernel; at its first use it is compiled and loaded.
@@ -71,33 +79,30 @@ class CudaEngine(Engine):
         Raises:
             BackendError: the kernel does not compile, or the driver refuses it.
         """
-        kernel = self._kernels.get(entry) or self._load(entry)
-        pointer = ctypes.c_void_p(argument.ctypes.data)
+        made = None if entry in self._functions else compiler.compiled(entry, self.arch)
+        arguments = (ctypes.c_void_p * 1)(argument.ctypes.data)
         with torch.cuda.device(self.device):
             stream = torch.cuda.current_stream(self.device).cuda_stream
-            self._check(
-                self._driver.cuLaunchKernel(
-                    kernel, blocks, 1, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(pointer), 0
-                ),
-                entry,
-            )
+            try:
+                # A thread of Python's that torch has not used yet has no context.
+                self._driver.call("cuCtxSetCurrent", self._context)
+                if made is not None:
+                    self._functions[entry] = self._loaded(made)
+                self._driver.call(
+                    "cuLaunchKernel",
+                    *(self._functions[entry], blocks, 1, 1, THREADS, 1, 1, 0),
+                    *(stream, arguments, None),
+                )
+            except BackendError as error:
+                raise BackendError(f"{entry} failed on {self.device}: {error}") from error
 
-    def _load(self, entry: Entry) -> Any:
-        made = compiler.compiled(entry, self.arch)
-        with torch.cuda.device(self.device):
-            torch.cuda.current_stream(self.device)  # creates a context if there is none
-            library = compiler.core().ObjectCode.from_cubin(made.code)
-            kernel = library.get_kernel(made.symbol)
-            function = self._check(self._driver.cuKernelGetFunction(kernel.handle), entry)
-        self._libraries.append((library, kernel))
-        self._kernels[entry] = function
+    def _loaded(self, made: compiler.Compiled) -> ctypes.c_void_p:
+        """The function of a kernel; its module stays loaded until the process ends."""
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self._driver.call("cuModuleLoadData", ctypes.byref(module), made.code)
+        symbol = made.symbol.encode()
+        self._driver.call("cuModuleGetFunction", ctypes.byref(function), module, symbol)
         return function
-
-    def _check(self, result: tuple[Any, ...], entry: Entry) -> Any:
-        error, *values = result
-        if error != self._driver.CUresult.CUDA_SUCCESS:
-            raise BackendError(f"{entry} failed on {self.device}: {error.name}")
-        return values[0] if values else None
 
 
 stand_in: ContextVar[Engine | None] = ContextVar("qmaps_cuda_stand_in", default=None)

@@ -8,7 +8,6 @@ from qmaps.errors import BackendError, BadValueError
 
 FILES = {
     "prologue.cuh": ("begin_step", "write_words"),
-    "grid.cuh": ("find_cells", "sum_cells", "add_cells"),
     "measure.cuh": ("measure",),
     "quantiles.cuh": ("find_quantiles", "add_rows"),
     "quantize.cuh": ("scan", "find_maxima", "encode", "decode"),
@@ -24,7 +23,6 @@ FILES = {
         *("read_tensor_grids", "find_tensor_ends", "new_tensor_grids"),
         *("round_tensor_scales", "commit_tensor_scales"),
     ),
-    "updates.cuh": ("update_errors",),
 }
 """Names of kernels by file; a test compares them with the files."""
 

@@ -23,15 +23,12 @@ ROW_CHUNK, COLUMN_CHUNK = 512, 64
 SCALES_CHUNK = 4096
 SUMS_CHUNK = 4 * TILE
 ERROR_SUMS = 4
-UPDATE_SUMS = 2
-CELL_SUMS = 3
-PIECE = 4096
 SORTED = 4096
 FIRST_BITS = 12
 COUNTERS = 9216
 MAX_RANKS = 1024
 MAX_PASSES = 8
-DOUBLE = 16
+DOUBLE = 32
 
 _address, _i64, _i32, _i16, _u32 = "<u8", "<i8", "<i4", "<i2", "<u4"
 _u64, _double = "<u8", "<f8"
@@ -131,30 +128,6 @@ MEASURED = np.dtype(
     + [("flags", _i64), ("codes", _u64, MAX_CODES)]
 )
 MEASURE = np.dtype([("tensor", TENSOR), ("found", _address), ("parts", _address)])
-MOMENT = np.dtype(
-    [("packed", _address), ("data", _address), ("values", _address), ("bits", _i32),
-     ("log", _i32), ("scales", SCALES)]
-)  # fmt: skip
-UPDATES = np.dtype(
-    [("exact", _address), ("numel", _i64), ("eps", "<f4"), ("unused", _i32), ("first", MOMENT),
-     ("second", MOMENT)]
-)  # fmt: skip
-UPDATE_TOTALS = np.dtype([("sums", _double, UPDATE_SUMS), ("nonzero", _u64), ("collapsed", _u64)])
-UPDATE_ERRORS = np.dtype(
-    [("updates", UPDATES)]
-    + [(name, _address) for name in ("v", "absolute", "relative", "parts", "totals")]
-)
-CELL_ERRORS = np.dtype(
-    [("updates", UPDATES)]
-    + [(name, _i64) for name in ("begin", "end", "columns")]
-    + [(name, _address) for name in ("cells", "errors")]
-)
-CELLS = np.dtype(
-    [(name, _address) for name in ("errors", "order", "ends", "pieces")]
-    + [("count", _i64)]
-    + [(name, _address) for name in ("parts", "elements", "absolute", "relative", "nonzero")]
-)
-
 STRUCTURES = {
     "Part": PART, "Scales": SCALES, "Search": SEARCH, "Codebook": CODEBOOK, "Noise": NOISE,
     "Tensor": TENSOR, "State": STATE, "FactoredStates": FACTORED_STATES, "Parameter": PARAMETER,
@@ -162,9 +135,8 @@ STRUCTURES = {
     "StepScalar": STEP_SCALAR, "Batch": BATCH, "Prologue": PROLOGUE,
     "GradientCheck": GRADIENT_CHECK, "MultiBlockItem": MULTI_BLOCK_ITEM,
     "MultiBlock": MULTI_BLOCK, "Write": WRITE, "PartialSums": PARTIAL_SUMS, "Measured": MEASURED,
-    "Measure": MEASURE, "Moment": MOMENT, "Updates": UPDATES, "UpdateTotals": UPDATE_TOTALS,
-    "UpdateErrors": UPDATE_ERRORS, "CellErrors": CELL_ERRORS, "Cells": CELLS,
-    "Stretches": STRETCHES, "Rank": RANK, "Narrowing": NARROWING, "Selection": SELECTION,
+    "Measure": MEASURE, "Stretches": STRETCHES, "Rank": RANK, "Narrowing": NARROWING,
+    "Selection": SELECTION,
 }  # fmt: skip
 """Every structure by its name in C++."""
 

@@ -361,6 +361,8 @@ class CudaPlan(FusedPlan):
         self._multi_block_count = len(spans.pieces)
         self._multi_block = self._on_device(np.array(spans.pieces, dtype=layout.MULTI_BLOCK_ITEM))
         self._batches = list(batches.values())
+        steps = [kernel("step", batch.kind) for batch in self._batches]
+        self._engine.prepare([kernel("begin_step"), *steps])
         self._items = [self._items_of(batch) for batch in self._batches]
         self._factored_work = [self._factored_work_of(batch) for batch in self._batches]
         self._table = self._on_device(table)

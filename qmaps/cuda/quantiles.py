@@ -15,7 +15,6 @@ from qmaps.cuda.kernels import kernel
 from qmaps.cuda.tensors import DTYPES, tiles
 from qmaps.engines.addresses import address
 
-TOP_BITS = 18
 WORKSPACE = 1 << 21
 """The number of float64 quantiles of stretches that are held before they are added up."""
 
@@ -36,12 +35,6 @@ class Quantiles:
         x = _readable(x)
         values = torch.empty(ranks.numel(), dtype=torch.float32, device=x.device)
         return values, self._select(x, ranks, _SIGNIFICANT[x.dtype], {"values": values})
-
-    def leading_bits(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
-        x = _readable(x)
-        counts = torch.empty(3, ranks.numel(), dtype=torch.int64, device=x.device)
-        names = ("cell_bits", "before", "inside")
-        return counts, self._select(x, ranks, TOP_BITS, dict(zip(names, counts, strict=True)))
 
     def add_quantiles(
         self, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor

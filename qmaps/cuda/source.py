@@ -39,6 +39,13 @@ def source_of(file: str) -> str:
     )
 
 
+@functools.cache
+def plain_kernels(file: str) -> tuple[str, ...]:
+    """The kernels in a file of ``src`` that are no templates; all programs of it contain them."""
+    text = (SOURCES / file).read_text(encoding="utf-8")
+    return tuple(re.findall(r"(?<!>\n)^__global__ .*?(\w+)\(const", text, re.MULTILINE))
+
+
 def _step_scalar_kinds() -> str:
     members = ", ".join(f"k{kind.__name__} = {number}" for number, kind in enumerate(KINDS))
     count = f"constexpr int kStepScalarKinds = {len(KINDS)};\n"

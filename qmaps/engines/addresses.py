@@ -90,18 +90,10 @@ def _is_dense(x: Tensor) -> bool:
 
 
 def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
-    """Address of the first element of `x`, for an engine.
-
-    Args:
-        x: a contiguous tensor that is `in_memory`.
-        numel: the number of elements expected by the engine; None does not check it.
-        name: the tensor's name in the error message.
-
-    Returns:
-        The address in bytes, in host or device memory.
+    """Address of the first element of a contiguous tensor `in_memory`, for an engine.
 
     Raises:
-        BadValueError: `x` is not such a tensor, or has another number of elements.
+        BadValueError: `x` is not such a tensor, or has another number of elements than `numel`.
     """
     at = _plain_address(x)
     if not at and not (in_memory(x) and x.is_contiguous()):

@@ -85,18 +85,11 @@ def split(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def join(param: Tensor, remainder: Tensor) -> Tensor:
-    """The float32 values split into `param` and `remainder` by `split`.
+    """The float32 values split into `param` (bfloat16) and `remainder` (int8 or int16) by `split`.
 
     A remainder may belong to an earlier value of the parameter, for example to one that was set to
     0 since. It then changes the new value by half a unit in the last place at most. No zero changes
     its sign, a NaN stays one, and nothing becomes one.
-
-    Args:
-        param: bfloat16.
-        remainder: int8 or int16 of the same shape.
-
-    Returns:
-        A new contiguous float32 tensor.
 
     >>> join(torch.tensor([1.0, 1.0078125]).bfloat16(), torch.tensor([-16, -128], dtype=torch.int8))
     tensor([0.9998, 1.0039])

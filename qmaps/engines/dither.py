@@ -30,17 +30,7 @@ from qmaps.maps.base import Map, spacing
 
 
 def offsets(like: Tensor, map_: Map, key: RoundingKey) -> Tensor:
-    """The offset of each element.
-
-    Args:
-        like: of the shape and on the device of the result; element i in row-major order takes
-            random number i.
-        map_: a map of evenly spaced values.
-        key: names the random numbers.
-
-    Returns:
-        float32.
-    """
+    """The offset of each element, float32; `map_` has evenly spaced values."""
     gap = spacing(map_)
     assert gap is not None  # `Quantizer` refuses other maps
     return (uniform(like.numel(), key, like.device).view(like.shape) - 0.5) * gap

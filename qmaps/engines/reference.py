@@ -43,28 +43,16 @@ def encode_stochastic(
     key: RoundingKey,
     neighbours: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] | None = None,
 ) -> Tensor:
-    """One of the two codes around each value, at random without bias.
+    """One of the two codes around each normalized float32 value, at random without bias.
 
-    With `low` the largest codebook value not above n, `high` the next one, and r from
-    `uniform`, the upper code is taken where ``r * (high - low) < n - low``, in float32 operations
-    rounded one by one, and the lower code otherwise. So
+    With `low` the largest codebook value not above n, `high` the next one, and r from `uniform`
+    (element i in row-major order takes number i), the upper code is taken where
+    ``r * (high - low) < n - low``, in float32 operations rounded one by one. So the mean is the
+    value to within 2**-17 of the gap, a value of the codebook keeps its code, values outside take
+    the end codes, and NaN takes the last code. Of equal values the lowest code is taken.
 
-    - the mean is the value to within 2**-17 of the gap, because r has 16 random bits, and to within
-      the rounding of the differences and the product;
-    - a value of the codebook keeps its code;
-    - values outside the codebook take its end codes, and NaN takes the last code.
-
-    The result is the lowest code of equal values.
-
-    Args:
-        n: normalized float32 values.
-        map_: a map with a codebook.
-        key: names the random numbers; element i of `n` in row-major order takes number i.
-        neighbours: computes from the lower and the upper codes the value, `low` and `high`, for
-            normalizers whose decoding is not a product.
-
-    Returns:
-        int32 codes of the shape of `n`.
+    `neighbours` computes from the lower and the upper codes the value, `low` and `high`, for
+    normalizers whose decoding is not a product.
     """
     codebook, _, lowest = _tables(map_, n.device)
     n = n.contiguous()
@@ -93,21 +81,11 @@ def quantize(
     *,
     dithered: bool = False,
 ) -> tuple[Tensor, Scales]:
-    """Quantize `x` to int32 codes and scales.
+    """Quantize float32 `x` to int32 codes of its shape, and scales.
 
     A non-finite element makes its scale non-finite, so all elements of the scale decode to
-    non-finite values. Checking for such elements is left to the caller.
-
-    Args:
-        x: float32 of any shape.
-        normalizer: computes the scales.
-        map_: a map with a codebook.
-        key: names the random numbers of rounding; None rounds to nearest.
-        scales: scales to use; None computes those of `x`.
-        dithered: round with subtractive dither (`qmaps.engines.dither`) instead of stochastically.
-
-    Returns:
-        int32 codes of the shape of `x`, and the scales.
+    non-finite values. Checking for such elements is left to the caller. Without `scales` those of
+    `x` are computed; without a `key` values are rounded to nearest.
     """
     scales = normalizer.scales(x) if scales is None else scales
     n = normalizer.normalize(x, scales)
@@ -132,18 +110,7 @@ def dequantize(
     map_: Map,
     dithered_by: RoundingKey | None = None,
 ) -> Tensor:
-    """Decode unpacked codes.
-
-    Args:
-        codes: integer codes, of the tensor's shape.
-        scales: scales as `quantize` returns them.
-        normalizer: the normalizer that computed the scales.
-        map_: the map of the codes.
-        dithered_by: the key they were dithered with; None if they were not.
-
-    Returns:
-        float32 values of the shape of `codes`.
-    """
+    """Decode codes of the tensor's shape to float32; `dithered_by` is None without dither."""
     values = decode(codes, map_)
     if dithered_by is not None:
         values = dither.removed(values, map_, dithered_by)

@@ -46,10 +46,7 @@ def scalar_names(rule: str) -> tuple[str, ...]:
 
 
 def ordered(rule: str, scalars: Mapping[str, T]) -> list[T]:
-    """Values of step scalars in the order of kernels' arguments.
-
-    Raises:
-        BadValueError: a scalar of the rule is missing, or one is unknown.
+    """Values of step scalars in the order of kernels' arguments; a BadValueError if some differ.
 
     >>> ordered("adagrad", {"sign": 1.0, "step_size": 0.1, "eps": 1e-10, "weight_decay": 0.0})
     [0.0, 1e-10, 0.1, 1.0]

@@ -226,10 +226,7 @@ class NesterovGradient(StepScalar):
     def product(self, step: int, before: float | None) -> float:
         """The product of momenta up to a step, rounded to float32.
 
-        Args:
-            step: 1, 2, ...
-            before: the product up to the step before; None takes the momenta of the same `b` and
-                `c`, `nesterov_product`.
+        Without `before`, the product up to the step before, it is that of the same `b` and `c`.
         """
         if before is None:
             before = nesterov_product(self.b, self.c, step - 1)
@@ -246,6 +243,22 @@ class NesterovMoment(NesterovGradient):
     def at(self, step: int, before: float | None = None) -> float:
         following = nesterov_momentum(self.b, self.c, step + 1)
         return float(self.a) * following / (1 - self.product(step, before) * following)
+
+
+class AveragedRest(StepScalar):
+    """The old average's weight when a value of weight ``w_t`` enters: 1 - w_t / (w_1 + ... + w_t).
+
+    ``w_i = min(1, i / a)^b``, and 1 if `a` is 0; `b` is 0, 1 or 2. Sums are in closed form.
+    """
+
+    def at(self, step: int) -> float:
+        growing = min(float(step), float(self.a))
+        total = growing
+        if growing > 0 and self.b > 0:
+            total = (growing + 1) / 2
+            if self.b > 1:
+                total = total * (2 * growing + 1) / (3 * growing)
+        return 1 - 1 / (total + (step - growing))
 
 
 def values_at(

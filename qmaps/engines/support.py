@@ -79,12 +79,6 @@ class Support(ABC):
         geometry = normalizer.geometry(shape)
         return geometry is not None and not self._of_measures(geometry, map_)
 
-    def decodes(self, t: QuantizedTensor) -> bool:
-        """Return True if the engine reads single codes of `t`, on a device of the engine."""
-        q = t.quantizer
-        plain = t.key is None and q.low_rank is None and readable(t)
-        return plain and self.measures(q.normalizer, q.map, t.shape)
-
     def of_parameter(self, rule: Rule, parameter: ParameterStep, device: torch.device) -> str:
         """Reason why the engine does not step a parameter."""
         return next(self._of_parameter(rule, parameter, device), "")
@@ -162,7 +156,10 @@ class NativeSupport(Support):
         return "log2 ranges end at a quantile, or are rounded in log2" if special else ""
 
     def decodes(self, t: QuantizedTensor) -> bool:
-        return t.device.type == "cpu" and super().decodes(t)
+        """Return True if the engine reads single codes of `t`."""
+        q = t.quantizer
+        plain = t.device.type == "cpu" and t.key is None and q.low_rank is None and readable(t)
+        return plain and self.measures(q.normalizer, q.map, t.shape)
 
     def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
         del device  # the memory of tensors is checked
@@ -215,11 +212,6 @@ class CudaSupport(Support):
     def _of_measures(self, geometry: Geometry, map_: Map) -> str:
         del geometry, map_
         return ""
-
-    def decodes(self, t: QuantizedTensor) -> bool:
-        geometry = t.quantizer.normalizer.geometry(t.shape)
-        # Powers are left to the reference.
-        return geometry is not None and not geometry.ratio and super().decodes(t)
 
     def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
         gradient = parameter.gradient

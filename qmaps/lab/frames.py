@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,15 +18,7 @@ from qmaps.algebra.pair import UNQUANTIZED
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, as_states, opened
 from qmaps.capture import CapturedStates
-from qmaps.errors import OutputError
-from qmaps.storage.files import (
-    exists,
-    json_text,
-    read_frame,
-    read_record,
-    write_frame,
-    write_record,
-)
+from qmaps.storage.files import claim, earlier_frame, write_frame
 from qmaps.storage.locks import FolderLock
 
 PAPER_MAPS = ("DE", "inverse", "quantile", "linear0")
@@ -111,15 +101,15 @@ def analyze_states(
         for number, name in enumerate(_jobs(captured, tuple(pairs), min_quantized_size))
     ]
     executors.check(items, executor, workers)
-    next(captured.adam_pairs())  # says at once if there are no Adam states
+    captured.with_moments()  # raises at once if there are no Adam states
     identity = {"states": captured.fingerprint(), "min_quantized_size": min_quantized_size}
     if pairs:
         identity["pairs"] = list(pairs)
     with FolderLock(Path(out) / "frames", "frames") as lock:
-        same_states = _claim(lock.folder / "states.json", identity)
+        same_states = claim(lock.folder / "states.json", identity, "frames of other states")
         paths = [lock.folder / f"{item.name}.parquet" for item in items]
         # Where the states are known, only frames that are not there already are computed.
-        known = {i.number: _kept(paths[i.number]) for i in items} if same_states else {}
+        known = {i.number: earlier_frame(paths[i.number]) for i in items} if same_states else {}
         earlier = {number: frame for number, frame in known.items() if frame is not None}
         executors.measured(
             items,
@@ -215,34 +205,6 @@ def _jobs(
         "outliers": lambda: _outliers(captured),
         "profiles": lambda: profiles(captured, min_quantized_size=min_quantized_size),
     }
-
-
-def _claim(path: Path, identity: dict[str, Any]) -> bool:
-    """Record the identity of the states; return True if it was recorded already."""
-    if not exists(path):
-        write_record(path, identity)
-        return False
-    try:
-        written = read_record(path)
-    except OutputError:
-        raise OutputError(
-            f"out={str(path.parent)!r} has a damaged states.json; delete the folder or give "
-            "another one"
-        ) from None
-    if written != json.loads(json_text(identity)):
-        raise OutputError(
-            f"out={str(path.parent)!r} holds frames of other states; delete the folder or give "
-            "another one"
-        )
-    return True
-
-
-def _kept(path: Path) -> pd.DataFrame | None:
-    """The frame of an earlier call; None if there is none, or a damaged one."""
-    try:
-        return read_frame(path) if path.exists() else None
-    except OutputError:
-        return None
 
 
 def _map_curves() -> pd.DataFrame:

@@ -34,9 +34,9 @@ from qmaps.lab.workloads import Workload
 from qmaps.lab.workloads.processes import Trainings
 from qmaps.ops.backends import backend
 from qmaps.optim.choice_file import load_choice
+from qmaps.storage import __version__
 from qmaps.storage.files import exists, read_record, write_frame, write_record
 from qmaps.storage.locks import FolderLock
-from qmaps.storage.version import __version__
 
 BASE = Contender("32-bit AdamW")
 PAPER = Contender("4-bit AdamW (B128/DE, rank1/linear)", "paper-4bit", key="paper-4bit")

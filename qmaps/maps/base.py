@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadTypeError, BadValueError, check_int, shown
 from qmaps.maps import _html
 from qmaps.maps._registry import refuse_built_in
 
@@ -60,8 +60,7 @@ class Map(ABC):
             allowed = "signed (s)" if self.signs[0] else "unsigned (u)"
             actual = "signed (s)" if self.signed else "unsigned (u)"
             raise BadValueError(f"{self.spec_name} must be {allowed}, got {actual}")
-        if isinstance(self.bits, bool) or not isinstance(self.bits, int):
-            raise BadTypeError(f"bits={shown(self.bits)} must be an int")
+        check_int("bits", self.bits)
         widths = self.widths(self.signed)
         if self.bits not in widths:
             span = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
@@ -181,21 +180,9 @@ def _some(map_: Map, count: int = 16) -> str:
     return f"{', '.join(texts)} ({len(table(map_))} values)"
 
 
-def check_range(name: str, value: object, low: int, high: int) -> None:
-    """Raise unless a field is an int from `low` to `high`.
-
-    Args:
-        name: the field's name, for the error message.
-        value: the field's value.
-        low: the smallest allowed value.
-        high: the largest allowed value.
-
-    Raises:
-        BadTypeError: `value` is no int, or a bool.
-        BadValueError: `value` is outside the range.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadTypeError(f"{name}={shown(value)} must be an int")
+def check_range(name: str, value: Any, low: int, high: int) -> None:
+    """Raise unless the field `name` is an int from `low` to `high`."""
+    check_int(name, value)
     if not low <= value <= high:
         raise BadValueError(f"{name}={shown(value)} must be between {low} and {high}")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadTypeError, BadValueError, check_int, shown
 from qmaps.maps.base import REGISTRY, Map
 
 LONGEST = 200
@@ -76,12 +76,13 @@ class Codebook(Map):
             )
         if label.lower() in {name.lower() for name in REGISTRY}:
             raise BadValueError(f"label={shown(label)} is the name of a built-in map")
-        if bits is not None and (isinstance(bits, bool) or not isinstance(bits, int)):
-            raise BadTypeError(f"bits={shown(bits)} must be an int")
-        if bits is not None and not smallest <= bits <= 16:
-            raise BadValueError(
-                f"bits={shown(bits)} must be between {smallest} and 16 to hold {len(codes)} values"
-            )
+        if bits is not None:
+            check_int("bits", bits)
+            if not smallest <= bits <= 16:
+                raise BadValueError(
+                    f"bits={shown(bits)} must be between {smallest} and 16 to hold {len(codes)} "
+                    "values"
+                )
         fields: dict[str, object] = {"bits": smallest if bits is None else bits, "signed": signed}
         fields |= {"codes": codes, "label": label, "per_tensor": per_tensor}
         for name, value in fields.items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadValueError, check_int, shown
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
 from qmaps.normalize.geometry import Extent, Geometry, Part
 
@@ -19,8 +19,7 @@ MOST = 2**53
 
 def check_block_size(size: int) -> None:
     """Raise unless `size` is an int from 1 to `MOST`."""
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise BadTypeError(f"block size={shown(size)} must be an int")
+    check_int("block size", size)
     if size < 1:
         raise BadValueError(f"block size={shown(size)} must be at least 1")
     if size > MOST:

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadValueError, check_int, shown
 from qmaps.normalize._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.block import BlockWise, blocks, check_block_size, per_element
@@ -55,8 +55,7 @@ class RangeExpansion(Normalizer, name="powB<n>r<n>"):
 
     def __post_init__(self) -> None:
         check_block_size(self.size)
-        if isinstance(self.ratio, bool) or not isinstance(self.ratio, int):
-            raise BadTypeError(f"ratio={shown(self.ratio)} must be an int")
+        check_int("ratio", self.ratio)
         if not 1 <= self.ratio <= 2**127:
             raise BadValueError(f"ratio={shown(self.ratio)} must be between 1 and 2**127")
 

@@ -22,15 +22,11 @@ from qmaps.algebra.dense import unsupported_reason
 from qmaps.cuda import quantiles as cuda
 from qmaps.engines.addresses import in_memory, plain
 from qmaps.engines.native import quantiles as native
-from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
+from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, check_int, shown
 from qmaps.ops.backends import cuda_engine, native_runs
 
-TOP_BITS = 18
-"""Leading bits of a float32 that `approximate` tells apart: sign, exponent, 9 of the mantissa."""
 MOST = 2**24
 """Quantiles asked for at a time, at most."""
-_REST = 32 - TOP_BITS
-_HALF = 1 << (TOP_BITS - 1)
 
 Count = int | Tensor
 """A number, or an integer tensor without dimensions, on a device that may still be at work."""
@@ -49,21 +45,9 @@ class Executor(Protocol):
         """Elements of a stretch of `add_quantiles`, at most."""
 
     def order_statistics(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
-        """The elements at these ranks in ascending order, float32 of shape (count,).
+        """The elements at some ranks in ascending order, float32; -0 comes before 0.
 
-        Negative zeros come before positive ones.
-
-        Args:
-            x: as above.
-            ranks: int64 of shape (count,), each in [0, n), in any order.
-        """
-
-    def leading_bits(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
-        """The cell of each rank, among the cells of float32 values with the same top 18 bits.
-
-        Returns:
-            int64 of shape (3, count): the cell's bits, the elements in lower cells, those in its
-            own.
+        `ranks` are int64 of shape (count,), each in [0, n), in any order.
         """
 
     def add_quantiles(
@@ -105,50 +89,6 @@ def exact(x: Tensor, num: int = 256, offset: float | None = None) -> Tensor:
     statistics, bad = _executor(flat).order_statistics(flat, torch.cat([below, above]))
     _refuse(bad)
     values = statistics.double()
-    return _between(values[:num], values[num:], fraction).float()
-
-
-def approximate(x: Tensor, num: int = 256, offset: float | None = None) -> Tensor:
-    """Quantiles of all elements of `x` to 9 bits or better, in one pass.
-
-    Counts the elements by sign, exponent and the first 9 bits of the mantissa, and spreads those
-    of a cell evenly over it: of m elements the k-th (from 0) stands at ``(k + 1/2) / m`` of the
-    cell's width. Magnitudes below ``2**-135`` count as zero.
-
-    A cell is at most ``2**-9`` as wide as its values are large. So an exact quantile
-    ``low + fraction * (high - low)`` is off by at most ``2**-9 * max(|low|, |high|) + 2**-135``,
-    besides rounding; data with a smooth density comes far closer.
-
-    Args:
-        x: floating-point tensor of any shape, not empty, finite; read as float32.
-        num: number of quantiles, at least 2.
-        offset: probability trimmed from both ends, in [0, 0.5); default ``1 / (2 * num)``.
-
-    Returns:
-        `num` ascending float32 values on the device of `x`.
-
-    Raises:
-        BadTypeError: `x` is not a floating-point tensor.
-        BadValueError: `x` is empty or not finite, or `num` or `offset` is out of range.
-
-    >>> approximate(torch.arange(1.0, 1001.0), num=3, offset=0.25)
-    tensor([250.8750, 500.7500, 750.7500])
-    """
-    flat, levels = _checked(x, num, offset)
-    below, above, fraction = _positions(levels, flat.numel())
-    ranks = torch.cat([below, above])
-    counts, bad = _executor(flat).leading_bits(flat, ranks)
-    _refuse(bad)
-    top, before, inside = counts.unbind()
-    magnitude = (top & (_HALF - 1)) << _REST
-    near = magnitude.int().view(torch.float32).double()
-    far = (magnitude + (1 << _REST)).int().view(torch.float32).double()
-    far = far.clamp(max=torch.finfo(torch.float32).max)
-    share = ((ranks - before).double() + 0.5) / inside.double()
-    negative = top >= _HALF
-    share = torch.where(negative, 1 - share, share)
-    values = torch.where(near == 0, near, _between(near, far, share))
-    values = torch.where(negative, -values, values)
     return _between(values[:num], values[num:], fraction).float()
 
 
@@ -211,9 +151,8 @@ def _checked(x: Tensor, num: int, offset: float | None) -> tuple[Tensor, Tensor]
     return plain(x.detach(), "x").reshape(-1), offset + i * ((1 - 2 * offset) / (num - 1))
 
 
-def _check_int(name: str, value: object, minimum: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadTypeError(f"{name}={shown(value)} must be an int")
+def _check_int(name: str, value: int, minimum: int) -> None:
+    check_int(name, value)
     if value < minimum:
         raise BadValueError(f"{name}={shown(value)} must be at least {minimum}")
 
@@ -266,14 +205,6 @@ class _Reference:
 
     def order_statistics(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
         return x.float().sort().values[ranks], _non_finite(x)
-
-    def leading_bits(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
-        top = x.float().view(torch.int32).long() >> _REST  # negative for negative numbers
-        counts = torch.bincount(torch.where(top < 0, -1 - top, top + _HALF), minlength=2 * _HALF)
-        upto = counts.cumsum(0)
-        cell = torch.searchsorted(upto, ranks, right=True)
-        bits = torch.where(cell < _HALF, 2 * _HALF - 1 - cell, cell - _HALF)
-        return torch.stack([bits, upto[cell] - counts[cell], counts[cell]]), _non_finite(x)
 
     def add_quantiles(
         self, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor

@@ -374,10 +374,9 @@ def _with_paper_options(saved: Any) -> Any:
 def _warn_of_differences(optimizer: QuantizedOptimizer, saved: Mapping[str, Any]) -> None:
     """Warn if steps will differ from torch's after loading its checkpoint."""
     below: list[str] = []
-    number = 0
-    for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+    pairs = zip(optimizer.param_groups, saved["param_groups"], strict=True)
+    for index, (group, saved_group) in enumerate(pairs):
         if not _is_torchs(saved_group):
-            number += len(group["params"])
             continue
         lr, (floor, *_) = float(group["lr"]), saved_group.get("eps") or (None,)
         if group["weight_decay"] and group["relative_step"] and lr > SLOW:
@@ -390,8 +389,8 @@ def _warn_of_differences(optimizer: QuantizedOptimizer, saved: Mapping[str, Any]
         for position, param in enumerate(group["params"]):
             if _is_below(floor, param, optimizer.state.get(param, {})):
                 names = group.get("param_names")
-                below.append(repr(names[position]) if names else f"number {number}")
-            number += 1
+                unnamed = f"{position} of group {index}"
+                below.append(repr(names[position]) if names else unnamed)
     if below:
         warnings.warn(
             "torch.optim.Adafactor keeps second moments above eps[0], but Adafactor of qmaps does "

@@ -108,6 +108,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
     """States that can be negative; unsigned maps would clip them."""
     exact_states: ClassVar[frozenset[str]] = frozenset()
     """States that presets and fixed widths leave in 32 bits."""
+    _released: bool = False
+    """True while `release_gradients` steps in the backward pass."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -223,7 +225,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """True if steps unscale gradients by themselves; `torch.amp.GradScaler` reads it."""
-        return self._stepper.unscales(self.param_groups)
+        return self._released or self._stepper.unscales(self.param_groups)
 
     @property
     def skipped_steps(self) -> int:

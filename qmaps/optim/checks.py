@@ -16,7 +16,8 @@ from qmaps.engines.sharding.shards import is_distributed, local
 from qmaps.engines.step import ParameterStep, codes_of
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.maps.fitted import FittedMap
-from qmaps.optim.records import ParameterRecord, Parameters
+from qmaps.optim.records import ParameterRecord, Parameters, is_whole
+from qmaps.optim.rule import MatrixRule
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Dtypes of parameters that optimizers step; steps are computed in float32."""
@@ -109,7 +110,7 @@ def check_shard(record: ParameterRecord) -> None:
             f"{param.placements}, got {param.grad.placements}"
         )
     for name, shape in record.rule.state_shapes(param, record.group).items():
-        if record.rule.states[name].dims is None:
+        if is_whole(record.rule, name) and not isinstance(record.rule, MatrixRule):
             raise BadValueError(
                 f"{name} of {record.label} is computed from the whole gradient, which a sharded "
                 "parameter does not have"

@@ -21,9 +21,8 @@ from qmaps.maps.codebook import Codebook
 from qmaps.optim import choice_code
 from qmaps.optim.choice import StateQuantizers
 from qmaps.optim.presets import preset
-from qmaps.storage import settings
+from qmaps.storage import __version__, settings
 from qmaps.storage.files import json_text, write_text
-from qmaps.storage.version import __version__
 
 FORMAT = 1
 KEYS = (

@@ -9,21 +9,22 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass
 from pathlib import Path
-from textwrap import wrap
+from textwrap import fill
 from typing import Any
 
+import numpy as np
 import torch
 
-from qmaps.algebra.quantizer import quantizer
 from qmaps.engines import native
 from qmaps.engines.native import build
-from qmaps.errors import BackendWarning, BadTypeError, BadValueError, shown
+from qmaps.errors import BackendWarning
 from qmaps.ops.backends import Backend, backend, backends
 from qmaps.optim.adamw import AdamW
 from qmaps.optim.presets import PRESETS
+from qmaps.optim.rule import check_at_least_0, check_finite, check_int
+from qmaps.storage.version import __version__
 
 PROBLEM, NOTE = "problem", "note"
 WIDTHS = {"32 bits": "32bit", "8 bits": "8bit", "4 bits": "4bit"}
@@ -46,11 +47,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class StepCost:
-    """The cost of a step of AdamW with states of one width.
+    """The cost of a step of AdamW with states of one width; numbers that are not known are None.
 
-    `specs` has the quantizer of each state, or None. `ns_per_parameter` is the measured median and
-    `ns_of_memory` the time to move a step's bytes; `milliseconds` and `state_nbytes` are those of
-    the model that was asked about. Numbers that are not known are None.
+    `ns_per_parameter` is the measured median, `ns_of_memory` the time to move a step's bytes;
+    `milliseconds` and `state_nbytes` are those of the model that was asked about.
     """
 
     states: str
@@ -68,14 +68,14 @@ class Report:
 
     `processor` has its name, the cores that this process may use, the threads, bytes of memory (0
     if unknown), and the instruction sets that the native engine uses (None without it) and could
-    use. `bandwidth` is in bytes per second, `matrix` the shape of the parameter that was stepped.
-    Both are empty or None if nothing was measured. Problems are the first of the `findings`.
+    use. `bandwidth` is in bytes per second, `matrix` the shape of the parameter that was stepped;
+    both are None if nothing was measured. Problems are the first of the `findings`.
     """
 
     versions: Mapping[str, str]
     backends: Sequence[Backend]
     processor: Mapping[str, Any]
-    bandwidth: Mapping[str, float]
+    bandwidth: float | None
     steps: Sequence[StepCost]
     matrix: tuple[int, int] | None
     parameters: int | None
@@ -86,10 +86,6 @@ class Report:
         """Number of problems."""
         return sum(finding.level == PROBLEM for finding in self.findings)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The report as plain dicts, lists, strings and numbers."""
-        return asdict(self)
-
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
@@ -97,13 +93,13 @@ class Report:
 
 
 def doctor(parameters: int | None = None, *, seconds: float = 4.0) -> Report:
-    """Examine this installation: what it has, what is wrong, and what a step costs here.
+    """Examine this installation: what it has, what is wrong with it, and what a step costs here.
 
     Paste the printed report into the report of a problem. ``qmaps doctor`` prints it, too.
 
     Args:
         parameters: number of parameters of a model; the report then says how long its step takes
-            and what its states take, as if all were in large tensors.
+            and what its states take, as if all were in one large tensor.
         seconds: how long to measure, about: half of it memory bandwidth, half steps of AdamW in
             32, 8 and 4 bits on the CPU. 0 measures nothing.
 
@@ -114,43 +110,42 @@ def doctor(parameters: int | None = None, *, seconds: float = 4.0) -> Report:
     >>> [(step.states, step.state_nbytes) for step in report.steps]
     [('32 bits', 56000000000), ('8 bits', 14218750000), ('4 bits', 7437500000)]
     """
-    if parameters is not None:
-        if isinstance(parameters, bool) or not isinstance(parameters, int):
-            raise BadTypeError(f"parameters={shown(parameters)} must be an int or None")
-        if not 1 <= parameters <= 2**53:
-            raise BadValueError(f"parameters={shown(parameters)} must be an int from 1 to 2**53")
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise BadTypeError(f"seconds={shown(seconds)} must be a number")
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise BadValueError(f"seconds={shown(seconds)} must be at least 0 and finite")
-    fast = backend() == "native"  # raises if QMAPS_BACKEND is wrong
-    cpu, engines = processor(), backends()
-    speeds = bandwidth(seconds / 2) if seconds else {}
-    shape = (SHAPE if fast else SMALL) if seconds else None
-    steps = costs(step_times(shape, seconds / 2) if shape else {}, speeds.get("update"), parameters)
-    remarks = findings(engines, cpu)
-    return Report(versions(), engines, cpu, speeds, steps, shape, parameters, remarks)
+    check_int("parameters", parameters, 1, or_none=True)
+    check_finite("seconds", seconds)
+    check_at_least_0({"seconds": seconds}, "seconds")
+    shape = SHAPE if backend() == "native" else SMALL  # raises if QMAPS_BACKEND is wrong
+    engines, cpu = backends(), processor()
+    speed, times = measured(shape, seconds) if seconds else (None, {})
+    steps, matrix = costs(times, speed, parameters), shape if seconds else None
+    remarks = sorted(findings(engines, cpu), key=lambda finding: finding.level != PROBLEM)
+    return Report(versions(), engines, cpu, speed, steps, matrix, parameters, remarks)
 
 
 def versions() -> dict[str, str]:
     """Versions of the software that results depend on, by name."""
-    packages = dict.fromkeys(("qmaps", "torch", "numpy"), "unknown")
-    for package in packages:
-        with suppress(PackageNotFoundError):  # a source tree that was never installed
-            packages[package] = version(package)
     compiler = "none" if native.core is None else getattr(native.core, "compiler", "unknown")
+    packages = {"qmaps": __version__, "torch": str(torch.__version__), "numpy": np.__version__}
     system = {"Python": platform.python_version(), "system": platform.platform()}
     return {**packages, **system, "compiler": compiler}
 
 
-def processor() -> dict[str, Any]:
+def processor(root: Path = Path("/")) -> dict[str, Any]:
     """The processor of this machine, as `Report` has it."""
+    texts = {"proc/cpuinfo": "", "sys/fs/cgroup/cpu.max": ""}
     memory, used = 0, None if native.core is None else str(native.isa())
+    for path in texts:
+        with suppress(OSError):
+            texts[path] = (root / path).read_text(encoding="utf-8")
     with suppress(AttributeError, OSError, ValueError):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    model = re.search(r"^model name\s*:\s*(.+)$", texts["proc/cpuinfo"], re.MULTILINE)
+    affine = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
+    if quota := re.fullmatch(r"(\d+) (\d+)\s*", texts["sys/fs/cgroup/cpu.max"]):  # of a container
+        cores = min(cores, max(1, math.ceil(int(quota[1]) / int(quota[2]))))
     return {
-        "name": name(),
-        "cores": cores(),
+        "name": model[1].strip() if model else platform.processor() or platform.machine(),
+        "cores": cores,
         "threads": torch.get_num_threads(),
         "memory": memory,
         "instructions": used,
@@ -158,64 +153,37 @@ def processor() -> dict[str, Any]:
     }
 
 
-def name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name as the system gives it."""
-    match = re.search(r"^model name\s*:\s*(.+)$", _text(cpuinfo), re.MULTILINE)
-    return match[1].strip() if match else platform.processor() or platform.machine()
-
-
-def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Number of cores that this process may use: its affinity, and the limit of its container."""
-    affine = hasattr(os, "sched_getaffinity")
-    count = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
-    limit = re.fullmatch(r"(\d+) (\d+)\s*", _text(quota))
-    return min(count, max(1, math.ceil(int(limit[1]) / int(limit[2])))) if limit else count
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text(encoding="utf-8")
-    return ""
-
-
-def findings(engines: Sequence[Backend], cpu: Mapping[str, Any]) -> list[Finding]:
-    """Remarks on the engines, threads and environment variables; problems first."""
-    problems: list[tuple[str, ...]] = []
-    notes: list[tuple[str, ...]] = []
+def findings(engines: Sequence[Backend], cpu: Mapping[str, Any]) -> Iterator[Finding]:
+    """Remarks on the engines, threads and environment variables."""
     if native.core is None:
         message = (
             "The native engine is missing, so CPU tensors run on plain PyTorch: with the same "
             f"results, but {build.SLOWER}. Reason: {native.reason.rpartition(';')[0]}."
         )
-        problems.append((message, "Install a C++20 compiler and run:", build.command()))
+        yield Finding(PROBLEM, message, "Install a C++20 compiler and run:", build.command())
     elif (source := build.newer_source()) is not None:
         message = f"{source.as_posix()} was changed after the native engine was built."
-        problems.append((message, "Build it again:", build.command()))
+        yield Finding(PROBLEM, message, "Build it again:", build.command())
     threads, count, requested = cpu["threads"], cpu["cores"], os.environ.get("OMP_NUM_THREADS")
     setting = f" (OMP_NUM_THREADS={requested})" if requested else ""
-    on_cores = f"{count} core{'s' * (count > 1)}{setting}"
+    on_cores, repair = f"{count} core{'s' * (count > 1)}{setting}", f"Set OMP_NUM_THREADS={count}"
     if threads > count:
         message = f"{threads} threads share {on_cores}; they wait for each other."
-        problems.append((message, f"Set OMP_NUM_THREADS={count}."))
+        yield Finding(PROBLEM, message, f"{repair}.")
     elif threads < (count if requested else count // 2):  # torch uses one thread of two per core
         message = f"{threads} thread{' is' if threads == 1 else 's are'} used, on {on_cores}."
-        repair = f"Set OMP_NUM_THREADS={count}, unless other processes need the other cores."
-        notes.append((message, repair))
+        yield Finding(NOTE, message, f"{repair}, unless other processes need the other cores.")
     if os.environ.get("QMAPS_BACKEND") == "reference":
         message = "QMAPS_BACKEND=reference turns off the native and CUDA engines."
-        notes.append((message, "Unset QMAPS_BACKEND for the fastest engine."))
+        yield Finding(NOTE, message, "Unset QMAPS_BACKEND for the fastest engine.")
     isa, best = cpu["instructions"], native.isas()[:1]
     if isa is not None and best != [isa]:
         message = f"QMAPS_ISA={isa} keeps the native engine from using {best[0]}."
-        notes.append((message, "Unset QMAPS_ISA for the fastest instruction set."))
+        yield Finding(NOTE, message, "Unset QMAPS_ISA for the fastest instruction set.")
     cuda = next(engine for engine in engines if engine.name == "cuda")
     if not cuda.available:
-        repair = (
-            "Nothing to do without an NVIDIA GPU. With one, install a CUDA build of torch, and "
-            "qmaps[cuda] (qmaps[cuda12] for drivers of CUDA 12)."
-        )
-        notes.append((f"There is no CUDA engine: {cuda.reason}.", repair))
-    return [Finding(PROBLEM, *remark) for remark in problems] + [Finding(NOTE, *n) for n in notes]
+        repair = "Nothing to do without an NVIDIA GPU. With one, install a CUDA build of torch."
+        yield Finding(NOTE, f"There is no CUDA engine: {cuda.reason}.", repair)
 
 
 def seconds_of(call: Callable[[], object], seconds: float) -> float:
@@ -226,18 +194,10 @@ def seconds_of(call: Callable[[], object], seconds: float) -> float:
     return float(timer.blocked_autorange(min_run_time=seconds).median)
 
 
-def bandwidth(seconds: float) -> dict[str, float]:
-    """Bytes per second that "copy" (a = b) and "update" (a -= b) read and write."""
+def measured(shape: tuple[int, int], seconds: float) -> tuple[float, dict[str, float]]:
+    """Bytes per second of ``a -= b``, and nanoseconds per parameter of a step by width."""
     a, b = torch.ones((2, ELEMENTS), dtype=torch.float32)
-    return {
-        "copy": 2 * b.nbytes / seconds_of(lambda: a.copy_(b), seconds / 2),
-        "update": 3 * b.nbytes / seconds_of(lambda: a.sub_(b), seconds / 2),
-    }
-
-
-def step_times(shape: tuple[int, int], seconds: float) -> dict[str, float]:
-    """Nanoseconds per parameter of a step of AdamW, by width of the states."""
-    times = {}
+    speed, times = 3 * b.nbytes / seconds_of(lambda: a.sub_(b), seconds / 2), {}
     for width, preset in WIDTHS.items():
         parameter = torch.nn.Parameter(torch.full(shape, 0.1, dtype=torch.float32))
         # Gradients far below the parameters, as in training: no value runs away.
@@ -247,94 +207,79 @@ def step_times(shape: tuple[int, int], seconds: float) -> dict[str, float]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BackendWarning)  # a finding says it
             optimizer.step()  # makes the states
-            median = seconds_of(optimizer.step, seconds / len(WIDTHS))
+            median = seconds_of(optimizer.step, seconds / 2 / len(WIDTHS))
         times[width] = 1e9 * median / parameter.numel()
-    return times
+    return speed, times
 
 
 def costs(
     times: Mapping[str, float], bytes_per_second: float | None, parameters: int | None
 ) -> list[StepCost]:
-    """The cost of a step by width, from `step_times` and the bandwidth of an update."""
-    rows = []
+    """The cost of a step by width, from what was `measured`."""
+    rows, meta = [], torch.nn.Parameter(torch.empty(SHAPE, dtype=torch.float32, device="meta"))
     for width, preset in WIDTHS.items():
-        specs, numel, ns = AdamW.preset_specs(PRESETS[preset]), math.prod(SHAPE), times.get(width)
-
-        def nbytes(count: int, specs: Mapping[str, str | None] = specs) -> int:
-            return sum(quantizer(q).nbytes((count,)) if q else 4 * count for q in specs.values())
-
-        bits = 8 * nbytes(numel) / numel
+        specs, ns = AdamW.preset_specs(PRESETS[preset]), times.get(width)
+        bits = AdamW([meta], state_quantizers=preset).memory().bits_per_parameter
         # Parameter and gradient are read, the parameter is written; states are read and written.
-        of_memory = 1e9 * (12 + 2 * bits / 8) / bytes_per_second if bytes_per_second else None
-        milliseconds = ns * parameters / 1e6 if ns is not None and parameters else None
-        of_states = nbytes(parameters) if parameters else None
-        rows.append(StepCost(width, specs, ns, of_memory, bits, milliseconds, of_states))
+        of_memory = bytes_per_second and 1e9 * (12 + 2 * bits / 8) / bytes_per_second
+        milliseconds = ns and parameters and ns * parameters / 1e6
+        state_nbytes = parameters and round(bits * parameters / 8)
+        rows.append(StepCost(width, specs, ns, of_memory, bits, milliseconds, state_nbytes))
     return rows
 
 
 def _lines(report: Report) -> Iterator[str]:
     """The lines of a report, of at most 80 characters."""
-    count = report.problems or "no"
+    count, cpu, speed = report.problems or "no", report.processor, report.bandwidth
     yield f"qmaps {report.versions['qmaps']}: {count} problem{'s' * (count != 1)} found"
     for finding in report.findings:
-        yield from ("", *_wrapped(f"{finding.level}: ", finding.message))
-        yield from _wrapped("  ", finding.repair)
+        yield "\n" + _wrapped(f"{finding.level}: ", finding.message)
+        yield _wrapped("  ", finding.repair)
         if finding.command:
             yield f"    {finding.command}"  # on one line, however long, to be copied
-    cpu = report.processor
-    also = f"; {' and '.join(cpu['others'])} would also run" if cpu["others"] else ""
-    processor = {
-        "name": cpu["name"],
-        "cores": f"{cpu['cores']} that this process may use",
-        "threads": f"{cpu['threads']} of torch and of the native engine",
-        "memory": f"{cpu['memory'] / 2**30:.1f} GiB" if cpu["memory"] else "unknown",
-        "instructions": f"{cpu['instructions'] or 'none'}{also}",
-    }
     runs = {True: "runs", False: "does not run"}
-    engines = {e.name: f"{runs[e.available]}: {e.reason}" for e in report.backends}
-    tables = {"Versions": report.versions, "Back ends": engines, "Processor": processor}
-    for title, table in tables.items():
-        widest = max(map(len, table))
-        yield from ("", title)
-        for label, text in table.items():
-            yield from _wrapped(f"  {label:{widest}}  ", text)
-    yield from ("", "Memory bandwidth")
-    about = {"copy": "one array to another", "update": "a -= b, as a step reads and writes"}
-    for kind, speed in report.bandwidth.items():
-        yield f"  {kind:6}  {speed / 1e9:.1f} GB/s, {about[kind]}"
-    counted = "a byte counts when it is read and when it is written"
-    size = f"arrays of {ELEMENTS // 2**18} MiB; {counted}"
-    yield f"  {size if report.bandwidth else 'not measured'}"
+    also = f"; {' and '.join(cpu['others'])} would also run" if cpu["others"] else ""
     model = f", for {report.parameters:,} parameters" if report.parameters else ""
-    yield from ("", f"A step of AdamW on the CPU{model}")
-    header = ("states", "ns/parameter", "memory alone", "bits/parameter", "step", "states take")
-    for states, ns, memory, bits, step, nbytes in [header, *map(_cells, report.steps)]:
-        line = f"  {states:7}  {ns:>12}  {memory:>12}  {bits:>14}"
-        yield f"{line}  {step:>11}  {nbytes:>12}" if report.parameters else line
-    if report.matrix is None:
-        yield "  not measured"
-        return
-    text = (
-        f"The time of a step was measured on one matrix of {' x '.join(map(str, report.matrix))}. "
-        "Memory alone is the time to move a step's bytes at the speed of an update. Bits are those "
-        "of the states, with their scales."
+    matrix = f", measured on {report.matrix[0]} x {report.matrix[1]}" if report.matrix else ""
+    arrays = f"a -= b on arrays of {ELEMENTS // 2**18} MiB"
+    tables: dict[str, Mapping[str, str]] = {
+        "Versions": report.versions,
+        "Back ends": {e.name: f"{runs[e.available]}: {e.reason}" for e in report.backends},
+        "Processor": {
+            "name": cpu["name"],
+            "cores": f"{cpu['cores']} that this process may use",
+            "threads": f"{cpu['threads']} of torch and of the native engine",
+            "memory": f"{cpu['memory'] / 2**30:.1f} GiB" if cpu["memory"] else "unknown",
+            "bandwidth": f"{speed / 1e9:.1f} GB/s, {arrays}" if speed else "not measured",
+            "instructions": f"{cpu['instructions'] or 'none'}{also}",
+        },
+        f"A step of AdamW on the CPU{matrix}{model}": dict(map(_cost, report.steps)),
+    }
+    for title, table in tables.items():
+        yield "\n" + _wrapped("", title)
+        for label, text in table.items():
+            yield _wrapped(f"  {label:{max(map(len, table))}}  ", text)
+
+
+def _cost(step: StepCost) -> tuple[str, str]:
+    """The label of a step, and its line."""
+    numbers = {
+        "{:.2f} bits of states a parameter": step.state_bits_per_parameter,
+        "{:.2f} ns a parameter": step.ns_per_parameter,
+        "{:.2f} ns to move its bytes": step.ns_of_memory,
+        "{:,.0f} ms a step": step.milliseconds,
+        "{:,.3f} GB of states": step.state_nbytes and step.state_nbytes / 1e9,
+    }
+    return step.states, ", ".join(t.format(n) for t, n in numbers.items() if n is not None)
+
+
+def _wrapped(start: str, text: str) -> str:
+    """A text in lines of 80 columns, indented below `start`; words stay whole."""
+    return fill(
+        text,
+        80,
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    yield from _wrapped("  ", text)
-
-
-def _cells(cost: StepCost) -> tuple[str, ...]:
-    ms, nbytes = cost.milliseconds, cost.state_nbytes or 0
-    times = (cost.ns_per_parameter, cost.ns_of_memory)
-    return (
-        cost.states,
-        *("-" if time is None else f"{time:.2f}" for time in times),
-        f"{cost.state_bits_per_parameter:.2f}",
-        "-" if ms is None else f"{ms:,.1f} ms" if ms < 1e4 else f"{ms / 1e3:,.1f} s",
-        f"{nbytes / 2**20:,.1f} MiB" if nbytes < 2**30 else f"{nbytes / 2**30:,.2f} GiB",
-    )
-
-
-def _wrapped(start: str, text: str) -> list[str]:
-    """A text in lines of 80 columns; words stay whole."""
-    lines = wrap(text, 80 - len(start), break_long_words=False, break_on_hyphens=False)
-    return [(" " * len(start) if number else start) + line for number, line in enumerate(lines)]

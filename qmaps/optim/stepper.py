@@ -14,7 +14,7 @@ from torch import Tensor
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.cuda.plan import CudaSteps
 from qmaps.engines.addresses import overlapping, plain
-from qmaps.engines.native.at_exit import forget_at_exit
+from qmaps.engines.native import forget_at_exit
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.reference_plan import ReferenceEngine
 from qmaps.engines.sharding.exchange import Request, shared_scales
@@ -23,6 +23,7 @@ from qmaps.engines.step import (
     NONE_SHARED,
     Inputs,
     ParameterStep,
+    Phases,
     Rule,
     Scaled,
     StepEngine,
@@ -34,7 +35,7 @@ from qmaps.optim.choice import choice_settings
 from qmaps.optim.nonfinite import leaves_out
 from qmaps.optim.records import Entry, Parameters, states_of
 from qmaps.optim.resets import reset
-from qmaps.optim.rule import UpdateRule
+from qmaps.optim.rule import MatrixRule, UpdateRule
 from qmaps.optim.saved_states import take_in
 
 _NATIVE, _REFERENCE = NativeEngine(), ReferenceEngine()
@@ -85,13 +86,15 @@ class Stepper:
         parameters: Parameters,
         grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
+        *,
+        only: Tensor | None = None,
     ) -> None:
-        """Take one step of all parameters with gradients.
+        """Take one step of all parameters with gradients, or of one of them.
 
         Raises:
             NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise".
         """
-        entries = _with_gradients(parameters.groups)
+        entries = _with_gradients(parameters.groups, only)
         if not entries:
             return
         # Only the reference divides gradients of parameters kept as codes.
@@ -183,7 +186,10 @@ class Stepper:
         self, optimizer: UpdateRule, entries: list[Entry], steps: list[ParameterStep], scaled: bool
     ) -> _PlannedStep:
         """Plan a step: engines of the parameters' devices, and the reference for the rest."""
-        rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance)
+        phases = None
+        if isinstance(optimizer, MatrixRule):
+            phases = Phases(optimizer.prepare, optimizer.transform, optimizer.finish)
+        rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance, phases)
         # An engine steps parameters at the same time; one that is listed twice steps twice.
         shared = overlapping([step.param for step in steps])
         planned = _PlannedStep(self._alone(entries), [step.storage for step in steps])
@@ -315,13 +321,13 @@ class _PlannedStep:
         return [*parameters.groups, *params, *groups, *storages, *values]
 
 
-def _with_gradients(groups: Sequence[dict[str, Any]]) -> list[Entry]:
-    """Parameters of these groups with their gradients, where they have one."""
+def _with_gradients(groups: Sequence[dict[str, Any]], only: Tensor | None) -> list[Entry]:
+    """Parameters of these groups, or one of them, with their gradients, where they have one."""
     entries: list[Entry] = []
     number = 0
     for group in groups:
         for param in group["params"]:
-            if (gradient := param.grad) is not None:
+            if (only is None or param is only) and (gradient := param.grad) is not None:
                 entries.append((number, param, group, gradient))
             number += 1
     return entries

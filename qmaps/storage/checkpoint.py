@@ -27,7 +27,7 @@ from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.storage import checksums
-from qmaps.storage.files import replacing
+from qmaps.storage.files import remove_leftovers, replacing
 
 Know = Callable[[Collection[str]], None]
 """What makes classes known to ``torch.load``, by their full names."""
@@ -36,7 +36,8 @@ Know = Callable[[Collection[str]], None]
 def save(state: Any, path: str | os.PathLike[str]) -> None:
     """Save `state` with ``torch.save``; a kill at any moment leaves the old file or the new one.
 
-    A kill may leave a file ``.NAME.PID.tmp`` beside it, which may be deleted.
+    A kill may leave a file ``.NAME.PID-HOST.tmp`` beside it. The next call for the same path on the
+    same machine removes it.
 
     Args:
         state: tensors, numbers (NumPy's are saved as Python's), strings, and dicts and lists of
@@ -47,6 +48,7 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
         OutputError: the file cannot be written.
         BadTypeError: `state` has an object refused by `load`.
     """
+    remove_leftovers(Path(path))
     with replacing(path) as temporary, temporary.open("wb") as file:
         target = _Target(file)
         try:
@@ -103,12 +105,10 @@ def load(
         map_location: the device of the tensors, as in ``torch.load``.
         mmap: whether to leave tensors on disk until they are read, in torch's format since 1.6.
         verify_large: whether the checksums of tensors of more than 256 KiB are verified, too. If
-            not,
-            call `verify` before such a tensor is used.
+            not, call `verify` before such a tensor is used.
         stand_ins: classes of our own by the full names of the classes in the file they replace.
         know: called with the full names of classes in the file that ``torch.load`` does not know,
-            if
-            there are any; it may make some of them known.
+            if there are any; it may make some of them known.
 
     Raises:
         BadValueError: the file is missing, damaged, truncated, of another kind, or would run code.

@@ -7,8 +7,11 @@ import io
 import json
 import math
 import os
+import platform
+import re
 import stat
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +22,10 @@ from qmaps.storage import checksums
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+HOST = f"{zlib.crc32(platform.node().encode()):08x}"
+"""This machine in names of temporary files."""
 
 
 def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
@@ -78,40 +85,51 @@ def content_of(path: Path, limit: float = math.inf) -> bytes:
 
 
 def _beside(target: Path) -> Path:
-    # The process id keeps two runs that share a folder from writing into one another's file.
-    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    # Process and machine keep two runs that share a folder from writing into one another's file.
+    return target.with_name(f".{target.name}.{os.getpid()}-{HOST}.tmp")
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove the temporary files of `replacing` for this path whose processes were killed.
+
+    Those of other machines stay: whether their processes are alive is not known here.
+    """
+    name = re.compile(rf"\.{re.escape(target.name)}\.([0-9]{{1,9}})-{HOST}\.tmp")
+    with suppress(OSError):  # of a folder that cannot be read
+        for path in target.parent.iterdir():
+            if (match := name.fullmatch(path.name)) and not _runs(int(match[1])):
+                path.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    """Return True if a process of this machine runs, or may run."""
+    try:
+        if os.name == "posix":  # elsewhere it would end the process
+            os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        pass
+    return True
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], *, anew: bool = False) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `path`, and rename it to `path` if the block succeeds.
 
-    If `anew`, an existing file stays, so one of several processes writes it: the last one if the
-    file system has no hard links. Failures are an OutputError.
+    Failures are an OutputError.
     """
     target = Path(path)
     temporary = _beside(target)
     try:
         yield temporary
-        if not (anew and _linked(temporary, target)):
-            temporary.replace(target)
+        temporary.replace(target)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(f"{str(target)!r} cannot be written ({reason})") from error
     finally:
         with suppress(OSError):
             temporary.unlink()
-
-
-def _linked(temporary: Path, target: Path) -> bool:
-    """Return True if there is a file at `target` now: this one, or an earlier one."""
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        pass
-    except OSError:
-        return False
-    return True
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
@@ -138,16 +156,11 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
-def write_record(
-    path: str | os.PathLike[str], value: dict[str, Any], *, replace: bool = True
-) -> None:
-    """Write a dict as JSON like `write_json`, with a checksum for `read_record`.
-
-    If `replace` is False, a file at `path` stays, as in `replacing`.
-    """
+def write_record(path: str | os.PathLike[str], value: dict[str, Any]) -> None:
+    """Write a dict as JSON like `write_json`, with a checksum for `read_record`."""
     text = json_text({**value, "checksum": checksums.UNSEALED}, sort_keys=True) + "\n"
     content = checksums.sealed(text.encode())
-    with replacing(path, anew=not replace) as temporary:
+    with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
@@ -166,6 +179,30 @@ def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     return {name: member for name, member in value.items() if name != "checksum"}
 
 
+def claim(path: Path, identity: dict[str, Any], content: str) -> bool:
+    """Record the identity of a folder's content in a file; return True if it was recorded already.
+
+    Raises:
+        OutputError: the folder holds other `content`, such as ``frames of other states``, or the
+            record is damaged.
+    """
+    if not exists(path):
+        write_record(path, identity)
+        return False
+    try:
+        written = read_record(path)
+    except OutputError:
+        raise OutputError(
+            f"out={str(path.parent)!r} has a damaged {path.name}; delete the folder or give "
+            "another one"
+        ) from None
+    if written != json.loads(json_text(identity)):
+        raise OutputError(
+            f"out={str(path.parent)!r} holds {content}; delete the folder or give another one"
+        )
+    return True
+
+
 def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
     """Write a frame as Parquet without its index, atomically and with a checksum."""
     import pyarrow as pa
@@ -177,6 +214,14 @@ def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
     pq.write_table(table.replace_schema_metadata(metadata), content)
     with replacing(path) as temporary:
         temporary.write_bytes(checksums.sealed(content.getvalue().to_pybytes()))
+
+
+def earlier_frame(path: Path) -> pd.DataFrame | None:
+    """Read a frame of an earlier call; None if there is none, a damaged one, or no checksum."""
+    try:
+        return read_frame(path, must_be_sealed=True) if path.exists() else None
+    except OutputError:
+        return None
 
 
 def read_frame(path: str | os.PathLike[str], *, must_be_sealed: bool = False) -> pd.DataFrame:

@@ -56,15 +56,8 @@ def rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of one parameter; every quantizer encodes a state once.
 
-    Args:
-        states: captured states with the parameter.
-        parameter: its name.
-        names: its states to measure.
-        specs: quantizers to measure alone, and pairs for parameters with `MOMENTS`.
-        earlier: specs measured already; their rows of states are not repeated.
-
-    Returns:
-        An iterator over rows as `qmaps.sweep.run` has them.
+    Pairs are measured on parameters with `MOMENTS`. Rows of states that `earlier` specs have
+    measured are not repeated.
     """
     tensors = {name: states.tensor(parameter, name) for name in names}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}

@@ -17,7 +17,7 @@ import pandas as pd
 from qmaps.algebra.pair import Pair, listed
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
+from qmaps.analyze._states import MIN_SIZE, States, as_states, none_is_large, opened
 from qmaps.capture import CapturedStates, snapshot
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
@@ -83,11 +83,9 @@ the largest tensors that are not sampled two gigabytes."""
 
 
 def parse_share(sample: float | str) -> float:
-    """Parse the share of each tensor to measure.
+    """Parse the share of each tensor to measure: a number, or a text such as ``1%`` or ``0.01``.
 
-    Args:
-        sample: a number, or a text such as ``1%`` or ``0.01``. A text above 0.5 needs a percent
-            sign, for ``1`` could mean all or a hundredth.
+    A text above 0.5 needs a percent sign, for ``1`` could mean all or a hundredth.
 
     Raises:
         BadValueError: it is not above 0 and at most 1, or not a share.
@@ -371,18 +369,13 @@ def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, tu
         )
         if names:
             chosen[parameter] = names
-    if not chosen:
-        raise CaptureError(
-            f"no state has more than min_quantized_size={min_quantized_size} elements, so there is "
-            "nothing to quantize"
-        )
-    return chosen
+    return chosen or none_is_large("state", min_quantized_size)
 
 
 def _require_adam(by_parameter: dict[str, tuple[str, ...]], states: CapturedStates) -> None:
     """Raise if no large enough parameter has both moments."""
     if not any(set(names) >= MOMENTS for names in by_parameter.values()):
-        next(states.adam_pairs())  # raises an error that lists the states if no parameter has both
+        states.with_moments()  # raises an error that lists the states if no parameter has both
         raise CaptureError(
             "no parameter with both exp_avg and exp_avg_sq is large enough to be quantized"
         )

@@ -7,17 +7,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
-from pathlib import Path
 
 import pandas as pd
 
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states
-from qmaps.errors import BadValueError
 from qmaps.maps.codebook import Codebook
-from qmaps.storage.files import write_frame
+from qmaps.storage.files import earlier_frame, write_frame
 from qmaps.storage.locks import FolderLock
-from qmaps.sweep.parts import RESULT, begin, joined, part, read_part, shard_of
+from qmaps.sweep.parts import RESULT, begin, joined, part
 from qmaps.sweep.plan import Item, Spec, identified, items_of
 
 
@@ -132,7 +130,6 @@ def run(
     progress: Callable[[int, int, str], None] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
-    shard: tuple[int, int] | None = None,
     sample: float | str | None = None,
 ) -> pd.DataFrame:
     """Measure quantizers on every tensor of captured states.
@@ -140,7 +137,7 @@ def run(
     A single quantizer is measured on every state, or on those without negative values if its map
     is unsigned. A pair is measured on the Adam update of every parameter that has both moments;
     each of its quantizers is measured on its moment as well. The result has the same bits for any
-    number of workers and shards.
+    number of workers.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
@@ -161,8 +158,6 @@ def run(
         workers: number of processes to start for the sweep, in place of an executor. The items
             of killed ones are measured again. As everywhere with `multiprocessing`, a script that
             calls this needs ``if __name__ == "__main__":``.
-        shard: ``(3, 64)`` measures the third of 64 shards and writes only its parts to `out`;
-            `qmaps.sweep.merge` puts the shards together.
         sample: the share of each tensor to measure, such as 0.01 or ``"1%"``: whole rows and whole
             blocks, chosen by a fixed rule (`qmaps.sweep.units`), at least 128 units of them. Scales
             are still those of the whole tensor; maps are fitted to at most 2^24 elements. Beside
@@ -184,15 +179,13 @@ def run(
         - for updates ``{mean,median,p99,p999,max}_{abs,rel}_error`` and `zeroed_share` as in
           `qmaps.analyze.update_error`.
 
-        Of a shard, these rows of its parameters; the frame is empty if it has none.
-
     Raises:
         SpecError: a spec does not parse; nothing has been measured.
         CaptureError: there are no states, none is large enough, a pair is given and no parameter
             has both moments, or a state holds NaN or infinity.
         BadTypeError: `executor` or `workers` has a wrong type.
         BadValueError: states without a path are given to workers, `executor` and `workers` are
-            combined, `shard` is none or lacks `out`, or `sample` is no share above 0 and at most 1.
+            combined, or `sample` is no share above 0 and at most 1.
         OutputError: `out` cannot be written, holds another sweep, or is being written by
             another process.
         CommunicationError: workers were killed again and again.
@@ -200,16 +193,14 @@ def run(
     captured = as_states(states)
     items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample)
     executors.check(items, executor, workers)
-    if shard is not None and out is None:
-        raise BadValueError(f"shard={shard[0]}/{shard[1]} needs out, the folder of its parts")
-    chosen = items if shard is None else shard_of(items, shard)
-    kind = "sweep" if shard is None else f"sweep-{shard[0]}-of-{shard[1]}"
-    with nullcontext() if out is None else FolderLock(out, kind):
-        folder = None
-        if out is not None:
-            folder = begin(out, identified(items, captured, min_quantized_size))
-        parts = {} if folder is None else _earlier(folder, chosen)
-        meter = Meter([item for item in chosen if item.number not in parts])
+    with nullcontext() if out is None else FolderLock(out, "sweep") as lock:
+        folder = None if lock is None else lock.folder
+        parts: dict[int, pd.DataFrame] = {}
+        if folder is not None:
+            begin(folder, identified(items, captured, min_quantized_size))
+            rows = {item.number: earlier_frame(part(folder, item.number)) for item in items}
+            parts = {number: frame for number, frame in rows.items() if frame is not None}
+        meter = Meter([item for item in items if item.number not in parts])
 
         def keep(item: Item, frame: pd.DataFrame) -> None:
             if folder is not None:
@@ -217,7 +208,7 @@ def run(
             meter.add(item)
 
         frames = executors.measured(
-            chosen,
+            items,
             captured,
             executor,
             workers,
@@ -226,15 +217,7 @@ def run(
             earlier=parts,
             keep=keep,
         )
-        if not frames:
-            return pd.DataFrame()
-        result = joined(frames, [item.states for item in chosen])
-        if folder is not None and shard is None:
+        result = joined(frames, [item.states for item in items])
+        if folder is not None:
             write_frame(folder / RESULT, result)
     return result
-
-
-def _earlier(folder: Path, items: Sequence[Item]) -> dict[int, pd.DataFrame]:
-    """The rows of items that earlier calls have measured, by number."""
-    found = {item.number: read_part(folder, item.number) for item in items}
-    return {number: rows for number, rows in found.items() if rows is not None}

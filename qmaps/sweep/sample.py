@@ -46,16 +46,10 @@ def sampled_rows(
 ) -> Iterator[dict[str, Any]] | None:
     """Yield the rows of one parameter, measured on a sample; None if it has too few units for one.
 
-    The states are read twice, a slab at a time: for their signs, and for the largest units and the
-    scales of the whole tensor. Then the chosen rows are read. Means and quantiles are estimates for
-    the whole tensor; each mean has an interval. Maxima and measures of codes are of the sample.
-
-    Args:
-        states: captured states with the parameter.
-        parameter: its name.
-        names: its states to measure, all of one shape.
-        share: share of the units.
-        specs: quantizers and pairs to measure; they decide the units.
+    The states, all of one shape, are read twice, a slab at a time: for their signs, and for the
+    largest units and the scales of the whole tensor. Then the chosen rows are read. Means and
+    quantiles are estimates for the whole tensor; each mean has an interval. Maxima and measures of
+    codes are of the sample.
 
     Raises:
         BadValueError: a quantizer has a low-rank part, a normalizer does not say what its scales

@@ -83,10 +83,6 @@ def share_of_large(shape: Sequence[int], quantizers: Iterable[Quantizer]) -> flo
 def unit_of(shape: Sequence[int], normalizers: Iterable[Normalizer]) -> int:
     """Number of elements of a unit: whole rows, and whole blocks of every normalizer.
 
-    Args:
-        shape: the tensor's shape, of at least one dimension.
-        normalizers: those of all quantizers of the sweep for it.
-
     Raises:
         BadValueError: a normalizer does not say what its scales span.
     """

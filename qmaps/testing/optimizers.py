@@ -175,8 +175,8 @@ def nonfinite_gradients_are_skipped_or_refused(make: Make) -> None:
     optimizer.param_groups[0]["nonfinite"] = "raise"
     count = params[0].numel()
     message = (
-        f"the gradient of parameter number 0 holds {count} NaN or infinite elements, the first at "
-        "flat index 0; nonfinite='raise' allows only finite gradients"
+        f"the gradient of parameter 0 of group 0 holds {count} NaN or infinite elements, the first "
+        "at flat index 0; nonfinite='raise' allows only finite gradients"
     )
     with refused(NonFiniteError, message):
         optimizer.step()

@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
+from qmaps.capture.parameters import integer
 from qmaps.errors import BadValueError
-from qmaps.lab.workloads.base import Batch, Workload, integer
+from qmaps.lab.workloads.base import Batch, Workload
 from reproduction.workloads import docstrings
 from reproduction.workloads.bert import BertShape, Encoder, from_published
 

@@ -103,7 +103,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "dequantize out": lambda v: Q.quantize(X).dequantize(out=v),
     "dtype": lambda v: Q.quantize(X).dequantize(dtype=v),
     "exact": quantiles.exact,
-    "approximate": quantiles.approximate,
     "sram": quantiles.sram,
     "num": lambda v: quantiles.exact(X, num=v),
     "offset": lambda v: quantiles.exact(X, offset=v),
@@ -151,7 +150,7 @@ KINDS = [
 
 @pytest.mark.parametrize(("make", "why"), KINDS)
 def test_tensors_without_dense_elements(make: Callable[[], torch.Tensor], why: str) -> None:
-    for name in ("quantize", "fit", "error", "exact", "approximate", "sram"):
+    for name in ("quantize", "fit", "error", "exact", "sram"):
         with pytest.raises(BadTypeError) as caught:
             CALLS[name](make())
         assert str(caught.value) == f"x {why}"

@@ -6,8 +6,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from qmaps import QmapsError, quantiles
 
@@ -62,7 +60,7 @@ def test_exact_agrees_with_torch() -> None:
     assert (low, high) == (float(x.min()), float(x.max()))
 
 
-@pytest.mark.parametrize("method", [quantiles.exact, quantiles.approximate, quantiles.sram])
+@pytest.mark.parametrize("method", [quantiles.exact, quantiles.sram])
 def test_any_shape_stride_and_dtype(method: Callable[..., torch.Tensor]) -> None:
     x = torch.randn(60, 40, generator=torch.Generator().manual_seed(0))
     expected = method(x.t().contiguous(), 16)
@@ -86,48 +84,6 @@ def test_sram_approaches_exact() -> None:
     assert float((quantiles.sram(x, 16) - quantiles.exact(x, 16)).abs().max()) < 0.01
 
 
-@settings(max_examples=200, deadline=None)
-@given(
-    values=st.lists(
-        st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=300
-    ),
-    num=st.integers(2, 40),
-    offset=st.none() | st.floats(0, 0.49),
-)
-def test_approximate_keeps_its_bound(values: list[float], num: int, offset: float | None) -> None:
-    x = torch.tensor(values)
-    found = quantiles.approximate(x, num, offset).double()
-    trim = 1 / (2 * num) if offset is None else offset
-    position = (trim + np.arange(num) * ((1 - 2 * trim) / (num - 1))) * (len(values) - 1)
-    below = np.floor(position.clip(0, len(values) - 1)).astype(int)
-    ascending = np.sort(x.double().numpy())
-    low, high = ascending[below], ascending[np.minimum(below + 1, len(values) - 1)]
-    expected = low + (high - low) * (position - below)
-    bound = 2.0**-9 * np.maximum(np.abs(low), np.abs(high)) + 2.0**-135
-    assert (np.abs(found.numpy() - expected) <= bound * (1 + 1e-6)).all()
-    # Between neighbours nothing is out of order, but for rounding.
-    slack = 1e-6 * np.abs(found.numpy()).max()
-    assert (np.diff(found.numpy()) >= -slack).all()
-
-
-def test_approximate_spreads_a_cell_evenly_and_leaves_zeros_alone() -> None:
-    # Four elements in [1, 1 + 2**-9), whose order statistics are 1/8, 3/8, 5/8, 7/8 of its width.
-    x = 1 + torch.tensor([0.1, 0.2, 0.3, 0.4]) * 2.0**-9
-    even = 1 + torch.tensor([1, 3, 5, 7]) / 8 * 2.0**-9
-    assert torch.equal(quantiles.approximate(x, 4, 0.0), even)
-    assert torch.equal(quantiles.approximate(-x, 4, 0.0), -even.flip(0))
-    assert quantiles.approximate(torch.tensor([0.0, -0.0, 1e-45]), 3, 0.0).tolist() == [0, 0, 0]
-    most = torch.finfo(torch.float32).max
-    assert 0.998 * most < float(quantiles.approximate(torch.full((9,), most)).min()) <= most
-
-
-def test_approximate_comes_close_on_smooth_data() -> None:
-    x = torch.randn(400_000, generator=torch.Generator().manual_seed(0))
-    error = (quantiles.approximate(x) - quantiles.exact(x)).abs()
-    assert float(error.max()) < 2e-3
-    assert float(error.mean()) < 2e-4
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -135,12 +91,8 @@ def test_approximate_comes_close_on_smooth_data() -> None:
          "x of shape (0,) is empty; quantiles need at least one element"),
         (lambda: quantiles.exact(torch.tensor([1.0, math.nan])),
          "x holds 1 NaN or infinite elements; all elements must be finite"),
-        (lambda: quantiles.approximate(torch.zeros(0)),
-         "x of shape (0,) is empty; quantiles need at least one element"),
-        (lambda: quantiles.approximate(torch.tensor([1.0, math.nan])),
-         "x holds 1 NaN or infinite elements; all elements must be finite"),
-        (lambda: quantiles.approximate("x"), "x must be a floating-point tensor, got str"),
-        (lambda: quantiles.approximate(torch.zeros(3), num=0), "num=0 must be at least 2"),
+        (lambda: quantiles.exact("x"), "x must be a floating-point tensor, got str"),
+        (lambda: quantiles.exact(torch.zeros(3), num=0), "num=0 must be at least 2"),
         (lambda: quantiles.sram(torch.zeros(2, 0)),
          "x of shape (2, 0) is empty; quantiles need at least one element"),
         (lambda: quantiles.sram(torch.tensor([math.inf, -math.inf])),

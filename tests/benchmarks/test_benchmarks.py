@@ -14,8 +14,9 @@ from benchmarks import machine
 from benchmarks.case import OURS, Case, Options, Setup, UnavailableError, row
 from benchmarks.limits import Needs
 from benchmarks.machine import processor_folder
-from benchmarks.memory import peak, state_bytes
+from benchmarks.memory import state_bytes
 from benchmarks.neighbours import Neighbours
+from benchmarks.process import peak
 from benchmarks.table import table
 from benchmarks.timing import interleaved, quartiles, ratio
 

@@ -15,6 +15,8 @@ from benchmarks.case import OURS, Setup, UnavailableError
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import case as cases
 from benchmarks.gpu import items as all_items
+from benchmarks.gpu import predictions
+from benchmarks.gpu import table as tables
 from benchmarks.gpu.case import COPY, GpuCase, launches
 from benchmarks.gpu.cases import CASES
 from benchmarks.gpu.checks import CHECKS, Check, differing
@@ -64,6 +66,29 @@ def doing(work=lambda: sum(range(100)), **options) -> GpuCase:
 
 def missing() -> None:
     raise UnavailableError("not installed")
+
+
+def test_predictions_stand_beside_the_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "sass.csv"
+    assert predictions.predictions("NVIDIA H100 80GB HBM3", file) == {}
+    file.write_text(
+        'case,gpu,ms_per_billion\n"8bit, float32",H100 SXM,5.1\n"8bit, float32",L40S,19\n'
+    )
+    by_case = {"8bit, float32": "5.1 (H100 SXM)"}
+    assert predictions.predictions("NVIDIA H100 80GB HBM3", file) == by_case
+    assert predictions.predictions("NVIDIA L40S", file) == {"8bit, float32": "19 (L40S)"}
+    assert predictions.predictions("NVIDIA L4", file) == {}
+    monkeypatch.setattr(tables, "predictions", lambda device: by_case)
+    row = doing(predicted={OURS: "8bit, float32"}).measure(DRY)
+    row["ns_per_element"][OURS] = 0.0123
+    about = command.about([], CPU) | {"scale": 1, "rounds": 1, "budget": 1.0, "seconds": 1.0}
+    text = table({"about": about | {"dry": True}, "checks": [], "bandwidth": [], "cases": [row]})
+    (line,) = [line for line in text.splitlines() if line.startswith("| a case | qmaps |")]
+    assert [cell.strip() for cell in line.split("|")][4:6] == ["12.3", "5.1 (H100 SXM)"]
+    sizes = {case.full for case in CASES if case.name.endswith("parameters")}
+    assert sizes == {10**6, 10**7, 10**8, 10**9}
 
 
 def test_goals() -> None:
@@ -161,7 +186,7 @@ def test_the_items_in_a_process_of_their_own() -> None:
     # Which does not import a package's __main__.
     assert not all_items.perform.__module__.endswith("__main__")
     with Worker(all_items.perform) as worker:
-        found = worker.ask("case approximate quantiles", DRY, timeout=60.0)
+        found = worker.ask("case exact quantiles", DRY, timeout=60.0)
         assert found["values"][OURS]["median"] > 0
         assert not found["broken"]
         error = worker.ask("no such thing", DRY, timeout=60.0)

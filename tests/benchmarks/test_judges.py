@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -23,7 +24,7 @@ def rows(differences: dict[str, list[float]]) -> pd.DataFrame:
     found += [(q, own, seed, 2.0 + 0.1 * seed + d)
               for q, each in differences.items() for seed, d in enumerate(each)]  # fmt: skip
     frame = pd.DataFrame(found, columns=["quantizer", "lr", "seed", "loss"])
-    return frame.assign(judge="lm-tiny", seconds=1.0)
+    return frame.assign(judge="lm-tiny", steps=300, seconds=1.0)
 
 
 def test_the_best_rate_is_the_one_of_least_mean_loss() -> None:
@@ -44,11 +45,28 @@ def test_power_is_of_paired_differences() -> None:
     assert by.loc["other", "high"] == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-3)
 
 
+def other_lengths() -> pd.DataFrame:
+    """32 bits on ``lm-tiny``, whose loss falls by half the logarithm of the steps."""
+    found = [(round(300 * length), seed, 2.0 + 0.1 * seed - 0.5 * math.log(length))
+             for length in (0.7, 1.4) for seed in range(3)]  # fmt: skip
+    frame = pd.DataFrame(found, columns=["steps", "seed", "loss"])
+    return frame.assign(judge="lm-tiny", quantizer=FULL, lr=JUDGES["lm-tiny"].lr)
+
+
+def test_differences_in_steps() -> None:
+    few = {"more": [0.25, 0.25, 0.25], "two seeds": [0.005, 0.005]}
+    table = judges.slower(rows(few), other_lengths()).set_index("quantizer")
+    assert table.loc["more", "steps"] == pytest.approx(math.exp(0.25 / 0.5) - 1)
+    assert table["outcome"].to_dict() == {"more": "worse", "two seeds": "equivalent"}
+    assert table["seeds"].to_dict() == {"more": 3, "two seeds": 2}
+
+
 def test_the_page_and_the_picture(tmp_path: Path) -> None:
     frame = rows({judges.PAPER: [0.3, 0.2, 0.4]})
-    text = judges.page(frame, "python -m benchmarks.judges")
+    text = judges.page(frame, other_lengths(), "python -m benchmarks.judges")
     assert "| lm-tiny | 300 | **0.003** | 3 | 2.1000 |" in text
     assert "+0.3000" in text
+    assert "| +82.2 (+10.9 to +199.5) | worse |" in text
     judges.draw(frame, tmp_path / "judges.png")
     assert (tmp_path / "judges.png").stat().st_size > 5000
 
@@ -56,7 +74,7 @@ def test_the_page_and_the_picture(tmp_path: Path) -> None:
 def test_rows_of_judges_that_were_not_run_stay(tmp_path: Path) -> None:
     earlier = pd.concat([rows({}), rows({}).assign(judge="digits")])
     earlier.to_csv(tmp_path / "judges.csv", index=False)
-    found = judges.in_order(rows({}).assign(loss=7.0), tmp_path)
+    found = judges.in_order(rows({}).assign(loss=7.0), tmp_path / "judges.csv")
     assert list(dict.fromkeys(found["judge"])) == ["digits", "lm-tiny"]
     assert found.groupby("judge")["loss"].max().to_dict() == {"digits": 3.2, "lm-tiny": 7.0}
     assert len(judges.in_order(rows({}), tmp_path / "none")) == len(rows({}))

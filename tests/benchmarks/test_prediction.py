@@ -10,13 +10,12 @@ import pandas as pd
 import pytest
 
 from benchmarks import recorded
-from benchmarks.prediction import measures, report, scores
+from benchmarks.prediction import measures, report, scores, steps
 from benchmarks.prediction.__main__ import finished
 from benchmarks.prediction.plan import COUNT, PARTS, pairs
-from benchmarks.prediction.scale import scale
 from benchmarks.trials import FULL
 from qmaps.algebra.pair import Pair
-from qmaps.analyze.recommend.verdict import NATS
+from qmaps.analyze.recommend import verdict
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 from qmaps.storage.files import output_folder, write_frame, write_record
 from reproduction import judges
@@ -141,10 +140,29 @@ def test_kept_runs_come_before_rows_of_the_report(tmp_path: Path) -> None:
     assert found.set_index("judge")["step_numel"].to_dict() == {small.judge: 2, scratch.judge: 1}
 
 
-def test_the_scale_of_losses_is_that_of_the_trials() -> None:
+def test_pairs_in_steps() -> None:
     folder = Path(__file__).parents[2] / "reports" / "prediction"
-    found = scale(pd.read_csv(folder / "trials.csv"), pd.read_csv(folder / "measures.csv"))
-    assert round(found.slope, 2) == NATS
-    assert found.pairs == 25
-    assert (round(found.low, 2), round(found.high, 2)) == (-0.01, 0.15)  # as `NATS` says
-    assert found.noise < 0.01
+    trials, measures = pd.read_csv(folder / "trials.csv"), pd.read_csv(folder / "measures.csv")
+    slopes = pd.DataFrame(
+        [("docstring-lm", 0.2, 0.01), ("lm-tiny", 0.4, 0.01), ("minilm", 0.1, 0.05)],
+        columns=["judge", "slope", "slope_error"],
+    )
+    found = steps.points(trials, measures, slopes)
+    assert found["judge"].unique().tolist() == ["docstring-lm", "lm-tiny"]  # others have no slope
+    eight = found.set_index(["judge", "quantizer"])["slower"][
+        "docstring-lm", "B256/DE@8s + B256/DE-0@8u"
+    ]
+    assert eight == pytest.approx(-0.0001 / 0.2, abs=0.0001 / 0.2)
+    assert steps.ended(found)["pairs"].sum() == len(found) == 240
+    shown = steps.page(found, "python -m benchmarks.prediction.steps")
+    safe = steps.ended(found).groupby("verdict").sum(numeric_only=True).loc["safe"]
+    assert f"| all | {safe['within']} of {safe['pairs']} | " in shown
+
+
+def test_what_recommend_says_of_its_verdicts_is_counted() -> None:
+    counts = steps.ended(steps.committed()).groupby("verdict").sum(numeric_only=True)
+    assert {
+        row.Index: (row.within, row.pairs) for row in counts.loc[list(verdict.ENDED)].itertuples()
+    } == verdict.ENDED
+    assert steps.committed()["judge"].nunique() == verdict.MODELS
+    assert verdict.experience("unproven").startswith("of 95 pairs called safe on 3 small models")

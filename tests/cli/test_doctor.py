@@ -56,8 +56,8 @@ def test_what_is_no_size(text: str, call) -> None:
     assert call(f"doctor --parameters '{text}' --seconds 0") == (
         2,
         "",
-        f"error: parameters={text!r} must be a number of parameters, such as 7B, 350M or "
-        "125000000\n",
+        f"error: parameters={text!r} must be a size such as 7B, a config.json, a .safetensors file "
+        "or its index, a folder of them, a workload, or MODULE:FUNCTION that returns a model\n",
     )
 
 

@@ -88,7 +88,7 @@ def test_the_terminal_has_the_same_tables(call, tmp_path: Path) -> None:
     )
 
 
-def test_workers_shards_and_every_digit(call, place: Path, tmp_path: Path) -> None:
+def test_workers_and_every_digit(call, place: Path, tmp_path: Path) -> None:
     expected = sweep.run(place / "states", SPECS)
     code, out, err = call(f"sweep states {OPTIONS} --out {tmp_path}/one --workers 2 --json")
     assert (code, err) == (0, "")
@@ -96,30 +96,6 @@ def test_workers_shards_and_every_digit(call, place: Path, tmp_path: Path) -> No
     rows = json.loads(out)
     for name in columns:
         assert [row[name] for row in rows] == expected[name].replace(np.nan, None).tolist()
-    for k in (1, 2):
-        found = call(f"sweep states {OPTIONS} --out {tmp_path}/two --shard {k}/2")
-        parts = tmp_path / "two" / "sweep" / "parts"
-        assert found[:2] == (0, f"shard {k}/2: 1 parameters, 17 rows\nparts: {parts}\n")
-    code, out, _ = call(f"merge {tmp_path}/two --out {tmp_path}/three")
-    assert (code, out) == (
-        0, f"2 parameters, {len(expected)} rows\nrows: {tmp_path}/three/sweep/sweep.parquet\n"
-    )  # fmt: skip
-    merged = pd.read_parquet(tmp_path / "three" / "sweep" / "sweep.parquet")
-    pd.testing.assert_frame_equal(merged, expected, check_exact=True)
-
-
-def test_shards_that_cannot_be(call, tmp_path: Path) -> None:
-    for options, message in {
-        "--shard 3": "shard='3' must be K/N, such as 3/64 for the third of 64",
-        "--shard 3/2": "shard=3/2 must be from 1/2 to 2/2",
-        "--shard 1/2 --markdown t.md": "markdown='t.md' needs all rows; give it without --shard",
-    }.items():
-        assert call(f"sweep states --out {tmp_path} {options}") == (2, "", f"error: {message}\n")
-    assert call(f"merge {tmp_path}") == (
-        2,
-        "",
-        f"error: folder={str(tmp_path)!r} holds no sweep (sweep.json); give a folder of shards\n",
-    )
 
 
 def test_lines_of_progress_without_a_terminal(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import json
+import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import qmaps
-from qmaps.cuda import catalogue, compiler, engine
+from qmaps.cuda import catalogue, compiler, engine, libraries
 from qmaps.cuda.__main__ import main
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.kernels import FILES, kernel
@@ -71,12 +75,14 @@ def test_compiled_kernels_are_kept(
     )
     (kept,) = cache.iterdir()
     with monkeypatch.context() as patch:
-        patch.setattr(compiler, "compile_now", lambda *_: pytest.fail("compiled again"))
+        patch.setattr(compiler, "_program", lambda *_: pytest.fail("compiled again"))
         assert compiler.compiled(GRIDS, "sm_90") == first
+        # It has all kernels of its file that are no templates.
+        assert compiler.compiled(kernel("find_tensor_ends"), "sm_90").code == first.code
         assert first.usage["registers"] > 10
     kept.write_text("{half of a")
     assert compiler.compiled(GRIDS, "sm_90").code == first.code
-    assert json.loads(kept.read_text())["symbol"] == first.symbol
+    assert json.loads(kept.read_text())["symbols"][str(GRIDS)] == first.symbol
 
 
 @needs_nvrtc
@@ -127,13 +133,58 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert engine.missing() == "torch finds no CUDA device or driver"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "cuda.core", None)
-        assert engine.missing().endswith("; pip install 'qmaps[cuda]'")
     if not compiler.missing():
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (5, 0))
         assert engine.missing().startswith("no device has an architecture that this NVRTC knows: ")
+
+
+@needs_nvrtc
+def test_nvrtc_is_all_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cuda", "cuda.core", "cuda.bindings", "cuda.pathfinder"):
+        monkeypatch.setitem(sys.modules, name, None)
+    library = libraries.nvrtc.__wrapped__()
+    monkeypatch.setattr(libraries, "nvrtc", lambda: library)
+    assert compiler.architectures.__wrapped__() == compiler.architectures()
+    compiler._program.cache_clear()
+    assert compiler.compile_now(GRIDS, "sm_90").code.startswith(b"\x7fELF")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of libraries are those of Linux")
+@pytest.mark.parametrize(("version", "wheel"), [("13.0", ""), ("12.8", "-cu12")])
+def test_nvrtc_is_looked_for(
+    version: str, wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"libnvrtc.so.{version[:2]}"
+    path = tmp_path / "cu13" / "lib" / name
+    path.parent.mkdir(parents=True)
+    path.touch()
+    tried = []
+
+    def load(name: str, mode: int) -> None:
+        tried.append((name, mode))
+        raise OSError(f"{Path(name).name}: no such file")
+
+    found = SimpleNamespace(abs_path="/toolkit/libnvrtc.so")
+    finder = SimpleNamespace(load_nvidia_dynamic_lib=lambda _: found)
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", finder)
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    find = {"nvidia": spec}.get
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    monkeypatch.setattr(torch.version, "cuda", version)
+    monkeypatch.setattr(libraries, "nvrtc", libraries.nvrtc.__wrapped__)
+    assert compiler.missing() == (
+        f"NVRTC cannot be loaded ({name}: no such file, libnvrtc.so: no such file); "
+        f"pip install nvidia-cuda-nvrtc{wheel}"
+    )
+    default = ctypes.DEFAULT_MODE
+    assert tried == [
+        (name, os.RTLD_NOLOAD),
+        (str(path), default),
+        (name, default),
+        ("/toolkit/libnvrtc.so", default),
+    ]
 
 
 def test_devices_must_be_one() -> None:

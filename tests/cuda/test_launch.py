@@ -1,70 +1,157 @@
-"""What reaches the driver, held against one that only says what it is asked."""
+"""Calls of the driver, recorded by a fake one that `ctypes` calls as it calls a real one."""
 
 from __future__ import annotations
 
-import os
-import subprocess
+import contextlib
+import ctypes
 import sys
-from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from qmaps.cuda import compiler
-from qmaps.cuda.compiler import Entry
-from tests.cuda import emulation
-
-ENTRY = Entry("quantize.cuh", "find_maxima<float>")
-PROGRAM = """
-import contextlib, types
-import numpy as np, torch
-torch.cuda.get_device_properties = lambda _: types.SimpleNamespace(
-    major=9, minor=0, multi_processor_count=132
-)
-torch.cuda.device = lambda _: contextlib.nullcontext()
-torch.cuda.current_stream = lambda _: types.SimpleNamespace(cuda_stream=0x77)
-from qmaps.cuda import layout
-from qmaps.cuda.compiler import Entry
+from qmaps.cuda import compiler, layout, libraries
 from qmaps.cuda.engine import CudaEngine
+from qmaps.cuda.kernels import kernel
+from qmaps.cuda.libraries import DRIVER, Library
 from qmaps.errors import BackendError
-engine = CudaEngine(torch.device("cuda", 0))
-task = np.zeros((), dtype=layout.TENSOR)
-task["x"], task["packed"], task["numel"] = 0xABC, 0xDEF, 0x123
-entry = Entry("quantize.cuh", "find_maxima<float>")
-engine.launch_over(entry, 7, task)
-engine.launch_over(entry, 10**6, task)
-engine.launch_over(entry, 0, task)
-try:
-    engine.launch(entry, 13, task)
-except BackendError as error:
-    print(error)
-"""
+
+ENTRY = kernel("find_maxima", "float")
+CONTEXT, MODULE, FUNCTION, STREAM = 0xC0FFEE << 32, 0x1234 << 32, 0x9ABC << 32, 0x77 << 32
+"""Addresses that are more than 32 bits, which `ctypes` cuts off where a type is missing."""
 
 
-@pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())
-@pytest.mark.skipif(sys.platform != "linux", reason="the driver is replaced as Linux finds it")
-def test_a_kernel_is_loaded_once_and_launched(tmp_path: Path) -> None:
-    if emulation.CXX is None:
-        pytest.skip("no C++ compiler to make a driver with")
-    driver = tmp_path / "libcuda.so.1"
-    source = emulation.HERE / "driver.cpp"
-    command = [emulation.CXX, "-std=c++20", "-shared", "-fPIC", str(source), "-o", str(driver)]
-    subprocess.run(command, check=True)
-    surroundings = {**os.environ, "QMAPS_CACHE_DIR": str(tmp_path)}
-    # Compiled beforehand: NVRTC would ask the driver for more.
-    compiling = f"from qmaps.cuda import compiler as c; c.compiled(c.{ENTRY!r}, 'sm_90')"
-    subprocess.run([sys.executable, "-c", compiling], env=surroundings, check=True)
-    surroundings["LD_LIBRARY_PATH"] = str(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=surroundings, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    launched = "launch 0x9abc blocks {} 1 1 threads 256 1 1 stream 0x77 arguments abc def 123"
-    assert done.stdout.splitlines() == [
-        "load ELF",
-        "kernel _ZN5qmaps11find_maximaIfEEvNS_6TensorE of 0x1234",
-        "function of 0x5678",
-        launched.format(7),
-        launched.format(8 * 132),
-        launched.format(13),
-        "find_maxima<float> failed on cuda:0: CUDA_ERROR_ILLEGAL_ADDRESS",
+class FakeDriver:
+    """Functions of the driver's types; `calls` has the names and what they were told."""
+
+    _name = "libfake.so"
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.fails: dict[str, int] = {}
+        for name, types in DRIVER.items():
+            setattr(self, name, ctypes.CFUNCTYPE(ctypes.c_int, *types)(self._of(name)))
+
+    def _of(self, name: str) -> Any:
+        def called(*arguments: Any) -> int:
+            if name != "cuGetErrorName":
+                self.calls.append((name, *getattr(self, name[2:])(*arguments)))
+                return self.fails.get(name, 0)
+            if arguments[0] == 700:
+                arguments[1][0] = b"CUDA_ERROR_ILLEGAL_ADDRESS"
+            return 0
+
+        return called
+
+    def DeviceGet(self, to: Any, ordinal: int) -> tuple[int]:
+        to[0] = 40 + ordinal
+        return (ordinal,)
+
+    def DevicePrimaryCtxRetain(self, to: Any, device: int) -> tuple[int]:
+        to[0] = CONTEXT
+        return (device,)
+
+    def CtxSetCurrent(self, context: int) -> tuple[int]:
+        return (context,)
+
+    def ModuleLoadData(self, to: Any, code: bytes) -> tuple[bytes]:
+        to[0] = MODULE
+        return (code,)
+
+    def ModuleGetFunction(self, to: Any, module: int, symbol: bytes) -> tuple[int, bytes]:
+        to[0] = FUNCTION
+        return module, symbol
+
+    def LaunchKernel(self, function: int, *rest: Any) -> tuple[Any, ...]:
+        *sizes, shared, stream, arguments, extra = rest
+        # The structure's size is known to the function; the driver copies it from here.
+        address, size = arguments[0], layout.TENSOR.itemsize
+        words = np.frombuffer(ctypes.string_at(address, size), layout.TENSOR)[0]
+        assert address % 8 == 0
+        assert not extra
+        return function, tuple(sizes), shared, stream, int(words["x"]), int(words["numel"])
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    made = FakeDriver()
+    monkeypatch.setattr(libraries, "driver", lambda: Library(made, DRIVER))
+    device = SimpleNamespace(major=9, minor=0, multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    stream = SimpleNamespace(cuda_stream=STREAM)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
+    code = compiler.Compiled(b"\x7fELF", "_Z3max", "")
+    monkeypatch.setattr(compiler, "compiled", lambda entry, arch: code)
+    return made
+
+
+def test_a_kernel_is_loaded_once_and_launched(fake: FakeDriver) -> None:
+    engine = CudaEngine(torch.device("cuda", 1))
+    assert fake.calls == [("cuDeviceGet", 1), ("cuDevicePrimaryCtxRetain", 41)]
+    fake.calls.clear()
+    task = np.zeros((), dtype=layout.TENSOR)
+    task["x"], task["numel"] = 0xABC << 36, 0x123
+    engine.launch_over(ENTRY, 7, task)
+    engine.launch_over(ENTRY, 10**6, task)
+    engine.launch_over(ENTRY, 0, task)
+    entered = ("cuCtxSetCurrent", CONTEXT)
+
+    def launched(blocks: int) -> tuple[Any, ...]:
+        sizes = (blocks, 1, 1, layout.THREADS, 1, 1)
+        return ("cuLaunchKernel", FUNCTION, sizes, 0, STREAM, 0xABC << 36, 0x123)
+
+    assert fake.calls == [
+        entered,
+        ("cuModuleLoadData", b"\x7fELF"),
+        ("cuModuleGetFunction", MODULE, b"_Z3max"),
+        launched(7),
+        entered,
+        launched(8 * 132),
     ]
+
+
+def test_what_the_driver_refuses_is_said(fake: FakeDriver) -> None:
+    engine = CudaEngine(torch.device("cuda", 1))
+    task = np.zeros((), dtype=layout.TENSOR)
+    for name, status, text in (
+        ("cuModuleLoadData", 209, "status 209"),
+        ("cuModuleGetFunction", 500, "status 500"),
+        ("cuLaunchKernel", 700, "CUDA_ERROR_ILLEGAL_ADDRESS"),
+    ):
+        fake.fails = {name: status}
+        with pytest.raises(BackendError) as caught:
+            engine.launch(ENTRY, 1, task)
+        assert str(caught.value) == f"find_maxima<float> failed on cuda:1: {name} returns {text}"
+    fake.fails.clear()
+    engine.launch(ENTRY, 1, task)
+    # One that was not loaded is loaded again; the last two launches used what there was.
+    assert [call[0] for call in fake.calls].count("cuModuleLoadData") == 3
+    del fake.cuLaunchKernel
+    with pytest.raises(BackendError) as caught:
+        Library(fake, DRIVER)
+    assert str(caught.value) == "libfake.so has no cuLaunchKernel; install a newer one"
+
+
+def test_a_driver_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: no such file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(BackendError) as caught:
+        libraries.driver.__wrapped__()
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    assert str(caught.value) == f"the CUDA driver cannot be loaded: {name}: no such file"
+
+
+def test_kernels_are_prepared_by_program(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    monkeypatch.setattr(
+        compiler, "compiled", lambda entry, arch: compiled.append(f"{entry} {arch}")
+    )
+    engine = CudaEngine(torch.device("cuda", 1))
+    engine.prepare([kernel("begin_step"), ENTRY, kernel("write_words")])
+    # The last one is in the program of the first.
+    assert sorted(compiled) == ["find_maxima<float> sm_90", "write_words sm_90"]

@@ -116,19 +116,6 @@ def test_sums_go_on_from_one_batch_of_chunks_to_the_next(
     assert len(on_device.launched) == 2 * (7 + 1)
 
 
-def test_cells_and_their_counts(on_device: EmulatedEngine) -> None:
-    x = pick([-0.0, 0.0, 1.0, 1 + 2**-10, 1 + 2**-9, -1.0, 3e38, -3e38], 3000)
-    ranks = torch.randint(3000, (77,), generator=generator())
-    found, bad = Quantiles(on_device).leading_bits(x, ranks)
-    top = x.view(torch.int32).long() >> 14 & (1 << 18) - 1
-    order = torch.where(top >> 17 == 1, -1 - (top - 2**17), top)
-    own = order.sort().values[ranks]
-    assert torch.equal(found[0], torch.where(own < 0, -1 - own + 2**17, own))
-    assert torch.equal(found[1], (order < own[:, None]).sum(1))
-    assert torch.equal(found[2], (order == own[:, None]).sum(1))
-    assert int(bad) == 0
-
-
 def test_zeros_in_order(on_device: EmulatedEngine) -> None:
     x = pick([0.0, -0.0], 500)
     negatives = int(x.signbit().sum())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import csv
 import datetime
+import math
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import nullcontext
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,8 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import qmaps
 from qmaps import lpmm
@@ -50,6 +54,7 @@ from qmaps.optim import (
     LAMB,
     SGD,
     SM3,
+    SOAP,
     Adafactor,
     Adafactor8bit,
     AdamW,
@@ -59,9 +64,14 @@ from qmaps.optim import (
     AdamWFactor,
     LAMB8bit,
     LARS8bit,
+    Muon,
+    Muon4bit,
+    Muon8bit,
     QuantizedOptimizer,
+    SOAP4bit,
+    SOAP8bit,
 )
-from qmaps.optim.records import state_dims
+from qmaps.optim.records import is_whole, state_dims
 
 Make = Callable[..., QuantizedOptimizer]
 RANK, WORLD = 0, 1  # until `start`
@@ -86,14 +96,15 @@ def sharded(net: nn.Sequential, mesh: Any = None) -> nn.Sequential:
     return net
 
 
-def train(net: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+def train(net: nn.Module, optimizer: Any, steps: range) -> None:
     """The same batch on every process, so that means of gradients are exact."""
     dtype = local(next(net.parameters())).dtype
     for step in steps:
         x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step)).to(dtype)
-        optimizer.zero_grad()
+        net.zero_grad()
         (net(x) - x).square().mean().backward()
-        optimizer.step()
+        for each in optimizer if isinstance(optimizer, list) else [optimizer]:
+            each.step()
 
 
 def floats(value: Tensor | QuantizedTensor) -> Tensor:
@@ -117,13 +128,20 @@ def pair(
     return ours, theirs
 
 
+def params_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
+
 def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
-    """Parameters, codes and scales of shards are cut from those of the whole."""
-    for p, q in zip(ours.param_groups[0]["params"], theirs.param_groups[0]["params"], strict=True):
+    """Parameters, codes and scales of shards are cut from those of the whole, or are all of it."""
+    for p, q in zip(params_of(ours), params_of(theirs), strict=True):
         assert torch.equal(cut(q, p), local(q))
         for name, value in ours.state[p].items():
             found = theirs.state[q][name]
             assert type(found) is type(value), name
+            if is_whole(ours, name):
+                assert not found.shape[0] or torch.equal(floats(found), floats(value)), name
+                continue
             if name in NUMBERS or not isinstance(value, QuantizedTensor):
                 assert torch.equal(found, value if name in NUMBERS else cut(q, value)), name
                 continue
@@ -358,6 +376,142 @@ def check_whole_tensor_rules() -> None:
                     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
+def matrices(params: Any) -> list[Tensor]:
+    return [param for param in params if param.dim() == 2]
+
+
+MATRIX_RULES: tuple[Make, ...] = (
+    lambda p: Muon8bit(matrices(p), lr=0.02, adjust_lr_fn="match_rms_adamw"),
+    lambda p: Muon4bit(
+        matrices(p), lr=0.02, stochastic_rounding=True, seed=3, nonfinite="skip", reset_every=2
+    ),
+    lambda p: Muon8bit(matrices(p), lr=0.02, master_weights="bf16+16"),
+    lambda p: Muon(
+        matrices(p), lr=0.02, nesterov=False, state_quantizers={"momentum_buffer": "rank1/DE@8s"}
+    ),
+    lambda p: SOAP(p, precondition_frequency=2, maximize=True),
+    lambda p: SOAP4bit(p, precondition_frequency=2, seed=3, reset_every=3, max_precond_dim=100),
+)
+
+
+def check_matrix_rules_are_those_of_the_whole() -> None:
+    """Under ``fully_shard``, and its meshes of copies and shards on four processes."""
+    for make in MATRIX_RULES:
+        assert_same(*pair(make, 3, torch.bfloat16))
+    if WORLD == 4:
+        mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
+        for make in MATRIX_RULES[::2]:
+            assert_same(*pair(make, 3, torch.bfloat16, mesh))
+
+
+def check_one_process_has_a_whole_state() -> None:
+    ours, theirs = pair(lambda p: SOAP8bit(p, min_quantized_size=0), 1)
+    for p, q in zip(params_of(ours), params_of(theirs), strict=True):
+        for name, value in ours.state[p].items():
+            sizes = torch.tensor(floats(theirs.state[q][name]).numel())
+            if name != "step":
+                dist.all_reduce(sizes)
+                assert sizes == floats(value).numel(), name
+    nbytes = torch.tensor(theirs.state_nbytes)
+    assert nbytes == theirs.memory().nbytes < 0.7 * ours.state_nbytes
+    dist.all_reduce(nbytes)
+    assert nbytes == ours.state_nbytes
+
+
+class Peak(TorchDispatchMode):
+    """Counts the bytes of new tensors that are alive at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self.storages: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        inputs = {t.untyped_storage()._cdata for t in tensors_of((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tensors_of(result):
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self.storages | inputs:
+                self.storages.add(storage._cdata)
+                self.now += storage.nbytes()
+                self.most = max(self.most, self.now)
+                weakref.finalize(storage, self.freed, storage._cdata, storage.nbytes())
+        return result
+
+    def freed(self, address: int, nbytes: int) -> None:
+        self.storages.discard(address)
+        self.now -= nbytes
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if type(leaf) in (Tensor, nn.Parameter)]
+
+
+def check_memory_is_that_of_one_matrix_more() -> None:
+    mesh = dist.init_device_mesh("cpu", (WORLD,))
+    values = torch.randn(8, 64, 64, generator=torch.Generator().manual_seed(0))
+    for make in (Muon, Muon8bit, SOAP, SOAP8bit):
+        whole = [nn.Parameter(value.clone()) for value in values]
+        parts = [nn.Parameter(distribute_tensor(value, mesh, [Shard(0)])) for value in values]
+        peaks = []
+        for params in (whole, parts):
+            optimizer = make(params, min_quantized_size=0)
+            for param in params:
+                param.grad = param.detach() * 0.1
+            optimizer.step()
+            with Peak() as peak:
+                optimizer.step()
+            peaks.append(peak.most)
+        assert 0 < peaks[1] <= peaks[0] + 4 * 64 * 64, (make, peaks)
+
+
+SHAPES = ((48, 64), (7, 128), (3, 64), (96, 64), (1, 64), (6, 32, 64), (5, 24, 64))
+PLACES = {
+    "rows": ((-1,), [Shard(0)], [Shard(0)]),
+    "columns": ((-1,), [Shard(1)], [Shard(1)]),
+    "square": ((2, -1), [Shard(0), Shard(1)], [Shard(0), Shard(2)]),
+    "copies": ((-1, 2), [Replicate(), Shard(0)], [Replicate(), Shard(1)]),
+    "only copies": ((-1,), [Replicate()], [Replicate()]),
+}
+
+
+def check_matrices_lie_anywhere() -> None:
+    """Uneven and empty shards, columns, tiles, copies; stacks cut between and through matrices."""
+    generator = torch.Generator().manual_seed(0)
+    values = [[torch.randn(shape, generator=generator) for _ in range(4)] for shape in SHAPES]
+    for counts, of_matrices, of_stacks in PLACES.values():
+        sizes = tuple(WORLD // math.prod(abs(n) for n in counts) if n < 0 else n for n in counts)
+        mesh = dist.init_device_mesh("cpu", sizes)
+        for make in (
+            lambda p: Muon(p, lr=0.1, state_quantizers={"momentum_buffer": "B16/DE@8s"}),
+            lambda p: SOAP(p, lr=0.1, precondition_frequency=1, state_quantizers="8bit"),
+        ):
+            whole = [nn.Parameter(value[0].clone()) for value in values]
+            parts = [
+                nn.Parameter(distribute_tensor(
+                    p.detach(), mesh, of_stacks if p.dim() == 3 else of_matrices
+                ))
+                for p in whole
+            ]  # fmt: skip
+            optimizers = [
+                make([{"params": params[::2]}, {"params": params[1::2]}])
+                for params in (whole, parts)
+            ]
+            for step in range(1, 4):
+                for p, q, value in zip(whole, parts, values, strict=True):
+                    p.grad = value[step].clone()
+                    q.grad = distribute_tensor(value[step], mesh, q.placements)
+                for optimizer in optimizers:
+                    optimizer.step()
+            assert_same(*optimizers)
+            if isinstance(optimizers[0], SOAP):
+                for state in (optimizers[1].state_dict(), optimizers[0].state_dict()):
+                    optimizers[1].load_state_dict(state)
+                    assert_same(*optimizers)
+                optimizers[0].load_state_dict(optimizers[1].state_dict())
+                assert_same(*optimizers)
+
+
 def check_hybrid_sharding() -> None:
     mesh = dist.init_device_mesh("cpu", (2, WORLD // 2), mesh_dim_names=("copies", "shards"))
     for make in (AdamW8bit, AdamW4bit, paper_4bit, lambda p: LAMB8bit(p, lr=1e-2)):
@@ -439,6 +593,12 @@ def check_what_shards_cannot_do_is_refused() -> None:
         (lambda p: AdamW(p, state_quantizers={"exp_avg": "lowrank4(B128/DE@8s)+B128/DE@4s"}),
          "exp_avg of parameter 'w' is sharded, but its quantizer lowrank4(B128/DE@8s)+B128/DE@4s "
          "keeps factors of whole matrices; use a quantizer without a low-rank part"),
+        (lambda p: Muon(p, state_quantizers={"momentum_buffer": "B128/quantile@4s"}),
+         "momentum_buffer of parameter 'w' is sharded, but its quantizer B128/quantile@4s fits a "
+         "codebook to the whole tensor; use a map with a fixed codebook"),
+        (lambda p: SOAP(p, state_quantizers={"exp_avg": "lowrank4(B128/DE@8s)+B128/DE@4s"}),
+         "exp_avg of parameter 'w' is sharded, but its quantizer lowrank4(B128/DE@8s)+B128/DE@4s "
+         "keeps factors of whole matrices; use a quantizer without a low-rank part"),
         (lambda p: Adafactor(p, apollo_rank=4),
          "low_variance of parameter 'w' is computed from the whole gradient, which a sharded "
          "parameter does not have"),
@@ -464,14 +624,14 @@ def options() -> dict[str, Any]:
     return {"state_quantizers": specs, "seed": 3, "stochastic_rounding": True}
 
 
-def saved_state(net: nn.Module, optimizer: QuantizedOptimizer) -> dict[str, Any]:
+def saved_state(net: nn.Module, optimizer: Any) -> dict[str, Any]:
     return {
         "model": get_model_state_dict(net),
         "optimizer": get_optimizer_state_dict(net, optimizer),
     }
 
 
-def load_saved(net: nn.Module, optimizer: QuantizedOptimizer, folder: Path) -> None:
+def load_saved(net: nn.Module, optimizer: Any, folder: Path) -> None:
     state = saved_state(net, optimizer)
     dcp.load(state, checkpoint_id=folder)
     set_model_state_dict(net, state["model"])
@@ -479,6 +639,7 @@ def load_saved(net: nn.Module, optimizer: QuantizedOptimizer, folder: Path) -> N
 
 
 def check_saves() -> None:
+    save_matrices(sharded(model(torch.bfloat16)))
     parts = sharded(model(torch.bfloat16))
     optimizer = AdamW(parts.parameters(), lr=1e-2, **options())
     train(parts, optimizer, range(3))
@@ -590,18 +751,49 @@ def uneven_values(net: Uneven, source: str) -> None:
         assert bool(((found - expected).abs() <= 0.01 * value.abs().max()).all()), name
 
 
+def of_matrices(net: nn.Sequential, lr: float, seed: int) -> list[QuantizedOptimizer]:
+    first, bias, second = net.parameters()
+    return [
+        Muon4bit([first], lr=lr, seed=seed, master_weights=True),
+        SOAP4bit([bias, second], lr=lr, seed=seed, precondition_frequency=2),
+    ]
+
+
+def save_matrices(net: nn.Sequential, **options: Any) -> None:
+    optimizers = of_matrices(net, 1e-2, 3)
+    train(net, optimizers, range(3))
+    dcp.save(saved_state(net, optimizers), checkpoint_id=FOLDER / f"matrices{WORLD}", **options)
+
+
+def go_on_with_matrices(net: nn.Sequential, source: int) -> None:
+    with torch.no_grad():
+        for p in net.parameters():
+            local(p).zero_()
+    optimizers = of_matrices(net, 1.0, 8)
+    load_saved(net, optimizers, FOLDER / f"matrices{source}")
+    train(net, optimizers, range(3, 5))
+    whole = model(torch.bfloat16)
+    expected = of_matrices(whole, 1e-2, 3)
+    train(whole, expected, range(5))
+    for ours, theirs in zip(expected, optimizers, strict=True):
+        assert_same(ours, theirs)
+        assert theirs.param_groups[0]["lr"] == 1e-2
+
+
 def check_loads_from_1() -> None:
     go_on(sharded(model(torch.bfloat16)), "from1")
+    go_on_with_matrices(sharded(model(torch.bfloat16)), 1)
 
 
 def check_loads_from_2() -> None:
     go_on(sharded(model(torch.bfloat16)), "from2")
+    go_on_with_matrices(sharded(model(torch.bfloat16)), 2)
     uneven_values(Uneven(dist.init_device_mesh("cpu", (WORLD,))), "uneven2")
 
 
 def check_full_state_dicts() -> None:
     """Gathered to whole tensors, and loaded by one process and by all."""
-    for make in (AdamW4bit, paper_4bit):
+    for make in (AdamW4bit, paper_4bit, SOAP8bit):
         full_state_dicts(make)
 
 
@@ -623,7 +815,7 @@ def full_state_dicts(make: Make) -> None:
         theirs.load_state_dict(saved)
         assert_same(ours, theirs)
     # A checkpoint in 32 bits, quantized by all together.
-    exact = AdamW(whole.parameters(), state_quantizers=None)
+    exact = (SOAP if make is SOAP8bit else AdamW)(whole.parameters(), state_quantizers=None)
     exact.load_state_dict({**ours.state_dict(), "param_groups": exact.state_dict()["param_groups"]})
     plain = {
         number: {name: floats(value) for name, value in exact.state[p].items()}
@@ -639,6 +831,15 @@ def in_rows(optimizer: QuantizedOptimizer) -> dict[str, Any]:
         return optimizer.state_dict()
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Products of matrices may have other bits with more threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def save_alone() -> None:
     """One process without shards, for others with."""
     net = model(torch.bfloat16)
@@ -646,12 +847,16 @@ def save_alone() -> None:
     train(net, optimizer, range(3))
     with by_rows():
         dcp.save(saved_state(net, optimizer), checkpoint_id=FOLDER / "from1", no_dist=True)
+        with one_thread():
+            save_matrices(model(torch.bfloat16), no_dist=True)
 
 
 def load_alone() -> None:
     """One process without shards, from others with."""
     with by_rows():
         go_on(model(torch.bfloat16), "from2")
+        with one_thread():
+            go_on_with_matrices(model(torch.bfloat16), 2)
         uneven_values(Uneven(), "uneven2")
 
 

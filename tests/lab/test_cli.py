@@ -268,21 +268,6 @@ def test_train_compares_and_writes_a_table(tmp_path: Path, capsys) -> None:
     assert f"{rows[1]['mean']:.4f}" in text
 
 
-def test_train_with_a_stable_embedding(tmp_path: Path, capsys) -> None:
-    places = [tmp_path / "plain", tmp_path / "stable"]
-    rows = []
-    for place, option in zip(places, ("", "--stable-embedding"), strict=True):
-        code, out, _ = call(
-            f"train stdlib-lm-tiny --steps 3 --optimizer 4bit {option} --out {place} --json", capsys
-        )
-        assert code == 0
-        rows += json.loads(out)
-    # Weight and norm in 32 bits.
-    assert rows[1]["state_mib"] > rows[0]["state_mib"]
-    settings = json.loads((places[1] / "adamw-4bit-seed0" / "run.json").read_text())["settings"]
-    assert settings["stable_embedding"] is True
-
-
 def test_maps(capsys) -> None:
     code, out, _ = call("maps --json", capsys)
     assert code == 0
@@ -300,7 +285,7 @@ def test_maps(capsys) -> None:
 
 
 @pytest.mark.parametrize("verb", ["", "lab", "train", "capture", "convert", "lint", "sweep",
-                                  "merge", "replay", "recommend", "figures", "report",
+                                  "replay", "recommend", "figures", "report",
                                   "maps", "doctor"])  # fmt: skip
 def test_help_shows_examples(verb: str, capsys) -> None:
     code, out, _ = call(f"{verb} --help", capsys)
@@ -365,7 +350,6 @@ BAD = {
     "lab stdlib-lm-tiny --out {file}": "cannot be written",
     "lab stdlib-lm-tiny --steps 0 --out {new}": "Invalid value for '--steps'",
     "train digits --optimizer 9bit --out {new}": "state_quantizers='9bit' is not a preset",
-    "train digits --stable-embedding --out {new}": "stable_embedding=True is not an option of",
     "nonsense": "No such command 'nonsense'",
 }
 

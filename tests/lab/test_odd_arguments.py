@@ -54,7 +54,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-EMPTY = "must be a workload or MODULE:FUNCTION, a function that returns a model"
+EMPTY = (
+    "must be a size such as 7B, a config.json, a .safetensors file or its index, a folder of them, "
+    "a workload, or MODULE:FUNCTION that returns a model"
+)
 UNWRITABLE = {  # command: what is said of an output, before any work
     "train digits --table /proc/none/t.md": "table='/proc/none' cannot be written (No such file or "
     "directory); give a writable folder",
@@ -108,7 +111,7 @@ def test_what_cannot_be_is_told_before_any_work(
         *(f"plot {LONG}", f"plot replay --run {LONG}", f"plot replay --run . --out {LONG}.png"),
         *(
             f"recommend {LONG}",
-            f"recommend states --loss {NINES}",
+            f"recommend states --step-cost {NINES}",
             f"sweep states --markdown {LONG}",
         ),
         *(f"maps DE@{NINES}", f"train digits --seeds {NINES}", f"lab digits --seed {NINES}"),

@@ -112,7 +112,6 @@ def test_an_interrupted_run_goes_on_to_a_whole_page(
     [
         ("digits", "workload='digits' cannot be combined with --checkpoint, which trains nothing"),
         ("--seed 0", "seed='0' cannot be combined with --checkpoint, which trains nothing"),
-        ("--stable-embedding", "stable_embedding='True' cannot be combined with --checkpoint, wh"),
         ("--names {trained}/none.txt", "names='.*none.txt' cannot be read"),
         ("--min-quantized-size 9999", "no parameter has more than min_quantized_size=9999 elemen"),
         ("{nan}", "state 'exp_avg' of parameter '0.weight' in .* holds 1 NaN"),

@@ -203,6 +203,22 @@ def adan(p: float, grads: list[float], o: Options) -> Any:
     return p, states
 
 
+def schedule_free(p: float, grads: list[float], o: Options) -> Any:
+    x = y = z = p
+    v = total = 0.0
+    (beta1, beta2), warmup = o["betas"], o["warmup_steps"]
+    for t, given in enumerate(grads, 1):
+        g = -given if o["maximize"] else given
+        v += (1 - beta2) * (g**2 - v)
+        u = g / (math.sqrt(v / (1 - beta2**t)) + o["eps"]) + o["weight_decay"] * y
+        warmed = min(1.0, t / warmup) if warmup else 1.0
+        total += warmed ** o["weight_lr_power"]
+        z -= o["lr"] * warmed * u
+        x += (z - x) * warmed ** o["weight_lr_power"] / total
+        y = (1 - beta1) * z + beta1 * x
+    return y, {"z_offset": z - y, "exp_avg_sq": v}
+
+
 def lamb(p: list[float], grads: list[list[float]], o: Options) -> Any:
     m, v = [0.0] * len(p), [0.0] * len(p)
     beta1, beta2 = o["betas"]
@@ -369,6 +385,22 @@ FAMILIES = [
         defaults={
             "lr": 1e-3, "betas": (0.98, 0.92, 0.99), "eps": 1e-8, "weight_decay": 0,
             "no_prox": False,
+        },
+    ),
+    Family(
+        optim.AdamWScheduleFree,
+        optim.AdamWScheduleFree8bit,
+        optim.AdamWScheduleFree4bit,
+        None,
+        [
+            *grid(maximize=BOTH, weight_decay=DECAYS, betas=[(0.8, 0.95)], eps=[1e-3]),
+            *grid(warmup_steps=[7], weight_lr_power=[0.0, 1.0, 2.0], eps=[1e-3]),
+        ],
+        schedule_free,
+        1e-2,
+        defaults={
+            "lr": 2.5e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0,
+            "warmup_steps": 0, "weight_lr_power": 2.0, "train_mode": True,
         },
     ),
     Family(

@@ -389,9 +389,10 @@ def test_checkpoints_that_do_not_fit() -> None:
 
 def test_sparse_gradients_are_refused() -> None:
     embedding = nn.Embedding(100, 60, sparse=True)
-    optimizer = AdamW8bit(embedding.parameters())
+    groups = [{"params": [torch.zeros(2, requires_grad=True)]}, {"params": [embedding.weight]}]
+    optimizer = AdamW8bit(groups)
     embedding(torch.tensor([1])).sum().backward()
-    with pytest.raises(TypeError, match="the gradient of parameter number 0 must be dense"):
+    with pytest.raises(TypeError, match="the gradient of parameter 0 of group 1 must be dense"):
         optimizer.step()
 
 

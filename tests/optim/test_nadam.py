@@ -140,11 +140,11 @@ def test_momenta_that_change_are_multiplied_as_they_were(engine: str) -> None:
     ("value", "error", "message"),
     [
         (torch.tensor(1.5), BadValueError,
-         "state_dict has mu_product=1.5 for parameter number 0; it must be from 0 to 1"),
+         "state_dict has mu_product=1.5 for parameter 0 of group 0; it must be from 0 to 1"),
         (math.nan, BadValueError,
-         "state_dict has mu_product=nan for parameter number 0; it must be from 0 to 1"),
+         "state_dict has mu_product=nan for parameter 0 of group 0; it must be from 0 to 1"),
         (torch.ones(2), BadTypeError,
-         "the mu_product of parameter number 0 in state_dict must be a number, got Tensor"),
+         "the mu_product of parameter 0 of group 0 in state_dict must be a number, got Tensor"),
     ],
 )  # fmt: skip
 def test_bad_products_are_refused(value: object, error: type[Exception], message: str) -> None:

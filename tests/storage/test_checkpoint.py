@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from qmaps.errors import BadTypeError, BadValueError, OutputError
-from qmaps.storage import checkpoint
+from qmaps.storage import checkpoint, files
 
 KILLED = """
 import io, os, signal, sys
@@ -88,6 +88,22 @@ print("killed", len(outcomes))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_file_of_a_killed_writer_goes_with_the_next_save(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    dead, alive, on_another_host, other = (
+        tmp_path / f".{name}.tmp"
+        for name in (
+            f"a.pt.{ended.pid}-{files.HOST}", f"a.pt.{os.getppid()}-{files.HOST}",
+            f"a.pt.{ended.pid}-00000000", f"b.pt.{ended.pid}-{files.HOST}",
+        )
+    )  # fmt: skip
+    for path in (dead, alive, on_another_host, other):
+        path.touch()
+    checkpoint.save({"a": 1}, tmp_path / "a.pt")
+    assert {*tmp_path.iterdir()} == {tmp_path / "a.pt", alive, on_another_host, other}
+
+
 def test_a_kill_at_any_moment_of_a_save_loses_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path / "c.pt")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

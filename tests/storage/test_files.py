@@ -9,10 +9,8 @@ from qmaps import errors
 from qmaps.errors import OutputError, nearest
 from qmaps.storage.files import (
     output_folder,
-    read_record,
     replacing,
     write_json,
-    write_record,
 )
 
 
@@ -83,24 +81,6 @@ def test_readers_see_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> 
         assert path.read_text() == "1\n"
     assert path.read_text() == "2\n"
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
-
-
-@pytest.mark.parametrize("links", [True, False])
-def test_a_record_that_is_written_once(
-    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*given: object) -> None:
-        raise PermissionError
-
-    if not links:
-        monkeypatch.setattr("os.link", refused)
-    path = tmp_path / "record.json"
-    write_record(path, {"of": "one"}, replace=False)
-    write_record(path, {"of": "two"}, replace=False)
-    assert read_record(path) == {"of": "one" if links else "two"}
-    write_record(path, {"of": "three"})
-    assert read_record(path) == {"of": "three"}
-    assert [each.name for each in tmp_path.iterdir()] == ["record.json"]
 
 
 def test_json_that_cannot_be_written_keeps_the_old_file(tmp_path: Path) -> None:

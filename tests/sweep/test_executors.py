@@ -65,23 +65,16 @@ def test_states_that_were_renamed(path: Path, tmp_path: Path) -> None:
         same(sweep.run(states, SPECS[:2], executor=executor), expected)
 
 
-def test_one_frame_whoever_measures(path: Path, serial: pd.DataFrame, tmp_path: Path) -> None:
-    """Of one process, Dask, and three shards; other tests have pools, and a killed worker."""
+def test_one_frame_whoever_measures(path: Path, serial: pd.DataFrame) -> None:
+    """Of one process and of Dask; other tests have pools, and a killed worker."""
     distributed = pytest.importorskip("distributed")
-    found = {}
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
-        found["Dask with 2 processes"] = sweep.run(path, SPECS, executor=client.get_executor())
-    shards = [tmp_path / f"shard-{k}" for k in (1, 2, 3)]
-    for k, shard in enumerate(shards, 1):
-        sweep.run(path, SPECS, out=shard, shard=(k, 3))
-    found["3 merged shards"] = sweep.merge(shards, out=tmp_path / "merged")
-    for frame in found.values():
-        same(frame, serial)
+        same(sweep.run(path, SPECS, executor=client.get_executor()), serial)
 
 
 def deadly(path: Path, place: Path, lives: int) -> list[sweep.Item]:

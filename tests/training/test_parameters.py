@@ -193,7 +193,7 @@ def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
     model = net()
     odd = nn.Parameter(torch.zeros(3, 3, dtype=dtype))
     name = str(dtype).removeprefix("torch.")
-    for named, called in ((True, "'odd'"), (False, "number 4")):
+    for named, called in ((True, "'odd'"), (False, "4 of group 0")):
         pairs = [*model.named_parameters(), ("odd", odd)]
         with pytest.raises(TypeError) as caught:
             AdamW8bit(pairs if named else [p for _, p in pairs])
@@ -220,8 +220,8 @@ def test_what_thaws_in_another_dtype_is_refused_at_its_first_gradient(dtype: tor
         optimizer.step()
     name = str(dtype).removeprefix("torch.")
     assert str(caught.value) == (
-        f"parameter number 1 is {name} and its gradient is {name}; the parameter must be one of "
-        "float32, bfloat16, float16, and the gradient must be floating-point"
+        f"parameter 1 of group 0 is {name} and its gradient is {name}; the parameter must be one "
+        "of float32, bfloat16, float16, and the gradient must be floating-point"
     )
     assert torch.equal(plain, kept)
 

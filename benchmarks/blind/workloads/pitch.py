@@ -13,7 +13,8 @@ from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from benchmarks.blind.workloads.packages import digest, package_file
 from benchmarks.blind.workloads.validation import means
-from qmaps.lab.workloads.base import Batch, Workload, integer
+from qmaps.capture.parameters import integer
+from qmaps.lab.workloads.base import Batch, Workload
 
 PACKAGE = "torchfcpe"
 WEIGHTS = "assets/fcpe_c_v001.pt"

@@ -29,10 +29,14 @@ from benchmarks.cases.adamw import (
 )
 from benchmarks.data import Shapes, many, new_gradients, parameters
 from benchmarks.gpu.case import GpuCase
-from benchmarks.peers import BITSANDBYTES, need
+from benchmarks.peers import BITSANDBYTES, FLASHOPTIM, need
+from benchmarks.timing import Work
 
 FOREACH = "torch foreach"
+SIZES = {"a million": 10**6, "ten million": 10**7, "a hundred million": 10**8}
 KINDS = {name: TORCH[name] for name in (FUSED, FOREACH)}
+EIGHT_BITS, FOUR_BITS = "8bit, float32", "4bit, float32"
+"""Presets and dtypes in `benchmarks.gpu.predictions`."""
 BILLION, QUARTER = 10**9, 1 << 28
 MANY = sum(math.prod(shape) for shape in many(1.0))
 # Parameter, gradient and where it is taken from; moments of all contenders; what foreach and
@@ -127,13 +131,45 @@ def bitsandbytes() -> dict[str, Prepare]:
     return {BITSANDBYTES: lambda params: need("bitsandbytes").optim.AdamW8bit(params).step}
 
 
+def flashoptim() -> dict[str, Prepare]:
+    """8-bit AdamW of FlashOptim on float32 parameters."""
+    return {FLASHOPTIM: lambda params: _flashoptim(params, None)}
+
+
+def _flashoptim(params: list[Tensor], bits: int | None) -> Work:
+    step: Work = need("flashoptim").FlashAdamW(params, master_weight_bits=bits).step
+    return step
+
+
+def low_precision(params: list[Tensor]) -> Setup:
+    """The CPU's work on bfloat16 parameters, and FlashOptim with 24 bits of each parameter."""
+    setup = bfloat16.beside(params)
+    peer = {FLASHOPTIM: lambda: _flashoptim(params, 24)}
+    return replace(setup, contenders={**setup.contenders, **peer})
+
+
+def smaller(name: str, pair: Pair, predicted: str, peers: dict[str, Prepare]) -> list[GpuCase]:
+    """A case for each of `SIZES`; torchao would compile each one."""
+    return [
+        GpuCase(
+            f"AdamW {name}, {size} parameters",
+            steps(pair, peers=peers),
+            count,
+            NEEDED,
+            predicted={OURS: predicted},
+        )
+        for size, count in SIZES.items()
+    ]
+
+
 CASES = (
     GpuCase(
         "AdamW 8-bit DE, a billion parameters",
-        steps(EIGHT, peers=eight_bit_peers()),
+        steps(EIGHT, peers=eight_bit_peers() | flashoptim()),
         BILLION,
         NEEDED,
         share=0.8,
+        predicted={OURS: EIGHT_BITS},
         note="the paper of 2021 gives 47 ms for a billion parameters on a V100",
     ),
     GpuCase(
@@ -149,6 +185,7 @@ CASES = (
         BILLION,
         NEEDED,
         share=0.8,
+        predicted={OURS: FOUR_BITS},
     ),
     GpuCase(
         "AdamW 4-bit of the paper, a billion parameters",
@@ -176,11 +213,14 @@ CASES = (
     ),
     GpuCase(
         "AdamW 8-bit, bfloat16 rounded stochastically",
-        other(bfloat16.beside, torch.bfloat16),
+        other(low_precision, torch.bfloat16),
         QUARTER,
         NEEDED,
+        predicted={bfloat16.NEAREST: "8bit, bfloat16"},
         note=bfloat16.NOTE,
     ),
+    *smaller("8-bit DE", EIGHT, EIGHT_BITS, bitsandbytes() | flashoptim()),
+    *smaller("4-bit preset", PRESET, FOUR_BITS, {}),
     GpuCase("AdamW 8-bit any codebook", steps(RANDOM), QUARTER, NEEDED),
 )
 # A recording that fails can leave a process unable to record or draw again: so these come last.

@@ -11,7 +11,7 @@ from benchmarks.case import OURS, Setup
 from benchmarks.data import normal
 from benchmarks.gpu.case import GpuCase
 from benchmarks.timing import Work
-from qmaps.ops.quantiles import approximate, exact, sram
+from qmaps.ops.quantiles import exact, sram
 
 NUM = 256
 FULL, SMALLER = 1 << 28, 1 << 24
@@ -61,7 +61,6 @@ CASES = (
         note="the paper of 2021 gives 0.064 ns per element on a V100",
     ),
     GpuCase("exact quantiles", of(exact, {SORT: sort, KTH: kth}), FULL, NEEDED, most_ns=GOAL),
-    GpuCase("approximate quantiles", of(approximate, {SORT: sort}), FULL, NEEDED),
     GpuCase(
         "exact quantiles of fewer elements",
         of(exact, {QUANTILE: quantile, SORT: sort, KTH: kth}),

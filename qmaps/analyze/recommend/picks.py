@@ -1,4 +1,4 @@
-"""The pair of each parameter: within a budget of bytes, or in the fewest bytes for a loss."""
+"""The pair of each parameter: within a budget of bytes, or in the fewest bytes for a step cost."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pandas as pd
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
 from qmaps.analyze.recommend.candidates import FULL, MOMENTS
-from qmaps.analyze.recommend.verdict import cost_of, dangerous, predicted, smallest
+from qmaps.analyze.recommend.verdict import cost_of, dangerous, smallest
 from qmaps.analyze.replay.summary import SUMMED
 from qmaps.capture import CapturedStates
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadValueError, check_number, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.files import records
 
 TIE, NOTHING = 1.05, 1e-3
 """A simpler choice is preferred to one that lowers the error by less than this factor, or by less
-than this; under a loss, to one that lowers the bytes by less than the factor."""
+than this; under a step cost, to one that lowers the bytes by less than the factor."""
 NEGLIGIBLE = 1e-4
 """Single pairs whose errors are below this count as equally good."""
 
@@ -165,8 +165,7 @@ def check_budget(**budgets: float | None) -> None:
         values = " and ".join(f"{name}={shown(value)}" for name, value in budgets_given.items())
         raise BadValueError(f"{values}: give one of them")
     for name, value in budgets_given.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise BadTypeError(f"{name}={shown(value)} must be a number")
+        check_number(name, value)
         if not 0 < value < math.inf:
             raise BadValueError(f"{name}={shown(value)} must be above 0 and finite")
 
@@ -191,18 +190,22 @@ def within(
 
 
 def least(
-    loss: float, tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes
+    step_cost: float, tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes
 ) -> dict[str, Pair]:
-    """The pair of each parameter, in the fewest bytes for a loss.
+    """The pair of each parameter, in the fewest bytes for a step cost.
 
     It is one pair for all parameters, or one for each kind, where that is as small.
 
     Raises:
-        BadValueError: the loss is less than is predicted for any choice.
+        BadValueError: no choice has so small a step cost.
     """
 
+    def cost(picks: Mapping[str, Pair]) -> float:
+        measures = measures_of(tensors, picks)
+        return math.inf if dangerous(measures) else cost_of(measures)
+
     def fits(picks: Mapping[str, Pair]) -> bool:
-        return predicted(measures_of(tensors, picks)) <= loss
+        return cost(picks) <= step_cost
 
     def total(picks: Mapping[str, Pair]) -> int:
         return sum(sizes.of(name, pair) for name, pair in picks.items())
@@ -210,10 +213,9 @@ def least(
     parameters, kinds = (_Options(tensors, pairs, key) for key in (str, kind))
     picks = smallest(parameters.within, fits, parameters.smallest, parameters.largest)
     if picks is None:
-        best = predicted(measures_of(tensors, parameters.within(math.inf)))
         raise BadValueError(
-            f"loss={shown(loss)} is less than is predicted for any choice; the smallest is "
-            f"{best:.2g}"
+            f"step_cost={shown(step_cost)} is less than that of any choice; the smallest is "
+            f"{cost(parameters.within(math.inf)):.2g}"
         )
     singles = (dict.fromkeys(picks, pair) for pair in sorted(pairs, key=sizes.total))
     alone = next((choice for choice in singles if fits(choice)), None)

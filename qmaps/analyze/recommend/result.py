@@ -13,7 +13,7 @@ import pandas as pd
 
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.candidates import FULL, moves
-from qmaps.analyze.recommend.verdict import SCALE, UNMEASURED, early
+from qmaps.analyze.recommend.verdict import UNMEASURED, early, experience
 from qmaps.errors import OutputError, printable
 from qmaps.maps import _html
 from qmaps.optim import Choice
@@ -29,7 +29,7 @@ from qmaps.storage.locks import FolderLock
 
 SHOWN = ("quantizer", "preset", "bits_per_element", "verdict", "reason")
 PLAIN = (
-    *("verdict", "reason", "step_cost", "loss", "bits_per_element", "nbytes", "full_nbytes"),
+    *("verdict", "reason", "step_cost", "bits_per_element", "nbytes", "full_nbytes"),
     *("gradients", "min_quantized_size"),
 )
 """Attributes of a recommendation that its summary has as they are."""
@@ -59,8 +59,6 @@ class Recommendation:
             gradients were simulated or the step is early), ``caution`` or ``unsafe``.
         reason: the decisive measure.
         step_cost: the `step_cost` of the choice over all parameters.
-        loss: predicted nats of validation loss above 32 bits
-            (`qmaps.analyze.recommend.verdict.predicted`). Your model's may differ.
         nbytes: bytes of the states of the choice, those in 32 bits included.
         full_nbytes: bytes of all states in 32 bits.
         bits_per_element: of both moments of the parameters to quantize.
@@ -81,7 +79,6 @@ class Recommendation:
     verdict: str
     reason: str
     step_cost: float
-    loss: float
     nbytes: int
     full_nbytes: int
     bits_per_element: float
@@ -152,11 +149,10 @@ class Recommendation:
     def __str__(self) -> str:
         lines = [
             f"{self.verdict}: {printable(self.reason)} (step cost {self.step_cost:.2g})",
+            experience(self.verdict),
             f"states: {self.nbytes:,} bytes, {self.full_nbytes:,} in 32 bits; "
             f"{self.bits_per_element:.2f} bits per element of quantized parameters",
         ]
-        if "loss" in self.choice.provenance.get("budget", {}):
-            lines.insert(1, f"predicted loss: {self.loss:.2g} nats, {SCALE}")
         return "\n".join([*lines, *self.notes, "", self.code])
 
     def _repr_html_(self) -> str:

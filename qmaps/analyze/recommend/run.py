@@ -46,7 +46,6 @@ from qmaps.analyze.recommend.verdict import (
     early,
     earned,
     level,
-    predicted,
     verdict,
 )
 from qmaps.analyze.replay.run import PairSpec, check, chosen
@@ -75,7 +74,7 @@ def run(
     *,
     bits: float | None = None,
     nbytes: int | None = None,
-    loss: float | None = None,
+    step_cost: float | None = None,
     candidates: Iterable[PairSpec] = CANDIDATES,
     diagnostics: bool = False,
     codebooks: Iterable[Codebook] = (),
@@ -103,7 +102,7 @@ def run(
     The error of a parameter is its share of the cost of all updates multiplied by its own step
     cost; without replayed updates it is that of all parameters together. Parameters get different
     pairs, on the convex hulls of their errors over bytes, where that lowers the error (or the bytes
-    under a `loss`) by 5 % against one pair for all, or for those whose names differ only in
+    under a `step_cost`) by 5 % against one pair for all, or for those whose names differ only in
     numbers, such as ``layers.3.up`` and ``layers.7.up``.
 
     Args:
@@ -111,11 +110,10 @@ def run(
             gradients are replayed, round after round; without any, gradients are simulated from the
             moments. Parameters without recorded gradients beside others with some stay in 32 bits.
         bits: most bits per element, scales included, as the mean over both moments of all
-            parameters to quantize. 4.3 if `nbytes` and `loss` are left out too.
+            parameters to quantize. 4.3 if `nbytes` and `step_cost` are left out too.
         nbytes: most bytes of all states together, also of those in 32 bits.
-        loss: most nats of validation loss above 32 bits, instead of a budget: the choice of fewest
-            bytes that is predicted to keep to it (`qmaps.analyze.recommend.verdict.NATS`; your
-            model's scale may differ).
+        step_cost: largest step cost of the choice, instead of a budget: the fewest bytes that keep
+            to it are taken. 0.02 stands for steps that make 2 % less progress.
         candidates: pairs of quantizers, or names of presets. Those with a moment in 32 bits, or
             with a map fitted to the data, are diagnostic: they are judged, but not chosen. So is a
             default candidate with a zero in the map of its second moment (``paper-8bit``).
@@ -147,10 +145,10 @@ def run(
     Raises:
         SpecError: a candidate does not parse.
         BadValueError, BadTypeError: an argument is not allowed, `parameters` matches nothing, or no
-            choice meets the budget or the loss; the message has the smallest possible one.
+            choice meets the budget or the step cost; the message has the smallest possible one.
         CaptureError: as in `qmaps.replay.run`, or all updates are 0.
     """
-    check_budget(bits=bits, nbytes=nbytes, loss=loss)
+    check_budget(bits=bits, nbytes=nbytes, step_cost=step_cost)
     if not isinstance(diagnostics, bool):
         raise BadTypeError(f"diagnostics={shown(diagnostics)} must be a bool")
     books = tuple(codebooks)
@@ -165,7 +163,7 @@ def run(
     captured = as_states(states)
     names = _replayed(captured, chosen(captured, parameters, min_quantized_size))
     sizes = Sizes(captured, names)
-    budget = math.inf if loss is not None else sizes.budget(bits, nbytes, [*choosable, FULL])
+    budget = math.inf if step_cost is not None else sizes.budget(bits, nbytes, [*choosable, FULL])
     window = len(captured.window())
     frame = replay.run(
         captured,
@@ -189,10 +187,10 @@ def run(
         )
     table = _table(tensors, pairs, choosable, sizes)
     tensors = _unmeasured(tensors, table)
-    if loss is None:
+    if step_cost is None:
         picks = within(budget, tensors, table, choosable, sizes)
     else:
-        picks = least(loss, tensors, choosable, sizes)
+        picks = least(step_cost, tensors, choosable, sizes)
     tensors["chosen"] = rows_of(tensors, picks)
     chosen_rows = tensors[tensors["chosen"]]
     measures = measures_of(tensors, picks)
@@ -205,7 +203,7 @@ def run(
         earned(told, proven) for told in tensors.loc[quantized, "verdict"]
     ]
     used = sum(sizes.of(name, pair) for name, pair in picks.items())
-    budgets = {"bits": bits, "nbytes": nbytes, "loss": loss}
+    budgets = {"bits": bits, "nbytes": nbytes, "step_cost": step_cost}
     provenance = {
         "source": captured.source,
         "step": captured.step,
@@ -227,7 +225,6 @@ def run(
         verdict=earned(judged.level, proven),
         reason=judged.reason,
         step_cost=cost_of(measures),
-        loss=predicted(measures),
         nbytes=sizes.rest + used,
         full_nbytes=sizes.rest + sizes.total(FULL),
         bits_per_element=4 * used / sum(sizes.numel.values()),

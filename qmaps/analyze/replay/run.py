@@ -15,14 +15,14 @@ from qmaps.algebra.pair import Pair, listed, spec_of
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
+from qmaps.analyze._states import MIN_SIZE, States, as_states, none_is_large, opened
 from qmaps.analyze.replay.recursion import Recursion, Updates, exact_measures
 from qmaps.analyze.replay.source import Source, source
 from qmaps.analyze.update_error import bits_of
 from qmaps.capture import CapturedStates
 from qmaps.capture.parameters import predicate
 from qmaps.engines.threads import one_thread
-from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
+from qmaps.errors import BadValueError, CaptureError, check_int, check_number, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import pair_of
 
@@ -331,16 +331,12 @@ def run(
 
 def check(steps: int | None, rounds: int = 1, share: float = 1.0, seed: int = 0) -> None:
     """Raise a BadTypeError or BadValueError if one of these arguments of `run` is not allowed."""
-    counts = (("steps", steps, 2), ("rounds", rounds, 1), ("seed", seed, 0))
-    for name, value, minimum in counts:
-        if value is None and name == "steps":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise BadTypeError(f"{name}={shown(value)} must be an int")
+    counts = [] if steps is None else [("steps", steps, 2)]
+    for name, value, minimum in (*counts, ("rounds", rounds, 1), ("seed", seed, 0)):
+        check_int(name, value)
         if value < minimum or value >= 2**32:
             raise BadValueError(f"{name}={shown(value)} must be {minimum} to 2**32 - 1")
-    if isinstance(share, bool) or not isinstance(share, (int, float)):
-        raise BadTypeError(f"share={shown(share)} must be a number")
+    check_number("share", share)
     if not 0 < share <= 1:
         raise BadValueError(f"share={shown(share)} must be above 0 and at most 1")
 
@@ -361,17 +357,6 @@ def chosen(
             f"parameters={shown(parameters)} matches no parameter of {states.source!r}; the names "
             f"are {', '.join(every[:5])}{', ...' if len(every) > 5 else ''}"
         )
-    adam = [name for name in names if set(MOMENTS) <= set(states.states(name))]
-    if not adam:
-        held = sorted({state for name in names for state in states.states(name)})
-        raise CaptureError(
-            f"{states.source!r} has no Adam states (exp_avg and exp_avg_sq); its states are "
-            f"{', '.join(held) or 'no tensors at all'}"
-        )
+    adam = states.with_moments(names)
     large = [n for n in adam if math.prod(states.shape(n, MOMENTS[0])) > min_quantized_size]
-    if not large:
-        raise CaptureError(
-            f"no parameter has more than min_quantized_size={min_quantized_size} elements, so "
-            "there is nothing to quantize"
-        )
-    return large
+    return large or none_is_large("parameter", min_quantized_size)

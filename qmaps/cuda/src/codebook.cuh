@@ -2,6 +2,7 @@
 #pragma once
 
 #include "layout.cuh"
+#include "quick.cuh"
 
 namespace qmaps {
 
@@ -44,12 +45,22 @@ struct Plain {
     static constexpr int kBlock = 1;
 };
 
+// A value and how far the next one is above it; infinity after the last.
+struct alignas(8) Gap {
+    float low, size;
+};
+
 struct alignas(16) SharedBook {
     float value[kMaxCodes];
+    Gap gap[kMaxCodes];  // for stochastic rounding alone
     float limit[2 * kMaxCodes];
     std::uint8_t guess[kMaxGuesses];
-    float least, most;  // magnitudes within the first bucket and within the last
-    std::int32_t shift, first, negative, last, ties, in_log;
+};
+
+// The tables of a codebook, and the codebook for its numbers, which are cheaper to read there.
+struct Book {
+    const Codebook& codebook;
+    const SharedBook& shared;
 };
 
 // Every thread of the block; others may read it after a __syncthreads().
@@ -58,30 +69,42 @@ QMAPS_INLINE void load_book(const Codebook& codebook, bool lower, SharedBook& to
     const int thread = static_cast<int>(threadIdx.x);
     for (int i = thread; i < kMaxCodes; i += kThreads) to.value[i] = codebook.values[i];
     if (search.limit == nullptr) return;
-    for (int i = thread; i < 2 * kMaxCodes; i += kThreads) to.limit[i] = search.limit[i];
-    for (int i = thread; i < search.buckets + search.negative; i += kThreads) to.guess[i] = search.guess[i];
-    if (thread == 0) {
-        to.shift = search.shift;
-        to.first = search.first;
-        to.negative = search.negative;
-        to.least = float_of(static_cast<std::uint32_t>(search.first) << search.shift);
-        to.most = float_of(static_cast<std::uint32_t>(search.first + search.buckets - 1)
-                           << search.shift);
-        to.last = static_cast<std::int32_t>(codebook.size) - 1;
-        to.ties = static_cast<std::int32_t>(codebook.ties);
-        to.in_log = static_cast<std::int32_t>(codebook.in_log);
+    for (int i = thread; lower && i < kMaxCodes; i += kThreads) {
+        const float low = codebook.values[i];
+        to.gap[i] = {low, i + 1 < codebook.size ? codebook.values[i + 1] - low : float_of(kInfinityBits)};
     }
+    for (int i = thread; i < 2 * kMaxCodes; i += kThreads) to.limit[i] = search.limit[i];
+    for (int i = thread; i < search.buckets + search.negative; i += kThreads)
+        to.guess[i] = search.guess[i];
+}
+
+// 1 where n is larger than a limit, else 0; neither is NaN, and no limit is -0. By the sign of their
+// difference, which is that of NaN, none, if both are infinite.
+QMAPS_INLINE int exceeds(float n, float limit) {
+#if defined(__CUDA_ARCH__)
+    return static_cast<int>(bits_of(limit - n) >> 31);
+#else
+    return n > limit ? 1 : 0;
+#endif
 }
 
 // The number of limits below n, which is not NaN.
 template <class F>
-QMAPS_INLINE int search_code(const SharedBook& codebook, float n) {
-    float magnitude = F::kSigned ? (n < 0.0f ? -n : n) : n;
-    magnitude = magnitude > codebook.least ? magnitude : codebook.least;
-    magnitude = magnitude < codebook.most ? magnitude : codebook.most;
-    const int bucket = static_cast<int>(bits_of(magnitude) >> codebook.shift) - codebook.first;
-    const int code = codebook.guess[bucket + (F::kSigned && n < 0.0f ? codebook.negative : 0)];
-    return refined(codebook.limit, code, F::kSteps, n);
+QMAPS_INLINE int search_code(const Book& book, float n) {
+    const Search& search = F::kStochastic ? book.codebook.lower : book.codebook.nearest;
+    const int first = search.first, last = first + search.buckets - 1;
+    // Magnitudes within the first bucket and within the last.
+    const float least = float_of(static_cast<std::uint32_t>(first) << search.shift);
+    const float most = float_of(static_cast<std::uint32_t>(last) << search.shift);
+    const float magnitude = bounded(F::kSigned ? magnitude_of(n) : n, least, most);
+    int bucket = static_cast<int>(bits_of(magnitude) >> search.shift) - first;
+    if (F::kSigned) bucket += static_cast<int>(bits_of(n) >> 31) * search.negative;
+    const float* limit = book.shared.limit;
+    const int code = book.shared.guess[bucket];
+    if constexpr (F::kSteps == 1)
+        return code + exceeds(n, limit[code]);
+    else
+        return refined(limit, code, F::kSteps, n);
 }
 
 }  // namespace qmaps

@@ -4,6 +4,7 @@
 #include "block.cuh"
 #include "codebook.cuh"
 #include "memory.cuh"
+#include "quick.cuh"
 #include "wide_codebook.cuh"
 
 namespace qmaps {
@@ -110,6 +111,12 @@ QMAPS_INLINE float exponent_of(std::int32_t sixteenths) {
     return static_cast<float>(sixteenths < 1 ? 1 : sixteenths) * 0.0625f;
 }
 
+// The block of an element; shorter than a division of numbers with a sign.
+template <class F>
+QMAPS_INLINE std::int64_t block_of(std::int64_t at) {
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(at) / F::kBlock);
+}
+
 // The value of each code.
 template <class F, class Book>
 QMAPS_INLINE void decode_unit(const Book& codebook, const Scales& scales,
@@ -117,7 +124,7 @@ QMAPS_INLINE void decode_unit(const Book& codebook, const Scales& scales,
     float value[kUnit];
     for (int j = 0; j < kUnit; ++j) value[j] = value_of(codebook, code_at(codes, j));
     if constexpr (F::kBlock > 0) {
-        const std::int64_t block = count > 0 ? at / F::kBlock : 0;
+        const std::int64_t block = count > 0 ? block_of<F>(at) : 0;
         float first = 0.0f;
         if (count > 0)
             first = F::kInFormat ? stored_scale(scales.part[0], block)
@@ -169,6 +176,19 @@ QMAPS_INLINE float value_under(float value, const UnitScales& under, int j) {
     return value * low_of<F>(under, j);
 }
 
+// The lowest code of each value, where some values have several.
+template <class Book, class Codes>
+QMAPS_INLINE Codes lowest_codes(const Book& codebook, const Codes& codes) {
+    Codes lowest = {};
+#pragma unroll 1
+    for (int j = 0; j < kUnit; ++j) {
+        int code = code_at(codes, j);
+        while (code > 0 && value_of(codebook, code - 1) == value_of(codebook, code)) --code;
+        put_code(lowest, j, code);
+    }
+    return lowest;
+}
+
 // Codes of positions n in the codebook, of the elements x.
 template <class F, class Book>
 QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise, std::int64_t at,
@@ -178,22 +198,25 @@ QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise
     std::uint32_t draws[kUnit / 2] = {};
     if constexpr (F::kStochastic)
         unit_draws(noise, static_cast<std::uint64_t>(noise.offset + at), draws);
+    const Codebook& numbers = numbers_of(codebook);
     for (int j = 0; j < kUnit; ++j) {
         int code = search_code<F>(codebook, n[j]);
-        if constexpr (F::kStochastic) {
-            const int last = last_code(codebook), above = code < last ? code + 1 : last;
+        if constexpr (F::kStochastic && F::kInShared && !F::kLog && F::kScaling != kPowers) {
+            const Gap gap = codebook.shared.gap[code];
+            code += exceeds(n[j] - gap.low, uniform_of(draw_of(draws, j)) * gap.size);
+        } else if constexpr (F::kStochastic) {
+            const int last = static_cast<int>(numbers.size) - 1, above = code < last ? code + 1 : last;
             float low = value_of(codebook, code), high = value_of(codebook, above);
-            const bool in_value = (F::kLog || F::kScaling == kPowers) && !codebook.in_log;
+            const bool in_value = (F::kLog || F::kScaling == kPowers) && !numbers.in_log;
             if (in_value) {
                 low = value_under<F>(low, under, j);
                 high = value_under<F>(high, under, j);
             }
             code = rounds_up(draw_of(draws, j), in_value ? x[j] : n[j], low, high) ? above : code;
-            if (codebook.ties)
-                while (code > 0 && value_of(codebook, code - 1) == value_of(codebook, code)) --code;
         }
         put_code(codes, j, code);
     }
+    if (F::kStochastic && numbers.ties) codes = lowest_codes(codebook, codes);
     keep_first(codes, count);
     return codes;
 }
@@ -202,20 +225,17 @@ QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise
 // can make it smaller.
 template <Scaling kScaling>
 QMAPS_INLINE void normalize_unit(const float* x, float scale, float* n) {
-    std::uint32_t least = kAll;  // of magnitudes but 0, less 1
-    std::uint32_t most = 0;
-    for (int j = 0; j < kUnit; ++j) {
-        const std::uint32_t magnitude = bits_of(x[j]) & 0x7FFFFFFFu;
-        least = magnitude - 1u < least ? magnitude - 1u : least;
-        most = magnitude > most ? magnitude : most;
-    }
-    constexpr float kSmall = 7.888609052210118e-31f, kLarge = 67108864.0f;  // 2^-100, 2^26
-    const bool near = kScaling == kMaxima || float_of(most) <= 1024.0f * scale;
-    if (least >= bits_of(kSmall) && scale >= kSmall && scale <= kLarge && near) {
-        const Divisor divisor(scale);
+    const Magnitudes magnitudes(x);
+    const bool near = kScaling == kMaxima || float_of(magnitudes.most) <= 1024.0f * scale;
+    if (magnitudes.least >= bits_of(kSmall) && scale >= kSmall && scale <= kLarge && near) {
+        const QuickDivisor divisor(scale);
         for (int j = 0; j < kUnit; ++j) n[j] = divisor.under(x[j]);
     } else {
-        for (int j = 0; j < kUnit; ++j) n[j] = normalized(x[j], scale);
+        float each[kUnit];
+        for (int j = 0; j < kUnit; ++j) each[j] = x[j];
+#pragma unroll 1
+        for (int j = 0; j < kUnit; ++j) each[j] = normalized(each[j], scale);
+        for (int j = 0; j < kUnit; ++j) n[j] = each[j];
     }
 }
 
@@ -237,12 +257,7 @@ QMAPS_INLINE void block_scales(const Scales& scales, const float* x, int count,
             first = is_positive(ends) ? log_end(low) : second;
         }
     } else {
-        std::uint32_t most = 0;
-        for (int j = 0; j < kUnit; ++j) {
-            const std::uint32_t magnitude = bits_of(x[j]) & 0x7FFFFFFFu;
-            most = magnitude > most ? magnitude : most;
-        }
-        first = float_of(largest_over<kLanes>(most, shared));
+        first = float_of(largest_over<kLanes>(Magnitudes(x).most, shared));
         second = 0.0f;
     }
 }
@@ -275,17 +290,17 @@ QMAPS_INLINE void make_unit_scales(const Scales& scales, std::int64_t at, int co
         if constexpr (F::kInFormat) {
             const Part& part = scales.part[0];
             const int kind = static_cast<int>(part.kind);
-            if (writes) keep_scale(kind, under.first, part.stored, at / F::kBlock);
+            if (writes) keep_scale(kind, under.first, part.stored, block_of<F>(at));
             under.first = in_format(kind, under.first);
         } else if (writes) {
-            scales.part[0].values[at / F::kBlock] = under.first;
-            if (F::kLog) scales.part[1].values[at / F::kBlock] = under.second;
+            scales.part[0].values[block_of<F>(at)] = under.first;
+            if (F::kLog) scales.part[1].values[block_of<F>(at)] = under.second;
         }
         if constexpr (F::kScaling == kPowers) {
             const std::int32_t sixteenths = block_sixteenths<F>(scales, x, under.first, shared);
             under.second = exponent_of(sixteenths);
             if (writes)
-                static_cast<std::uint8_t*>(scales.part[1].stored)[at / F::kBlock] =
+                static_cast<std::uint8_t*>(scales.part[1].stored)[block_of<F>(at)] =
                     static_cast<std::uint8_t>(sixteenths);
         }
     } else {

@@ -27,6 +27,7 @@ namespace qmaps {
 
 constexpr int kThreads = 256;              // of every block
 constexpr int kUnit = 8;                   // elements of a thread: whole bytes of codes of any width
+constexpr int kWhole = kUnit + 1;          // a thread has all, where wide accesses reach them
 constexpr int kTile = kThreads * kUnit;    // elements that a block works on at a time
 constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;

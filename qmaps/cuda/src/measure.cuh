@@ -47,16 +47,16 @@ QMAPS_INLINE void add_errors(const float* x, const float* y, int count, double* 
 
 // What codes stand for that were just made.
 template <class F>
-QMAPS_INLINE void decode_under(const SharedBook& codebook, const UnitScales& under,
-                               std::uint64_t codes, float* y) {
+QMAPS_INLINE void decode_under(const Book& codebook, const UnitScales& under, std::uint64_t codes,
+                               float* y) {
     for (int j = 0; j < kUnit; ++j)
-        y[j] = value_under<F>(codebook.value[code_at(codes, j)], under, j);
+        y[j] = value_under<F>(value_of(codebook, code_at(codes, j)), under, j);
 }
 
 // Codes go to memory where there is a place for them. Scales as for `encode`.
 template <class T, class F>
 __global__ void __launch_bounds__(kThreads, 3) measure(const Measure given) {
-    __shared__ SharedBook codebook;
+    __shared__ SharedBook codebooks;
     __shared__ std::uint32_t largest[kWarps];
     __shared__ double shared[kErrorSums * kWarps];
     // A table of its own for each warp: neighbours often share a code, and would wait for those of
@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kThreads, 3) measure(const Measure given) {
     const int thread = static_cast<int>(threadIdx.x);
     static_assert(kThreads == kMaxCodes);
     for (int w = 0; w < kWarps; ++w) counts[w][thread] = 0;
-    load_book(t.codebook, F::kStochastic, codebook);
+    load_book(t.codebook, F::kStochastic, codebooks);
+    const Book codebook{t.codebook, codebooks};
     __syncthreads();
 
     Errors errors;

@@ -52,12 +52,16 @@ QMAPS_INLINE bool aligned(const void* address, int bytes) {
     return reinterpret_cast<std::uintptr_t>(address) % static_cast<unsigned>(bytes) == 0;
 }
 
-// `count` elements (kUnit or less), the others 0.
+QMAPS_INLINE bool is_wide(const void* address, int count, int bytes) {
+    return count == kWhole || (count == kUnit && aligned(address, bytes));
+}
+
+// `count` elements, the others 0; kWhole where all are there and the address is known to allow it.
 template <class T>
 QMAPS_INLINE void load_unit(const T* address, int count, float* to) {
     const T* from = global(address);
     constexpr int kBits = 8 * sizeof(T), kPieces = kUnit * sizeof(T) / 16;
-    if (count == kUnit && aligned(from, 16)) {
+    if (is_wide(from, count, 16)) {
         Words<4> piece[kPieces];
         for (int k = 0; k < kPieces; ++k) piece[k] = reinterpret_cast<const Words<4>*>(from)[k];
         for (int i = 0; i < kUnit; ++i) {
@@ -75,7 +79,7 @@ template <class T>
 QMAPS_INLINE void store_unit(const float* from, T* address, int count) {
     T* to = global(address);
     constexpr int kBits = 8 * sizeof(T), kPieces = kUnit * sizeof(T) / 16;
-    if (count == kUnit && aligned(to, 16)) {
+    if (is_wide(to, count, 16)) {
         Words<4> piece[kPieces] = {};
         for (int i = 0; i < kUnit; ++i) {
             const int bit = i * kBits;
@@ -95,7 +99,7 @@ template <class R>
 QMAPS_INLINE void load_remainders(const R* address, int count, R* to) {
     const R* from = global(address);
     constexpr int kBits = 8 * sizeof(R);
-    if (count == kUnit && aligned(from, kUnit * sizeof(R))) {
+    if (is_wide(from, count, kUnit * sizeof(R))) {
         const Words<kBits / 4> piece = *reinterpret_cast<const Words<kBits / 4>*>(from);
         for (int i = 0; i < kUnit; ++i)
             to[i] = static_cast<R>(piece.word[i * kBits / 32] >> i * kBits % 32);
@@ -108,7 +112,7 @@ template <class R>
 QMAPS_INLINE void store_remainders(const R* from, R* address, int count) {
     R* to = global(address);
     constexpr int kBits = 8 * sizeof(R);
-    if (count == kUnit && aligned(to, kUnit * sizeof(R))) {
+    if (is_wide(to, count, kUnit * sizeof(R))) {
         constexpr std::uint32_t kMask = (1u << kBits) - 1;
         Words<kBits / 4> piece = {};
         for (int i = 0; i < kUnit; ++i)
@@ -148,7 +152,10 @@ QMAPS_INLINE int code_at(const WideCodes& codes, int j) { return codes.code[j]; 
 
 // Where it is 0 so far.
 QMAPS_INLINE void put_code(std::uint64_t& codes, int j, int code) {
-    codes |= static_cast<std::uint64_t>(code) << (8 * j);
+    // Sums of words are one instruction each with their shift.
+    auto low = static_cast<std::uint32_t>(codes), high = static_cast<std::uint32_t>(codes >> 32);
+    (j < 4 ? low : high) += static_cast<std::uint32_t>(code) << (8 * (j % 4));
+    codes = joined_words(low, high);
 }
 QMAPS_INLINE void put_code(WideCodes& codes, int j, int code) {
     codes.code[j] = static_cast<std::uint16_t>(code);
@@ -189,9 +196,9 @@ QMAPS_INLINE Words<4> joined_codes(const WideCodes& codes) {
 
 template <int kBits>
 QMAPS_INLINE WideCodes load_wide_codes(const std::uint8_t* from, int count) {
-    if (kBits == 16 && count == kUnit && aligned(from, 16))
+    if (kBits == 16 && is_wide(from, count, 16))
         return parted_words<kBits>(*reinterpret_cast<const Words<4>*>(from));
-    const int bytes = (count * kBits + 7) / 8;
+    const int bytes = count < kUnit ? (count * kBits + 7) / 8 : kBits;
     Words<4> words = {};
     for (int k = 0; k < kBits; ++k)
         if (k < bytes) words.word[k / 4] |= static_cast<std::uint32_t>(from[k]) << k % 4 * 8;
@@ -201,11 +208,11 @@ QMAPS_INLINE WideCodes load_wide_codes(const std::uint8_t* from, int count) {
 template <int kBits>
 QMAPS_INLINE void store_wide_codes(const WideCodes& codes, std::uint8_t* to, int count) {
     const Words<4> words = joined_codes<kBits>(codes);
-    if (kBits == 16 && count == kUnit && aligned(to, 16)) {
+    if (kBits == 16 && is_wide(to, count, 16)) {
         *reinterpret_cast<Words<4>*>(to) = words;
         return;
     }
-    const int bytes = (count * kBits + 7) / 8;
+    const int bytes = count < kUnit ? (count * kBits + 7) / 8 : kBits;
     for (int k = 0; k < kBits; ++k)
         if (k < bytes) to[k] = static_cast<std::uint8_t>(words.word[k / 4] >> k % 4 * 8);
 }
@@ -214,22 +221,35 @@ QMAPS_INLINE void store_wide_codes(const WideCodes& codes, std::uint8_t* to, int
 template <int kBits>
 QMAPS_INLINE std::uint64_t load_byte_codes(const std::uint8_t* from, int count) {
     std::uint64_t stream = 0;
-    if (kBits % 4 == 0 && count == kUnit && aligned(from, kBits)) {
+    if (kBits % 4 == 0 && is_wide(from, count, kBits)) {
         constexpr int kWords = kBits == 8 ? 2 : 1;
         const Words<kWords> found = *reinterpret_cast<const Words<kWords>*>(from);
         stream = joined_words(found.word[0], kBits == 8 ? found.word[kWords - 1] : 0);
     } else {
-        const int bytes = (count * kBits + 7) / 8;
+        const int bytes = count < kUnit ? (count * kBits + 7) / 8 : kBits;
         for (int k = 0; k < kBits; ++k)
             if (k < bytes) stream |= static_cast<std::uint64_t>(from[k]) << (8 * k);
     }
     return kBits == 8 ? stream : parted_bits(stream, kBits);
 }
 
+// `joined_bits` of codes of 4 bits.
+QMAPS_INLINE std::uint32_t joined_halves(std::uint64_t codes) {
+    const auto low = static_cast<std::uint32_t>(codes), high = static_cast<std::uint32_t>(codes >> 32);
+    const std::uint32_t a = low | low >> 4, b = high | high >> 4;  // pairs in bytes 0 and 2
+#if defined(__CUDA_ARCH__)
+    return __byte_perm(a, b, 0x6420);
+#else
+    return (a & 0xFFu) | (a >> 8 & 0xFF00u) | (b & 0xFFu) << 16 | (b << 8 & 0xFF000000u);
+#endif
+}
+
 template <int kBits>
 QMAPS_INLINE void store_byte_codes(std::uint64_t codes, std::uint8_t* to, int count) {
-    const std::uint64_t stream = kBits == 8 ? codes : joined_bits(codes, kBits);
-    if (kBits % 4 == 0 && count == kUnit && aligned(to, kBits)) {
+    const std::uint64_t stream = kBits == 8   ? codes
+                                 : kBits == 4 ? joined_halves(codes)
+                                              : joined_bits(codes, kBits);
+    if (kBits % 4 == 0 && is_wide(to, count, kBits)) {
         constexpr int kWords = kBits == 8 ? 2 : 1;
         Words<kWords> made;
         made.word[0] = static_cast<std::uint32_t>(stream);
@@ -237,15 +257,21 @@ QMAPS_INLINE void store_byte_codes(std::uint64_t codes, std::uint8_t* to, int co
         *reinterpret_cast<Words<kWords>*>(to) = made;
         return;
     }
-    const int bytes = (count * kBits + 7) / 8;
+    const int bytes = count < kUnit ? (count * kBits + 7) / 8 : kBits;
     for (int k = 0; k < kBits; ++k)
         if (k < bytes) to[k] = static_cast<std::uint8_t>(stream >> (8 * k));
 }
 
-// The codes of eight elements from `at` on, which is a multiple of 8.
+// Where the codes from `at` on begin, which is a multiple of 8.
+template <int kBits>
+QMAPS_INLINE std::int64_t byte_of(std::int64_t at) {
+    return kBits % 8 == 0 ? at * (kBits / 8) : (at >> 3) * kBits;
+}
+
+// The codes of eight elements from `at` on.
 template <int kBits>
 QMAPS_INLINE Codes<kBits> load_codes(const std::uint8_t* packed, std::int64_t at, int count) {
-    const std::uint8_t* from = global(packed) + at / 8 * kBits;
+    const std::uint8_t* from = global(packed) + byte_of<kBits>(at);
     if constexpr (kBits > 8) {
         return load_wide_codes<kBits>(from, count);
     } else {
@@ -256,7 +282,7 @@ QMAPS_INLINE Codes<kBits> load_codes(const std::uint8_t* packed, std::int64_t at
 template <int kBits>
 QMAPS_INLINE void store_codes(const Codes<kBits>& codes, std::uint8_t* packed, std::int64_t at,
                               int count) {
-    std::uint8_t* to = global(packed) + at / 8 * kBits;
+    std::uint8_t* to = global(packed) + byte_of<kBits>(at);
     if constexpr (kBits > 8) {
         store_wide_codes<kBits>(codes, to, count);
     } else {

@@ -18,7 +18,7 @@ struct Prologue {
 };
 
 // By squaring; qmaps.engines.step_scalars.power.
-QMAPS_INLINE double power(double base, std::uint64_t exponent) {
+__device__ __noinline__ double power(double base, std::uint64_t exponent) {
     double result = 1.0;
     for (; exponent > 0; exponent >>= 1) {
         if (exponent & 1) result *= base;
@@ -28,7 +28,7 @@ QMAPS_INLINE double power(double base, std::uint64_t exponent) {
 }
 
 // See qmaps.engines.step_scalars.log: the same operations in the same order.
-QMAPS_INLINE double double_log_of(double x) {
+__device__ __noinline__ double double_log_of(double x) {
     double exponent = 0.0;
     while (x < 0.7071067811865476) {
         x *= 2.0;
@@ -37,17 +37,19 @@ QMAPS_INLINE double double_log_of(double x) {
     const double s = (x - 1.0) / (x + 1.0);
     const double z = s * s;
     double series = 0.0;
+#pragma unroll 1
     for (int k = 23; k > 0; k -= 2) series = series * z + 1.0 / k;
     return exponent * 0.693147180369123816490 +
            (2.0 * s * series + exponent * 1.90821492927058770002e-10);
 }
 
 // See qmaps.engines.step_scalars.exp.
-QMAPS_INLINE double double_exp_of(double y) {
+__device__ __noinline__ double double_exp_of(double y) {
     if (y < -745.0) return 0.0;
     const int k = static_cast<int>(-y * 1.4426950408889634 + 0.5);
     const double f = (y + k * 0.693147180369123816490) + k * 1.90821492927058770002e-10;
     double result = 1.0;
+#pragma unroll 1
     for (int n = 15; n > 0; --n) result = result * f / n + 1.0;
     for (int i = 0; i < k; ++i) result *= 0.5;
     return result;
@@ -78,8 +80,19 @@ QMAPS_INLINE float nesterov_product(const StepScalar& given, std::uint64_t step,
     return static_cast<float>(before * nesterov_momentum(given.b, given.c, step));
 }
 
+// See qmaps.engines.step_scalars.AveragedRest.
+QMAPS_INLINE double averaged_rest(double warmup, double power, std::uint64_t step) {
+    const double growing = step < warmup ? static_cast<double>(step) : warmup;
+    double total = growing;
+    if (growing > 0.0 && power > 0.0) {
+        total = (growing + 1.0) / 2.0;
+        if (power > 1.0) total = total * (2.0 * growing + 1.0) / (3.0 * growing);
+    }
+    return 1.0 - 1.0 / (total + (step - growing));
+}
+
 // Added to the kind of a step scalar whose tensor holds a float64.
-constexpr int kDouble = 16;
+constexpr int kDouble = 32;
 static_assert(kStepScalarKinds <= kDouble);
 
 // Its value in this step, with the product of NAdam's momenta before it; `at` of the class of the same
@@ -115,6 +128,7 @@ QMAPS_INLINE double value_of(const StepScalar& given, std::uint64_t step, float 
             const double following = nesterov_momentum(b, given.c, step + 1);
             return a * following / (1.0 - nesterov_product(given, step, before) * following);
         }
+        case kAveragedRest: return averaged_rest(a, b, step);
     }
     return a;
 }

@@ -47,7 +47,7 @@ QMAPS_INLINE SharedBook& shared_of(SharedBook* codebooks) {
 
 // The codebook that state k, of type S, reads.
 template <class K, class S, int k>
-QMAPS_INLINE const auto& state_book(const Batch& batch, SharedBook* codebooks) {
+QMAPS_INLINE decltype(auto) state_book(const Batch& batch, SharedBook* codebooks) {
     return book_of<S>(batch.codebook[k], shared_of<K, k>(codebooks));
 }
 
@@ -185,6 +185,47 @@ QMAPS_INLINE void read_unit(const Batch& batch, const Parameter& parameter, cons
     }
 }
 
+// `finish` of Adam for elements whose v is from 2^-100 to 2^20 and m from 2^-100 to 2^60, or 0.
+template <class R>
+QMAPS_INLINE void finish_quickly(const R& rule, Unit& unit) {
+    const QuickDivisor correction(rule.root.d);
+    for (int j = 0; j < kUnit; ++j) {
+        const float denominator = correction.under(quick_root(unit.state[1][j])) + rule.eps;
+        unit.p[j] = unit.p[j] - QuickDivisor(denominator).under(unit.state[0][j]) * rule.size;
+    }
+}
+
+template <class R>
+QMAPS_INLINE void advance_in_parts(const R& rule, Unit& unit) {
+    for (int j = 0; j < kUnit; ++j) {
+        float states[] = {unit.state[0][j], unit.state[1][j]};
+        unit.p[j] = rule.begin(unit.p[j], unit.g[j], states);
+        for (int k = 0; k < 2; ++k) unit.state[k][j] = states[k];
+    }
+    std::uint32_t least = kAll, most = 0;  // of v; what is negative or NaN comes last
+    for (int j = 0; j < kUnit; ++j) {
+        const std::uint32_t bits = bits_of(unit.state[1][j]);
+        least = bits < least ? bits : least;
+        most = bits > most ? bits : most;
+    }
+    const Magnitudes m(unit.state[0]);
+    const bool plain = least >= bits_of(kSmall) && most <= bits_of(0x1p20f) &&
+                       m.least >= bits_of(kSmall) && m.most <= bits_of(0x1p60f);
+    // Denominators stay from 2^-50 to 2^33.
+    if (plain && rule.root.d >= 0x1p-12f && rule.root.d <= 1.0f && rule.eps >= 0.0f && rule.eps <= 1.0f) {
+        finish_quickly(rule, unit);
+        return;
+    }
+    float p[kUnit], states[kUnit][2];
+    for (int j = 0; j < kUnit; ++j) {
+        p[j] = unit.p[j];
+        for (int k = 0; k < 2; ++k) states[j][k] = unit.state[k][j];
+    }
+#pragma unroll 1
+    for (int j = 0; j < kUnit; ++j) p[j] = rule.finish(p[j], states[j]);
+    for (int j = 0; j < kUnit; ++j) unit.p[j] = p[j];
+}
+
 template <class K>
 QMAPS_INLINE void read_and_advance(const Batch& batch, const Parameter& parameter,
                                    const Address& address, const Place& place, SharedBook* codebooks,
@@ -193,11 +234,15 @@ QMAPS_INLINE void read_and_advance(const Batch& batch, const Parameter& paramete
     constexpr int kNumbers = R::kStates + (factoring_of<R> != kNotFactored ? 1 : 0);
     read_unit<K>(batch, parameter, address, place, codebooks, unit);
     const R rule(parameter.scalars);
-    for (int j = 0; j < kUnit; ++j) {
-        float states[kMaxStates] = {};
-        for (int k = 0; k < kNumbers; ++k) states[k] = unit.state[k][j];
-        unit.p[j] = rule(unit.p[j], unit.g[j], states);
-        for (int k = 0; k < kNumbers; ++k) unit.state[k][j] = states[k];
+    if constexpr (kInParts<R>) {
+        advance_in_parts(rule, unit);
+    } else {
+        for (int j = 0; j < kUnit; ++j) {
+            float states[kMaxStates] = {};
+            for (int k = 0; k < kNumbers; ++k) states[k] = unit.state[k][j];
+            unit.p[j] = rule(unit.p[j], unit.g[j], states);
+            for (int k = 0; k < kNumbers; ++k) unit.state[k][j] = states[k];
+        }
     }
     // What stands for elements that are not there must not count as the maximum of a block.
     if (place.count < kUnit)
@@ -226,8 +271,69 @@ QMAPS_INLINE void store_parameter(const Parameter& parameter, const Address& add
 
 // Decode, update, store the parameter, encode. Scales that span more than a block are there.
 template <class K>
-__global__ void __launch_bounds__(kThreads, K::kBlocks) step(const Batch batch) {
+QMAPS_INLINE void step_unit(const Batch& batch, const Parameter& parameter, const Address& address,
+                            const Place& place, SharedBook* codebooks, std::uint32_t* largest) {
     using R = typename K::Rule;
+    Unit unit;
+    read_and_advance<K>(batch, parameter, address, place, codebooks, unit);
+    store_parameter<K>(parameter, address, place, unit.p);
+    if constexpr (R::kStates > 0)
+        write_state<typename K::State0>(parameter.state[0],
+            state_book<K, typename K::State0, 0>(batch, codebooks), place,
+            unit.state[0], largest);
+    if constexpr (R::kStates > 1)
+        write_state<typename K::State1>(parameter.state[1],
+            state_book<K, typename K::State1, 1>(batch, codebooks), place,
+            unit.state[1], largest);
+    if constexpr (R::kStates > 2)
+        write_state<typename K::State2>(parameter.state[2],
+            state_book<K, typename K::State2, 2>(batch, codebooks), place,
+            unit.state[2], largest);
+    if constexpr (R::kStates > 3)
+        write_state<typename K::State3>(parameter.state[3],
+            state_book<K, typename K::State3, 3>(batch, codebooks), place,
+            unit.state[3], largest);
+    if constexpr (factoring_of<R> == kSmallest)
+        fold_unit(parameter.factored.slices, place.at, place.count, unit.state[R::kStates]);
+}
+
+// The last tile of a parameter, or one that wide accesses do not reach.
+template <class K>
+QMAPS_RARE void step_tail(const Batch& batch, const Parameter& parameter, const Address address,
+                          const Place place, SharedBook* codebooks, std::uint32_t* largest) {
+    step_unit<K>(batch, parameter, address, place, codebooks, largest);
+}
+
+template <class S>
+QMAPS_INLINE bool is_aligned(const State& state) {
+    if constexpr (S::kQuantized) {
+        constexpr bool kInWords = S::kBits == 4 || S::kBits == 8 || S::kBits == 16;
+        return !kInWords || aligned(state.packed, S::kBits);
+    } else {
+        return aligned(state.data, 16);
+    }
+}
+
+template <class P>
+constexpr int kRemainderBytes = 1;
+template <class T>
+constexpr int kRemainderBytes<Split<T>> = kUnit * sizeof(T);
+
+// Whether a tile is whole, and wide accesses reach all of it; the same for all threads of a block.
+template <class K>
+QMAPS_INLINE bool is_whole(const Parameter& parameter, const Address& address, std::int64_t tile) {
+    using R = typename K::Rule;
+    bool whole = (tile + 1) * kTile <= parameter.numel && aligned(address.p, 16) && aligned(address.g, 16) &&
+                 aligned(parameter.remainder, kRemainderBytes<typename K::Parameters>);
+    if constexpr (R::kStates > 0) whole = whole && is_aligned<typename K::State0>(parameter.state[0]);
+    if constexpr (R::kStates > 1) whole = whole && is_aligned<typename K::State1>(parameter.state[1]);
+    if constexpr (R::kStates > 2) whole = whole && is_aligned<typename K::State2>(parameter.state[2]);
+    if constexpr (R::kStates > 3) whole = whole && is_aligned<typename K::State3>(parameter.state[3]);
+    return whole;
+}
+
+template <class K>
+__global__ void __launch_bounds__(kThreads, K::kBlocks) step(const __grid_constant__ Batch batch) {
     __shared__ SharedBook codebooks[K::kBooks];
     __shared__ std::uint32_t largest[kWarps];
     if (*batch.skip) return;
@@ -237,27 +343,10 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) step(const Batch batch) 
         const Parameter& parameter = batch.parameters[item.parameter];
         const Address address = batch.addresses[item.parameter];
         const Place place = place_of(item.tile, parameter.numel);
-        Unit unit;
-        read_and_advance<K>(batch, parameter, address, place, codebooks, unit);
-        store_parameter<K>(parameter, address, place, unit.p);
-        if constexpr (R::kStates > 0)
-            write_state<typename K::State0>(parameter.state[0],
-                state_book<K, typename K::State0, 0>(batch, codebooks), place,
-                unit.state[0], largest);
-        if constexpr (R::kStates > 1)
-            write_state<typename K::State1>(parameter.state[1],
-                state_book<K, typename K::State1, 1>(batch, codebooks), place,
-                unit.state[1], largest);
-        if constexpr (R::kStates > 2)
-            write_state<typename K::State2>(parameter.state[2],
-                state_book<K, typename K::State2, 2>(batch, codebooks), place,
-                unit.state[2], largest);
-        if constexpr (R::kStates > 3)
-            write_state<typename K::State3>(parameter.state[3],
-                state_book<K, typename K::State3, 3>(batch, codebooks), place,
-                unit.state[3], largest);
-        if constexpr (factoring_of<R> == kSmallest)
-            fold_unit(parameter.factored.slices, place.at, place.count, unit.state[R::kStates]);
+        if (is_whole<K>(parameter, address, item.tile))
+            step_unit<K>(batch, parameter, address, {place.at, kWhole}, codebooks, largest);
+        else
+            step_tail<K>(batch, parameter, address, place, codebooks, largest);
     }
 }
 

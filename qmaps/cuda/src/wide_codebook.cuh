@@ -14,8 +14,6 @@ QMAPS_INLINE float value_of(const Codebook& codebook, int code) {
     return codebook.half == kBfloat16 ? from_bf16(half) : from_f16(half);
 }
 
-QMAPS_INLINE int last_code(const Codebook& codebook) { return static_cast<int>(codebook.size) - 1; }
-
 // The code of the nearest value, or of the lower of two neighbours, of n, which is not NaN.
 template <class F>
 QMAPS_INLINE int search_code(const Codebook& codebook, float n) {
@@ -31,17 +29,18 @@ QMAPS_INLINE int search_code(const Codebook& codebook, float n) {
     return F::kStochastic && code > 0 && value_of(codebook, code) > n ? code - 1 : code;
 }
 
-QMAPS_INLINE float value_of(const SharedBook& codebook, int code) { return codebook.value[code]; }
+QMAPS_INLINE float value_of(const Book& book, int code) { return book.shared.value[code]; }
 
-QMAPS_INLINE int last_code(const SharedBook& codebook) { return codebook.last; }
+QMAPS_INLINE const Codebook& numbers_of(const Codebook& codebook) { return codebook; }
+QMAPS_INLINE const Codebook& numbers_of(const Book& book) { return book.codebook; }
 
-// The codebook that a format reads: its copy in shared memory, or above 8 bits the one it is made of.
+// The codebook that a format reads: with a copy in shared memory, unless it has more than 8 bits.
 template <class F>
-QMAPS_INLINE const auto& book_of(const Codebook& codebook, const SharedBook& shared) {
+QMAPS_INLINE decltype(auto) book_of(const Codebook& codebook, const SharedBook& shared) {
     if constexpr (F::kWide) {
-        return codebook;
+        return (codebook);
     } else {
-        return shared;
+        return Book{codebook, shared};
     }
 }
 

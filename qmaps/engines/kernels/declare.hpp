@@ -24,6 +24,11 @@ constexpr bool kNoNorms = false, kTakesNorms = true;
 template <class R>
 struct Declared;
 
+// Whether a rule is `begin`, which makes the new states, and then `finish`, so that CUDA can do
+// without checks after it has seen the states of some elements; see qmaps/cuda/src/step.cuh.
+template <class R>
+constexpr bool kInParts = false;
+
 #define QMAPS_RULE(rule, states, factoring, norms, ...)                                           \
     template <>                                                                                   \
     struct Declared<__VA_ARGS__> {                                                                \

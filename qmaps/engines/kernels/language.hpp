@@ -4,6 +4,8 @@
 
 #if defined(__CUDACC__)
 #define QMAPS_INLINE __device__ __forceinline__
+#define QMAPS_RARE __device__ __noinline__
 #else
 #define QMAPS_INLINE inline __attribute__((always_inline))
+#define QMAPS_RARE inline __attribute__((noinline))
 #endif

@@ -200,13 +200,6 @@ def order_statistics(
 ) -> int:
     """The elements of these ranks."""
 
-def leading_bits(
-    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, /
-) -> int:
-    """
-    For each rank the leading bits, the elements in lower cells, and those in its own.
-    """
-
 def add_quantiles(
     arg0: int,
     arg1: int,

@@ -74,14 +74,9 @@ class UpdateErrors:
         second: Tensor | QuantizedTensor,
         eps: float,
     ) -> None:
-        """Add the errors of one parameter.
+        """Add the errors of one parameter: its exact update, its exact `v`, and both moments.
 
-        Args:
-            exact: its exact update, float32 and contiguous, like all tensors below.
-            v: its exact second moment.
-            first: the first moment, decoded, or quantized as `Support.decodes` accepts it.
-            second: the second moment, like `first`.
-            eps: Adam's `eps`.
+        Tensors are float32 and contiguous; `NativeSupport.decodes` must accept quantized moments.
         """
         numel = exact.numel()
         self._errors.add(
@@ -119,14 +114,9 @@ def add_update_grid(
 ) -> None:
     """Add the update errors of one parameter to sums by pair of codes.
 
-    Args:
-        exact: the exact update, float32 and contiguous on the CPU.
-        first: the first moment, a quantized tensor accepted by `Support.decodes`.
-        second: the second moment, like `first`.
-        eps: Adam's `eps`.
-        sums: count, absolute and relative error, and elements with u != 0: contiguous float64
-            of shape (codes of first, codes of second). Summed over segments of the tensor,
-            independently of the number of threads.
+    `exact` is the exact update, float32 and contiguous; `sums` are count, absolute and relative
+    error, and elements with u != 0: contiguous float64 of shape (codes of first, codes of second),
+    the same for any number of threads.
     """
     numel = exact.numel()
     core.add_update_grid(

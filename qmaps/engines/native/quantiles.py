@@ -26,16 +26,6 @@ def order_statistics(x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
     return values, bad
 
 
-def leading_bits(x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
-    """The cell of each rank."""
-    x = _readable(x)
-    counts = torch.empty(3, ranks.numel(), dtype=torch.int64)
-    bad = core.leading_bits(
-        *_elements(x), address(ranks), ranks.numel(), address(counts), threads(x.numel())
-    )
-    return counts, bad
-
-
 def add_quantiles(x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor) -> int:
     """Add quantiles of stretches to `sums`."""
     x = _readable(x)

@@ -73,14 +73,6 @@ def stored(
 ) -> tuple[Any, Any, int, list[int]]:
     """Describe a quantized tensor to the engine.
 
-    Args:
-        packed: 1-D uint8 packed codes; None where no codes are stored.
-        scales: scales in the parts of ``normalizer.layout(shape)``.
-        normalizer: a normalizer supported by the engine.
-        map_: a map supported by the engine.
-        shape: the shape of the tensor.
-        brief: as in `codebook`.
-
     Returns:
         The engine's codebook and geometry, the address of the codes (0 for None), and the
         addresses of the scales.

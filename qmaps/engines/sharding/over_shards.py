@@ -71,17 +71,10 @@ def size(local_size: int, dim: int) -> int:
 
 
 def largest_bits(bits: Sequence[Tensor], groups: Groups) -> list[Tensor]:
-    """The largest of every element over process groups, with one collective for each group.
+    """The largest of every int32 element over process groups, one collective for each group.
 
     The bits of non-negative floats are ordered as the floats are, with NaN above infinity;
     collectives of floats do not promise it.
-
-    Args:
-        bits: int32 tensors, of the same shapes on all processes.
-        groups: at least one process group.
-
-    Returns:
-        int32 tensors of the shapes of `bits`.
     """
     joined = torch.cat([t.reshape(-1) for t in bits])
     for group in groups:

@@ -15,7 +15,7 @@ from qmaps.algebra.quantizer import quantizer
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
 from qmaps.analyze.recommend.picks import BITS
 from qmaps.analyze.recommend.result import brief
-from qmaps.analyze.recommend.verdict import HARMLESS, NATS, SAFE, cost_of, dangerous
+from qmaps.analyze.recommend.verdict import HARMLESS, cost_of, dangerous, experience
 from qmaps.errors import QmapsError
 from qmaps.lab.report.templating import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record, records
@@ -27,6 +27,8 @@ PAPERS = ("paper-8bit", "paper-4bit")
 HALF = 0.5
 """Share of outliers in few rows from which on a tensor is named."""
 MANY_ROWS = 40
+WORSE = 0.005
+"""Nats above 32 bits from which on the run's own training overrules a verdict."""
 """Rows, or columns, from which on 5 % of them are few."""
 
 
@@ -64,6 +66,7 @@ def answer(
         **summary,
         "verdict": verdict,
         "reason": reason,
+        "experience": experience(str(summary["verdict"])),
         "trained": trained.get(OWN),
         "pairs": pairs,
         "main": counts.index[-1],
@@ -97,7 +100,7 @@ def _trained(labels: Mapping[str, str], losses: pd.DataFrame | None) -> dict[str
 def _judged(row: Mapping[str, Any], difference: float) -> tuple[str, str]:
     """Verdict and reason, overruled by a worse loss of the run's own training."""
     verdict, reason = str(row["verdict"]), str(row["reason"])
-    if difference <= NATS * SAFE:
+    if difference <= WORSE:
         return verdict, reason
     worst = "caution" if verdict in HARMLESS else verdict
     if not math.isfinite(difference):
@@ -185,8 +188,8 @@ def _budget(budget: Mapping[str, Any]) -> str:
     """The budget in words."""
     if "nbytes" in budget:
         return f"at most {budget['nbytes']:,.0f} bytes"
-    if "loss" in budget:
-        return f"the fewest bytes with a predicted loss of at most {budget['loss']:g} nats"
+    if "step_cost" in budget:
+        return f"the fewest bytes with a step cost of at most {budget['step_cost']:g}"
     return f"the least error within {budget.get('bits', BITS):g} bits per element"
 
 

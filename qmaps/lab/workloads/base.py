@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,29 +12,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from qmaps.capture.parameters import integer
 from qmaps.errors import BadValueError, shown
 
 REGISTRY: dict[str, Callable[[], Workload]] = {}
 """What makes each workload, by name."""
 
 Batch = tuple[Tensor, Tensor]
-
-
-def integer(parameter: str, value: Any, minimum: int) -> int:
-    """Return a caller's integer as an int: NumPy's integers too, but not True or 2.0.
-
-    Raises:
-        BadValueError: `value` is not an integer, is below `minimum`, or is 2**63 or more.
-    """
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < minimum:
-        raise BadValueError(f"{parameter}={shown(value)} must be an int of at least {minimum}")
-    if number >= 2**63:
-        raise BadValueError(f"{parameter}={shown(value)} must be below 2**63")
-    return number
 
 
 def require(allowed: bool, parameter: str, value: Any, wanted: str) -> None:

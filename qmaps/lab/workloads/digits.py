@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
+from qmaps.capture.parameters import integer
 from qmaps.errors import BadValueError
-from qmaps.lab.workloads.base import REGISTRY, Batch, Workload, integer
+from qmaps.lab.workloads.base import REGISTRY, Batch, Workload
 
 VALIDATION = 360
 """Images held out of 1797."""

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
-from qmaps.lab.workloads.base import integer, require
+from qmaps.capture.parameters import integer
+from qmaps.lab.workloads.base import require
 from qmaps.nn import StableEmbedding
 
 

@@ -92,8 +92,7 @@ class Trainings:
     def poll(self, timeout: float | None = 0) -> None:
         """Report the progress so far, and start the next run if a process is free.
 
-        Args:
-            timeout: seconds to wait for news; None waits as long as it takes.
+        It waits `timeout` seconds for news, with None as long as it takes.
 
         Raises:
             CommunicationError: a process ended without a result; the message names its run.

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
+from qmaps.capture.parameters import integer
 from qmaps.lab.workloads import corpus
-from qmaps.lab.workloads.base import REGISTRY, Batch, Workload, integer, require
+from qmaps.lab.workloads.base import REGISTRY, Batch, Workload, require
 from qmaps.lab.workloads.gpt import GPT, GPTShape
 
 MEDIUM = GPTShape()

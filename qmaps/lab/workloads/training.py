@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from qmaps.capture.parameters import integer
 from qmaps.errors import BadTypeError
-from qmaps.lab.workloads.base import Workload, integer, seeded
+from qmaps.lab.workloads.base import Workload, seeded
 from qmaps.lab.workloads.run_folder import RunFolder, TrainingRun, optimizer_settings
 from qmaps.storage.locks import FolderLock
 

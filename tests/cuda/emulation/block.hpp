@@ -19,9 +19,11 @@
 
 #define __device__
 #define __forceinline__ inline
+#define __noinline__
 #define __global__ static
 #define __shared__ static
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 struct Coordinates {
     unsigned x = 0, y = 0, z = 0;

@@ -99,8 +99,8 @@ def test_messages() -> None:
         params[2].data = torch.zeros(600)
 
     wrong = (
-        "BadValueError: exp_avg of parameter number 2 must have shape (600,) for a parameter of "
-        "shape (600,), got shape (500,)"
+        "BadValueError: exp_avg of parameter 2 of group 0 must have shape (600,) for a parameter "
+        "of shape (600,), got shape (500,)"
     )
     assert check("8 bits", grow) == ["", "", wrong, wrong]
 
@@ -108,7 +108,8 @@ def test_messages() -> None:
         params[2].grad.data = params[2].grad[:10]
 
     wrong = (
-        "BadValueError: the gradient of parameter number 2 must have shape (500,), got shape (10,)"
+        "BadValueError: the gradient of parameter 2 of group 0 must have shape (500,), got shape "
+        "(10,)"
     )
     assert check("8 bits", shrink, of_gradients=True) == ["", "", wrong, ""]
 
@@ -116,7 +117,7 @@ def test_messages() -> None:
         params[0].grad.untyped_storage().resize_(0)
 
     wrong = (
-        "BadValueError: the gradient of parameter number 0 has shape (32, 40), but its storage "
+        "BadValueError: the gradient of parameter 0 of group 0 has shape (32, 40), but its storage "
         "is 5120 bytes too small; it may have been freed or resized"
     )
     assert check("8 bits", free, of_gradients=True) == ["", "", wrong, ""]

@@ -160,7 +160,7 @@ def test_sums_have_the_same_bits_for_all_threads_and_instruction_sets(
                 for spec in ("B64/DE@8s", "B7/DE@4s", "rank1x8/linear@5s", "tensor/nf4@4s+sr"):
                     q = qmaps.quantizer(spec)
                     row += bits(sums_of(q, x))
-                    errors = OnePass.native()
+                    errors = OnePass()
                     errors.add(exact, q.quantize(x), exact.v)
                     row += errors.columns().values()
                 first, second = qmaps.quantizer("B64/DE@8s"), qmaps.quantizer("B64/DE@8u")
@@ -240,7 +240,7 @@ def moments(seed: int, shape: tuple[int, ...] = (90, 60)) -> tuple[Tensor, Tenso
 def assert_update_errors(
     given: Iterable[tuple[Tensor, Tensor, float]], pair: qmaps.algebra.pair.Pair
 ) -> None:
-    ours, theirs = OnePass.native(), Reference()
+    ours, theirs = OnePass(), Reference()
     ours.add(Exact.of(torch.ones(9), torch.ones(9), 1.0), torch.zeros(9), torch.zeros(9))
     ours.clear()
     for m, v, eps in given:

@@ -68,10 +68,7 @@ class Format(ABC):
     keeps_resets: ClassVar[bool] = False
 
     def know(self, classes: Collection[str]) -> None:  # noqa: B027
-        """Let ``torch.load`` know the format's own classes, where a file has such.
-
-        Args:
-            classes: full names of the classes in the file unknown to ``torch.load``.
+        """Let ``torch.load`` know the format's own classes among these names of unknown ones.
 
         Raises:
             BadValueError: their library is not installed.
@@ -128,14 +125,7 @@ class Format(ABC):
 
     @abstractmethod
     def write(self, state: OptimizerState) -> dict[str, Any]:
-        """Put a state_dict together.
-
-        Args:
-            state: the result of `plan`, its states encoded.
-
-        Returns:
-            A state_dict for the library's optimizers.
-        """
+        """Put a state_dict for the library's optimizers together, from an encoded `plan`."""
 
     def read(self, state_dict: Mapping[str, Any], hint: Family | None = None) -> OptimizerState:
         """Take a state_dict apart.
@@ -205,14 +195,9 @@ class Format(ABC):
         return Parameter(label, slot.name, step, states, reset, product)
 
     def named(self, states: dict[str, State], hint: Family | None) -> dict[str, State]:  # noqa: ARG002
-        """Rename the states by the family, where a format needs it; here nothing is renamed.
+        """Rename the states of one parameter by the family, where a format needs it; here none.
 
-        Args:
-            states: the result of `states` for one parameter.
-            hint: the family of optimizers, if the caller gave one.
-
-        Returns:
-            The states under torch's names.
+        `hint` is the family of optimizers, if the caller gave one.
         """
         return states
 

@@ -31,17 +31,10 @@ def from_codes(
 ) -> QuantizedTensor:
     """Return the quantized tensor of another library's codes; it decodes to the same bits.
 
-    A codebook equal to one of this package's maps, bit for bit, becomes this map. Any other is a
+    `codes` are indices of any shape into the float32 `codebook`, whose 2 to ``2**bits`` values may
+    have any order and repeat; `scales` are float32, one per block of the flattened tensor. A
+    codebook equal to one of this package's maps, bit for bit, becomes this map. Any other is a
     `qmaps.Codebook` of this label.
-
-    Args:
-        codes: integer tensor of any shape, with one code per element: an index into `codebook`.
-        codebook: float32, 1-D, 2 to ``2**bits`` values in any order; values may repeat.
-        scales: float32, 1-D, one per block of the flattened tensor, at least 0.
-        shape: shape of the tensor.
-        bits: width of a code.
-        block: number of elements in a block.
-        label: name of the codebook.
 
     Raises:
         BadValueError: the parts do not fit together.

@@ -33,10 +33,7 @@ struct Moments {
         s[1] = s[1] * beta2 + (grad * grad) * rest2;
     }
 
-    QMAPS_INLINE float descend(float p, float grad, float* s) const {
-        average(grad, s);
-        return moved(p, s[0], s[1]);
-    }
+    QMAPS_INLINE float finish(float p, const float* s) const { return moved(p, s[0], s[1]); }
 };
 
 struct Adam : Moments<adam_scalars> {
@@ -45,10 +42,13 @@ struct Adam : Moments<adam_scalars> {
     QMAPS_INLINE explicit Adam(const float* c)
         : Moments(c), decay(c[adam_scalars::decay]), coupling(c[adam_scalars::weight_decay]) {}
 
-    QMAPS_INLINE float operator()(float p, float g, float* s) const {
+    QMAPS_INLINE float begin(float p, float g, float* s) const {
         p = p * decay;
-        return descend(p, coupled(p, g * sign, coupling), s);
+        average(coupled(p, g * sign, coupling), s);
+        return p;
     }
+
+    QMAPS_INLINE float operator()(float p, float g, float* s) const { return finish(begin(p, g, s), s); }
 };
 
 struct AdamW : Moments<adamw_scalars> {
@@ -56,8 +56,18 @@ struct AdamW : Moments<adamw_scalars> {
 
     QMAPS_INLINE explicit AdamW(const float* c) : Moments(c), decay(c[adamw_scalars::decay]) {}
 
-    QMAPS_INLINE float operator()(float p, float g, float* s) const { return descend(p * decay, g * sign, s); }
+    QMAPS_INLINE float begin(float p, float g, float* s) const {
+        average(g * sign, s);
+        return p * decay;
+    }
+
+    QMAPS_INLINE float operator()(float p, float g, float* s) const { return finish(begin(p, g, s), s); }
 };
+
+template <>
+constexpr bool kInParts<Adam> = true;
+template <>
+constexpr bool kInParts<AdamW> = true;
 
 QMAPS_RULE(adam, "exp_avg exp_avg_sq", kNotFactored, kNoNorms, Adam)
 QMAPS_RULE(adamw, "exp_avg exp_avg_sq", kNotFactored, kNoNorms, AdamW)

@@ -155,7 +155,7 @@ void find_format(WideCodebook& book, const std::vector<float>& values,
 }
 
 // Evenly spaced values, if each is computed with all of its bits.
-void find_even_values(EvenValues& found, const std::vector<float>& values) {
+void find_even_values(EvenValues& even_values, const std::vector<float>& values) {
     const auto last = static_cast<int>(values.size()) - 1;
     if (last < 1 || !(values[last] > values[0])) return;
     const double gap = (static_cast<double>(values[last]) - values[0]) / last;
@@ -169,33 +169,33 @@ void find_even_values(EvenValues& found, const std::vector<float>& values) {
     even.fine = static_cast<float>(gap - even.coarse);
     for (int c = 0; c <= last; ++c)
         if (bits_of(even_value(even, c)) != bits_of(values[c])) return;
-    found = even;
+    even_values = even;
 }
 
 }  // namespace
 
-Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& limits,
+Codebook::Codebook(const std::vector<float>& ascending, const std::vector<float>& limits,
                    const std::vector<float>& below, int width, bool brief)
-    : bits(width), size(static_cast<int>(given.size())) {
+    : bits(width), size(static_cast<int>(ascending.size())) {
     if (bits > 8) {
         wide = std::make_unique<WideCodebook>();
         // Codes that the codebook does not have stand for its last value.
-        const std::size_t entries = std::max(given.size() + 1, std::size_t{1} << bits);
+        const std::size_t entries = std::max(ascending.size() + 1, std::size_t{1} << bits);
         wide->value = std::make_unique<float[]>(entries);
-        std::fill_n(wide->value.get(), entries, given.back());
-        std::copy(given.begin(), given.end(), wide->value.get());
-        wide->lowest = lowest_equals<std::uint16_t>(given);
+        std::fill_n(wide->value.get(), entries, ascending.back());
+        std::copy(ascending.begin(), ascending.end(), wide->value.get());
+        wide->lowest = lowest_equals<std::uint16_t>(ascending);
         fill_wide(wide->nearest, limits);
         fill_wide(wide->stochastic, below);
-        if (bits == 16) find_format(*wide, given, limits);
+        if (bits == 16) find_format(*wide, ascending, limits);
         // Lower neighbours are then known by their values alone.
-        if (wide->stochastic.slope != 0.0f) find_even_values(wide->even, given);
+        if (wide->stochastic.slope != 0.0f) find_even_values(wide->even, ascending);
         return;
     }
-    lowest = lowest_equals<std::uint8_t>(given);
+    lowest = lowest_equals<std::uint8_t>(ascending);
     fill(nearest, limits, brief);
     fill(stochastic, below, brief);
-    for (int c = 0; c <= kMaxCodes; ++c) values.value[c] = given[c < size ? c : size - 1];
+    for (int c = 0; c <= kMaxCodes; ++c) values.value[c] = ascending[c < size ? c : size - 1];
     fill_planes(values.value, values.plane);
 }
 

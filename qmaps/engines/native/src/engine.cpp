@@ -66,7 +66,7 @@ Ends ends_of(const float* scales, std::int64_t count, int threads) {
         some[static_cast<std::size_t>(begin / kChunk)] = mine;
     });
     Ends all;
-    for (const Ends& each : some) widen(all, each);
+    for (const Ends& ends_of_chunk : some) widen(all, ends_of_chunk);
     return all;
 }
 
@@ -138,9 +138,9 @@ PrivateMaxima::PrivateMaxima(const Codec& codec, std::int64_t numel, int threads
     for (int t = 0; t < threads; ++t) {
         int p = 0;
         for (const Part& part : codec.geometry->parts) {
-            const bool own = shared_by_all(part, numel);
-            slots_.push_back(own ? next : codec.fresh[p]);
-            if (own) next += part.count;
+            const bool is_private = shared_by_all(part, numel);
+            slots_.push_back(is_private ? next : codec.fresh[p]);
+            if (is_private) next += part.count;
             ++p;
         }
     }
@@ -150,14 +150,14 @@ void PrivateMaxima::merge() {
     const int parts = static_cast<int>(codec_.geometry->parts.size());
     for (int t = 0; t < threads_; ++t)
         for (int p = 0; p < parts; ++p) {
-            const float* own = of(t)[p];
+            const float* maxima = of(t)[p];
             float* all = codec_.fresh[p];
-            if (own == all) continue;
+            if (maxima == all) continue;
             for (std::int64_t i = 0; i < codec_.geometry->parts[p].count; ++i) {
-                std::uint32_t mine, found;
-                std::memcpy(&mine, own + i, 4);
-                std::memcpy(&found, all + i, 4);
-                if (mine > found) all[i] = own[i];
+                std::uint32_t candidate, largest;
+                std::memcpy(&candidate, maxima + i, 4);
+                std::memcpy(&largest, all + i, 4);
+                if (candidate > largest) all[i] = maxima[i];
             }
         }
 }
@@ -174,12 +174,12 @@ void round_up_scales(Codec& codec, const Kernels& set, std::vector<Ends>& ends, 
             continue;
         }
         std::size_t last = first;
-        Ends found;
+        Ends shared_ends;
         for (; last < parts.size() && parts[last].ends == parts[first].ends; ++last)
-            widen(found, ends_of(codec.fresh[last], parts[last].count, threads));
-        if (parts[first].kind == kScaleE4m3) found.low = level_of(found.high);
-        ends.push_back(found);
-        const float shared[2] = {found.low, found.high};
+            widen(shared_ends, ends_of(codec.fresh[last], parts[last].count, threads));
+        if (parts[first].kind == kScaleE4m3) shared_ends.low = level_of(shared_ends.high);
+        ends.push_back(shared_ends);
+        const float shared[2] = {shared_ends.low, shared_ends.high};
         float grid[256];
         set.scale_grid(parts[first].kind, shared, grid);
         for (std::size_t p = first; p < last; ++p)
@@ -207,10 +207,10 @@ void commit_scales(const Codec& codec, const std::vector<Ends>& ends) {
         }
         if (part.ends != previous) {
             previous = part.ends;
-            const Ends& found = ends[++group];
+            const Ends& group_ends = ends[++group];
             auto* stored = static_cast<float*>(codec.arrays[part.ends]);
-            stored[0] = found.low;
-            if (part.kind != kScaleE4m3) stored[1] = found.high;
+            stored[0] = group_ends.low;
+            if (part.kind != kScaleE4m3) stored[1] = group_ends.high;
         }
         // There may be no codes, and no memory for them.
         std::copy_n(codes_of(codec, p), part.count,
@@ -250,11 +250,11 @@ int encode(QuantizeTask& task, int threads, const EncodeRange& local, const Enco
         return flags;
     }
     reserve_fresh(task.codec);
-    PrivateMaxima own(task.codec, task.numel, threads);
+    PrivateMaxima private_maxima(task.codec, task.numel, threads);
     in_ranges([&](std::int64_t begin, std::int64_t end, std::int64_t, int thread) {
-        return set.maxima(task, begin, end, own.of(thread), scratch());
+        return set.maxima(task, begin, end, private_maxima.of(thread), scratch());
     });
-    own.merge();
+    private_maxima.merge();
     if (flags && task.keep) return flags;
     std::vector<Ends> ends;
     round_up_scales(task.codec, set, ends, threads);

@@ -48,14 +48,14 @@ private:
 #endif
 
 std::vector<const Kernels*> available() {
-    std::vector<const Kernels*> found;
+    std::vector<const Kernels*> sets;
 #if defined(QMAPS_X86)
     static const Processor processor;
-    if (processor.has_avx512()) found.push_back(&avx512_kernels());
-    if (processor.has_avx2()) found.push_back(&avx2_kernels());
+    if (processor.has_avx512()) sets.push_back(&avx512_kernels());
+    if (processor.has_avx2()) sets.push_back(&avx2_kernels());
 #endif
-    found.push_back(&portable_kernels());
-    return found;
+    sets.push_back(&portable_kernels());
+    return sets;
 }
 
 }  // namespace

@@ -26,14 +26,15 @@ float float_of(std::uint32_t bits) {
 template <std::uint32_t kDigits, class Digit>
 std::uint32_t find_digit(const std::uint32_t* values, std::int64_t count, std::int64_t& rank,
                          const Digit& digit) {
-    std::int64_t found[4][kDigits + 1] = {};
+    std::int64_t counters[4][kDigits + 1] = {};
     std::int64_t i = 0;
     for (; i + 4 <= count; i += 4)
-        for (int k = 0; k < 4; ++k) ++found[k][digit(values[i + k])];
-    for (; i < count; ++i) ++found[0][digit(values[i])];
+        for (int k = 0; k < 4; ++k) ++counters[k][digit(values[i + k])];
+    for (; i < count; ++i) ++counters[0][digit(values[i])];
     std::uint32_t at = 0;
     for (;; ++at) {
-        const std::int64_t here = found[0][at] + found[1][at] + found[2][at] + found[3][at];
+        std::int64_t here = 0;
+        for (int k = 0; k < 4; ++k) here += counters[k][at];
         if (rank < here || at + 1 == kDigits) return at;
         rank -= here;
     }
@@ -155,10 +156,10 @@ std::array<ErrorSummary, 2> UpdateErrors::summaries(const std::vector<double>& l
     const auto want = [&](int kind, std::size_t at, std::int64_t rank) {
         std::uint32_t number = 0;
         while (rank >= bins_[kind][number]) rank -= bins_[kind][number++];
-        const Bin* found = nullptr;
+        const Bin* gathered_in = nullptr;
         for (const auto& bin : wanted)
-            if (bin->kind == kind && bin->number == number) found = bin.get();
-        if (!found) {
+            if (bin->kind == kind && bin->number == number) gathered_in = bin.get();
+        if (!gathered_in) {
             const std::int64_t size = bins_[kind][number];
             wanted.push_back(std::make_unique<Bin>());
             Bin& bin = *wanted.back();
@@ -166,9 +167,9 @@ std::array<ErrorSummary, 2> UpdateErrors::summaries(const std::vector<double>& l
             bin.number = number;
             bin.size = size;
             bin.values.reset(new std::uint32_t[static_cast<std::size_t>(size)]);
-            found = &bin;
+            gathered_in = &bin;
         }
-        ranks.push_back({kind, at, found, rank});
+        ranks.push_back({kind, at, gathered_in, rank});
     };
     for (int kind = 0; kind < 2; ++kind) {
         const std::int64_t count = result[kind].count;
@@ -183,15 +184,15 @@ std::array<ErrorSummary, 2> UpdateErrors::summaries(const std::vector<double>& l
 
     const Kernels& set = kernels();
     parallel(chunks(numel_, kChunk), threads, [&](std::int64_t item, int) {
-        std::uint32_t found[kTile + kLanes];
+        std::uint32_t gathered[kTile + kLanes];
         const std::int64_t end = std::min(numel_, (item + 1) * kChunk);
         for (std::int64_t at = item * kChunk; at < end; at += kTile)
             for (const auto& bin : wanted) {
                 const std::int64_t some =
                     set.metrics.gather_bin(bits_[bin->kind].get() + at, std::min(kTile, end - at),
-                                   bin->number, found);
+                                   bin->number, gathered);
                 const std::int64_t to = bin->filled.fetch_add(some, std::memory_order_relaxed);
-                std::memcpy(bin->values.get() + to, found, static_cast<std::size_t>(some) * 4);
+                std::memcpy(bin->values.get() + to, gathered, static_cast<std::size_t>(some) * 4);
             }
     });
     parallel(static_cast<std::int64_t>(ranks.size()), threads, [&](std::int64_t i, int) {

@@ -28,8 +28,8 @@ std::int64_t pieces(std::int64_t count, std::int64_t size) { return (count + siz
 
 // As many threads as have work enough: more elements each than counters, and in later passes more
 // than it costs to wait for each other on a busy machine.
-int useful(int threads, std::int64_t numel, std::int64_t each = kTops) {
-    return static_cast<int>(std::clamp<std::int64_t>(numel / each, 1, threads));
+int useful(int threads, std::int64_t numel, std::int64_t at_least = kTops) {
+    return static_cast<int>(std::clamp<std::int64_t>(numel / at_least, 1, threads));
 }
 
 // What count(begin, end, counters) counts over [0, numel), on private counters; in the workspace.
@@ -38,12 +38,12 @@ const std::int64_t* count_all(std::int64_t numel, std::int64_t bins, int threads
                               const Count& count) {
     auto* totals = workspace().zeros<std::int64_t>(bins);
     const Workspace::Scope scope(workspace());
-    auto* own = workspace().take<Word>(threads * bins);
+    auto* counters_of_all = workspace().take<Word>(threads * bins);
     for (std::int64_t first = 0; first < numel; first += kSegment) {
         const std::int64_t last = std::min(numel, first + kSegment);
         std::vector<char> used(static_cast<std::size_t>(threads));
         parallel(pieces(last - first, kStretch), threads, [&](std::int64_t piece, int thread) {
-            Word* counters = own + thread * bins;
+            Word* counters = counters_of_all + thread * bins;
             if (!used[thread]) std::memset(counters, 0, static_cast<std::size_t>(bins) * 4);
             used[thread] = 1;
             const std::int64_t begin = first + piece * kStretch;
@@ -52,7 +52,7 @@ const std::int64_t* count_all(std::int64_t numel, std::int64_t bins, int threads
         for (int thread = 0; thread < threads; ++thread)
             if (used[thread])
                 for (std::int64_t bin = 0; bin < bins; ++bin)
-                    totals[bin] += own[thread * bins + bin];
+                    totals[bin] += counters_of_all[thread * bins + bin];
     }
     return totals;
 }
@@ -111,9 +111,9 @@ std::vector<Cell> divide_all(const std::int64_t* inside, int width, const Ranks&
 // Of counts by sign, exponent and further bits, those of NaN and infinity.
 std::int64_t non_finite(const std::int64_t* counts, std::int64_t bins, int exponent_bits) {
     const std::int64_t half = bins / 2, special = half >> exponent_bits;
-    std::int64_t found = 0;
-    for (std::int64_t i = half - special; i < half; ++i) found += counts[i] + counts[half + i];
-    return found;
+    std::int64_t count = 0;
+    for (std::int64_t i = half - special; i < half; ++i) count += counts[i] + counts[half + i];
+    return count;
 }
 
 std::int64_t tops_of(Dtype dtype) { return dtype == Dtype::kFloat32 ? kTops : kHalves; }
@@ -227,11 +227,11 @@ class Narrowing {
         parallel(pieces(source_.count, kStretch), threads, [&](std::int64_t piece, int thread) {
             const std::int64_t begin = piece * kStretch;
             Word* stage = stages + thread * (kStretch + 1);
-            const std::int64_t found =
+            const std::int64_t collected =
                 set_.collect(source_.bits, begin, std::min(source_.count, begin + kStretch), table_,
                              wanted_tops_, stage);
-            std::memcpy(copy + next.fetch_add(found), stage,
-                        static_cast<std::size_t>(found) * 4);
+            std::memcpy(copy + next.fetch_add(collected), stage,
+                        static_cast<std::size_t>(collected) * 4);
         });
         source_ = {copy, matter};
     }
@@ -306,29 +306,6 @@ std::int64_t order_statistics(const Elements& x, const std::int64_t* ranks, std:
     return 0;
 }
 
-std::int64_t leading_bits(const Elements& x, const std::int64_t* ranks, std::int64_t count,
-                          std::int64_t* bits, std::int64_t* before, std::int64_t* inside,
-                          int threads) {
-    const Workspace::Scope scope(workspace());
-    const std::int64_t* counts = count_tops(x, threads);
-    if (x.dtype != Dtype::kFloat32) {
-        auto* tops = workspace().zeros<std::int64_t>(kTops);
-        for (std::int64_t code = 0; code < kHalves; ++code)
-            tops[bits_of(value_of(code, x.dtype)) >> (32 - kTopBits)] += counts[code];
-        counts = tops;
-    }
-    if (const auto bad = non_finite(counts, kTops, 8)) return bad;
-    const Ranks ascending(ranks, count);
-    for (const Cell& cell : divide_all(counts, kTopBits - 1, ascending))
-        for (std::size_t i = cell.first; i < cell.last; ++i) {
-            const std::size_t place = ascending.place[i];
-            bits[place] = cell.bits;
-            before[place] = cell.before;
-            inside[place] = cell.inside;
-        }
-    return 0;
-}
-
 std::int64_t add_quantiles(const Elements& x, std::int64_t size, const std::int64_t* below,
                            const double* fraction, std::int64_t count, double* sums, int threads) {
     const Selection& set = kernels().selection;
@@ -342,9 +319,9 @@ std::int64_t add_quantiles(const Elements& x, std::int64_t size, const std::int6
     for (std::int64_t first = 0; first < rows; first += together) {
         const std::int64_t last = std::min(rows, first + together);
         parallel(last - first, threads, [&](std::int64_t row, int thread) {
-            Word* own = keys + 2 * size * thread;
-            bad += set.keys(x.x, x.dtype, (first + row) * size, size, own);
-            const Word* sorted = set.sort(own, own + size, size);
+            Word* row_keys = keys + 2 * size * thread;
+            bad += set.keys(x.x, x.dtype, (first + row) * size, size, row_keys);
+            const Word* sorted = set.sort(row_keys, row_keys + size, size);
             set.quantiles(sorted, size, below, fraction, count, static_cast<double>(size),
                           quantiles + row * count);
         });

@@ -1,4 +1,4 @@
-// Order statistics of a tensor: exact, to the leading bits in one pass, and averaged over chunks.
+// Order statistics of a tensor: exact, and averaged over chunks.
 //
 // Memory beside the tensor: 1 MiB to sort up to 2^17 elements; for more, 1 MiB a thread, 4 MiB of
 // totals and tables, at most a quarter of the elements as float32, and some 400 bytes a rank. The
@@ -22,12 +22,6 @@ struct Elements {
 // values[i]: the element that ascending order has at ranks[i].
 std::int64_t order_statistics(const Elements& x, const std::int64_t* ranks, std::int64_t count,
                               float* values, int threads);
-
-// Where ranks[i] lies among the cells of equal leading bits: those bits, the number of elements in
-// lower cells, and the number in its own.
-std::int64_t leading_bits(const Elements& x, const std::int64_t* ranks, std::int64_t count,
-                          std::int64_t* bits, std::int64_t* before, std::int64_t* inside,
-                          int threads);
 
 // Add size * quantile i of every stretch of `size` elements to sums[i], stretch by stretch. The
 // quantile lies at `fraction` between the order statistics `below` and below + 1. The size divides

@@ -102,13 +102,13 @@ std::atomic<Pool*> pool{nullptr};
 #endif
 
 Pool& the_pool() {
-    Pool* found = pool.load();
-    if (found == nullptr) {
+    Pool* current = pool.load();
+    if (current == nullptr) {
         auto* made = new Pool;
-        if (pool.compare_exchange_strong(found, made)) return *made;
+        if (pool.compare_exchange_strong(current, made)) return *made;
         delete made;
     }
-    return *found;
+    return *current;
 }
 
 }  // namespace

@@ -39,16 +39,16 @@ class Workspace {
             return reinterpret_cast<T*>(more_.back().get());
         }
         if (!kept_) kept_.reset(new std::byte[kKept]);
-        T* taken = reinterpret_cast<T*>(kept_.get() + used_);
+        T* room = reinterpret_cast<T*>(kept_.get() + used_);
         used_ += bytes;
-        return taken;
+        return room;
     }
 
     template <class T>
     T* zeros(std::int64_t count) {
-        T* taken = take<T>(count);
-        std::memset(taken, 0, static_cast<std::size_t>(count) * sizeof(T));
-        return taken;
+        T* room = take<T>(count);
+        std::memset(room, 0, static_cast<std::size_t>(count) * sizeof(T));
+        return room;
     }
 
   private:

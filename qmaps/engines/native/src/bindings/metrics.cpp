@@ -8,8 +8,8 @@ namespace {
 // A decoded moment: (codebook, geometry, packed, arrays), or the address of floats alone.
 using Moment = std::tuple<const Codebook*, const Geometry*, Address, std::vector<Address>>;
 
-StateTask moment(const Moment& given) {
-    const auto& [codebook, geometry, address, arrays] = given;
+StateTask moment(const Moment& described) {
+    const auto& [codebook, geometry, address, arrays] = described;
     StateTask made;
     if (codebook && geometry) {
         made.codec = codec(*codebook, *geometry, address, arrays);
@@ -46,13 +46,13 @@ void register_metrics(nb::module_& module) {
             task.numel = numel;
             task.check = true;
             task.refuse_negative = refuse_negative;
-            Measured found;
+            Measured measured;
             {
                 Unlocked unlocked;
-                found = measure(task, reinterpret_cast<std::int64_t*>(counts), threads);
+                measured = measure(task, reinterpret_cast<std::int64_t*>(counts), threads);
             }
-            const ErrorSums& s = found.sums;
-            return std::make_tuple(found.flags, s.absolute, s.square, s.signal, s.relative,
+            const ErrorSums& s = measured.sums;
+            return std::make_tuple(measured.flags, s.absolute, s.square, s.signal, s.relative,
                                    s.largest, s.nonzero, s.zeroed);
         },
         "Encode and sum up errors; packed = 0 drops the codes. Returns flags and ErrorSums.");
@@ -70,12 +70,12 @@ void register_metrics(nb::module_& module) {
         .def(
             "summary",
             [](const UpdateErrors& self, const std::vector<double>& levels, int threads) {
-                std::array<ErrorSummary, 2> found;
+                std::array<ErrorSummary, 2> summaries;
                 {
                     Unlocked unlocked;
-                    found = self.summaries(levels, threads);
+                    summaries = self.summaries(levels, threads);
                 }
-                const auto& [absolute, relative] = found;
+                const auto& [absolute, relative] = summaries;
                 return std::make_tuple(self.numel(), self.collapsed(), absolute.sum,
                                        absolute.ranks, relative.count, relative.sum,
                                        relative.ranks);

@@ -16,17 +16,6 @@ void register_quantiles(nb::module_& module) {
         },
         "The elements of these ranks.");
     module.def(
-        "leading_bits",
-        [](Address x, int dtype, std::int64_t numel, Address ranks, std::int64_t count,
-           Address found, int threads) {
-            auto* bits = reinterpret_cast<std::int64_t*>(found);
-            Unlocked unlocked;
-            return leading_bits(elements(x, dtype, numel),
-                                reinterpret_cast<const std::int64_t*>(ranks), count, bits,
-                                bits + count, bits + 2 * count, threads);
-        },
-        "For each rank the leading bits, the elements in lower cells, and those in its own.");
-    module.def(
         "add_quantiles",
         [](Address x, int dtype, std::int64_t numel, std::int64_t size, Address below,
            Address fraction, std::int64_t count, Address sums, int threads) {

@@ -97,12 +97,12 @@ inline void normalize_tile(const ScaleView& view, const float* x, std::int64_t a
         return;
     }
     in_scales(view, at, count,
-              [&](std::int64_t i, std::int64_t some, float all, const float* each) ALWAYS_INLINE {
+              [&](std::int64_t i, std::int64_t some, float all, const float* scales) ALWAYS_INLINE {
         const float* from = x + i;
         float* __restrict to = n + i;
-        if (each) {
+        if (scales) {
             for (std::int64_t j = 0; j < some; ++j)
-                to[j] = normalized(from[j], smaller_of(all, each[j]));
+                to[j] = normalized(from[j], smaller_of(all, scales[j]));
         } else {
             divide(from, all, some, to);
         }
@@ -237,9 +237,9 @@ inline float selected(float* value, std::int64_t count, std::int64_t k) {
             while (value[i] < pivot) ++i;
             while (pivot < value[j]) --j;
             if (i > j) break;
-            const float kept = value[i];
+            const float swapped = value[i];
             value[i++] = value[j];
-            value[j--] = kept;
+            value[j--] = swapped;
         }
         if (k <= j) {
             last = j;
@@ -293,14 +293,14 @@ inline void log_ends(const float* x, std::int64_t count, double quantile, float*
 inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int64_t at,
                                    std::int64_t count, Scratch& scratch) {
     const std::int64_t block = codec.block;
-    void* kept = codec.arrays[codec.geometry->parts[0].array];
+    void* scales = codec.arrays[codec.geometry->parts[0].array];
     const int kind = codec.geometry->parts[0].kind;
     const ScaleView view = stored(codec);
     const bool positive = !has_negative(*codec.codebook);
     std::uint32_t most = 0, signs = 0;
     bool far = false;  // beyond the largest scale of a format
     if (view.log) {
-        auto* first = static_cast<float*>(kept);
+        auto* first = static_cast<float*>(scales);
         auto* second = static_cast<float*>(codec.arrays[codec.geometry->parts[1].array]);
         if (view.power) keep_powers(codec, x, at, count);
         for (std::int64_t i = 0, b = at / block; i < count && !view.power; i += block, ++b)
@@ -321,7 +321,7 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
                 largest = largest_bits(x + i, some);
             }
             most = largest > most ? largest : most;
-            const float scale = keep_scale(kind, float_of(largest), kept, b);
+            const float scale = keep_scale(kind, float_of(largest), scales, b);
             scratch.scale[b - at / block] = largest == 0 ? 1.0f : scale;
             if (kind != kScaleFloat32) far |= float_of(largest) > 1.5f * scale;
         }

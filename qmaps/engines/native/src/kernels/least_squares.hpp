@@ -30,11 +30,11 @@ static void least_sums(const double* before, const double* cost, std::int64_t ro
                        std::int32_t* row) {
     constexpr int kColumns = kEnds / kWide;
     Doubles best[kColumns];
-    Longs found[kColumns];
+    Longs best_row[kColumns];
     const Doubles none = {};
     for (int k = 0; k < kColumns; ++k) {
         best[k] = none + __builtin_inf();
-        found[k] = (Longs)none;
+        best_row[k] = (Longs)none;
     }
     Longs number = (Longs)none;
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -45,13 +45,13 @@ static void least_sums(const double* before, const double* cost, std::int64_t ro
             sum += shared;
             const Longs less = sum < best[k];
             best[k] = less ? sum : best[k];
-            found[k] = less ? number : found[k];
+            best_row[k] = less ? number : best_row[k];
         }
         number += 1;
     }
     for (int k = 0; k < kEnds; ++k) {
         least[k] = best[k / kWide][k % kWide];
-        row[k] = static_cast<std::int32_t>(found[k / kWide][k % kWide]);
+        row[k] = static_cast<std::int32_t>(best_row[k / kWide][k % kWide]);
     }
 }
 

@@ -69,10 +69,10 @@ struct BlockScales {
 // As in_scales has them.
 struct LeastScales {
     __m512 all;
-    const float* each;
+    const float* scales;
     template <bool whole>
     ALWAYS_INLINE __m512 of(__m512 value, std::int64_t i, std::int64_t rest) const {
-        const __m512 scale = each ? _mm512_min_ps(all, load_some<whole>(each + i, rest)) : all;
+        const __m512 scale = scales ? _mm512_min_ps(all, load_some<whole>(scales + i, rest)) : all;
         return _mm512_mul_ps(value, scale);
     }
 };
@@ -147,14 +147,14 @@ inline bool look_up_least(const Lookup& lookup, const std::uint8_t* codes, bool 
     for (int p = 0; p < view.parts; ++p)
         if ((goes_on(view.part[p]) ? view.part[p].count : view.part[p].divisor) < 64) return false;
     in_scales(view, at, count,
-              [&](std::int64_t i, std::int64_t some, float all, const float* each) ALWAYS_INLINE {
+              [&](std::int64_t i, std::int64_t some, float all, const float* scales) ALWAYS_INLINE {
         if (halves && i % 2 != 0) {  // the stretch before ends in the middle of a byte
-            out[i] = lookup.value[codes[i / 2] >> 4] * (each ? smaller_of(all, *each) : all);
+            out[i] = lookup.value[codes[i / 2] >> 4] * (scales ? smaller_of(all, *scales) : all);
             ++i, --some;
-            if (each) ++each;
+            if (scales) ++scales;
         }
         look_up_scaled(lookup, codes + (halves ? i / 2 : i), halves,
-                       LeastScales{_mm512_set1_ps(all), each}, out + i, some, streams);
+                       LeastScales{_mm512_set1_ps(all), scales}, out + i, some, streams);
     });
     return true;
 }

@@ -16,9 +16,9 @@ inline std::int64_t store_f16(const float* from, std::int64_t count, std::uint16
         const __m256 x = _mm256_loadu_ps(from + i);
         // Nothing of a NaN is kept but its sign.
         const __m256 nan = _mm256_or_ps(_mm256_and_ps(x, sign), quiet);
-        const __m256 kept = _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+        const __m256 quieted = _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
         _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
-                         _mm256_cvtps_ph(kept, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+                         _mm256_cvtps_ph(quieted, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     }
     return i;
 }
@@ -89,7 +89,7 @@ inline Lines lines_of(const void* data, Dtype dtype, std::int64_t at, std::int64
 
 // One and then the other, over `turns` turns of 64 elements each of `count`.
 inline Ahead ahead_of(Lines now, Lines then, std::int64_t count, int turns) {
-    const std::int64_t each = (now.count + then.count) * 64;
+    const std::int64_t of_both = (now.count + then.count) * 64;
     return {now.at, now.count, then.at, then.count,
-            static_cast<int>((each + turns * count - 1) / (turns * count))};
+            static_cast<int>((of_both + turns * count - 1) / (turns * count))};
 }

@@ -12,12 +12,12 @@ struct Eight {
 };
 
 ALWAYS_INLINE inline void philox_round(Eight& c, __m512i k0, __m512i k1) {
-    const __m512i left = _mm512_mul_epu32(c.c0, _mm512_set1_epi64(0xD2511F53));
-    const __m512i right = _mm512_mul_epu32(c.c2, _mm512_set1_epi64(0xCD9E8D57));
-    c.c0 = _mm512_ternarylogic_epi64(_mm512_srli_epi64(right, 32), c.c1, k0, 0x96);
-    c.c2 = _mm512_ternarylogic_epi64(_mm512_srli_epi64(left, 32), c.c3, k1, 0x96);
-    c.c1 = right;
-    c.c3 = left;
+    const __m512i low_product = _mm512_mul_epu32(c.c0, _mm512_set1_epi64(0xD2511F53));
+    const __m512i high_product = _mm512_mul_epu32(c.c2, _mm512_set1_epi64(0xCD9E8D57));
+    c.c0 = _mm512_ternarylogic_epi64(_mm512_srli_epi64(high_product, 32), c.c1, k0, 0x96);
+    c.c2 = _mm512_ternarylogic_epi64(_mm512_srli_epi64(low_product, 32), c.c3, k1, 0x96);
+    c.c1 = high_product;
+    c.c3 = low_product;
 }
 
 // The words of eight blocks, in order.

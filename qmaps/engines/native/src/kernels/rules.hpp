@@ -4,7 +4,7 @@
 // neither needs the compiler leaves out.
 template <class R, bool kWrite, unsigned kWanted>
 inline void run(float* __restrict p, const float* __restrict g, float* const* s,
-                std::int64_t count, const float* c, Ahead& given) {
+                std::int64_t count, const float* c, Ahead& prefetches) {
     constexpr int kPlace = R::kStates;  // of what factored statistics come to
     constexpr bool kIsFactored = factoring_of<R> != kNotFactored;
     constexpr bool kLeaves = kWrite && factoring_of<R> == kSmallest;
@@ -29,14 +29,14 @@ inline void run(float* __restrict p, const float* __restrict g, float* const* s,
         if (kStore & 4u) s2[i] = state[2];
         if (kStore & 8u) s3[i] = state[3];
     };
-    Ahead ahead = given;
+    Ahead ahead = prefetches;
     std::int64_t i = 0;
     for (; i + 64 <= count; i += 64) {
         ask(ahead, 2 * ahead.unit);  // rules wait for the divider anyway
         for (std::int64_t j = i; j < i + 64; ++j) element(j);
     }
     for (; i < count; ++i) element(i);
-    given = ahead;
+    prefetches = ahead;
 }
 
 template <class R>

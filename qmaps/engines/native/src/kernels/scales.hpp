@@ -26,12 +26,12 @@ inline void in_stretches(const P* part, int parts, std::int64_t at, std::int64_t
         run(i, some, index);
         i += some;
         for (int p = 0; p < parts; ++p) {
-            const bool each = goes_on(part[p]);
+            const bool per_element = goes_on(part[p]);
             rest[p] -= some;
-            index[p] += each ? some : rest[p] == 0 ? 1 : 0;
+            index[p] += per_element ? some : rest[p] == 0 ? 1 : 0;
             if (rest[p] > 0) continue;
             if (index[p] == part[p].count) index[p] = 0;
-            rest[p] = each ? part[p].count : part[p].divisor;
+            rest[p] = per_element ? part[p].count : part[p].divisor;
         }
     }
 }
@@ -55,51 +55,52 @@ inline void part_scales(const PartView& part, std::int64_t at, std::int64_t coun
 }
 
 // smaller_scale where `all` is not NaN, which processors have an instruction for.
-inline float smaller_of(float all, float each) { return all < each ? all : each; }
+inline float smaller_of(float all, float scale) { return all < scale ? all : scale; }
 
-// Call run(first, count, all, each) for stretches of elements [at, at + count): the scale of
-// element j, the minimum over the parts, is `all`, or, unless `each` is null, smaller_of(all,
-// each[j]). So it is formed in a register, where it is used. Where several parts go on, `count` is
-// at most a tile.
+// Call run(first, count, all, scales) for stretches of elements [at, at + count): the scale of
+// element j, the minimum over the parts, is `all`, or, unless `scales` is null, smaller_of(all,
+// scales[j]). So it is formed in a register, where it is used. Where several parts go on, `count`
+// is at most a tile.
 template <class Run>
 inline void in_scales(const ScaleView& view, std::int64_t at, std::int64_t count, const Run& run) {
     float more[kTile];  // where several parts go on
     in_stretches(view.part, view.parts, at, count,
                  [&](std::int64_t i, std::int64_t some, const std::int64_t* index) ALWAYS_INLINE {
         float all = float_of(kInfinityBits);
-        const float* each = nullptr;
+        const float* scales = nullptr;
         for (int p = 0; p < view.parts; ++p) {
             const PartView& part = view.part[p];
             if (!goes_on(part)) {
                 all = smaller_scale(all, scale_at(part, index[p]));
-            } else if (!each) {
-                each = part.values + index[p];
+            } else if (!scales) {
+                scales = part.values + index[p];
             } else {
                 const float* scale = part.values + index[p];
-                for (std::int64_t j = 0; j < some; ++j) more[j] = smaller_scale(each[j], scale[j]);
-                each = more;
+                for (std::int64_t j = 0; j < some; ++j)
+                    more[j] = smaller_scale(scales[j], scale[j]);
+                scales = more;
             }
         }
-        run(i, some, all, is_nan(all) ? nullptr : each);
+        run(i, some, all, is_nan(all) ? nullptr : scales);
     });
 }
 
 // The scale of each element.
 inline void element_scales(const ScaleView& view, std::int64_t at, std::int64_t count, float* out) {
     in_scales(view, at, count,
-              [&](std::int64_t i, std::int64_t some, float all, const float* each) ALWAYS_INLINE {
+              [&](std::int64_t i, std::int64_t some, float all, const float* scales) ALWAYS_INLINE {
         float* __restrict to = out + i;
-        for (std::int64_t j = 0; j < some; ++j) to[j] = each ? smaller_of(all, each[j]) : all;
+        for (std::int64_t j = 0; j < some; ++j) to[j] = scales ? smaller_of(all, scales[j]) : all;
     });
 }
 
 // Multiply values by their scales.
 inline void multiply(const ScaleView& view, std::int64_t at, std::int64_t count, float* values) {
     in_scales(view, at, count,
-              [&](std::int64_t i, std::int64_t some, float all, const float* each) ALWAYS_INLINE {
+              [&](std::int64_t i, std::int64_t some, float all, const float* scales) ALWAYS_INLINE {
         float* __restrict to = values + i;
-        if (each) {
-            for (std::int64_t j = 0; j < some; ++j) to[j] = to[j] * smaller_of(all, each[j]);
+        if (scales) {
+            for (std::int64_t j = 0; j < some; ++j) to[j] = to[j] * smaller_of(all, scales[j]);
         } else {
             for (std::int64_t j = 0; j < some; ++j) to[j] = to[j] * all;
         }

@@ -6,14 +6,14 @@
 #include "lookup_avx512.hpp"
 
 // Where searches take their values from: `load` gives 16 of them, as far as there are so many
-// before `count`, and leaves them at `kept` for the second stage.
+// before `count`, and leaves them at `values` for the second stage.
 struct Normalized {
-    const float* kept;
+    const float* values;
     template <bool whole>
     ALWAYS_INLINE __m512 load(std::int64_t i, std::int64_t count) const {
-        return load_some<whole>(kept + i, count - i);
+        return load_some<whole>(values + i, count - i);
     }
-    Normalized from(std::int64_t at) const { return {kept + at}; }
+    Normalized from(std::int64_t at) const { return {values + at}; }
 };
 
 // Values yet to be divided by the scale of their block of 2^shift elements, at least 16.
@@ -21,17 +21,17 @@ struct InBlocks {
     const float* x;
     const float* divisor;
     int shift;
-    float* kept;
+    float* values;
     std::int64_t first;
     template <bool whole>
     ALWAYS_INLINE __m512 load(std::int64_t i, std::int64_t count) const {
         if (!whole && i >= count) return _mm512_setzero_ps();
         const __m512 scale = _mm512_set1_ps(divisor[(first + i) >> shift]);
         const __m512 value = _mm512_div_ps(load_some<whole>(x + first + i, count - i), scale);
-        _mm512_storeu_ps(kept + i, value);  // the scratch has room for whole groups
+        _mm512_storeu_ps(values + i, value);  // the scratch has room for whole groups
         return value;
     }
-    InBlocks from(std::int64_t at) const { return {x, divisor, shift, kept, at}; }
+    InBlocks from(std::int64_t at) const { return {x, divisor, shift, values, at}; }
 };
 
 // Upper halves of 64 values, in the order that packing them into bytes makes strided.
@@ -72,8 +72,8 @@ ALWAYS_INLINE inline void in_halves(const Source& source, std::int64_t count, co
 // one for all its cells.
 template <Buckets::Kind kKind, bool kFlat, class Source>
 inline void bound_by_buckets(const Search& search, const Source& source, std::uint8_t* bounds,
-                             std::int64_t count, Ahead& given) {
-    Ahead ahead = given;
+                             std::int64_t count, Ahead& prefetches) {
+    Ahead ahead = prefetches;
     const Buckets& buckets = search.buckets;
     const Table base(buckets.base), rises_low(buckets.rises_low), rises_high(buckets.rises_high);
     const __m512i odd_bytes = _mm512_load_si512(kOrders.odd_bytes);
@@ -120,7 +120,7 @@ inline void bound_by_buckets(const Search& search, const Source& source, std::ui
         }
         _mm512_store_si512(bounds + i, bound);
     });
-    given = ahead;
+    prefetches = ahead;
 }
 
 // How many of up to 2^kLevels - 1 limits lie below, by their upper 16 bits; bits in reverse.
@@ -169,8 +169,8 @@ struct KeySearch {
 // First stage for any list.
 template <int kLevels, class Source>
 inline void bound_by_keys(const Search& search, const Source& source, std::uint8_t* bounds,
-                          std::int64_t count, Ahead& given) {
-    Ahead ahead = given;
+                          std::int64_t count, Ahead& prefetches) {
+    Ahead ahead = prefetches;
     const KeySearch<kLevels> find(search);
     const __m512i reversal = _mm512_set1_epi64(static_cast<long long>(0x8040201008040201ull));
     const __m512i sign_bit = _mm512_set1_epi16(static_cast<short>(0x8000));
@@ -186,7 +186,7 @@ inline void bound_by_keys(const Search& search, const Source& source, std::uint8
             _mm512_packus_epi16(find(ordered(raw[0])), find(ordered(raw[1])));
         _mm512_store_si512(bounds + i, _mm512_gf2p8affine_epi64_epi8(path, reversal, 0));
     });
-    given = ahead;
+    prefetches = ahead;
 }
 
 // The signs of 64 floats, as 0 or 1 in strided order: packing keeps them.
@@ -292,9 +292,9 @@ inline void search_tile(const Search& search, const Source& tile, std::int64_t c
     const int rounds = search.buckets.rounds > 0 ? search.buckets.rounds : search.repeats;
     bound(search, tile, scratch.bounds, count, scratch.ahead);
     if (search.count < 32) {
-        settle<Few>(search.few, rounds, tile.kept, scratch.bounds, count, store);
+        settle<Few>(search.few, rounds, tile.values, scratch.bounds, count, store);
     } else {
-        settle<Planes>(search.plane, rounds, tile.kept, scratch.bounds, count, store);
+        settle<Planes>(search.plane, rounds, tile.values, scratch.bounds, count, store);
     }
 }
 
@@ -332,9 +332,9 @@ inline void round_source(const Codec& codec, const Source& source, std::int64_t 
                         ALWAYS_INLINE { _mm512_store_si512(lower + i, code); });
         const std::uint16_t* draws = draws_of(codec.noise, first + at, some, scratch);
         if (size <= 32) {
-            round_up<Few>(values.value, size, tile.kept, draws, lower, codes + at, some);
+            round_up<Few>(values.value, size, tile.values, draws, lower, codes + at, some);
         } else {
-            round_up<Planes>(values.plane, size, tile.kept, draws, lower, codes + at, some);
+            round_up<Planes>(values.plane, size, tile.values, draws, lower, codes + at, some);
         }
     }
 }
@@ -374,21 +374,21 @@ inline int encode_shuffles(const Codebook& codebook, bool stochastic) {
     if (codebook.wide) return 0;
     const Search& search = stochastic ? codebook.stochastic : codebook.nearest;
     const Buckets& buckets = search.buckets;
-    int found = 2;  // upper_halves
+    int shuffles = 2;  // upper_halves
     if (buckets.rounds > 0) {
-        found += 1 + Table::kShuffles;  // buckets and their guesses
-        if (!buckets.flat) found += 2 * Table::kShuffles + 2 + 1;  // cells, and their pack
-        if (buckets.kind == Buckets::Kind::kMirrored) found += 1;  // the signs
+        shuffles += 1 + Table::kShuffles;  // buckets and their guesses
+        if (!buckets.flat) shuffles += 2 * Table::kShuffles + 2 + 1;  // cells, and their pack
+        if (buckets.kind == Buckets::Kind::kMirrored) shuffles += 1;  // the signs
     } else {
         const int one_by_one = search.levels > 6 ? 5 : search.levels > 5 ? 4 : 3;
-        found += 2 * (one_by_one + 1 + 2) + 1;  // KeySearch for each half, and the pack of both
+        shuffles += 2 * (one_by_one + 1 + 2) + 1;  // KeySearch for each half, and the pack of both
     }
     const int rounds = buckets.rounds > 0 ? buckets.rounds : search.repeats;
     const int signs = 3;  // signs_of
-    found += rounds * ((search.count < 32 ? Few::kShuffles : Planes::kShuffles) + signs);
+    shuffles += rounds * ((search.count < 32 ? Few::kShuffles : Planes::kShuffles) + signs);
     if (stochastic) {
-        found += codebook.size <= 32 ? Few::kNeighbourShuffles : Planes::kNeighbourShuffles;
-        found += signs + 4;  // also those of store_eight, in philox.hpp
+        shuffles += codebook.size <= 32 ? Few::kNeighbourShuffles : Planes::kNeighbourShuffles;
+        shuffles += signs + 4;  // also those of store_eight, in philox.hpp
     }
-    return found + 1;  // from strided to natural
+    return shuffles + 1;  // from strided to natural
 }

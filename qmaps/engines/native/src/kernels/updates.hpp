@@ -14,10 +14,10 @@ inline void adam_updates(const float* m, const float* v, float eps, std::int64_t
 
 inline std::int64_t count_collapsed(const float* m, const float* v, const float* exact_v,
                                     std::int64_t count) {
-    int found = 0;
+    int count_of_zeros = 0;
     for (std::int64_t i = 0; i < count; ++i)
-        found += collapsed(m[i], v[i], exact_v[i]) ? 1 : 0;
-    return found;
+        count_of_zeros += collapsed(m[i], v[i], exact_v[i]) ? 1 : 0;
+    return count_of_zeros;
 }
 
 // Both errors of kLanes elements: |u - w| and |u - w| / |u|, the latter -0 where u is 0.
@@ -104,7 +104,7 @@ static void update_errors(const UpdateTask& task, std::int64_t begin, std::int64
 
 static std::int64_t gather_bin(const std::uint32_t* bits, std::int64_t count, std::uint32_t bin,
                                std::uint32_t* to) {
-    std::int64_t found = 0, i = 0;
+    std::int64_t gathered = 0, i = 0;
 #if defined(__AVX512F__)
     const __m512i wanted = _mm512_set1_epi32(static_cast<int>(bin));
     for (; i + 16 <= count; i += 16) {
@@ -112,15 +112,15 @@ static std::int64_t gather_bin(const std::uint32_t* bits, std::int64_t count, st
         const __mmask16 here =
             _mm512_cmpeq_epi32_mask(_mm512_srli_epi32(some, kBinShift), wanted);
         if (here == 0) continue;
-        _mm512_storeu_si512(to + found, _mm512_maskz_compress_epi32(here, some));
-        found += __builtin_popcount(here);
+        _mm512_storeu_si512(to + gathered, _mm512_maskz_compress_epi32(here, some));
+        gathered += __builtin_popcount(here);
     }
 #endif
     for (; i < count; ++i) {
-        to[found] = bits[i];
-        found += bits[i] >> kBinShift == bin ? 1 : 0;
+        to[gathered] = bits[i];
+        gathered += bits[i] >> kBinShift == bin ? 1 : 0;
     }
-    return found;
+    return gathered;
 }
 
 static void update_grid(const UpdateTask& task, std::int64_t begin, std::int64_t end,

@@ -225,8 +225,8 @@ inline void round_evenly(const WideCodebook& codebook, const float* __restrict n
         const int guess = even_guess(n[i], slope, offset, top);
         // A limit is the largest float below the next value. Infinity takes the last code.
         const int above = n[i] >= even_value(even, guess + 1) ? 1 : 0;
-        const int found = guess + above;
-        const int code = found < even.last ? found : even.last;
+        const int nearest = guess + above;
+        const int code = nearest < even.last ? nearest : even.last;
         const int below = code < even.last ? 1 : 0;
         const int up =
             rounds_up(draws[i], n[i], even_value(even, code), even_value(even, code + 1)) ? 1 : 0;

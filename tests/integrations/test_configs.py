@@ -1,4 +1,4 @@
-"""Optimizers from YAML, as torchtune and hydra make them: a path and scalars."""
+"""Optimizers from YAML, as hydra makes them: a path and scalars."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
 
 def instantiate(text: str, *args: Any) -> Any:
-    """What ``torchtune.config.instantiate`` does, and ``hydra.utils.instantiate``."""
+    """What ``hydra.utils.instantiate`` does."""
     options = yaml.safe_load(text)["optimizer"]
-    path = options.pop("_component_", None) or options.pop("_target_")
-    module, name = path.rsplit(".", 1)
+    module, name = options.pop("_target_").rsplit(".", 1)
     return getattr(importlib.import_module(module), name)(*args, **options)
 
 
 CONFIGS = {
     """
     optimizer:
-      _component_: qmaps.optim.AdamW8bit
+      _target_: qmaps.optim.AdamW8bit
       lr: 2.0e-5
       fused: True
     """: lambda p: optim.AdamW8bit(p, lr=2e-5),
@@ -45,7 +44,7 @@ CONFIGS = {
     ),
     """
     optimizer:
-      _component_: qmaps.optim.SGD
+      _target_: qmaps.optim.SGD
       lr: 0.1
       momentum: 0.9
       nesterov: true
@@ -57,7 +56,7 @@ CONFIGS = {
     ),
     """
     optimizer:
-      _component_: qmaps.optim.AdamW
+      _target_: qmaps.optim.AdamW
       lr: 0.01
       state_quantizers: 32-bit + B64/linear@8u
       overrides: {"0.*": null}
@@ -119,7 +118,7 @@ def test_the_optimizer_is_the_one_written_in_python(text: str) -> None:
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(options: str, message: str) -> None:
-    text = "optimizer: {_component_: qmaps.optim.AdamW, " + options[1:]
+    text = "optimizer: {_target_: qmaps.optim.AdamW, " + options[1:]
     with pytest.raises((ValueError, TypeError)) as caught:
         instantiate(text, [nn.Parameter(torch.zeros(3))])
     assert str(caught.value) == message

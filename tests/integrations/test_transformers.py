@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,8 @@ from tests.training.runs import assert_same
 WHY = "the extra huggingface is not installed"
 transformers = pytest.importorskip("transformers", reason=WHY)
 pytest.importorskip("accelerate", reason=WHY)
-callbacks_of = pytest.importorskip("qmaps.capture.integrations.huggingface")
-CaptureCallback, MonitorCallback = callbacks_of.CaptureCallback, callbacks_of.MonitorCallback
+ours = pytest.importorskip("qmaps.integrations.transformers")
+CaptureCallback, MonitorCallback = ours.CaptureCallback, ours.MonitorCallback
 
 
 @pytest.fixture(autouse=True)
@@ -88,9 +90,9 @@ def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(tmp_path: Path) 
     whole = run("whole", model())
     run("cut", model(), StopAfter(5))
     resumed = run("cut", model(), resume=str(tmp_path / "cut" / "checkpoint-3"))
-    ours, theirs = resumed.optimizer.optimizer, whole.optimizer.optimizer
-    assert type(ours) is optim.AdamW
-    assert_same(ours, theirs)
+    again, theirs = resumed.optimizer.optimizer, whole.optimizer.optimizer
+    assert type(again) is optim.AdamW
+    assert_same(again, theirs)
     weight = whole.model.transformer.h[0].attn.c_attn.weight
     assert isinstance(theirs.state[weight]["exp_avg"], QuantizedTensor)
 
@@ -232,3 +234,94 @@ def test_options_of_nobody_are_refused() -> None:
         "evry is not an option of CaptureCallback; allowed are out, every, steps, "
         "parameters, states, max_bytes, gradients"
     )
+
+
+@pytest.fixture
+def names() -> Iterator[list[str]]:
+    yield ours.register()
+    ours.unregister()
+
+
+def test_every_rule_has_a_name_in_every_preset(names: list[str], tmp_path: Path) -> None:
+    rules = set(optim.rules().values())
+    assert len(names) == len(rules) * (1 + len(optim.PRESETS))
+    assert set(ours.register()) == set(names)  # again
+    args = transformers.TrainingArguments(str(tmp_path), use_cpu=True, weight_decay=0.1)
+    made = {}
+    for name in names:
+        args.optim = transformers.training_args.OptimizerNames(name)
+        cls, kwargs = transformers.Trainer.get_optimizer_cls_and_kwargs(args)
+        groups = [{"params": [nn.Parameter(torch.zeros(80, 80))], "weight_decay": 0.1}]
+        optimizer = cls(groups, **kwargs)
+        made[name] = optimizer.param_groups[0]
+        assert (made[name]["lr"], made[name].get("weight_decay")) == (5e-5, 0.1)
+        preset = max(
+            (p for p in optim.PRESETS if name.endswith("_" + p.replace("-", "_"))),
+            key=len,
+            default=None,
+        )
+        specs = {} if preset is None else cls.preset_specs(optim.PRESETS[preset])
+        assert made[name]["state_quantizers"] == specs, name
+        rules.discard(cls)
+    assert not rules
+    assert made["qmaps_lion_8bit"]["betas"] == (0.9, 0.99)  # the rule's own
+
+    args.adam_beta2, args.adam_epsilon = 0.95, 1e-6
+    for name, betas in {
+        "adamw": (0.9, 0.95),
+        "lion": (0.9, 0.95),
+        "adan": (0.98, 0.95, 0.99),
+    }.items():
+        args.optim = f"qmaps_{name}"
+        _, kwargs = transformers.Trainer.get_optimizer_cls_and_kwargs(args)
+        assert (kwargs["betas"], kwargs.get("eps")) == (betas, None if name == "lion" else 1e-6)
+
+
+def test_a_named_optimizer_trains_as_its_class(names: list[str], tmp_path: Path) -> None:
+    text = "state_quantizers=B128/DE@4s+sr + rank1/linear@4u+sr, min_quantized_size=0, seed=4"
+    kinds = (
+        {"optim": "qmaps_adamw_8bit", "optim_args": text, "learning_rate": 1e-2},
+        {"optimizer_cls_and_kwargs": CHOSEN},
+    )
+    made = []
+    for options in kinds:
+        made.append(trainer(tmp_path, model(), steps=2, save_strategy="no", **options))
+        made[-1].train()
+    assert_same(*(each.optimizer.optimizer for each in made))
+    (args,) = transformers.HfArgumentParser(
+        transformers.TrainingArguments
+    ).parse_args_into_dataclasses(
+        ["--output_dir", str(tmp_path), "--optim", "qmaps_lion_4bit", "--use_cpu"]
+    )
+    assert args.to_dict()["optim"] == "qmaps_lion_4bit"
+
+
+def test_names_that_do_not_exist(names: list[str], tmp_path: Path, monkeypatch: Any) -> None:
+    def message(**options: Any) -> str:
+        with pytest.raises((ValueError, TypeError)) as caught:
+            trainer(tmp_path, model(), **options).create_optimizer()
+        return str(caught.value)
+
+    assert message(optim="qmaps_adamw_5bit") == (
+        "optim='qmaps_adamw_5bit' is not a name of qmaps; allowed are qmaps_RULE and "
+        "qmaps_RULE_PRESET, such as qmaps_adamw_8bit; nearest match: qmaps_adamw_8bit"
+    )
+    assert message(optim="adamx").startswith("adamx is not a valid OptimizerNames")
+    assert message(optim="qmaps_adamw", optim_args="stochastic_rouding=true") == (
+        "stochastic_rouding=True is not an option of AdamW; nearest match: stochastic_rounding"
+    )
+    assert message(optim="qmaps_muon_8bit").endswith(
+        "Muon steps matrices only; give it to AdamW (qmaps.optim.muon_groups separates them)"
+    )
+    ours.unregister()
+    assert message(optim="qmaps_adamw_8bit").startswith("qmaps_adamw_8bit is not a valid Optim")
+    ours.unregister()  # again
+    monkeypatch.setitem(sys.modules, "transformers.trainer_optimizer", None)
+    with pytest.raises(ValueError) as caught:
+        ours.register()
+    assert str(caught.value) == (
+        f"transformers {transformers.__version__} has no table of optimizers, which begins with "
+        "5.2; without names, pass optimizer_cls_and_kwargs=(qmaps.optim.AdamW8bit, "
+        '{"lr": 1e-3}) to the Trainer'
+    )
+    monkeypatch.undo()

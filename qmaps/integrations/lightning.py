@@ -11,7 +11,7 @@ from typing import Any
 from lightning.pytorch import Callback
 
 from qmaps.capture import Monitor, StateRecorder
-from qmaps.capture.integrations import Recording
+from qmaps.integrations import Recording
 
 
 class _Callback(Callback):

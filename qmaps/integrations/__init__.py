@@ -1,4 +1,7 @@
-"""Callbacks for trainers of other packages; each module needs the package of its name."""
+"""Optimizers by name, and callbacks, for trainers of other packages.
+
+Each module needs the package of its name.
+"""
 
 from __future__ import annotations
 

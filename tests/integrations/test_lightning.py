@@ -31,7 +31,7 @@ def lightning() -> ModuleType:
 
 @pytest.fixture
 def callback(lightning: ModuleType) -> Any:
-    from qmaps.capture.integrations.lightning import CaptureCallback
+    from qmaps.integrations.lightning import CaptureCallback
 
     return CaptureCallback
 

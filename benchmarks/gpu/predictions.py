@@ -1,0 +1,29 @@
+"""What the model of ``python -m benchmarks.gpu.sass`` predicts for a device."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+from reproduction.report_file import ROOT
+
+FILE = ROOT / "reports" / "gpu" / "sass.csv"
+
+
+def predictions(device: str, file: Path = FILE) -> dict[str, str]:
+    """Milliseconds per billion parameters and the GPU that they are for, by case of the model.
+
+    Args:
+        device: its name as torch has it.
+        file: rows of `case`, `gpu` and `ms_per_billion`; nothing is predicted without it.
+    """
+    if not file.exists():
+        return {}
+    with file.open(newline="", encoding="utf-8") as lines:
+        return {
+            row["case"]: f"{row['ms_per_billion']} ({row['gpu']})"
+            for row in csv.DictReader(lines)
+            # "H100 SXM" is for "NVIDIA H100 80GB HBM3".
+            if re.findall(r"\w*\d\w*", row["gpu"])[0] in re.split(r"\W", device)
+        }

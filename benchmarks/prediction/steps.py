@@ -1,0 +1,165 @@
+"""Steps that a step cost of `qmaps.replay` stands for, on models with trials of many pairs.
+
+``python -m benchmarks.prediction.steps`` compares the trials in reports/prediction with their
+replays, in the unit of `benchmarks.blind.equivalence`, and writes reports/prediction/steps.md and
+calibration.png.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from benchmarks.blind.equivalence import MAX_SLOPE_ERROR, calibrated
+from benchmarks.blind.plan import MARGIN
+from benchmarks.judges import JUDGED, LENGTHS, REPORTS, slower
+from benchmarks.markdown import markdown
+from benchmarks.prediction.plan import PARTS
+from benchmarks.prediction.report import of_pairs, parts
+from qmaps.analyze.recommend.verdict import LEVELS, SAFE, cost_of, dangerous, level
+from qmaps.storage.files import records, replacing
+from reproduction.report_file import write_report
+
+FOLDER = REPORTS / "prediction"
+MOST = 0.3
+"""Step cost above which a pair is left out."""
+
+
+def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -> pd.DataFrame:
+    """Pairs at the tuned rates.
+
+    Args:
+        trials: rows of reports/prediction/trials.csv.
+        measures: rows of reports/prediction/measures.csv.
+        slopes: `judge`, `slope` and `slope_error` of `benchmarks.judges.slower`.
+
+    Returns:
+        `judge`, `quantizer`, `verdict`, `cost` (the step cost; NaN with zero points or very large
+        updates), and `slower` (the mean difference of the final loss from 32 bits, in units of log
+        steps; infinite where a run diverged). Judges whose slope is not known are left out.
+    """
+    known = slopes[slopes["slope_error"] <= MAX_SLOPE_ERROR * slopes["slope"]]
+    falls = dict(zip(known["judge"], known["slope"], strict=True))
+    rows = []
+    for part, rate, difference in parts(trials):
+        judge = PARTS[part].judge
+        if rate != 1 or judge not in falls:
+            continue
+        own = of_pairs(measures, part, difference.index).filter(like="replay_")
+        replays = records(own.rename(columns=lambda name: name.removeprefix("replay_")))
+        losses = difference.mean(axis=1, skipna=False).fillna(np.inf) / falls[judge]
+        for (quantizer, lost), row in zip(losses.items(), replays, strict=True):
+            cost = np.nan if dangerous(row) else cost_of(row)
+            rows.append((judge, quantizer, level(row), cost, lost))
+    return pd.DataFrame(rows, columns=["judge", "quantizer", "verdict", "cost", "slower"])
+
+
+def ended(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Number of pairs, and of those within the margin or better, by judge and verdict."""
+    within = pairs["slower"] <= np.log1p(MARGIN)
+    counts = within.groupby([pairs["judge"], pairs["verdict"]], sort=False)
+    return pd.DataFrame({"pairs": counts.count(), "within": counts.sum()}).reset_index()
+
+
+def page(pairs: pd.DataFrame, command: str) -> str:
+    """The report on rows of `points`."""
+    counts = ended(pairs)
+    table = {(row["judge"], row["verdict"]): row for row in records(counts)}
+    judges = list(pairs["judge"].unique())
+    totals = records(counts.groupby("verdict")[["pairs", "within"]].sum().reset_index())
+    table |= {("all", row["verdict"]): row for row in totals}
+    levels = [name for name in LEVELS if name in set(pairs["verdict"])]
+    lines = [
+        "# Steps that a step cost stands for",
+        "",
+        f"`{command}`",
+        "",
+        "Here are the pairs of [results.md](results.md) at the tuned rates, in the steps of "
+        "[judges.md](../judges.md): a difference of the final loss, divided by the slope of the "
+        "loss over log steps.",
+        "",
+        "![per cent of steps against step cost](calibration.png)",
+        "",
+        "## Verdicts",
+        "",
+        f"Pairs whose mean over seeds is within {MARGIN:.0%} of steps or better, of all pairs with "
+        "a verdict. The noise of the seeds counts against them.",
+        "",
+        *markdown(
+            ("model", *levels),
+            [
+                (judge, *("{within} of {pairs}".format(**table[judge, name])
+                          if (judge, name) in table else "" for name in levels))
+                for judge in (*judges, "all")
+            ],
+        ),
+        "",
+        "## Step costs",
+        "",
+        "A step cost of 0.05 says that replayed steps make 5 % less progress. If trainings were "
+        f"slower by as many steps, slopes would be 1. Pairs of a step cost above {MOST}, with zero "
+        "points or with very large updates are left out.",
+        "",
+        *markdown(
+            ("model", "pairs", "slope", "slope of the other models", "median error by that slope"),
+            [
+                (
+                    row["judge"],
+                    str(row["pairs"]),
+                    f"{row['slope']:.2f}",
+                    f"{row['slope_of_others']:.2f}",
+                    f"{row['median_error']:.1%}",
+                )
+                for row in records(calibrated(_calm(pairs)))
+            ],
+        ),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _calm(pairs: pd.DataFrame) -> pd.DataFrame:
+    return pairs[(pairs["cost"] <= MOST) & np.isfinite(pairs["slower"])]
+
+
+def draw(pairs: pd.DataFrame, path: Path) -> None:
+    """Write a PNG of the pairs, one color a model, with the margin as a band."""
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panel = figure.subplots()
+    for judge, own in _calm(pairs).groupby("judge", sort=False):
+        panel.plot(own["cost"], 100 * np.expm1(own["slower"]), "o", alpha=0.6, label=judge)
+    panel.axhspan(-100 * MARGIN, 100 * MARGIN, color="tab:green", alpha=0.15)
+    costs = np.geomspace(1e-4, MOST)
+    panel.plot(costs, 100 * costs, color="#9498a0", linewidth=1, label="slope 1")
+    panel.axvline(SAFE, color="#9498a0", linewidth=1, linestyle="--")
+    panel.set(xscale="log", xlabel="step cost", ylabel="slower by, % of steps")
+    panel.set_xlim(1e-4, MOST)
+    panel.set_yscale("symlog", linthresh=5)
+    panel.legend()
+    figure.savefig(path, format="png", dpi=120)
+
+
+def committed() -> pd.DataFrame:
+    """`points` of the committed reports."""
+    return points(
+        *(pd.read_csv(FOLDER / name) for name in ("trials.csv", "measures.csv")),
+        slower(pd.read_csv(JUDGED), pd.read_csv(LENGTHS)).drop_duplicates("judge"),
+    )
+
+
+def main() -> int:
+    """Write the report."""
+    pairs = committed()
+    with replacing(FOLDER / "calibration.png") as temporary:
+        draw(pairs, temporary)
+    write_report(FOLDER / "steps.md", page(pairs, "python -m benchmarks.prediction.steps"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""Optimizers by name, and callbacks, for ``transformers.Trainer``.
+
+The optimizers need nothing: ``Trainer(..., optimizer_cls_and_kwargs=(AdamW8bit, {"lr": 1e-3}))``.
+`register` is for configurations that choose an optimizer by its name.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+import transformers
+from transformers import TrainerCallback
+
+from qmaps import optim
+from qmaps.capture import Monitor, StateRecorder
+from qmaps.errors import BackendError, BadValueError, nearest, shown
+from qmaps.integrations import Recording
+
+PREFIX = "qmaps_"
+"""Beginning of all names."""
+WORDS = {"true": True, "false": False, "none": None, "null": None}
+"""Values of `optim_args` besides numbers and text."""
+ADAM = {"adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8}
+"""Defaults of TrainingArguments; other values replace those of the rule."""
+
+Chosen = tuple[type[optim.QuantizedOptimizer], dict[str, Any]]
+
+
+def register() -> list[str]:
+    """Add the optimizers of qmaps to the names that ``TrainingArguments(optim=...)`` accepts.
+
+    A name is ``qmaps_``, the file of a rule in `qmaps.optim`, and a preset, such as
+    ``qmaps_adamw_8bit``, ``qmaps_lion_4bit`` or ``qmaps_adamw_paper_4bit``; without a preset states
+    stay in 32 bits. `optim_args` has any options of the optimizer, and wins over the name:
+    ``optim_args="state_quantizers=B128/DE@4s + rank1/linear@4u, stochastic_rounding=true"``.
+    `learning_rate` and `weight_decay` are those of the Trainer; `adam_beta1`, `adam_beta2` and
+    `adam_epsilon` are passed to rules with `betas` where they differ from the Trainer's defaults.
+
+    Every process of a distributed run must call this before it makes TrainingArguments. Calling it
+    again changes nothing.
+
+    Returns:
+        All names.
+
+    Raises:
+        BackendError: this version of transformers has no table of optimizers (before 5.2).
+    """
+    handlers, names = _tables()
+    for name, handler in _handlers().items():
+        if name not in names.__members__:
+            member = str.__new__(names, name)
+            member._name_ = member._value_ = name
+            names._member_map_[name] = names._value2member_map_[name] = member
+            names._member_names_.append(name)
+        handlers[name] = handler
+    names._missing_ = classmethod(_refuse)
+    return list(_handlers())
+
+
+def unregister() -> None:
+    """Take the names of `register` away again."""
+    handlers, names = _tables()
+    if "_missing_" in vars(names):
+        del names._missing_
+    for name in _handlers():
+        handlers.pop(name, None)
+        names._value2member_map_.pop(name, None)
+        if names._member_map_.pop(name, None) is not None:
+            names._member_names_.remove(name)
+
+
+def _tables() -> tuple[dict[str, Any], Any]:
+    """The Trainer's optimizers by name, and the enumeration of names."""
+    try:
+        from transformers.trainer_optimizer import _OPTIMIZER_HANDLERS
+    except ImportError:
+        raise BackendError(
+            f"transformers {transformers.__version__} has no table of optimizers, which begins "
+            "with 5.2; without names, pass optimizer_cls_and_kwargs=(qmaps.optim.AdamW8bit, "
+            '{"lr": 1e-3}) to the Trainer'
+        ) from None
+    return _OPTIMIZER_HANDLERS, transformers.training_args.OptimizerNames
+
+
+def _handlers() -> dict[str, Callable[[Any], Chosen]]:
+    """The handler of each name, for every rule alone and in every preset."""
+    handlers = {}
+    for cls in optim.rules().values():
+        rule = PREFIX + cls.__module__.rpartition(".")[2]
+        handlers[rule] = _handler(cls, None)
+        for preset in optim.PRESETS:
+            handlers[f"{rule}_{preset.replace('-', '_')}"] = _handler(cls, preset)
+    return handlers
+
+
+def _handler(cls: type[optim.QuantizedOptimizer], preset: str | None) -> Callable[[Any], Chosen]:
+    """The function that tells the Trainer an optimizer's class and arguments."""
+
+    def handler(context: Any) -> Chosen:
+        args = context.args
+        chosen: dict[str, Any] = {"lr": args.learning_rate, "state_quantizers": preset}
+        parameters = inspect.signature(cls).parameters
+        if "betas" in parameters:
+            set_, usual = [getattr(args, name) for name in ADAM], list(ADAM.values())
+            betas = list(parameters["betas"].default)
+            for index in (0, 1):
+                if set_[index] != usual[index]:
+                    betas[index] = set_[index]
+            chosen["betas"] = tuple(betas)
+            if "eps" in parameters and set_[2] != usual[2]:
+                chosen["eps"] = set_[2]
+        for pair in (args.optim_args or "").split(","):
+            option, _, value = map(str.strip, pair.partition("="))
+            if option:
+                chosen[option] = _value(value)
+        return cls, chosen
+
+    return handler
+
+
+def _value(text: str) -> Any:
+    """The value of an option, as `optim_args` has it."""
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _refuse(cls: Any, value: object) -> Any:
+    """Raise for an unknown name; the enumeration calls it."""
+    if str(value).startswith(PREFIX):
+        raise BadValueError(
+            f"optim={shown(value)} is not a name of qmaps; allowed are qmaps_RULE and "
+            f"qmaps_RULE_PRESET, such as qmaps_adamw_8bit{nearest(str(value), _handlers())}"
+        )
+    return super(cls, cls)._missing_(value)
+
+
+class _Callback(TrainerCallback):
+    """Begins with training and ends with it."""
+
+    _kind: type[StateRecorder] | type[Monitor]
+
+    def __init__(self, out: str | os.PathLike[str] | None = None, **options: Any) -> None:
+        self._recording = Recording(type(self).__name__, self._kind, out, options)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Begin to record."""
+        optimizers, model = [kwargs["optimizer"]], kwargs["model"]
+        folder, step, is_first = args.output_dir, state.global_step, state.is_world_process_zero
+        self._recording.begin(optimizers, model, folder, step, is_first=is_first)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Stop recording."""
+        self._recording.end()
+
+
+class CaptureCallback(_Callback):
+    """Records optimizer states of a Trainer's run in a folder for `qmaps.capture.load`.
+
+    It takes any optimizer. Steps are numbered as the Trainer numbers
+    them; a resumed run goes on in the same folder. In distributed training the first process
+    records.
+
+    Args:
+        out: the folder; ``states`` in the Trainer's `output_dir` if left out.
+        **options: `every`, `steps`, `parameters`, `states`, `max_bytes` and `gradients` of
+            `qmaps.capture.StateRecorder`.
+
+    Raises:
+        BadTypeError: an option is none of these.
+        OutputError: when training begins; see `StateRecorder`.
+    """
+
+    _kind = StateRecorder
+
+
+class MonitorCallback(_Callback):
+    """Measures the quantized states of a Trainer's run with a `qmaps.capture.Monitor`.
+
+    A resumed run goes on in the same file. In distributed training all processes
+    measure together.
+
+    Args:
+        out: the CSV file; ``monitor.csv`` in the Trainer's `output_dir` if left out.
+        **options: `every`, `window`, `sample`, `parameters`, `log` and `thresholds` of
+            `qmaps.capture.Monitor`.
+
+    Raises:
+        BadTypeError: an option is none of these.
+        BadValueError, OutputError: when training begins; see `Monitor`.
+    """
+
+    _kind = Monitor

@@ -1,0 +1,279 @@
+"""Gradient release: the bits of the plain loop, with no gradient left after a backward pass."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qmaps import optim
+from qmaps.engines.native.plan import NativeEngine
+from qmaps.errors import BadTypeError, BadValueError
+from qmaps.lpmm import LPMMAdam, convert
+from qmaps.optim import AdamW8bit, Muon8bit, muon_groups, release_gradients
+from tests.training.runs import assert_same
+
+QUANTIZED = [
+    name
+    for name in optim.__all__
+    if name.endswith(("4bit", "8bitFactor")) and not getattr(optim, name).takes_all_gradients
+]
+OTHERS = {
+    "Adafactor8bit": {},
+    "Adafactor": {"apollo_rank": 4, "seed": 3},
+    "SM3": {"state_quantizers": "8bit"},
+    "AdamW": {"master_weights": True, "reset_every": 2},
+    "NAdam": {"state_quantizers": "B64/quantile@4s + B64/quantile@4u", "refit_every": 2},
+}
+
+
+class Net(nn.Module):
+    """Two matrices, one of which is used twice, with an embedding tied to the head."""
+
+    def __init__(self, bias: bool = True, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(64, 72)
+        self.hidden = nn.Linear(72, 72, bias=bias)
+        self.head = nn.Linear(72, 64, bias=False)
+        self.head.weight = self.embed.weight
+        self.to(dtype)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        return self.head(torch.tanh(self.hidden(torch.tanh(self.hidden(x)))))
+
+
+def loss_of(model: nn.Module, number: int) -> Tensor:
+    tokens = torch.randint(64, (40,), generator=torch.Generator().manual_seed(number))
+    return nn.functional.cross_entropy(model(tokens).float(), tokens.roll(1))
+
+
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    steps: range = range(4),
+    clip: Callable[[], object] = lambda: None,
+) -> list[float]:
+    """The loop of both ways."""
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+    losses = []
+    for number in steps:
+        optimizer.zero_grad()
+        loss = loss_of(model, number)
+        loss.backward()
+        clip()
+        optimizer.step()
+        scheduler.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+@pytest.mark.parametrize("name", [*QUANTIZED, *OTHERS])
+def test_every_rule_has_the_bits_of_the_plain_loop(name: str) -> None:
+    options = OTHERS.get(name, {"stochastic_rounding": True})
+    models = [Net(bias="Muon" not in name, dtype=torch.bfloat16) for _ in range(2)]
+    one, other = (getattr(optim, name)(model.named_parameters(), **options) for model in models)
+    release_gradients(models[1], other)
+    assert train(models[0], one) == train(models[1], other)
+    assert all(param.grad is None for param in models[1].parameters())
+    assert_same(one, other)
+
+
+def pair(**options: Any) -> tuple[Net, Net, AdamW8bit, AdamW8bit]:
+    """Two equal models with their optimizers."""
+    models = Net(), Net()
+    return *models, *(AdamW8bit(m.named_parameters(), lr=0.01, **options) for m in models)
+
+
+def test_clipping_resuming_and_removing_are_those_of_the_plain_loop() -> None:
+    one, other, a, b = pair()
+    release = release_gradients(other, b, clip_value=1e-3)
+    clip = lambda: nn.utils.clip_grad_value_(one.parameters(), 1e-3)  # noqa: E731
+    assert train(one, a, clip=clip) == train(other, b)
+    resumed = Net()
+    resumed.load_state_dict(other.state_dict())
+    c = AdamW8bit(resumed.named_parameters())
+    release_gradients(resumed, c, clip_value=1e-3)
+    c.load_state_dict(copy.deepcopy(b.state_dict()))
+    release.remove()
+    release.remove()
+    clips = [lambda m=m: nn.utils.clip_grad_value_(m.parameters(), 1e-3) for m in (one, other)]
+    losses = [train(one, a, clip=clips[0]), train(other, b, clip=clips[1]), train(resumed, c)]
+    assert losses[0] == losses[1] == losses[2]
+    assert_same(a, b)
+    assert_same(a, c)
+
+
+def test_two_optimizers_of_one_model() -> None:
+    losses = []
+    for released in (False, True):
+        model = Net()
+        optimizers = [
+            make(params, lr=0.01)
+            for make, params in zip((Muon8bit, AdamW8bit), muon_groups(model), strict=True)
+        ]
+        for optimizer in optimizers if released else ():
+            release_gradients(model, optimizer)
+        for number in range(3):
+            loss = loss_of(model, number)
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            losses.append(float(loss.detach()))
+    assert losses[:3] == losses[3:]
+
+
+@pytest.mark.parametrize("through_scaler", [False, True])
+def test_a_gradient_scaler_skips_the_parameters_that_overflow(through_scaler: bool) -> None:
+    one, other, a, b = pair()
+    scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**8) for _ in range(2)]
+    release_gradients(other, b, scaler=scalers[1])
+    overflow = other.hidden.weight.register_hook(lambda g: g * (torch.inf if at == 2 else 1))
+    for at in range(4):
+        scalers[0].scale(loss_of(one, at)).backward()
+        before = other.hidden.weight.detach().clone()
+        scalers[1].scale(loss_of(other, at)).backward()
+        if at == 2:
+            assert torch.equal(other.hidden.weight, before)
+            one.hidden.weight.grad = None  # the plain loop without this parameter
+        scalers[0].step(a)
+        scalers[1].step(b) if through_scaler else b.step()
+        a.zero_grad()
+        for scaler in scalers:
+            scaler.update()
+    overflow.remove()
+    assert [scaler.get_scale() for scaler in scalers] == [2.0**8, 2.0**7]
+    assert_same(a, b)
+
+
+def accumulate(model: Net, optimizer: AdamW8bit) -> None:
+    release_gradients(model, optimizer)
+    loss_of(model, 0).backward()
+    loss_of(model, 1).backward()
+
+
+def scaled(model: Net, optimizer: AdamW8bit) -> None:
+    release_gradients(model, optimizer)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(loss_of(model, 0)).backward()
+    scaler.step(optimizer)
+
+
+def unfrozen(model: Net, optimizer: AdamW8bit) -> None:
+    model.hidden.requires_grad_(False)
+    release_gradients(model, optimizer)
+    model.hidden.requires_grad_(True)
+    loss_of(model, 0).backward()
+    optimizer.step()
+
+
+def twice(model: Net, optimizer: AdamW8bit) -> None:
+    release_gradients(model, optimizer)
+    release_gradients(model, AdamW8bit(model.parameters()))
+
+
+def low_precision(model: Net, _: AdamW8bit) -> None:
+    convert(model)
+    release_gradients(model, LPMMAdam(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "message"),
+    [
+        (accumulate, BadValueError,
+         "parameter 'hidden.bias' has a second gradient before optimizer.step(); "
+         "release_gradients steps in every backward pass and cannot accumulate gradients: call "
+         "optimizer.step() after each, or remove() the release"),
+        (scaled, BadValueError,
+         "release_gradients has taken steps with gradients that a GradScaler has scaled; pass it "
+         "as release_gradients(model, optimizer, scaler=scaler)"),
+        (unfrozen, BadValueError,
+         "parameter 'hidden.weight' was added or unfrozen after release_gradients; call remove() "
+         "and release_gradients again"),
+        (twice, BadValueError,
+         "parameter 'embed.weight' is released to a AdamW8bit already; call remove() of that "
+         "release first"),
+        (low_precision, BadTypeError,
+         "release_gradients does not support LPMMAdam, which keeps gradients as codes"),
+        (lambda m, _: release_gradients(m, optim.Prodigy(m.parameters())), BadTypeError,
+         "release_gradients does not support Prodigy, which needs all gradients at once"),
+        (lambda _, o: release_gradients(o, o), BadTypeError,
+         "model must be a torch.nn.Module, got AdamW8bit"),
+        (lambda m, _: release_gradients(m, torch.optim.SGD(m.parameters())), BadTypeError,
+         "optimizer must be one of qmaps.optim, got SGD"),
+        (lambda m, _: release_gradients(m, AdamW8bit(m.parameters(), nonfinite="skip")),
+         BadValueError,
+         "nonfinite='skip' looks at all gradients before a step; release_gradients supports "
+         "nonfinite='propagate'"),
+        (lambda m, o: release_gradients(m.hidden, o), BadValueError,
+         "parameter number 0 of the optimizer is not a parameter of the model"),
+        (lambda m, o: release_gradients(m, o, clip_value=0), BadValueError,
+         "clip_value=0 must be above 0"),
+        (lambda m, o: release_gradients(m, o, scaler=1.0), BadTypeError,
+         "scaler=1.0 must be a torch.amp.GradScaler or None"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_right_is_refused(
+    use: Callable[[Net, AdamW8bit], object], error: type[Exception], message: str
+) -> None:
+    _, model, _, optimizer = pair()
+    with pytest.raises(error) as caught:
+        use(model, optimizer)
+    assert str(caught.value) == message
+
+
+def test_a_refused_backward_pass_changes_nothing() -> None:
+    model, _, optimizer, _ = pair()
+    release_gradients(model, optimizer)
+    loss_of(model, 0).backward()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(BadValueError, match="has a second gradient before"):
+        loss_of(model, 1).backward()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    optimizer.step()
+    loss_of(model, 1).backward()
+
+
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    model, _, optimizer, _ = pair()
+    with pytest.raises(BadValueError) as caught:
+        release_gradients(model, optimizer)
+    assert str(caught.value) == (
+        "release_gradients supports one process, got 2: steps would be taken before the gradients "
+        "of all processes are averaged"
+    )
+
+
+def test_a_value_that_autograd_needs_later_is_refused_by_torch() -> None:
+    first, last = nn.Linear(80, 80), nn.Linear(80, 80)
+    optimizer = AdamW8bit([*first.parameters(), *last.parameters()])
+    release_gradients(nn.Sequential(first, last), optimizer)
+    x = first(torch.ones(2, 80)) @ last.weight.detach()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        (last(torch.ones(2, 80)).sum() + x.sum()).backward()
+
+
+def test_it_keeps_nothing_alive_and_plans_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _, optimizer, _ = pair()
+    release_gradients(model, optimizer)
+    plans: list[int] = []
+    plan = NativeEngine.plan
+    monkeypatch.setattr(NativeEngine, "plan", lambda *args: plans.append(1) or plan(*args))
+    train(model, optimizer, range(5))
+    assert len(plans) <= 2 * len(list(model.parameters()))
+    gone = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert gone() is None
+    loss_of(model, 0).backward()
+    assert model.hidden.weight.grad is not None
