@@ -16,7 +16,7 @@ from qmaps.capture.monitor.outputs import LIMITED, badness
 from qmaps.capture.monitor.window import Row
 from qmaps.engines.sharding.shards import shard_of
 from qmaps.errors import BadTypeError, BadValueError, QmapsError, shown
-from qmaps.storage.version import __version__
+from qmaps.storage import __version__
 
 NAMES = ("parameter", "state", "quantizer", "shard")
 """Columns that identify a row of one rank."""
