@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from qmaps import maps, metrics, normalize
@@ -103,3 +104,6 @@ __all__ = [
     "save",
     "sweep",
 ]
+
+if monitor_settings := os.environ.get("QMAPS_MONITOR"):
+    importlib.import_module("qmaps.capture.monitor.environment").switch_on(monitor_settings)

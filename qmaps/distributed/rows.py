@@ -310,11 +310,12 @@ def _is_array(name: str) -> bool:
 
 
 def _here(value: Any, shard: Shard | None) -> Tensor:
-    """The local part of a DTensor, or the full tensor where there is no shard."""
+    """The local part of a DTensor, or the full tensor where there is no shard or no split."""
     if not is_distributed(value):
         x: Tensor = value
     else:
-        x = value.full_tensor() if shard is None else local(value)
+        # If nothing is split, a process has all or nothing (`qmaps.engines.sharding.owners`).
+        x = value.full_tensor() if shard is None or not shard.groups() else local(value)
     if unsupported_reason(x):
         raise TypeError("a part is not dense")
     return x

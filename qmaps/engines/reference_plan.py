@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from qmaps.engines.bfloat16 import round_stochastically, split
 from qmaps.engines.masters import REMAINDER, exact, updated
 from qmaps.engines.sharding.exchange import Request, SharedScales
 from qmaps.engines.sharding.over_shards import whole_of
+from qmaps.engines.sharding.owners import Matrix, Owned, gather, rounds, scatter
 from qmaps.engines.step import (
     COUNTER,
     NONE_SHARED,
@@ -73,32 +74,59 @@ class ReferencePlan(StepPlan):
 
     def run(self, inputs: Inputs, shared: Mapping[Scaled, SharedScales] = NONE_SHARED) -> None:
         for p in self._parameters:
-            if "step" not in p.storage:
-                p.storage["step"] = torch.zeros((), dtype=COUNTER)
-            start_product(p)
-            updated(p)
-            step = count_step(p.storage)
-            values, states = self._advanced(p, step, inputs)
-            if (product := p.storage.get(PRODUCT)) is not None:
-                described = inputs.scalars[p.group].values()
-                after = product_after(described, p.since_reset(step), float(product))
-                product.fill_(after)
-            _write(p, step, values)
-            for state in p.states:
-                scales = shared.get((p.number, state.name))
-                p.storage[state.name] = _encoded(p, state, states[state.name], step, scales)
+            if not p.matrices:
+                step = _begun(p)
+                values, states = self._advanced(p, step, inputs)
+                if (product := p.storage.get(PRODUCT)) is not None:
+                    described = inputs.scalars[p.group].values()
+                    after = product_after(described, p.since_reset(step), float(product))
+                    product.fill_(after)
+                _write(p, step, values)
+                _store(p, states, step, shared)
+        self._run_on_owners([p for p in self._parameters if p.matrices], inputs, shared)
+
+    def _run_on_owners(
+        self,
+        parameters: Sequence[ParameterStep],
+        inputs: Inputs,
+        shared: Mapping[Scaled, SharedScales],
+    ) -> None:
+        """Step parameters whose matrices are computed by their owners, in rounds."""
+        places = [(p, index) for p in parameters for index in range(len(p.matrices))]
+        started: dict[int, _Started] = {}
+        for batch in rounds([p.matrices[index] for p, index in places]):
+            members = [places[n] for n in batch]
+            for p, _ in members:
+                if p.number not in started:
+                    step = _begun(p)
+                    prepared, states = self._advanced(p, step, inputs)
+                    _store(p, states, step, shared)
+                    started[p.number] = _Started(step, prepared, len(p.matrices))
+            whole = gather([started[p.number].part(p, index) for p, index in members])
+            for p, index in members:
+                if p.matrices[index].owned:
+                    whole = self._transformed(p, started[p.number].step, whole, inputs)
+            for p, _ in members:
+                if started[p.number].tensor is p.gradient:
+                    started[p.number].tensor = torch.empty_like(p.gradient)
+            scatter([started[p.number].part(p, index) for p, index in members], whole)
+            whole = None
+            for p, _ in members:
+                started[p.number].missing -= 1
+                if not started[p.number].missing:
+                    self._finish(p, started.pop(p.number), inputs)
 
     def _advanced(
         self, parameter: ParameterStep, step: int, inputs: Inputs, *, keep: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """A parameter and its states in float32 after this step, for the parts on this process.
 
+        If owners compute its matrices, the result of `Phases.prepare` and the states it changes.
         Float32 tensors are changed in place, unless `keep` is set.
         """
-        values = _read(parameter)
-        states = {state.name: _decoded(parameter, state) for state in parameter.states}
+        later = _owned_here if parameter.matrices else lambda _: False
+        states = {s.name: _decoded(parameter, s) for s in parameter.states if not later(s)}
         if keep:
-            values = values.clone()
             states = {name: value.clone() for name, value in states.items()}
         gradient = parameter.gradient
         if isinstance(gradient, QuantizedTensor):
@@ -106,13 +134,41 @@ class ReferencePlan(StepPlan):
         gradient = gradient.float()
         if inputs.grad_scale is not None:
             gradient = gradient / inputs.grad_scale.to(gradient)
+        context, scalars = self._context(parameter, step, inputs)
+        with whole_of(parameter.shard):
+            if parameter.matrices:
+                assert self._rule.phases is not None
+                prepared = self._rule.phases.prepare(context, gradient, states, scalars)
+                return prepared, states
+            values = _read(parameter).clone() if keep else _read(parameter)
+            self._rule.apply(context, values, gradient, states, scalars)
+        return values, states
+
+    def _transformed(
+        self, parameter: ParameterStep, step: int, whole: Tensor | None, inputs: Inputs
+    ) -> Tensor:
+        """The update of a matrix that this process owns; the states it owns are stored."""
+        assert whole is not None and self._rule.phases is not None  # noqa: PT018
+        states = {s.name: _decoded(parameter, s) for s in parameter.states if _owned_here(s)}
+        context, scalars = self._context(parameter, step, inputs)
+        update = self._rule.phases.transform(context, whole, states, scalars)
+        _store(parameter, states, step, NONE_SHARED)
+        return update
+
+    def _finish(self, parameter: ParameterStep, started: _Started, inputs: Inputs) -> None:
+        assert self._rule.phases is not None
+        values = _read(parameter)
+        context, scalars = self._context(parameter, started.step, inputs)
+        with whole_of(parameter.shard):
+            self._rule.phases.finish(context, values, started.tensor, scalars)
+        _write(parameter, started.step, values)
+
+    def _context(
+        self, parameter: ParameterStep, step: int, inputs: Inputs
+    ) -> tuple[Context, dict[str, float]]:
         step = parameter.since_reset(step)
         context = Context(parameter.number, step, parameter.options)
-        with whole_of(parameter.shard):
-            self._rule.apply(
-                context, values, gradient, states, self._in_float32(parameter, step, inputs)
-            )
-        return values, states
+        return context, self._in_float32(parameter, step, inputs)
 
     def _in_float32(self, parameter: ParameterStep, step: int, inputs: Inputs) -> dict[str, float]:
         """The scalars of a parameter in this step, rounded to float32 as rules see them."""
@@ -123,6 +179,56 @@ class ReferencePlan(StepPlan):
             exact = torch.tensor(values_at(scalars.values(), *kind[1:]), dtype=torch.float64)
             self._scalars[kind] = dict(zip(scalars, exact.float().tolist(), strict=True))
         return self._scalars[kind]
+
+
+@dataclass
+class _Started:
+    """A step whose matrices are with their owners.
+
+    Attributes:
+        step: number of the step.
+        tensor: result of `Phases.prepare`; the update takes its place.
+        missing: number of matrices whose update is not here yet.
+    """
+
+    step: int
+    tensor: Tensor
+    missing: int
+
+    def part(self, parameter: ParameterStep, index: int) -> tuple[Matrix, Tensor]:
+        """A matrix of the parameter, with its local part."""
+        matrix = parameter.matrices[index]
+        stacked = len(matrix.shape) < self.tensor.dim()
+        return matrix, self.tensor[index] if stacked else self.tensor
+
+
+def _begun(parameter: ParameterStep) -> int:
+    """Count the step, and create what it needs; returns the step's number."""
+    storage = parameter.storage
+    if "step" not in storage:
+        storage["step"] = torch.zeros((), dtype=COUNTER)
+    start_product(parameter)
+    updated(parameter)
+    return count_step(storage)
+
+
+def _owned_here(state: StateStep) -> bool:
+    """Return True for a state that this process, as the owner, has whole."""
+    return isinstance(state.shard, Owned) and state.shard.here
+
+
+def _store(
+    parameter: ParameterStep,
+    states: Mapping[str, Tensor],
+    step: int,
+    shared: Mapping[Scaled, SharedScales],
+) -> None:
+    """Store new states."""
+    for state in parameter.states:
+        if state.name in states:
+            scales = shared.get((parameter.number, state.name))
+            value = states[state.name]
+            parameter.storage[state.name] = _encoded(parameter, state, value, step, scales)
 
 
 def _read(parameter: ParameterStep) -> Tensor:

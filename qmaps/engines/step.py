@@ -24,6 +24,7 @@ from torch import Tensor
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.engines.sharding.exchange import Request, SharedScales, spans_shards
+from qmaps.engines.sharding.owners import Matrix
 from qmaps.engines.sharding.shards import Shard
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize.base import Normalizer
@@ -76,6 +77,20 @@ class Context(NamedTuple):
 Apply = Callable[[Context, Tensor, Tensor, dict[str, Tensor], dict[str, float]], None]
 
 
+class Phases(NamedTuple):
+    """A rule in three parts, for a sharded parameter; `MatrixRule` has these methods.
+
+    Attributes:
+        prepare: for the local part of the parameter.
+        transform: for a whole matrix, on the process that owns it.
+        finish: for the local part again.
+    """
+
+    prepare: Callable[[Context, Tensor, dict[str, Tensor], dict[str, float]], Tensor]
+    transform: Callable[[Context, Tensor, dict[str, Tensor], dict[str, float]], Tensor]
+    finish: Callable[[Context, Tensor, Tensor, dict[str, float]], None]
+
+
 @dataclass(frozen=True)
 class Rule:
     """An update rule.
@@ -85,11 +100,13 @@ class Rule:
         takes_norms: whether it takes norms of whole tensors.
         apply: the rule in plain PyTorch, for the reference: changes a float32 parameter and its
             states in place, given the gradient and the scalars rounded to float32.
+        phases: `apply` in parts, where it needs whole matrices.
     """
 
     name: str | None
     takes_norms: bool
     apply: Apply
+    phases: Phases | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +157,8 @@ class ParameterStep:
         shard: this process's part of the parameter; None if it keeps the whole.
         observers: called with each update of `codes`.
         product: initial value of `PRODUCT` in `storage`; None if it is there, or not needed.
+        matrices: those that this process and others have parts of, where the rule needs them
+            whole: one, or those of a stack.
     """
 
     number: int
@@ -160,6 +179,7 @@ class ParameterStep:
     shard: Shard | None
     observers: tuple[Observer, ...]
     product: float | None = None
+    matrices: tuple[Matrix, ...] = ()
 
     def since_reset(self, step: int) -> int:
         """The number of a step, from 1 on, counted from the last reset, for step scalars."""

@@ -14,15 +14,18 @@ from typing import Any
 import torch
 
 from qmaps.capture import Monitor, StateRecorder
+from qmaps.capture.monitor.ranks import everyone
 from qmaps.capture.parameters import state_counts, unwrapped
 from qmaps.errors import BadTypeError
 
-OF_TRAINER = ("optimizer", "out", "names", "start")
+OF_TRAINER = ("optimizer", "out", "names", "start", "process_group")
 """Arguments that the trainer has; the others are options of the callback."""
 
 
 class Recording:
     """Recorders or monitors for the time of training.
+
+    The first process records; monitors measure on all processes together.
 
     Args:
         owner: the callback's name, for error messages.
@@ -58,6 +61,8 @@ class Recording:
         model: torch.nn.Module,
         default_folder: str | os.PathLike[str],
         global_step: int,
+        *,
+        is_first: bool,
     ) -> None:
         """Begin to record.
 
@@ -67,13 +72,18 @@ class Recording:
             model: the model, for the parameters' names.
             default_folder: the trainer's folder, for the default path.
             global_step: number of steps taken so far, for optimizers without counts.
+            is_first: True in the first process.
         """
         self.end()
         is_monitor = self._kind is Monitor
+        if not is_first and not is_monitor:
+            return
         default = Path(default_folder) / ("monitor.csv" if is_monitor else "states")
         path = default if self._out is None else self._out
         for number, optimizer in enumerate(optimizers):
             out, options = path, dict(self._options)
+            if is_monitor:
+                options["process_group"] = everyone()
             if len(optimizers) > 1:
                 numbered = f"{path.stem}-{number}{path.suffix}"
                 out = path.with_name(numbered) if is_monitor else path / str(number)

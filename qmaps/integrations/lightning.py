@@ -24,11 +24,10 @@ class _Callback(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to record."""
-        if trainer.is_global_zero:
-            folder, global_step = trainer.default_root_dir, trainer.global_step
-            # The step count is that of all optimizers together.
-            global_step //= max(len(trainer.optimizers), 1)
-            self._recording.begin(trainer.optimizers, pl_module, folder, global_step)
+        folder, optimizers = trainer.default_root_dir, trainer.optimizers
+        # The step count is that of all optimizers together.
+        step = trainer.global_step // max(len(optimizers), 1)
+        self._recording.begin(optimizers, pl_module, folder, step, is_first=trainer.is_global_zero)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Stop recording."""
@@ -64,7 +63,7 @@ class MonitorCallback(_Callback):
 
     A resumed run goes on in the same file. Each of several optimizers has a file of its own,
     ``monitor-0.csv``, ``monitor-1.csv``, ..., and all must have quantized states. In distributed
-    training the first process measures.
+    training all processes measure together.
 
     Args:
         out: the CSV file; ``monitor.csv`` in the Trainer's `default_root_dir` if left out.

@@ -152,9 +152,9 @@ class _Callback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Begin to record."""
-        if state.is_world_process_zero:
-            optimizer, model = kwargs["optimizer"], kwargs["model"]
-            self._recording.begin([optimizer], model, args.output_dir, state.global_step)
+        optimizers, model = [kwargs["optimizer"]], kwargs["model"]
+        folder, step, is_first = args.output_dir, state.global_step, state.is_world_process_zero
+        self._recording.begin(optimizers, model, folder, step, is_first=is_first)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Stop recording."""
@@ -184,8 +184,8 @@ class CaptureCallback(_Callback):
 class MonitorCallback(_Callback):
     """Measures the quantized states of a Trainer's run with a `qmaps.capture.Monitor`.
 
-    A resumed run goes on in the same file. In distributed training the first
-    process measures.
+    A resumed run goes on in the same file. In distributed training all processes
+    measure together.
 
     Args:
         out: the CSV file; ``monitor.csv`` in the Trainer's `output_dir` if left out.

@@ -16,7 +16,8 @@ from qmaps.engines.sharding.shards import is_distributed, local
 from qmaps.engines.step import ParameterStep, codes_of
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.maps.fitted import FittedMap
-from qmaps.optim.records import ParameterRecord, Parameters
+from qmaps.optim.records import ParameterRecord, Parameters, is_whole
+from qmaps.optim.rule import MatrixRule
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Dtypes of parameters that optimizers step; steps are computed in float32."""
@@ -47,7 +48,14 @@ def check_parameter(record: ParameterRecord) -> None:
             f"{record.label} is a {type(param).__name__}, which {type(rule).__name__} would "
             f"round after each operation; use {stepped_by} for converted models"
         )
-    form = record.group["master_weights"]
+    group = record.group
+    quantizes = any(group["state_quantizers"].values()) or group["overrides"]
+    if getattr(param, "_fsdp_flattened", False) and group["quantize"] and quantizes:
+        raise BadTypeError(
+            f"{record.label} is flattened by FullyShardedDataParallel (FSDP1), which does not save "
+            "quantized states; shard the model by torch.distributed.fsdp.fully_shard (FSDP2)"
+        )
+    form = group["master_weights"]
     if form in SPLITS and param.dtype == torch.float16 and codes_of(param) is None:
         raise BadValueError(
             f"master_weights={form!r} stores remainders of bfloat16 parameters, but "
@@ -102,7 +110,7 @@ def check_shard(record: ParameterRecord) -> None:
             f"{param.placements}, got {param.grad.placements}"
         )
     for name, shape in record.rule.state_shapes(param, record.group).items():
-        if record.rule.states[name].dims is None:
+        if is_whole(record.rule, name) and not isinstance(record.rule, MatrixRule):
             raise BadValueError(
                 f"{name} of {record.label} is computed from the whole gradient, which a sharded "
                 "parameter does not have"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,14 +14,14 @@ import numpy as np
 import torch
 
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, nearest, shown
+from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.maps import _html
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook
 from qmaps.optim import choice_code
 from qmaps.optim.choice import StateQuantizers
 from qmaps.optim.presets import preset
-from qmaps.storage import __version__
+from qmaps.storage import __version__, settings
 from qmaps.storage.files import json_text, write_text
 
 FORMAT = 1
@@ -31,8 +29,6 @@ KEYS = (
     *("format", "optimizer", "state_quantizers", "overrides", "min_quantized_size"),
     *("codebooks", "provenance"),
 )
-ALIASED = 10_000
-"""Values that the aliases of a YAML file may stand for, at most."""
 
 IN_32_BITS = ("32-bit", "32bit")
 """What files, and the dicts of a `Choice`, call the absence of a quantizer; None does too."""
@@ -165,8 +161,9 @@ class Choice:
             BadValueError: another ending, or YAML without PyYAML.
             OutputError: the file cannot be written.
         """
-        if _is_yaml(target := Path(path)):
-            write_text(target, _yaml(target).safe_dump(self._plain(), sort_keys=False))
+        yaml = settings.yaml_of(target := Path(path))
+        if yaml is not None:
+            write_text(target, yaml.safe_dump(self._plain(), sort_keys=False))
         else:
             write_text(target, self.to_json() + "\n")
 
@@ -182,10 +179,9 @@ class Choice:
                 twice; or YAML without PyYAML.
         """
         source = Path(path)
-        as_json = partial(json.loads, object_pairs_hook=_unique)
-        read = partial(_read_yaml, _yaml(source)) if _is_yaml(source) else as_json
+        yaml = settings.yaml_of(source)
         try:
-            return cls._of(_content(source, read))
+            return cls._of(_content(source, yaml))
         except QmapsError as error:
             raise BadValueError(f"{str(source)!r}: {error}") from None
         except DAMAGE:
@@ -342,75 +338,13 @@ def _plain(provenance: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _is_yaml(path: Path) -> bool:
-    if path.suffix not in (".json", ".yaml", ".yml"):
-        raise BadValueError(f"path={str(path)!r} must end in .json, .yaml or .yml")
-    return path.suffix != ".json"
-
-
-def _yaml(path: Path) -> ModuleType:
-    try:
-        return importlib.import_module("yaml")
-    except ImportError:
-        raise BadValueError(
-            f"path={str(path)!r} needs PyYAML, which is not installed (pip install pyyaml); "
-            "JSON needs nothing"
-        ) from None
-
-
-def _read_yaml(yaml: ModuleType, text: str) -> Any:
-    loader = yaml.SafeLoader(text)
-    root = loader.get_single_node()
-    # Aliases of aliases make a few bytes into more values than any memory holds.
-    nodes, values_left = [root] if root else [], len(text) + ALIASED
-    while nodes:
-        node = nodes.pop()
-        values_left -= 1
-        if values_left < 0:
-            raise BadValueError("its aliases stand for too many values; write them out")
-        if isinstance(node.value, list):
-            pairs = [member for member in node.value if isinstance(member, tuple)]
-            _unique([(key.value, value) for key, value in pairs])
-            nodes += [member for pair in pairs for member in pair] or node.value
-    return loader.construct_document(root) if root else None
-
-
-def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """A dict of `pairs`; raise if a key is repeated."""
-    unique: dict[Any, Any] = {}
-    for key, value in pairs:
-        if key in unique:
-            raise BadValueError(f"it has the key {shown(key)} twice in one dict")
-        unique[key] = value
-    return unique
-
-
-def _content(path: Path, read: Callable[[str], Any]) -> Mapping[str, Any]:
+def _content(path: Path, yaml: ModuleType | None) -> Mapping[str, Any]:
     """The dict in a file, with the keys of a choice."""
-    try:
-        text = path.read_bytes().decode()
-    except OSError as error:
-        raise BadValueError(f"it cannot be read ({error.strerror})") from None
-    except ValueError:
-        text = "\0"
-    try:
-        plain = read(text)
-    except (QmapsError, MemoryError):
-        raise
-    except Exception:  # PyYAML's errors have no base that is known here
-        plain = None
-    if not isinstance(plain, dict):
-        kind = path.suffix[1:].upper()
-        raise BadValueError(f"it is damaged or no choice of quantizers; expected {kind}, a dict")
+    plain = settings.read(path, yaml, "choice of quantizers")
     if "state_quantizers" not in plain:
         raise BadValueError("it is no choice of quantizers; 'state_quantizers' is missing")
     version = plain.get("format", FORMAT)
     if version != FORMAT:
         raise BadValueError(f"format={shown(version)} is not supported; {FORMAT} is")
-    for key in plain:
-        if key not in KEYS:
-            raise BadValueError(
-                f"it has the key {shown(key)}; allowed are {', '.join(KEYS)}"
-                f"{nearest(str(key), KEYS)}"
-            )
+    settings.check_keys(plain, KEYS)
     return plain

@@ -24,7 +24,7 @@ from qmaps.ops.backends import Backend, backend, backends
 from qmaps.optim.adamw import AdamW
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.rule import check_at_least_0, check_finite, check_int
-from qmaps.storage.version import __version__
+from qmaps.storage import __version__
 
 PROBLEM, NOTE = "problem", "note"
 WIDTHS = {"32 bits": "32bit", "8 bits": "8bit", "4 bits": "4bit"}

@@ -69,7 +69,10 @@ def param_groups(
 
 
 def muon_groups(
-    model: nn.Module, *, exclude: Sequence[str | type[nn.Module]] = ()
+    model: nn.Module,
+    *,
+    exclude: Sequence[str | type[nn.Module]] = (),
+    stacks: Sequence[str | type[nn.Module]] = (),
 ) -> tuple[list[tuple[str, nn.Parameter]], list[tuple[str, nn.Parameter]]]:
     """The matrices of a model's hidden layers, for `Muon`, and the others, for another optimizer.
 
@@ -78,13 +81,15 @@ def muon_groups(
         exclude: what else than embeddings and parameters without two dimensions Muon is not to
             step, such as the head: names, patterns with ``*``, ``?`` and ``[...]``, or module
             types. A tied parameter has all its names.
+        stacks: parameters with three dimensions that are stacks of matrices, such as the experts
+            of a layer, in the form of `exclude`. Muon steps each matrix by itself.
 
     Returns:
         Names and parameters for `Muon`, and the others, in the model's order.
 
     Raises:
-        BadValueError, BadTypeError: a member of `exclude` matches no parameter, or is of another
-            kind.
+        BadValueError, BadTypeError: a member of `exclude` or `stacks` matches no parameter, or is
+            of another kind.
 
     >>> import torch
     >>> from qmaps.optim import AdamW8bit, Muon8bit
@@ -96,18 +101,21 @@ def muon_groups(
     (['1.weight'], ['0.weight', '1.bias', '2.weight', '2.bias'])
     >>> optimizers = Muon8bit(matrices, lr=0.02), AdamW8bit(others, lr=3e-4)
     """
-    if isinstance(exclude, (str, type)):
-        raise BadTypeError(
-            f"exclude={shown(exclude)} must be a list of names, patterns or module types"
-        )
+    for option, keys in (("exclude", exclude), ("stacks", stacks)):
+        if isinstance(keys, (str, type)):
+            raise BadTypeError(
+                f"{option}={shown(keys)} must be a list of names, patterns or module types"
+            )
     members = _trainable(model)
     matches = _matches(model, "exclude", exclude, members)
+    stacked = set().union(*_matches(model, "stacks", stacks, members).values())
     embedded = [_members(model, "exclude", kind, members) for kind in EMBEDDINGS]
     apart = set().union(*matches.values(), *embedded)
     matrices: list[tuple[str, nn.Parameter]] = []
     others: list[tuple[str, nn.Parameter]] = []
     for param, names in members.items():
-        chosen = matrices if param.dim() == 2 and param not in apart else others
+        is_matrix = param.dim() == 2 or (param.dim() == 3 and param in stacked)
+        chosen = matrices if is_matrix and param not in apart else others
         chosen.append((names[0], param))
     return matrices, others
 

@@ -9,12 +9,14 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
+from qmaps.engines.sharding import over_shards
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.errors import BadValueError, shown
 from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.rule import (
+    MatrixRule,
     ascent,
     check_at_least_0,
     check_bool,
@@ -65,7 +67,7 @@ def orthogonal(
 ADJUSTMENTS = (None, "original", "match_rms_adamw")
 
 
-class Muon(QuantizedOptimizer):
+class Muon(MatrixRule, QuantizedOptimizer):
     r"""Muon: an orthogonalized momentum; its state accepts any quantizer spec.
 
     With gradient g (negated to maximize), in float32 and in this order:
@@ -77,19 +79,20 @@ class Muon(QuantizedOptimizer):
         p = p - lr * a * o                       a = sqrt(max(1, rows / columns)), or 0.2 *
                                                  sqrt(max(rows, columns)) with "match_rms_adamw"
 
-    Parameters must be matrices: hidden layers of a network. Give embeddings, heads, norms and
-    biases to another optimizer; `muon_groups` separates them:
+    Parameters must be matrices: hidden layers of a network. With three dimensions they are stacks
+    of matrices along the first one, such as experts; each matrix is stepped by itself. Give
+    embeddings, heads, norms and biases to another optimizer; `muon_groups` separates them:
 
         matrices, others = muon_groups(model, exclude=["embed*", "lm_head*"])
         optimizers = [Muon8bit(matrices, lr=0.02), AdamW8bit(others, lr=3e-4)]
 
     The state is named `momentum_buffer` (m), as in `torch.optim.Muon`, with its arguments and
     arithmetic; `step` counts the steps. Products of matrices are torch's: bits depend on torch
-    and the device. Sharded parameters are not supported: the iteration needs the
-    whole matrix.
+    and the device. Of sharded parameters each matrix is sent to one process, and its update
+    back; the momentum stays sharded.
 
     Args:
-        params: matrices, or groups of them.
+        params: matrices or stacks of them, or groups of these.
         lr: learning rate, at least 0: a number or a tensor with one element.
         weight_decay: decoupled, at least 0.
         momentum: decay of the momentum, in [0, 1).
@@ -103,7 +106,7 @@ class Muon(QuantizedOptimizer):
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed, or a parameter is no
-            matrix.
+            matrix and no stack of matrices.
 
     Source: Jordan et al. (2024), "Muon: an optimizer for hidden layers in neural networks";
     "match_rms_adamw": Liu et al. (2025), "Muon is scalable for LLM training", section 2.2.
@@ -117,7 +120,8 @@ class Muon(QuantizedOptimizer):
     QuantizedTensor('B128/DE@4s+sr', shape=(64, 128), 4352 bytes)
     """
 
-    states: ClassVar[Mapping[str, State]] = {"momentum_buffer": State(signed=True, dims=None)}
+    states: ClassVar[Mapping[str, State]] = {"momentum_buffer": State(signed=True)}
+    stacks: ClassVar[bool] = True
     torch_options: ClassVar[Mapping[str, object]] = {"use_gram_newton_schulz": False}
 
     def __init__(
@@ -158,11 +162,11 @@ class Muon(QuantizedOptimizer):
     @classmethod
     def unsupported_reason(cls, param: Tensor) -> str:
         """Reason why the rule cannot step a parameter; empty if it can."""
-        if param.ndim == 2:
+        if param.ndim in (2, 3):
             return ""
         return (
-            f"has shape {tuple(param.shape)}, and Muon steps matrices only; give it to AdamW "
-            "(qmaps.optim.muon_groups separates them)"
+            f"has shape {tuple(param.shape)}, and Muon steps matrices only, or stacks of them in "
+            "three dimensions; give it to AdamW (qmaps.optim.muon_groups separates them)"
         )
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
@@ -175,26 +179,25 @@ class Muon(QuantizedOptimizer):
             "sign": ascent(group),
         }
 
-    def advance(
-        self, context: Context, param: Tensor, grad: Tensor, states: States, scalars: Values
-    ) -> None:
-        s, group = scalars, context.group
-        m = states["momentum_buffer"]
+    def prepare(self, context: Context, grad: Tensor, states: States, scalars: Values) -> Tensor:
+        s, m = scalars, states["momentum_buffer"]
         grad = directed(grad, s)
         m.mul_(s["momentum"]).add_(grad * s["rest"])
-        update = grad * s["rest"] + m * s["momentum"] if group["nesterov"] else m
+        nesterov = context.group["nesterov"]
+        return (grad * s["rest"] + m * s["momentum"] if nesterov else m).bfloat16()
+
+    def transform(self, context: Context, x: Tensor, states: States, scalars: Values) -> Tensor:
+        group = context.group
         a, b, c = map(float, group["ns_coefficients"])
-        direction = orthogonal(update, (a, b, c), group["ns_steps"], float(group["eps"]))
-        param.mul_(s["decay"])
-        param.sub_(direction.float() * (s["step_size"] * _ratio(param, group["adjust_lr_fn"])))
+        return orthogonal(x, (a, b, c), group["ns_steps"], float(group["eps"]))
 
-
-def _ratio(param: Tensor, adjustment: str | None) -> float:
-    """Multiplier of the learning rate for a matrix."""
-    rows, columns = param.shape
-    if adjustment == "match_rms_adamw":
-        return 0.2 * math.sqrt(max(rows, columns))
-    return math.sqrt(max(1.0, rows / max(columns, 1)))
+    def finish(self, context: Context, param: Tensor, update: Tensor, scalars: Values) -> None:
+        rows, columns = (over_shards.size(param.shape[dim], dim) for dim in (-2, -1))
+        ratio = math.sqrt(max(1.0, rows / max(columns, 1)))
+        if context.group["adjust_lr_fn"] == "match_rms_adamw":
+            ratio = 0.2 * math.sqrt(max(rows, columns))
+        param.mul_(scalars["decay"])
+        param.sub_(update.float() * (scalars["step_size"] * ratio))
 
 
 class Muon8bit(EightBit, Muon):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,10 +13,11 @@ from torch import Tensor
 
 from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.masters import has_master, remainder_dtype
+from qmaps.engines.sharding.owners import Loads, Matrix, Owned, matrices_of, spread
 from qmaps.engines.sharding.shards import Shard, local, shard_of
 from qmaps.engines.step import PRODUCT, RESET, Observer, ParameterStep, Shape, StateStep, codes_of
 from qmaps.optim.choice import Choices, Decision
-from qmaps.optim.rule import Dims, UpdateRule, every
+from qmaps.optim.rule import Dims, MatrixRule, UpdateRule, every
 
 Entry = tuple[int, Tensor, dict[str, Any], Tensor]
 """A parameter of a step: its number among all parameters, the parameter, its group, its gradient.
@@ -54,10 +56,21 @@ class Parameters(NamedTuple):
     def records(self) -> list[ParameterRecord]:
         """Records of all parameters, in the order of their groups."""
         records: list[ParameterRecord] = []
+        owners: dict[int, list[Matrix]] = defaultdict(list)
         for group_number, group in enumerate(self.groups):
             for position, param in enumerate(group["params"]):
                 place = group_number, position
-                records.append(ParameterRecord(self, len(records), place, param, group))
+                record = ParameterRecord(self, len(records), place, param, group, owners)
+                records.append(record)
+        if isinstance(self.rule, MatrixRule):
+            loads: Loads = {}
+            for group_number in range(len(self.groups)):
+                # By groups: one that is added later changes no owner of the others.
+                of_group = [r for r in records if r.place[0] == group_number]
+                parts = [(r.number, m) for r in of_group for m in r.shared_matrices()]
+                spread_ones = spread([matrix for _, matrix in parts], loads)
+                for (number, _), matrix in zip(parts, spread_ones, strict=True):
+                    owners[number].append(matrix)
         return records
 
 
@@ -71,6 +84,7 @@ class ParameterRecord:
         place: numbers of its group, and of the parameter within the group.
         param: the parameter; of a sharded one the DTensor.
         group: its parameter group.
+        owners: matrices of all parameters that are computed by their owners, by number.
     """
 
     parameters: Parameters
@@ -78,6 +92,7 @@ class ParameterRecord:
     place: tuple[int, int]
     param: Tensor
     group: dict[str, Any]
+    owners: Mapping[int, Sequence[Matrix]]
 
     @cached_property
     def rule(self) -> UpdateRule:
@@ -102,6 +117,13 @@ class ParameterRecord:
         """This process's part of the parameter; None if it has the whole."""
         return shard_of(self.param)
 
+    def shared_matrices(self) -> list[Matrix]:
+        """Matrices that other processes have parts of too, without owners yet."""
+        rule, shard = self.rule, self.shard
+        if shard is None or not isinstance(rule, MatrixRule):
+            return []
+        return matrices_of(shard, stacked=rule.stacked(self.param))
+
     def choice(self, name: str, shape: Shape | None = None) -> Decision:
         """The quantizer of a state, and the reason for it."""
         different = None if shape is None or shape == tuple(self.param.shape) else shape
@@ -111,6 +133,9 @@ class ParameterRecord:
         """This process's part of a state or master copy; None if it has the whole."""
         if self.shard is None:
             return None
+        if isinstance(self.rule, MatrixRule) and is_whole(self.rule, name):
+            shape = self.rule.state_shapes(self.param, self.group)[name]
+            return Owned.of(shape, self.shard, next(iter(self.owners.get(self.number, ())), None))
         return self.shard.following(state_dims(self.rule, name, self.param.dim()))
 
     def key(self, state: str | None = None) -> RoundingKey:
@@ -193,7 +218,14 @@ class ParameterRecord:
             shard=self.shard,
             observers=() if codes is None else observers,
             product=self.product(storage),
+            matrices=tuple(self.owners.get(self.number, ())),
         )
+
+
+def is_whole(rule: UpdateRule, name: str) -> bool:
+    """Return True for a state that is computed from the whole parameter."""
+    state = rule.states.get(name)
+    return state is not None and state.dims is None
 
 
 def state_dims(rule: UpdateRule, name: str, dims: int) -> Dims:

@@ -87,7 +87,7 @@ class GradientRelease:
     ) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._clip_value, self._scaler = clip_value, scaler
-        self._names = {param: name for name, param in model.named_parameters()}
+        self._names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
         self._steps = {param: _OneStep(optimizer, param) for param in _trained(optimizer)}
         self._stepped: set[Tensor] = set()
         self._hooks = [
@@ -98,7 +98,8 @@ class GradientRelease:
         for param in self._steps:
             setattr(param, _MARK, this)
             # A reference from autograd to the optimizer would keep both forever.
-            self._hooks.append(param.register_post_accumulate_grad_hook(_calling(this)))
+            hook = param.register_post_accumulate_grad_hook(_calling(this))  # type: ignore[no-untyped-call]
+            self._hooks.append(hook)
         optimizer._released = True
 
     def remove(self) -> None:
@@ -222,7 +223,7 @@ def _check(model: nn.Module, optimizer: QuantizedOptimizer) -> None:
                 f"nonfinite={group['nonfinite']!r} looks at all gradients before a step; "
                 "release_gradients supports nonfinite='propagate'"
             )
-    names = {param: name for name, param in model.named_parameters()}
+    names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
     for number, param in enumerate(_trained(optimizer)):
         if param not in names:
             raise BadValueError(

@@ -42,7 +42,8 @@ class State:
         dims: gives, for the number of the parameter's dimensions, the parameter's dimension that
             each dimension of the state follows; None for a dimension whose size is always
             1. Sharded parameters need it. None instead of a function: the state
-            is computed from the whole parameter; sharded parameters cannot have it.
+            is computed from the whole parameter; sharded parameters can have it only under a
+            `MatrixRule`.
     """
 
     signed: bool = False
@@ -156,6 +157,58 @@ class UpdateRule:
             States by name; `saved` itself where nothing has to be converted.
         """
         return saved
+
+
+class MatrixRule(UpdateRule):
+    """A rule with an update computed from a whole matrix, between two element-wise parts.
+
+    Of a sharded parameter each process has a part: `prepare` and `finish` take it, and `transform`
+    runs on the process that owns the matrix (`qmaps.engines.sharding.owners`). States with
+    ``dims=None`` are those of `transform`; the owner has them whole. The other states are those of
+    `prepare`, and sharded like the parameter.
+    """
+
+    stacks: ClassVar[bool] = False
+    """Whether a parameter with three dimensions is a stack of matrices along the first one, each
+    with an update of its own. `transform` then has no states."""
+
+    @classmethod
+    def stacked(cls, param: Tensor) -> bool:
+        """Return True if a parameter is a stack of matrices."""
+        return cls.stacks and param.ndim == 3
+
+    @abstractmethod
+    def prepare(self, context: Context, grad: Tensor, states: States, scalars: Values) -> Tensor:
+        """Return a tensor of the gradient's shape, to be made whole; change states in place.
+
+        It may be the gradient itself, unless the rule steps stacks.
+        """
+
+    @abstractmethod
+    def transform(self, context: Context, x: Tensor, states: States, scalars: Values) -> Tensor:
+        """Return the update of a whole matrix, of the shape and the dtype of `x`.
+
+        Args:
+            context: as for `advance`.
+            x: result of `prepare` for the whole matrix; it is not changed.
+            states: float32 states of `transform`, changed in place.
+            scalars: as for `advance`.
+        """
+
+    @abstractmethod
+    def finish(self, context: Context, param: Tensor, update: Tensor, scalars: Values) -> None:
+        """Change the float32 `param` in place, by the result of `transform`."""
+
+    def advance(
+        self, context: Context, param: Tensor, grad: Tensor, states: States, scalars: Values
+    ) -> None:
+        x = self.prepare(context, grad, states, scalars)
+        if self.stacked(param):
+            for matrix in x:
+                matrix.copy_(self.transform(context, matrix, {}, scalars))
+        else:
+            x = self.transform(context, x, states, scalars)
+        self.finish(context, param, x, scalars)
 
 
 def ascent(group: dict[str, Any]) -> float:

@@ -30,8 +30,7 @@ from qmaps.normalize.block import MOST
 from qmaps.optim.choice import check_patterns, listed
 from qmaps.optim.options import TORCH_OPTIONS, check_shared
 from qmaps.optim.other_libraries import writer_of
-from qmaps.optim.records import ParameterRecord, Parameters, state_dims
-from qmaps.optim.rule import UpdateRule
+from qmaps.optim.records import ParameterRecord, Parameters
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -49,8 +48,8 @@ ABOUT = "qmaps"
 """Key of a state_dict that holds its format and the name of its optimizer."""
 
 
-def written(rule: UpdateRule, name: str, value: Any, param: Tensor) -> Any:
-    """A state as a state_dict stores it.
+def written(record: ParameterRecord, name: str, value: Any) -> Any:
+    """A state as a state_dict stores it; of a sharded parameter all processes call this.
 
     Returns:
         A tensor, or a dict of plain tensors, strings and numbers where the state is quantized. For
@@ -59,14 +58,14 @@ def written(rule: UpdateRule, name: str, value: Any, param: Tensor) -> Any:
         because gloo and NCCL send no int16. `step` and other values are returned
         unchanged.
     """
-    shard = shard_of(param)
-    if shard is None:
+    if record.shard is None:
         if not isinstance(value, QuantizedTensor):
             return value
         return write_rows(value, None) if wanted() else to_plain(value)
     if name in NUMBERS or not isinstance(value, (Tensor, QuantizedTensor)):
         return value
-    part = shard.following(state_dims(rule, name, param.dim()))
+    part = record.part(name)
+    assert part is not None
     if isinstance(value, Tensor):
         sent = torch.int32 if value.dtype == torch.int16 else value.dtype
         return part.distributed(value.to(sent, copy=True))
@@ -77,23 +76,22 @@ def written(rule: UpdateRule, name: str, value: Any, param: Tensor) -> Any:
 def saved(parameters: Parameters) -> dict[str, Any]:
     """The state_dict of an optimizer; entries of `state` without a parameter are kept."""
     take_in_all(parameters)
-    numbers = {id(record.param): record.number for record in parameters.records()}
+    records = {id(record.param): record for record in parameters.records()}
     groups = [
-        {**group, "params": [numbers[id(param)] for param in group["params"]]}
+        {**group, "params": [records[id(param)].number for param in group["params"]]}
         for group in parameters.groups
     ]
-    rule = parameters.rule
     state: dict[Any, Any] = {}
     for key, value in parameters.state.items():
         if not isinstance(key, Tensor):
             state[key] = value
         elif not isinstance(value, Mapping):
-            state[numbers[id(key)]] = value
+            state[records[id(key)].number] = value
         else:
-            state[numbers[id(key)]] = {
-                name: written(rule, name, part, key) for name, part in value.items()
-            }
-    about = {"format": FORMAT, "optimizer": type(rule).__name__, "stream": STREAM}
+            record = records[id(key)]
+            state[record.number] = {n: written(record, n, part) for n, part in value.items()}
+    optimizer = type(parameters.rule).__name__
+    about = {"format": FORMAT, "optimizer": optimizer, "stream": STREAM}
     return {"state": state, "param_groups": groups, ABOUT: about}
 
 
@@ -445,7 +443,8 @@ def _local(value: Tensor | QuantizedTensor | Rows, part: Shard | None) -> Tensor
         return part.cut(restored(value)) if part.shape else value
     if is_distributed(value):
         placed: Tensor = value.redistribute(part.mesh, part.placements())  # type: ignore[attr-defined]
-        return local(placed)
+        # All of it is here if nothing is split; a process may have less (`Owned`).
+        return local(placed) if part.groups() else part.cut(local(placed))
     return part.cut(value)
 
 

@@ -13,7 +13,15 @@ from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_decay, check_int, directed
+from qmaps.optim.rule import (
+    MatrixRule,
+    ascent,
+    check_at_least_0,
+    check_betas,
+    check_decay,
+    check_int,
+    directed,
+)
 
 DIMENSIONS = 8
 """Parameters of more dimensions are refused."""
@@ -22,7 +30,7 @@ _GRAMS = tuple(f"gram_{dim}" for dim in range(DIMENSIONS))
 _BASES = tuple(f"basis_{dim}" for dim in range(DIMENSIONS))
 
 
-class SOAP(QuantizedOptimizer):
+class SOAP(MatrixRule, QuantizedOptimizer):
     r"""SOAP: Adam in the eigenbases of Shampoo; its states accept any quantizer spec.
 
     A matrix with m rows and n columns has two averages, L of shape (m, m) and R of shape (n, n),
@@ -46,8 +54,8 @@ class SOAP(QuantizedOptimizer):
     The states are named `exp_avg` (m), `exp_avg_sq` (v), `gram_0` (L), `gram_1` (R), `basis_0` (Q),
     `basis_1` (P), and so on; `step` counts the steps. In 32 bits they take 8 bytes for each element
     of the parameter and 8 n^2 bytes for each dimension of n elements. Products and decompositions
-    are torch's: bits depend on torch and the device. Sharded parameters are not supported:
-    bases need the whole parameter.
+    are torch's: bits depend on torch and the device. Of a sharded parameter one process has the
+    states whole: the gradient is sent to it, and the update back.
 
     Args:
         params: parameters, or groups of them.
@@ -134,20 +142,18 @@ class SOAP(QuantizedOptimizer):
             "sign": ascent(group),
         }
 
-    def advance(
-        self, context: Context, param: Tensor, grad: Tensor, states: States, scalars: Values
-    ) -> None:
+    def prepare(self, context: Context, grad: Tensor, states: States, scalars: Values) -> Tensor:
+        return directed(grad, scalars)
+
+    def transform(self, context: Context, x: Tensor, states: States, scalars: Values) -> Tensor:
         s, group, updates = scalars, context.group, context.step - 1
-        grad, m, v = directed(grad, s), states["exp_avg"], states["exp_avg_sq"]
-        bases = [states.get(name) for name in _BASES[: param.ndim]]
+        grad, m, v = x, states["exp_avg"], states["exp_avg_sq"]
+        bases = [states.get(name) for name in _BASES[: grad.ndim]]
+        update = grad
         if updates > 0:
             m.mul_(s["beta1"]).add_(grad * s["rest1"])
             v.mul_(s["beta2"]).add_(to_bases(grad, bases).square() * s["rest2"])
             update = from_bases(to_bases(m, bases) / (v.sqrt() + s["eps"]), bases)
-            beta1, beta2 = map(float, group["betas"])
-            corrected = math.sqrt(1 - beta2**updates) / (1 - beta1**updates)
-            param.sub_(update * (s["step_size"] * corrected))
-            param.mul_(s["decay"])
         for dim, basis in enumerate(bases):
             if basis is None:
                 continue
@@ -159,6 +165,14 @@ class SOAP(QuantizedOptimizer):
                 new_basis, order = refined(average, basis)
                 basis.copy_(new_basis)
                 v.copy_(v.index_select(dim, order))
+        return update
+
+    def finish(self, context: Context, param: Tensor, update: Tensor, scalars: Values) -> None:
+        if (updates := context.step - 1) > 0:
+            beta1, beta2 = map(float, context.group["betas"])
+            corrected = math.sqrt(1 - beta2**updates) / (1 - beta1**updates)
+            param.sub_(update * (scalars["step_size"] * corrected))
+            param.mul_(scalars["decay"])
 
 
 class SOAP8bit(EightBit, SOAP):

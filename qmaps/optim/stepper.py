@@ -23,6 +23,7 @@ from qmaps.engines.step import (
     NONE_SHARED,
     Inputs,
     ParameterStep,
+    Phases,
     Rule,
     Scaled,
     StepEngine,
@@ -34,7 +35,7 @@ from qmaps.optim.choice import choice_settings
 from qmaps.optim.nonfinite import leaves_out
 from qmaps.optim.records import Entry, Parameters, states_of
 from qmaps.optim.resets import reset
-from qmaps.optim.rule import UpdateRule
+from qmaps.optim.rule import MatrixRule, UpdateRule
 from qmaps.optim.saved_states import take_in
 
 _NATIVE, _REFERENCE = NativeEngine(), ReferenceEngine()
@@ -185,7 +186,10 @@ class Stepper:
         self, optimizer: UpdateRule, entries: list[Entry], steps: list[ParameterStep], scaled: bool
     ) -> _PlannedStep:
         """Plan a step: engines of the parameters' devices, and the reference for the rest."""
-        rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance)
+        phases = None
+        if isinstance(optimizer, MatrixRule):
+            phases = Phases(optimizer.prepare, optimizer.transform, optimizer.finish)
+        rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance, phases)
         # An engine steps parameters at the same time; one that is listed twice steps twice.
         shared = overlapping([step.param for step in steps])
         planned = _PlannedStep(self._alone(entries), [step.storage for step in steps])

@@ -161,8 +161,8 @@ def test_pairs_in_steps() -> None:
 
 def test_what_recommend_says_of_its_verdicts_is_counted() -> None:
     counts = steps.ended(steps.committed()).groupby("verdict").sum(numeric_only=True)
-    assert verdict.ENDED == {
+    assert {
         row.Index: (row.within, row.pairs) for row in counts.loc[list(verdict.ENDED)].itertuples()
-    }
+    } == verdict.ENDED
     assert steps.committed()["judge"].nunique() == verdict.MODELS
     assert verdict.experience("unproven").startswith("of 95 pairs called safe on 3 small models")

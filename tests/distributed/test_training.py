@@ -20,6 +20,8 @@ EVERYWHERE = (
     "uneven_shards_share_scales",
     "skipping_and_raising_together",
     "data_parallel",
+    "matrix_rules_are_those_of_the_whole",
+    "matrices_lie_anywhere",
 )
 TWO = (
     "converted_folders",
@@ -32,7 +34,13 @@ TWO = (
     "whole_tensor_rules",
     "what_shards_cannot_do_is_refused",
     "memory_counts_what_is_here",
+    "one_process_has_a_whole_state",
+    "memory_is_that_of_one_matrix_more",
     "replicas_of_converted_models_are_refused",
+    "one_monitor_for_all_shards",
+    "a_monitor_of_replicas_is_that_of_one",
+    "monitors_that_differ_are_refused",
+    "flat_parameters_are_refused",
 )
 FOUR = ("hybrid_sharding", "other_placements")
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import csv
 import datetime
+import math
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,23 +33,28 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import qmaps
 from qmaps import lpmm
 from qmaps.algebra.feedback import restored
 from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.capture import load
+from qmaps.capture import Monitor, load
 from qmaps.capture.conversion import convert_file
+from qmaps.capture.monitor import ranks
+from qmaps.capture.monitor.environment import switch_on
 from qmaps.distributed.rows import by_rows
 from qmaps.engines.sharding.shards import local, shard_of
 from qmaps.engines.step import NUMBERS
 from qmaps.engines.support import NATIVE
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, OutputError, StateWarning
 from qmaps.ops.backends import use_backend
 from qmaps.optim import (
     LAMB,
     SGD,
     SM3,
+    SOAP,
     Adafactor,
     Adafactor8bit,
     AdamW,
@@ -55,9 +64,14 @@ from qmaps.optim import (
     AdamWFactor,
     LAMB8bit,
     LARS8bit,
+    Muon,
+    Muon4bit,
+    Muon8bit,
     QuantizedOptimizer,
+    SOAP4bit,
+    SOAP8bit,
 )
-from qmaps.optim.records import state_dims
+from qmaps.optim.records import is_whole, state_dims
 
 Make = Callable[..., QuantizedOptimizer]
 RANK, WORLD = 0, 1  # until `start`
@@ -82,14 +96,15 @@ def sharded(net: nn.Sequential, mesh: Any = None) -> nn.Sequential:
     return net
 
 
-def train(net: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+def train(net: nn.Module, optimizer: Any, steps: range) -> None:
     """The same batch on every process, so that means of gradients are exact."""
     dtype = local(next(net.parameters())).dtype
     for step in steps:
         x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step)).to(dtype)
-        optimizer.zero_grad()
+        net.zero_grad()
         (net(x) - x).square().mean().backward()
-        optimizer.step()
+        for each in optimizer if isinstance(optimizer, list) else [optimizer]:
+            each.step()
 
 
 def floats(value: Tensor | QuantizedTensor) -> Tensor:
@@ -113,13 +128,20 @@ def pair(
     return ours, theirs
 
 
+def params_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
+
 def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
-    """Parameters, codes and scales of shards are cut from those of the whole."""
-    for p, q in zip(ours.param_groups[0]["params"], theirs.param_groups[0]["params"], strict=True):
+    """Parameters, codes and scales of shards are cut from those of the whole, or are all of it."""
+    for p, q in zip(params_of(ours), params_of(theirs), strict=True):
         assert torch.equal(cut(q, p), local(q))
         for name, value in ours.state[p].items():
             found = theirs.state[q][name]
             assert type(found) is type(value), name
+            if is_whole(ours, name):
+                assert not found.shape[0] or torch.equal(floats(found), floats(value)), name
+                continue
             if name in NUMBERS or not isinstance(value, QuantizedTensor):
                 assert torch.equal(found, value if name in NUMBERS else cut(q, value)), name
                 continue
@@ -354,6 +376,142 @@ def check_whole_tensor_rules() -> None:
                     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
+def matrices(params: Any) -> list[Tensor]:
+    return [param for param in params if param.dim() == 2]
+
+
+MATRIX_RULES: tuple[Make, ...] = (
+    lambda p: Muon8bit(matrices(p), lr=0.02, adjust_lr_fn="match_rms_adamw"),
+    lambda p: Muon4bit(
+        matrices(p), lr=0.02, stochastic_rounding=True, seed=3, nonfinite="skip", reset_every=2
+    ),
+    lambda p: Muon8bit(matrices(p), lr=0.02, master_weights="bf16+16"),
+    lambda p: Muon(
+        matrices(p), lr=0.02, nesterov=False, state_quantizers={"momentum_buffer": "rank1/DE@8s"}
+    ),
+    lambda p: SOAP(p, precondition_frequency=2, maximize=True),
+    lambda p: SOAP4bit(p, precondition_frequency=2, seed=3, reset_every=3, max_precond_dim=100),
+)
+
+
+def check_matrix_rules_are_those_of_the_whole() -> None:
+    """Under ``fully_shard``, and its meshes of copies and shards on four processes."""
+    for make in MATRIX_RULES:
+        assert_same(*pair(make, 3, torch.bfloat16))
+    if WORLD == 4:
+        mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
+        for make in MATRIX_RULES[::2]:
+            assert_same(*pair(make, 3, torch.bfloat16, mesh))
+
+
+def check_one_process_has_a_whole_state() -> None:
+    ours, theirs = pair(lambda p: SOAP8bit(p, min_quantized_size=0), 1)
+    for p, q in zip(params_of(ours), params_of(theirs), strict=True):
+        for name, value in ours.state[p].items():
+            sizes = torch.tensor(floats(theirs.state[q][name]).numel())
+            if name != "step":
+                dist.all_reduce(sizes)
+                assert sizes == floats(value).numel(), name
+    nbytes = torch.tensor(theirs.state_nbytes)
+    assert nbytes == theirs.memory().nbytes < 0.7 * ours.state_nbytes
+    dist.all_reduce(nbytes)
+    assert nbytes == ours.state_nbytes
+
+
+class Peak(TorchDispatchMode):
+    """Counts the bytes of new tensors that are alive at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self.storages: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        inputs = {t.untyped_storage()._cdata for t in tensors_of((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tensors_of(result):
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self.storages | inputs:
+                self.storages.add(storage._cdata)
+                self.now += storage.nbytes()
+                self.most = max(self.most, self.now)
+                weakref.finalize(storage, self.freed, storage._cdata, storage.nbytes())
+        return result
+
+    def freed(self, address: int, nbytes: int) -> None:
+        self.storages.discard(address)
+        self.now -= nbytes
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if type(leaf) in (Tensor, nn.Parameter)]
+
+
+def check_memory_is_that_of_one_matrix_more() -> None:
+    mesh = dist.init_device_mesh("cpu", (WORLD,))
+    values = torch.randn(8, 64, 64, generator=torch.Generator().manual_seed(0))
+    for make in (Muon, Muon8bit, SOAP, SOAP8bit):
+        whole = [nn.Parameter(value.clone()) for value in values]
+        parts = [nn.Parameter(distribute_tensor(value, mesh, [Shard(0)])) for value in values]
+        peaks = []
+        for params in (whole, parts):
+            optimizer = make(params, min_quantized_size=0)
+            for param in params:
+                param.grad = param.detach() * 0.1
+            optimizer.step()
+            with Peak() as peak:
+                optimizer.step()
+            peaks.append(peak.most)
+        assert 0 < peaks[1] <= peaks[0] + 4 * 64 * 64, (make, peaks)
+
+
+SHAPES = ((48, 64), (7, 128), (3, 64), (96, 64), (1, 64), (6, 32, 64), (5, 24, 64))
+PLACES = {
+    "rows": ((-1,), [Shard(0)], [Shard(0)]),
+    "columns": ((-1,), [Shard(1)], [Shard(1)]),
+    "square": ((2, -1), [Shard(0), Shard(1)], [Shard(0), Shard(2)]),
+    "copies": ((-1, 2), [Replicate(), Shard(0)], [Replicate(), Shard(1)]),
+    "only copies": ((-1,), [Replicate()], [Replicate()]),
+}
+
+
+def check_matrices_lie_anywhere() -> None:
+    """Uneven and empty shards, columns, tiles, copies; stacks cut between and through matrices."""
+    generator = torch.Generator().manual_seed(0)
+    values = [[torch.randn(shape, generator=generator) for _ in range(4)] for shape in SHAPES]
+    for counts, of_matrices, of_stacks in PLACES.values():
+        sizes = tuple(WORLD // math.prod(abs(n) for n in counts) if n < 0 else n for n in counts)
+        mesh = dist.init_device_mesh("cpu", sizes)
+        for make in (
+            lambda p: Muon(p, lr=0.1, state_quantizers={"momentum_buffer": "B16/DE@8s"}),
+            lambda p: SOAP(p, lr=0.1, precondition_frequency=1, state_quantizers="8bit"),
+        ):
+            whole = [nn.Parameter(value[0].clone()) for value in values]
+            parts = [
+                nn.Parameter(distribute_tensor(
+                    p.detach(), mesh, of_stacks if p.dim() == 3 else of_matrices
+                ))
+                for p in whole
+            ]  # fmt: skip
+            optimizers = [
+                make([{"params": params[::2]}, {"params": params[1::2]}])
+                for params in (whole, parts)
+            ]
+            for step in range(1, 4):
+                for p, q, value in zip(whole, parts, values, strict=True):
+                    p.grad = value[step].clone()
+                    q.grad = distribute_tensor(value[step], mesh, q.placements)
+                for optimizer in optimizers:
+                    optimizer.step()
+            assert_same(*optimizers)
+            if isinstance(optimizers[0], SOAP):
+                for state in (optimizers[1].state_dict(), optimizers[0].state_dict()):
+                    optimizers[1].load_state_dict(state)
+                    assert_same(*optimizers)
+                optimizers[0].load_state_dict(optimizers[1].state_dict())
+                assert_same(*optimizers)
+
+
 def check_hybrid_sharding() -> None:
     mesh = dist.init_device_mesh("cpu", (2, WORLD // 2), mesh_dim_names=("copies", "shards"))
     for make in (AdamW8bit, AdamW4bit, paper_4bit, lambda p: LAMB8bit(p, lr=1e-2)):
@@ -435,6 +593,12 @@ def check_what_shards_cannot_do_is_refused() -> None:
         (lambda p: AdamW(p, state_quantizers={"exp_avg": "lowrank4(B128/DE@8s)+B128/DE@4s"}),
          "exp_avg of parameter 'w' is sharded, but its quantizer lowrank4(B128/DE@8s)+B128/DE@4s "
          "keeps factors of whole matrices; use a quantizer without a low-rank part"),
+        (lambda p: Muon(p, state_quantizers={"momentum_buffer": "B128/quantile@4s"}),
+         "momentum_buffer of parameter 'w' is sharded, but its quantizer B128/quantile@4s fits a "
+         "codebook to the whole tensor; use a map with a fixed codebook"),
+        (lambda p: SOAP(p, state_quantizers={"exp_avg": "lowrank4(B128/DE@8s)+B128/DE@4s"}),
+         "exp_avg of parameter 'w' is sharded, but its quantizer lowrank4(B128/DE@8s)+B128/DE@4s "
+         "keeps factors of whole matrices; use a quantizer without a low-rank part"),
         (lambda p: Adafactor(p, apollo_rank=4),
          "low_variance of parameter 'w' is computed from the whole gradient, which a sharded "
          "parameter does not have"),
@@ -460,14 +624,14 @@ def options() -> dict[str, Any]:
     return {"state_quantizers": specs, "seed": 3, "stochastic_rounding": True}
 
 
-def saved_state(net: nn.Module, optimizer: QuantizedOptimizer) -> dict[str, Any]:
+def saved_state(net: nn.Module, optimizer: Any) -> dict[str, Any]:
     return {
         "model": get_model_state_dict(net),
         "optimizer": get_optimizer_state_dict(net, optimizer),
     }
 
 
-def load_saved(net: nn.Module, optimizer: QuantizedOptimizer, folder: Path) -> None:
+def load_saved(net: nn.Module, optimizer: Any, folder: Path) -> None:
     state = saved_state(net, optimizer)
     dcp.load(state, checkpoint_id=folder)
     set_model_state_dict(net, state["model"])
@@ -475,6 +639,7 @@ def load_saved(net: nn.Module, optimizer: QuantizedOptimizer, folder: Path) -> N
 
 
 def check_saves() -> None:
+    save_matrices(sharded(model(torch.bfloat16)))
     parts = sharded(model(torch.bfloat16))
     optimizer = AdamW(parts.parameters(), lr=1e-2, **options())
     train(parts, optimizer, range(3))
@@ -586,18 +751,49 @@ def uneven_values(net: Uneven, source: str) -> None:
         assert bool(((found - expected).abs() <= 0.01 * value.abs().max()).all()), name
 
 
+def of_matrices(net: nn.Sequential, lr: float, seed: int) -> list[QuantizedOptimizer]:
+    first, bias, second = net.parameters()
+    return [
+        Muon4bit([first], lr=lr, seed=seed, master_weights=True),
+        SOAP4bit([bias, second], lr=lr, seed=seed, precondition_frequency=2),
+    ]
+
+
+def save_matrices(net: nn.Sequential, **options: Any) -> None:
+    optimizers = of_matrices(net, 1e-2, 3)
+    train(net, optimizers, range(3))
+    dcp.save(saved_state(net, optimizers), checkpoint_id=FOLDER / f"matrices{WORLD}", **options)
+
+
+def go_on_with_matrices(net: nn.Sequential, source: int) -> None:
+    with torch.no_grad():
+        for p in net.parameters():
+            local(p).zero_()
+    optimizers = of_matrices(net, 1.0, 8)
+    load_saved(net, optimizers, FOLDER / f"matrices{source}")
+    train(net, optimizers, range(3, 5))
+    whole = model(torch.bfloat16)
+    expected = of_matrices(whole, 1e-2, 3)
+    train(whole, expected, range(5))
+    for ours, theirs in zip(expected, optimizers, strict=True):
+        assert_same(ours, theirs)
+        assert theirs.param_groups[0]["lr"] == 1e-2
+
+
 def check_loads_from_1() -> None:
     go_on(sharded(model(torch.bfloat16)), "from1")
+    go_on_with_matrices(sharded(model(torch.bfloat16)), 1)
 
 
 def check_loads_from_2() -> None:
     go_on(sharded(model(torch.bfloat16)), "from2")
+    go_on_with_matrices(sharded(model(torch.bfloat16)), 2)
     uneven_values(Uneven(dist.init_device_mesh("cpu", (WORLD,))), "uneven2")
 
 
 def check_full_state_dicts() -> None:
     """Gathered to whole tensors, and loaded by one process and by all."""
-    for make in (AdamW4bit, paper_4bit):
+    for make in (AdamW4bit, paper_4bit, SOAP8bit):
         full_state_dicts(make)
 
 
@@ -619,7 +815,7 @@ def full_state_dicts(make: Make) -> None:
         theirs.load_state_dict(saved)
         assert_same(ours, theirs)
     # A checkpoint in 32 bits, quantized by all together.
-    exact = AdamW(whole.parameters(), state_quantizers=None)
+    exact = (SOAP if make is SOAP8bit else AdamW)(whole.parameters(), state_quantizers=None)
     exact.load_state_dict({**ours.state_dict(), "param_groups": exact.state_dict()["param_groups"]})
     plain = {
         number: {name: floats(value) for name, value in exact.state[p].items()}
@@ -635,6 +831,15 @@ def in_rows(optimizer: QuantizedOptimizer) -> dict[str, Any]:
         return optimizer.state_dict()
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Products of matrices may have other bits with more threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def save_alone() -> None:
     """One process without shards, for others with."""
     net = model(torch.bfloat16)
@@ -642,12 +847,16 @@ def save_alone() -> None:
     train(net, optimizer, range(3))
     with by_rows():
         dcp.save(saved_state(net, optimizer), checkpoint_id=FOLDER / "from1", no_dist=True)
+        with one_thread():
+            save_matrices(model(torch.bfloat16), no_dist=True)
 
 
 def load_alone() -> None:
     """One process without shards, from others with."""
     with by_rows():
         go_on(model(torch.bfloat16), "from2")
+        with one_thread():
+            go_on_with_matrices(model(torch.bfloat16), 2)
         uneven_values(Uneven(), "uneven2")
 
 
@@ -707,6 +916,151 @@ def check_data_parallel() -> None:
     saved = theirs.state_dict()
     ours.load_state_dict(saved)
     assert str(ours.state_dict()) == str(saved)
+
+
+def four_bit(net: nn.Module) -> AdamW:
+    return AdamW(net.named_parameters(), lr=1e-2, state_quantizers="B64/DE@4s + B64/DE@4u")
+
+
+def monitored(net: nn.Module, group: Any, out: str | None = None, **options: Any) -> Monitor:
+    optimizer = four_bit(net)
+    monitor = Monitor(
+        optimizer,
+        None if out is None else FOLDER / out,
+        **{"every": 2, "sample": 10**5, "thresholds": None, "process_group": group, **options},
+    )
+    train(net, optimizer, range(4))
+    monitor.close()
+    return monitor
+
+
+def check_one_monitor_for_all_shards() -> None:
+    gathers: list[int] = []
+    real = dist.all_gather
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        gathers.append(args[1].numel())
+        return real(*args, **kwargs)
+
+    dist.all_gather = counting
+    try:
+        with pytest.warns(StateWarning) if RANK == 0 else nullcontext() as told:
+            strict = qmaps.capture.Thresholds(sqnr_db=100.0, saturated_share=None)
+            group = dist.group.WORLD
+            parts = monitored(sharded(model()), group, "shards.csv", thresholds=strict)
+    finally:
+        dist.all_gather = real
+    # To find that rows are new, then those of the first step measured; one in each step later.
+    assert gathers == [12, 5 * 12, 5 * 12]
+    alone = monitored(model(), None)
+    together = [row for row in parts.rows if row["rank"] is None]
+    exact = ("parameter", "state", "quantizer", "numel", "held_share", "moved_share")
+    exact += ("stalled_share", "saturated_share", "zero_point_share")
+    for row, whole in zip(together, alone.rows, strict=True):
+        assert str([row[name] for name in exact]) == str([whole[name] for name in exact])
+        for name in ("sqnr_db", "update_mean_rel_error"):
+            assert row[name] == pytest.approx(whole[name], rel=1e-9, nan_ok=True), name
+        ours, theirs = row["update_median_rel_error"], whole["update_median_rel_error"]
+        assert ours >= theirs or str(ours) == str(theirs) == "nan"
+    # Ranks that are worst in a measure have rows of their own, with their shards.
+    low = min(
+        (row for row in parts.rows if row["parameter"] == "0.weight" and row["state"] == "exp_avg"),
+        key=lambda row: row["sqnr_db"],
+    )
+    first = low["rank"] * 128 // WORLD
+    assert low["shard"] == f"[{first}:{first + 128 // WORLD}, 0:64]"
+    # A file switches the same one on.
+    settings = FOLDER / f"monitor{RANK}.yaml"
+    settings.write_text(f"{{out: {FOLDER}/file.csv, every: 2, sample: 100000, thresholds: null}}")
+    handle = switch_on(settings)
+    net = sharded(model())
+    train(net, four_bit(net), range(4))
+    handle.remove()
+    dist.barrier()
+    assert (FOLDER / "file.csv").read_text() == (FOLDER / "shards.csv").read_text()
+    with (FOLDER / "shards.csv").open(newline="") as file:
+        written = list(csv.DictReader(file))
+    assert {row["rank"] for row in written} == {"", "0", "1"}
+    assert [row["shard"] for row in written[-len(parts.rows) :]] == [
+        row["shard"] or "" for row in parts.rows
+    ]
+    if RANK == 0:
+        (text,) = (
+            str(each.message)
+            for each in told
+            if "sqnr_db" in str(each.message) and "'exp_avg'" in str(each.message)
+        )
+        assert " on rank " in text
+        assert " at step 2 is below 100, as in 2 of 2 parameters;" in text
+
+
+def check_a_monitor_of_replicas_is_that_of_one() -> None:
+    parallel = nn.parallel.DistributedDataParallel(model())
+    rows = monitored(parallel, dist.group.WORLD).rows
+    expected = [
+        {"step": 4, "rank": None, "shard": None, **row, "parameter": f"module.{row['parameter']}"}
+        for row in monitored(model(), None).rows
+    ]
+    assert list(map(sorted_text, rows)) == list(map(sorted_text, expected))
+
+
+def sorted_text(row: dict[str, Any]) -> str:
+    return str(sorted(row.items()))
+
+
+def check_monitors_that_differ_are_refused() -> None:
+    """With one line on every rank, before the first step."""
+    group, out = dist.group.WORLD, FOLDER / "taken.csv"
+    if RANK == 0:
+        out.write_text("something else\n")
+    dist.barrier()
+    nothing = BadValueError if RANK else OutputError
+    prefix = "rank 0: " if RANK else ""
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(ranks, "__version__", f"{RANK}.0")
+    cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (BadValueError, "qmaps=1.0 on rank 1 must be 0.0, as on rank 0", {}),
+        (BadValueError, "every=3 on rank 1 must be 2, as on rank 0", {"every": 2 + RANK}),
+        (
+            nothing,
+            f"{prefix}out={str(out)!r} exists and is no file of a monitor with these columns; give "
+            "another file",
+            {"out": out},
+        ),
+    ]
+    for error, message, options in cases:
+        optimizer = AdamW8bit(model().parameters())
+        given = {"out": None, "every": 2, "process_group": group, **options}
+        with pytest.raises(error) as caught:
+            Monitor(optimizer, **given)
+        assert str(caught.value) == message
+        assert not optimizer._optimizer_step_pre_hooks
+        monkeypatch.undo()
+    # Each rank would skip steps of its own.
+    optimizer = AdamW8bit([list(model().named_parameters())[2 * RANK]], nonfinite="skip")
+    with pytest.raises(BadValueError) as caught:
+        Monitor(optimizer, None, process_group=group)
+    assert str(caught.value) == (
+        "nonfinite='skip' may skip steps on some ranks only, since their parameters differ; a "
+        "monitor of all ranks needs nonfinite='propagate' or 'raise'"
+    )
+
+
+def check_flat_parameters_are_refused() -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    device = torch.device("cpu")
+    for original in (False, True):
+        net = FullyShardedDataParallel(model(), use_orig_params=original, device_id=device)
+        with pytest.raises(BadTypeError) as caught:
+            AdamW8bit(net.parameters())
+        assert str(caught.value) == (
+            "parameter number 0 is flattened by FullyShardedDataParallel (FSDP1), which does not "
+            "save quantized states; shard the model by torch.distributed.fsdp.fully_shard (FSDP2)"
+        )
+        exact = AdamW(net.parameters())
+        train(net, exact, range(2))
+        FullyShardedDataParallel.optim_state_dict(net, exact)
 
 
 ZERO: dict[str, tuple[type[QuantizedOptimizer], dict[str, Any]]] = {

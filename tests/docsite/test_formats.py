@@ -57,3 +57,10 @@ def test_states_of_torchao() -> None:
         theirs.copy_(values)
         ours = q.quantize(values).dequantize()
         assert torch.allclose(theirs.dequantize(), ours, rtol=2e-6, atol=0.0), spec
+
+
+def test_the_momentum_of_axolotl() -> None:
+    x = sample((64 * 2048,), signed=True).view(64, 2048)
+    step = x.abs().amax(1, keepdim=True) / 127
+    ours = qmaps.quantizer("B2048/linear0@8s").quantize(x).dequantize()
+    assert torch.allclose((x / step).round() * step, ours, rtol=2e-6, atol=0.0)

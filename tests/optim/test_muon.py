@@ -157,6 +157,36 @@ def test_groups_of_a_model() -> None:
     )
 
 
+def test_experts_are_steps_of_many_matrices() -> None:
+    start, grads = torch.randn(5, 24, 40), torch.randn(3, 5, 24, 40)
+    stack = nn.Parameter(start.clone())
+    experts = [nn.Parameter(matrix.clone()) for matrix in start]
+    quantizers = {"momentum_buffer": "B32/DE@8s"}
+    options = {"lr": 0.1, "adjust_lr_fn": "match_rms_adamw", "state_quantizers": quantizers}
+    optimizers = [Muon(p, min_quantized_size=0, **options) for p in ([stack], experts)]
+    for grad in grads:
+        stack.grad = grad.clone()
+        for expert, of_expert in zip(experts, grad, strict=True):
+            expert.grad = of_expert.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert torch.equal(stack, torch.stack(experts))
+
+
+def test_groups_with_experts() -> None:
+    model = nn.ModuleDict({"experts": nn.ParameterList([torch.zeros(4, 8, 8)])})
+    model["conv"] = nn.Conv1d(8, 8, 3, bias=False)
+    assert muon_groups(model)[0] == []
+    matrices, others = muon_groups(model, stacks=["experts.*"])
+    assert [name for name, _ in matrices] == ["experts.0"]
+    assert [name for name, _ in others] == ["conv.weight"]
+    with pytest.raises(BadTypeError) as caught:
+        muon_groups(model, stacks="experts.*")
+    assert str(caught.value) == (
+        "stacks='experts.*' must be a list of names, patterns or module types"
+    )
+
+
 def test_embedding_bags_are_embeddings() -> None:
     matrices, others = muon_groups(nn.Sequential(nn.EmbeddingBag(50, 16), nn.Linear(16, 16)))
     assert [name for name, _ in matrices] == ["1.weight"]
@@ -181,10 +211,12 @@ def test_bad_options(options: dict[str, object], message: str) -> None:
 
 def test_parameters_that_are_no_matrices() -> None:
     layer = nn.Linear(8, 8)
-    with pytest.raises(
-        BadValueError, match=r"'bias' has shape \(8,\), and Muon steps matrices only"
-    ):
+    with pytest.raises(BadValueError) as caught:
         Muon(layer.named_parameters())
+    assert str(caught.value) == (
+        "parameter 'bias' has shape (8,), and Muon steps matrices only, or stacks of them in three "
+        "dimensions; give it to AdamW (qmaps.optim.muon_groups separates them)"
+    )
     optimizer = Muon([layer.weight])
     with pytest.raises(BadValueError, match="steps matrices only"):
         optimizer.add_param_group({"params": [layer.bias]})

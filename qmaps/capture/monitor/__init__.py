@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.monitor.measures import MEASURES
 from qmaps.capture.monitor.outputs import CsvFile, Thresholds, Warner, logs_of, scalars
+from qmaps.capture.monitor.ranks import Ranks
 from qmaps.capture.monitor.window import Row, Window
 from qmaps.capture.parameters import (
     Names,
@@ -19,14 +20,21 @@ from qmaps.capture.parameters import (
     state_counts,
     unwrapped,
 )
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadTypeError, BadValueError, QmapsError, shown
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.offload import CPUOffloadOptimizer
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 __all__ = ["Monitor", "Thresholds"]
 
 COLUMNS = ("step", "parameter", "state", "quantizer", "numel", *MEASURES)
 WINDOW = 10
+
+
+class NoStatesError(BadValueError):
+    """An optimizer has no quantized states to measure."""
 
 
 class Monitor(Watcher):
@@ -75,8 +83,13 @@ class Monitor(Watcher):
     after the step, so no hook may empty them before.
 
     Resuming: a new monitor goes on in the same file. A step in the file is not written again, but
-    cut-off rows are. In distributed training, monitor on one
-    process; it measures its own shards.
+    cut-off rows are.
+
+    In distributed training, monitor on one process, which measures its own shards, or on all
+    processes of a `process_group`: every measured step has one collective. Shares, `sqnr_db` and
+    the mean error are then those of the samples of all ranks together, and the median error is the
+    largest of the ranks'. Replicas count once. If ranks differ in a measure with a limit, there is
+    a row for the worst rank too. The first rank of the group writes, logs and warns.
 
     Args:
         optimizer: an optimizer of `qmaps.optim` with at least one quantized state, also as
@@ -100,14 +113,20 @@ class Monitor(Watcher):
             for no warnings.
         start: number of steps taken so far. If left out, the largest ``state["step"]``, too small
             if all parameters began to train, or were reset, later than the training.
+        process_group: measure together with the processes of this group, such as
+            ``torch.distributed.group.WORLD``; each makes a monitor with the same options and takes
+            the same steps. None measures this process alone.
 
     Raises:
         BadTypeError, BadValueError: an argument is not allowed, the optimizer has no quantized
-            states, or `parameters` or `names` matches none of its parameters. Nothing is written.
+            states, or `parameters` or `names` matches none of its parameters, here or on another
+            rank; or ranks have other options or another version of qmaps. Nothing is written.
         OutputError: `out` cannot be written, is another file, or has another writer.
 
     Attributes:
-        rows: the last measures, a dict by column for each quantized state.
+        rows: the last measures, a dict by column for each quantized state; on all ranks the same.
+            With a `process_group` they have the columns `rank` and `shard`, which are None in rows
+            of all ranks together. A shard is a slice of the parameter, ``[64:128, 0:32]``.
 
     >>> import tempfile, torch, qmaps
     >>> layer = torch.nn.Linear(128, 64)
@@ -139,35 +158,44 @@ class Monitor(Watcher):
         log: Any = None,
         thresholds: Thresholds | None = Thresholds(),  # noqa: B008 - it is immutable
         start: int | None = None,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        optimizer = unwrapped(optimizer)
-        if not isinstance(optimizer, QuantizedOptimizer):
-            expected = f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}"
-            if isinstance(optimizer, CPUOffloadOptimizer):
-                raise BadTypeError(f"{expected}; give its host_optimizer")
-            raise BadTypeError(f"{expected}, which has no quantized states")
-        if optimizer._steps_codes:
-            raise BadTypeError(
-                f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}, which "
-                "drops its gradients within the step"
-            )
-        if thresholds is not None and not isinstance(thresholds, Thresholds):
-            raise BadTypeError(f"thresholds={shown(thresholds)} must be Thresholds or None")
-        self._every = integer("every", every, 1)
-        self._window = min(WINDOW, self._every) if window is None else integer("window", window, 1)
-        if self._window > self._every:
-            raise BadValueError(f"window={window} must be at most every={every}")
-        self._sample = integer("sample", sample, 8)
-        super().__init__(optimizer, parameters, names)
-        self._check(optimizer, parameters)
-        begin = None if start is None else integer("start", start, 0)
-        self._logs = logs_of(log)
-        self._warner = None if thresholds is None else Warner(thresholds)
-        self._file = None if out is None else CsvFile(out, COLUMNS)
+        ranks = self._ranks = Ranks(process_group)
+        self._file = None
+        try:
+            with ranks.agreement() as terms:
+                optimizer = _supported(optimizer)
+                if thresholds is not None and not isinstance(thresholds, Thresholds):
+                    raise BadTypeError(f"thresholds={shown(thresholds)} must be Thresholds or None")
+                self._every = integer("every", every, 1)
+                self._window = min(WINDOW, self._every)
+                if window is not None:
+                    self._window = integer("window", window, 1)
+                if self._window > self._every:
+                    raise BadValueError(f"window={window} must be at most every={every}")
+                self._sample = integer("sample", sample, 8)
+                super().__init__(optimizer, parameters, names)
+                self._check(optimizer, parameters)
+                taken = self._taken_before() if start is None else integer("start", start, 0)
+                self._logs = logs_of(log)
+                self._warner = None if thresholds is None else Warner(thresholds)
+                if out is not None and ranks.number == 0:
+                    columns = (*COLUMNS[:3], *ranks.columns, *COLUMNS[3:])
+                    self._file = CsvFile(out, columns)
+                terms["same"].update(every=every, window=self._window, sample=sample)
+                terms["labels"] = [label for label, _, _ in self._chosen()]
+                groups = optimizer.param_groups
+                terms["skips"] = any(group["nonfinite"] == "skip" for group in groups)
+                terms["taken"] = taken
+        except QmapsError:
+            if self._file is not None:
+                self._file.close()
+            raise
         self.rows: list[Row] = []
         # Steps to wait for the window, steps left after the next in it, and the measured step.
         self._wait = self._remaining = self._due = 0
         self._open: Window | None = None
+        begin = max(other["taken"] for other in ranks.terms)
         self._count = StepCount(optimizer, self._taken_before, begin)
         self._hooks = [
             optimizer.register_step_pre_hook(lambda *_: self._before()),
@@ -208,7 +236,7 @@ class Monitor(Watcher):
         if is_quantized:
             return
         which = "" if parameters is None else f" of the parameters {shown(parameters)}"
-        raise BadValueError(
+        raise NoStatesError(
             f"optimizer={type(optimizer).__name__} has no quantized states{which}; a monitor needs "
             "at least one (state_quantizers, min_quantized_size)"
         )
@@ -224,7 +252,8 @@ class Monitor(Watcher):
             if until_measured >= self._window:
                 self._wait = until_measured - self._window + 1
                 return
-            if not optimizer.state:  # they do not exist yet
+            # They do not exist yet; on one of several ranks perhaps never.
+            if not optimizer.state and (step == 1 or not self._ranks.columns):
                 return
             self._open = Window(optimizer, self._chosen(), self._sample)
             self._due, self._remaining = step + until_measured, until_measured
@@ -248,7 +277,7 @@ class Monitor(Watcher):
         # It is another one if steps were skipped, or a checkpoint was loaded.
         if self._count.taken == self._due:
             self._wait = self._every - self._window
-            self._measured(window.rows(), self._due)
+            self._measured(self._ranks.report(window.rows(), self._chosen()), self._due)
 
     def _taken_before(self) -> int:
         """Return the number of steps taken so far, from the states."""
@@ -256,7 +285,8 @@ class Monitor(Watcher):
 
     def _measured(self, rows: list[Row], step: int) -> None:
         """Hand the rows of a step to all who want them."""
-        if self._file is not None and self._file.inherited:
+        self.rows = [{"step": step, **row} for row in rows] or self.rows
+        if self._ranks.number or (self._file is not None and self._file.inherited):
             return
         if not rows:
             self._tell(
@@ -265,7 +295,6 @@ class Monitor(Watcher):
                 "state and kept its gradient in each step of the window",
             )
             return
-        self.rows = [{"step": step, **row} for row in rows]
         if self._warner is not None:
             self._warner.look(self.rows, step)
         if self._file is not None:
@@ -284,3 +313,16 @@ class Monitor(Watcher):
         if not written:
             last = f"has rows up to step {file.last}; earlier steps are not written again"
             self._tell("earlier", f"{str(file.path)!r} {last}")
+
+
+def _supported(optimizer: Any) -> QuantizedOptimizer:
+    """Return the optimizer inside wrappers; raise if a monitor cannot measure its states."""
+    optimizer = unwrapped(optimizer)
+    expected = f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}"
+    if isinstance(optimizer, CPUOffloadOptimizer):
+        raise BadTypeError(f"{expected}; give its host_optimizer")
+    if not isinstance(optimizer, QuantizedOptimizer):
+        raise BadTypeError(f"{expected}, which has no quantized states")
+    if optimizer._steps_codes:
+        raise BadTypeError(f"{expected}, which drops its gradients within the step")
+    return optimizer

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qmaps.algebra.pair import adam_update, zero_points
 from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.metrics import Sums, mean_rel_error, sqnr_db
+from qmaps.metrics.sqnr_db import decibels
 from qmaps.ops import gaps
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -30,6 +30,40 @@ MEASURES = (
 
 Measures = dict[str, float]
 
+SUMS = (
+    *("numel", "held", "moved", "stalled", "saturated", "signal", "noise"),
+    *("pairs", "zeroed", "relative", "nonzero", "median"),
+)
+"""Names of the sums that the measures are made of; those of several shards can be added.
+
+Counts of elements, except for the sums of squares `signal` and `noise`, the sum `relative` of the
+update's relative errors, and their `median`, which is no sum. `pairs` counts elements of both
+moments, `nonzero` those with an update. NaN if unknown."""
+
+Sums = dict[str, float]
+
+
+def measures_of(sums: Mapping[str, float]) -> Measures:
+    """Return the measures by name, from their sums."""
+    size = sums["numel"]
+    return {
+        "held_share": sums["held"] / size,
+        "moved_share": sums["moved"] / size,
+        "stalled_share": _ratio(sums["stalled"], sums["moved"]),
+        "saturated_share": sums["saturated"] / size,
+        "sqnr_db": decibels(sums["signal"], sums["noise"]),
+        "zero_point_share": _ratio(sums["zeroed"], sums["pairs"]),
+        "update_mean_rel_error": _ratio(sums["relative"], sums["nonzero"]),
+        "update_median_rel_error": sums["median"],
+    }
+
+
+def added(parts: Sequence[Mapping[str, float]]) -> Sums:
+    """Return the sums of several samples together, with the largest of their medians."""
+    together = {name: sum(part[name] for part in parts) for name in SUMS}
+    medians = [part["median"] for part in parts if not math.isnan(part["median"])]
+    return {**together, "median": max(medians, default=math.nan)}
+
 
 def of_states(
     first: QuantizedTensor | None,
@@ -37,8 +71,8 @@ def of_states(
     drifted: Tensor | None,
     exact: Tensor | None,
     sizes: Sequence[int],
-) -> list[Measures]:
-    """Return the measures of several states, except for those of both moments together.
+) -> list[Sums]:
+    """Return the sums of several states, without those of both moments together.
 
     Args:
         first: the sampled codes at the start of the window; None if the map has changed since.
@@ -47,30 +81,22 @@ def of_states(
         exact: the exact values after the step, from the codes before it; None if unknown.
         sizes: number of elements of each state's sample; the samples lie one after another.
     """
-    measures = [dict.fromkeys(MEASURES, math.nan) for _ in sizes]
+    results = [{**dict.fromkeys(SUMS, math.nan), "numel": float(size)} for size in sizes]
     codes = last.codes()
-    shares: dict[str, Tensor] = {}
+    summed: dict[str, Tensor] = {}
     if first is not None:
-        same = shares["held_share"] = first.codes() == codes
+        same = summed["held"] = first.codes() == codes
         if drifted is not None:
-            moved = shares["moved_share"] = gaps.moved(first, drifted - first.dequantize())
-            shares["stalled_share"] = moved & same
+            moved = summed["moved"] = gaps.moved(first, drifted - first.dequantize())
+            summed["stalled"] = moved & same
     if exact is not None:
-        shares["saturated_share"] = _saturated(last, exact, codes)
+        summed["saturated"] = _saturated(last, exact, codes)
         wide = exact.double()
-        noise = (wide - last.dequantize()).square()
-        signals, noises = _sums(wide.square(), sizes), _sums(noise, sizes)
-        for measured, size, signal, square in zip(measures, sizes, signals, noises, strict=True):
-            measured["sqnr_db"] = sqnr_db.from_sums(_of(size, signal=signal, square=square))
-    for name, where in shares.items():
-        for measured, size, count in zip(measures, sizes, _sums(where, sizes), strict=True):
-            measured[name] = count / size
-    for measured in measures:  # the share of those that moved
-        moved_share = measured["moved_share"]
-        measured["stalled_share"] = (
-            measured["stalled_share"] / moved_share if moved_share else math.nan
-        )
-    return measures
+        summed["signal"], summed["noise"] = wide.square(), (wide - last.dequantize()).square()
+    for name, values in summed.items():
+        for sums, value in zip(results, _sums(values, sizes), strict=True):
+            sums[name] = value
+    return results
 
 
 def of_moments(
@@ -80,8 +106,8 @@ def of_moments(
     group: Mapping[str, Any],
     step: int,
     sizes: Sequence[int],
-) -> list[Measures]:
-    """Return the measures of Adam's two moments together, of several parameters.
+) -> list[Sums]:
+    """Return the sums of Adam's two moments together, of several parameters.
 
     Args:
         first: the decoded first moments after the step, 1-D.
@@ -93,9 +119,9 @@ def of_moments(
     """
     v = torch.ones_like(second) if exact is None else exact["exp_avg_sq"]
     zeroed = _sums(zero_points(first, second, v), sizes)
-    measures = [{"zero_point_share": n / size} for n, size in zip(zeroed, sizes, strict=True)]
+    results = [{"pairs": size, "zeroed": n} for n, size in zip(zeroed, sizes, strict=True)]
     if exact is None or set(exact) != set(MOMENTS):  # AdEMAMix's update has a third state
-        return measures
+        return results
     # Bias corrections multiply the whole update by a number if eps is multiplied as well.
     eps = float(group["eps"]) * math.sqrt(1 - float(group["betas"][1]) ** step)
     u, w = adam_update(exact["exp_avg"], v, eps), adam_update(first, second, eps)
@@ -104,13 +130,9 @@ def of_moments(
     totals, counts = _sums(torch.where(nonzero, relative, 0.0), sizes), _sums(nonzero, sizes)
     parts = torch.split(torch.where(nonzero, relative, math.nan), list(sizes))
     medians = [float(part.nanmedian()) for part in parts]
-    for measured, size, total, count, median in zip(
-        measures, sizes, totals, counts, medians, strict=True
-    ):
-        sums = _of(size, relative=total, nonzero=int(count))
-        measured["update_mean_rel_error"] = mean_rel_error.from_sums(sums)
-        measured["update_median_rel_error"] = median
-    return measures
+    for sums, total, count, median in zip(results, totals, counts, medians, strict=True):
+        sums.update(relative=total, nonzero=count, median=median)
+    return results
 
 
 def _saturated(t: QuantizedTensor, exact: Tensor, codes: Tensor) -> Tensor:
@@ -129,9 +151,6 @@ def _sums(x: Tensor, sizes: Sequence[int]) -> list[float]:
     return [part.sum().item() for part in torch.split(x, list(sizes))]
 
 
-def _of(numel: int, **sums: float) -> Sums:
-    """Sums with NaN for unknown ones."""
-    nothing = dict.fromkeys(("absolute", "square", "signal", "relative", "largest"), math.nan)
-    codes = torch.empty(0, dtype=torch.float32)
-    counts: dict[str, Any] = {"nonzero": 0, "zeroed": 0, "codes": codes}
-    return Sums(numel=numel, **{**nothing, **counts, **sums})
+def _ratio(count: float, of: float) -> float:
+    """NaN for a share of nothing."""
+    return count / of if of else math.nan

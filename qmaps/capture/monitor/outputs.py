@@ -7,7 +7,7 @@ import io
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -148,10 +148,14 @@ def _log_of(logger: Any) -> Log:
 
 
 def scalars(rows: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """Measures by name, ``sqnr_db/0.weight.exp_avg``; non-finite ones are left out."""
+    """Measures by name, ``sqnr_db/0.weight.exp_avg``.
+
+    Non-finite ones are left out, as are those of single ranks.
+    """
     return {
         f"{measure}/{printable(row['parameter'])}.{row['state']}": row[measure]
         for row in rows
+        if row.get("rank") is None
         for measure in MEASURES
         if math.isfinite(row[measure])
     }
@@ -195,6 +199,16 @@ class Thresholds:
                 raise BadValueError(f"{option.name}={shown(limit)} must be a finite number or None")
 
 
+LIMITED = tuple(option.name for option in fields(Thresholds))
+"""Measures with limits."""
+
+
+def badness(row: Mapping[str, Any], measure: str) -> float:
+    """A measure of a row, with the sign by which more is worse."""
+    value: float = row[measure]
+    return -value if measure == "sqnr_db" else value
+
+
 MOVERS = 0.1
 """Share of moved elements below which a share of them says little about the state."""
 
@@ -229,18 +243,22 @@ class Warner:
     def _compare(
         self, rows: Sequence[dict[str, Any]], measure: str, limit: float, step: int
     ) -> None:
-        sign = -1 if measure == "sqnr_db" else 1  # of the direction that is bad
-        bad = [row for row in rows if sign * row[measure] > sign * limit]  # NaN is never beyond
+        most = badness({measure: limit}, measure)
+        bad = [row for row in rows if badness(row, measure) > most]  # NaN is never beyond
         if measure == "stalled_share":
             bad = [row for row in bad if row["moved_share"] >= MOVERS]
         if not bad:
             return
-        worst = max(bad, key=lambda row: sign * row[measure])
+        worst = max(bad, key=lambda row: badness(row, measure))
         self._told.add((worst["state"], measure))
+        parameter, side = shown(worst["parameter"]), "below" if measure == "sqnr_db" else "above"
+        if worst.get("rank") is not None:
+            parameter += f"{worst['shard'] or ''} on rank {worst['rank']}"
+        counts = [len({row["parameter"] for row in some}) for some in (bad, rows)]
         warnings.warn(
             f"{measure}={worst[measure]:.3g} of state {worst['state']!r} ({worst['quantizer']}) of "
-            f"{shown(worst['parameter'])} at step {step} is {'above' if sign > 0 else 'below'} "
-            f"{limit:g}, as in {len(bad)} of {len(rows)} parameters; {ADVICE[measure]}",
+            f"{parameter} at step {step} is {side} {limit:g}, as in {counts[0]} of {counts[1]} "
+            f"parameters; {ADVICE[measure]}",
             StateWarning,
             stacklevel=2,
         )

@@ -65,12 +65,12 @@ class Exact:
 
 
 Row = dict[str, Any]
-"""Measures of one state at one step, by column."""
+"""A state at one step: `parameter`, `state`, `quantizer`, and its `SUMS`."""
 
 
 @dataclass(eq=False)
 class Watched:
-    """A parameter with quantized states, and the rows of their measures.
+    """A parameter with quantized states, and their rows.
 
     `names` are the states of its rule, `at` its sampled elements, and `steps_before` its steps
     before the window. It is `is_exact` if its rule steps each element by itself, and `lost` without
@@ -188,7 +188,7 @@ class Window:
                 batch.last.step(gradient)
 
     def rows(self) -> list[Row]:
-        """Return the measures of the last step: a row for each quantized state."""
+        """Return the sums of the last step: a row for each quantized state."""
         drifted, exact, decoded = Decoded(), Decoded(), Decoded()
         for batch in self._batches:
             for values, stepped in ((drifted, batch.drifting), (exact, batch.last)):
@@ -299,18 +299,21 @@ def _measure(column: Column, drifted: Decoded, exact: Decoded) -> Decoded:
         torch.cat([values[key] for key in column.keys]) if column.keys[0] in values else None
         for values in (drifted, exact)
     )
-    measures = of_states(first, last, x, y, sizes)
+    sums = of_states(first, last, x, y, sizes)
     # Parameters share their quantizers, and a spec takes long to write.
     specs = {id(q): q.spec for q in {id(t.quantizer): t.quantizer for t, _ in tensors}.values()}
-    for member, (t, at), state_measures in zip(column.members, tensors, measures, strict=True):
-        spec = specs[id(t.quantizer)]
-        row = {"parameter": member.label, "state": column.state, "quantizer": spec}
-        member.rows[column.state] = {**row, "numel": len(at), **state_measures}
+    for member, (t, _), state_sums in zip(column.members, tensors, sums, strict=True):
+        row = {
+            "parameter": member.label,
+            "state": column.state,
+            "quantizer": specs[id(t.quantizer)],
+        }
+        member.rows[column.state] = {**row, **state_sums}
     return dict(zip(column.keys, torch.split(last.dequantize(), sizes), strict=True))
 
 
 def _measure_moments(batch: Batch, decoded: Decoded, exact: Decoded, steps: int) -> None:
-    """Add the measures of both moments of Adam to the rows of a batch."""
+    """Add the sums of both moments of Adam to the rows of a batch."""
     watched = [e for e in batch.watched if e.rows and set(MOMENTS) <= set(e.names)]
     if not watched:
         return
@@ -319,9 +322,9 @@ def _measure_moments(batch: Batch, decoded: Decoded, exact: Decoded, steps: int)
     if batch.last is not None:
         exact_states = {n: torch.cat([exact[e, n] for e in watched]) for n in watched[0].names}
     first, sizes = watched[0], [len(member.at) for member in watched]
-    measures = of_moments(m, v, exact_states, first.group, first.steps_before + steps, sizes)
-    for member, moment_measures in zip(watched, measures, strict=True):
-        member.rows[[name for name in MOMENTS if name in member.rows][-1]].update(moment_measures)
+    sums = of_moments(m, v, exact_states, first.group, first.steps_before + steps, sizes)
+    for member, moment_sums in zip(watched, sums, strict=True):
+        member.rows[[name for name in MOMENTS if name in member.rows][-1]].update(moment_sums)
 
 
 def _after(member: Watched, name: str, decoded: Decoded) -> Tensor:

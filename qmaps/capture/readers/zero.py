@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.capture.collect import decoded
+from qmaps.capture.collect import decoded, is_packed
 from qmaps.capture.readers.base import (
     Reader,
     Span,
@@ -107,8 +107,8 @@ class Rank:
     def flats(self) -> dict[Any, dict[Any, Any]]:
         """The states by the number of the flat tensor, `Lazy` in place of tensors."""
         return {
-            flat: {n: in_place(x) if isinstance(x, Tensor) else x for n, x in state.items()}
-            for flat, state in ((flat, decoded(state)) for flat, state in self.states.items())
+            flat: {name: _lazy(value) for name, value in decoded(state).items()}
+            for flat, state in self.states.items()
         }
 
     @property
@@ -500,6 +500,18 @@ def _joined(
         else:
             states[state] = Other()
     return states
+
+
+def _lazy(value: Any) -> Any:
+    """A flat tensor to read on demand; those that qmaps quantized are decoded."""
+    if not is_packed(value):
+        return in_place(value) if isinstance(value, Tensor) else value
+    from qmaps.algebra.saved import from_plain  # reading other states needs no quantizer
+
+    def read() -> Tensor:
+        return from_plain(value).dequantize()
+
+    return Lazy(tuple(value["shape"]), torch.float32, read, quantized=True)
 
 
 def _holds(part: Any, piece: Piece) -> bool:

@@ -76,7 +76,7 @@ class UpdateErrors:
     ) -> None:
         """Add the errors of one parameter: its exact update, its exact `v`, and both moments.
 
-        Tensors are float32 and contiguous; quantized moments as `NativeSupport.decodes` accepts them.
+        Tensors are float32 and contiguous; `NativeSupport.decodes` must accept quantized moments.
         """
         numel = exact.numel()
         self._errors.add(

@@ -11,7 +11,9 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,6 +54,24 @@ def local(x: Tensor) -> Tensor:
     return part
 
 
+class Box(NamedTuple):
+    """The part of a whole tensor on a process.
+
+    Attributes:
+        rank: the process's global rank.
+        offsets: the index of the part's first element in each dimension.
+        sizes: the shape of the part.
+    """
+
+    rank: int
+    offsets: Shape
+    sizes: Shape
+
+    def of(self, x: Tensor) -> Tensor:
+        """The part of `x`, a whole tensor, as a view."""
+        return _narrowed(x, self.offsets, self.sizes)
+
+
 @dataclass(frozen=True)
 class Shard:
     """A box of a whole tensor: this process's part.
@@ -62,6 +82,7 @@ class Shard:
         offsets: the index of the box's first element in each dimension.
         splits: for each mesh dimension, the tensor dimension split by it, or None.
         mesh: the DTensor's device mesh.
+        strided: the mesh dimensions that split what later ones have left.
     """
 
     shape: Shape
@@ -69,6 +90,7 @@ class Shard:
     offsets: Shape
     splits: tuple[int | None, ...]
     mesh: Any
+    strided: tuple[int, ...] = ()
 
     @property
     def first(self) -> int:
@@ -105,20 +127,32 @@ class Shard:
         """True if only the first dimension is split, on any process."""
         return all(dim in (None, 0) for dim in self.splits)
 
-    def groups(self, dims: Iterable[int] | None = None) -> Groups:
-        """Process groups that split any of these dimensions, all by default."""
+    def split_by(self, dims: Iterable[int] | None = None) -> tuple[int, ...]:
+        """Mesh dimensions that split any of these dimensions, all by default."""
         wanted = None if dims is None else {dim % len(self.shape) for dim in dims}
         return tuple(
-            self.mesh.get_group(number)
+            number
             for number, dim in enumerate(self.splits)
             if dim is not None and (wanted is None or dim in wanted)
         )
 
+    def groups(self, dims: Iterable[int] | None = None) -> Groups:
+        """Process groups that split any of these dimensions, all by default."""
+        return tuple(map(self.mesh.get_group, self.split_by(dims)))
+
+    def boxes(self, numbers: Sequence[int]) -> tuple[Box, ...]:
+        """The parts of this process and of those that differ from it in these mesh dimensions."""
+        place = self.mesh.get_coordinate()
+        index = [slice(None) if at in numbers else place[at] for at in range(len(place))]
+        ranks = self.mesh.mesh[tuple(index)].flatten().tolist()
+        places = tuple(None if at in numbers else place[at] for at in range(len(place)))
+        counts = tuple(self.mesh.shape)
+        parts = _parts(self.shape, self.splits, self.strided, counts, places)
+        return tuple(Box(rank, *part) for rank, part in zip(ranks, parts, strict=True))
+
     def cut(self, x: Tensor) -> Tensor:
         """The box of `x`, a whole tensor, as a view."""
-        for dim, (offset, size) in enumerate(zip(self.offsets, self.local_shape, strict=True)):
-            x = x.narrow(dim, offset, size)
-        return x
+        return _narrowed(x, self.offsets, self.local_shape)
 
     def following(self, dims: Sequence[int | None]) -> Shard:
         """The box of a tensor with some of this one's dimensions.
@@ -188,23 +222,47 @@ def shard_of(x: Tensor) -> Shard | None:
         splits.append(dim)
         if dim is not None and getattr(placement, "split_factor", 1) != 1:
             strided.append(number)
-    sizes, offsets = list(shape), [0] * len(shape)
-    place = mesh.get_coordinate()
-    local_shape = tuple(local(x).shape)
+    place, local_shape = mesh.get_coordinate(), tuple(local(x).shape)
     if place is None:  # this process is not in the mesh
-        return Shard(shape, local_shape, tuple(offsets), tuple(splits), mesh)
-    # A strided split is a later one, of what the mesh dimensions after it have left.
-    order = [number for number in range(len(splits)) if number not in strided]
-    for number in order + strided[::-1]:
-        if (dim := splits[number]) is None:
-            continue
-        piece = -(-sizes[dim] // mesh.size(number))
-        begin = min(sizes[dim], place[number] * piece)
-        offsets[dim] += begin
-        sizes[dim] = min(piece, sizes[dim] - begin)
-    if tuple(sizes) != local_shape:
+        return Shard(shape, local_shape, (0,) * len(shape), tuple(splits), mesh)
+    counts = tuple(mesh.shape)
+    ((offsets, sizes),) = _parts(shape, tuple(splits), tuple(strided), counts, tuple(place))
+    if sizes != local_shape:
         raise BadValueError(
             f"a tensor of shape {shape} with placements {tensor.placements} has a local part of "
-            f"shape {local_shape}, expected {tuple(sizes)}"
+            f"shape {local_shape}, expected {sizes}"
         )
-    return Shard(shape, local_shape, tuple(offsets), tuple(splits), mesh)
+    return Shard(shape, local_shape, offsets, tuple(splits), mesh, tuple(strided))
+
+
+@lru_cache(maxsize=1024)
+def _parts(
+    shape: Shape,
+    splits: tuple[int | None, ...],
+    strided: tuple[int, ...],
+    counts: Shape,
+    place: tuple[int | None, ...],
+) -> tuple[tuple[Shape, Shape], ...]:
+    """Offsets and sizes of the parts at a place in a mesh of `counts`; None is every coordinate."""
+    # A strided split is a later one, of what the mesh dimensions after it have left.
+    order = [*(number for number in range(len(splits)) if number not in strided), *strided[::-1]]
+    parts = []
+    for at in product(
+        *((n,) if n is not None else range(c) for n, c in zip(place, counts, strict=True))
+    ):
+        sizes, offsets = list(shape), [0] * len(shape)
+        for number in order:
+            if (dim := splits[number]) is None:
+                continue
+            piece = -(-sizes[dim] // counts[number])
+            begin = min(sizes[dim], at[number] * piece)
+            offsets[dim] += begin
+            sizes[dim] = min(piece, sizes[dim] - begin)
+        parts.append((tuple(offsets), tuple(sizes)))
+    return tuple(parts)
+
+
+def _narrowed(x: Tensor, offsets: Shape, sizes: Shape) -> Tensor:
+    for dim, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
+        x = x.narrow(dim, offset, size)
+    return x

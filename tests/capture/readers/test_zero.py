@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from qmaps.algebra.quantizer import quantizer
+from qmaps.algebra.saved import to_plain
 from qmaps.capture import load
+from qmaps.capture.readers import zero
 from qmaps.capture.readers.zero import STAND_INS
 from qmaps.errors import BadValueError, CaptureError, one_line
 from qmaps.storage import checkpoint
@@ -346,3 +349,11 @@ def test_a_step_cannot_be_asked_for() -> None:
     message = f"step=3 needs a folder of captures; {str(folder)!r} is one checkpoint"
     with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):
         load(folder, step=3)
+
+
+def test_flat_tensors_that_qmaps_quantized_are_decoded() -> None:
+    t = quantizer("B64/DE@4s").quantize(torch.linspace(-1, 1, 300))
+    rank = zero.Rank(Path("rank"), {}, {0: {"exp_avg": to_plain(t), "step": 3}}, [])
+    flat = rank.flats[0]["exp_avg"]
+    assert (flat.shape, flat.quantized) == ((300,), True)
+    assert torch.equal(flat.read(), t.dequantize())

@@ -1,0 +1,205 @@
+"""Optimizer steps under DeepSpeed's ZeRO-Offload, on two processes.
+
+``python -m benchmarks.offload`` trains a small net with ZeRO 2 and the optimizer on the CPU, once
+with each optimizer, on two gloo processes, and writes reports/offload.{json,md}: the time of
+``engine.step()`` in interleaved rounds, bytes of the states, the losses, and whether a resumed run
+has the same losses. It needs ``qmaps[deepspeed]``, ninja's program on the path, and a compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from benchmarks import machine
+from benchmarks.command import count, one_line_errors
+from benchmarks.markdown import markdown as table_lines
+from benchmarks.timing import interleaved, ratio
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.errors import BadValueError
+from qmaps.optim import AdamW4bit, AdamW8bit
+from qmaps.storage.files import output_folder, write_json
+from reproduction.report_file import write_report
+
+RANKS, BATCH, LR, DEPTH, LAST = 2, 16, 1e-3, 4, 10
+TORCH, OWN = "torch.optim.AdamW, fused", "DeepSpeedCPUAdam"
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer] | None] = {
+    TORCH: functools.partial(torch.optim.AdamW, fused=True, weight_decay=0.0),
+    OWN: None,
+    "AdamW8bit": functools.partial(AdamW8bit, weight_decay=0.0),
+    "AdamW4bit": functools.partial(AdamW4bit, weight_decay=0.0),
+}
+HEAD = ("optimizer", "a step, times torch", "states, MiB a process", "loss", "resumed alike")
+
+
+def engine_of(name: str, width: int) -> Any:
+    """DeepSpeed's engine of the same net with an optimizer."""
+    import deepspeed
+
+    torch.manual_seed(0)
+    layers = [layer for _ in range(DEPTH) for layer in (nn.Linear(width, width), nn.ReLU())]
+    net, make = nn.Sequential(*layers, nn.Linear(width, width)), OPTIMIZERS[name]
+    config = {
+        "train_micro_batch_size_per_gpu": BATCH,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+    if make is None:
+        options = {"lr": LR, "weight_decay": 0.0}
+        config["optimizer"] = {"type": "AdamW", "params": options}
+        return deepspeed.initialize(model=net, config=config)[0]
+    return deepspeed.initialize(model=net, optimizer=make(net.parameters(), lr=LR), config=config)[
+        0
+    ]
+
+
+def backward(engine: Any, step: int) -> float:
+    """Forward and backward of this rank's batch; return its loss."""
+    width = next(engine.module.parameters()).shape[1]
+    generator = torch.Generator().manual_seed(step * RANKS + dist.get_rank())
+    x = torch.randn(BATCH, width, generator=generator).bfloat16()
+    loss = (engine(x) - x.roll(1, dims=1)).float().square().mean()
+    engine.backward(loss)
+    return float(loss.detach())
+
+
+def turn(engine: Any) -> None:
+    """One step of all ranks."""
+    engine.step()
+    dist.barrier()  # the slowest rank counts
+
+
+def state_nbytes(engine: Any) -> int:
+    """Bytes of the states of this process."""
+    states = engine.optimizer.optimizer.state.values()
+    values = [value for state in states for value in state.values()]
+    return sum(x.nbytes for x in values if isinstance(x, (Tensor, QuantizedTensor)))
+
+
+def resumes(name: str, engine: Any, width: int, folder: str, step: int) -> bool:
+    """Return True if an engine that loads a checkpoint goes on with the same losses."""
+    engine.save_checkpoint(f"{folder}/{name.replace(' ', '-')}")
+    other = engine_of(name, width)
+    other.load_checkpoint(f"{folder}/{name.replace(' ', '-')}")
+    losses: list[list[float]] = []
+    for each in (engine, other):
+        losses.append([])
+        for number in range(step, step + 2):
+            losses[-1].append(backward(each, number))
+            turn(each)
+    return losses[0] == losses[1]
+
+
+def rank_main(rank: int, folder: str, width: int, rounds: int) -> None:
+    """One of the ranks; the first writes the results."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
+    import deepspeed
+
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS)
+    deepspeed.init_distributed("gloo")
+    engines = {name: engine_of(name, width) for name in OPTIMIZERS}
+    losses: dict[str, list[float]] = {name: [] for name in OPTIMIZERS}
+
+    def clock(work: Callable[[], object]) -> float:
+        name = work.args[0]  # type: ignore[attr-defined]
+        losses[name].append(backward(engines[name], len(losses[name])))
+        dist.barrier()
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    works = {name: functools.partial(lambda n: turn(engines[n]), name) for name in OPTIMIZERS}
+    seconds, failed = interleaved(works, rounds, clock=clock)
+    if failed:
+        raise next(iter(failed.values()))
+    results = {}
+    for name, times in seconds.items():
+        last = torch.tensor(statistics.mean(losses[name][-LAST:]))
+        dist.all_reduce(last)
+        results[name] = {
+            **ratio(times, seconds[TORCH]),
+            "state_nbytes": state_nbytes(engines[name]),
+            "loss": float(last) / RANKS,
+            "resumes": resumes(name, engines[name], width, folder, len(losses[name])),
+        }
+    if rank == 0:
+        Path(folder, "results.json").write_text(json.dumps(results))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def page(results: dict[str, dict[str, Any]], width: int, rounds: int) -> str:
+    """The results in Markdown."""
+    rows = [
+        (
+            name,
+            f"{result['ratio']:.2f} ({result['q1']:.2f} to {result['q3']:.2f})",
+            f"{result['state_nbytes'] / 2**20:.2f}",
+            f"{result['loss']:.4f}",
+            "yes" if result["resumes"] else "no",
+        )
+        for name, result in results.items()
+    ]
+    lines = [
+        "# Steps under DeepSpeed's ZeRO-Offload",
+        "",
+        f"`python -m benchmarks.offload --width {width} --rounds {rounds}`: {RANKS} processes over "
+        f"gloo with one thread each and no GPU; {DEPTH + 1} linear layers of {width} by {width} in "
+        "bfloat16, ZeRO 2 with the optimizer on the CPU. The time is that of `engine.step()`, so "
+        "with the exchange of parameters, as ratios of medians over interleaved rounds (quartiles "
+        f"of the ratios in parentheses). The loss is the mean of the last {LAST} steps on the same "
+        "batches. All optimizers have float32 weights beside the states. Without a GPU nothing is "
+        "copied over a bus.",
+        "",
+        *table_lines(HEAD, rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@one_line_errors
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.offload", description=__doc__)
+    parser.add_argument("--width", type=count, default=512, help="of layers (default 512)")
+    parser.add_argument("--rounds", type=count, default=40, help="that count (default 40)")
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder for results")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    try:
+        import deepspeed
+    except ImportError:
+        raise BadValueError("deepspeed is not installed (pip install qmaps[deepspeed])") from None
+    out = output_folder(options.out)
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(
+            rank_main, (folder, options.width, options.rounds), nprocs=RANKS
+        )
+        results = json.loads(Path(folder, "results.json").read_text())
+    argv = sys.argv[1:] if arguments is None else list(arguments)
+    about = machine.about(argv, "benchmarks.offload")
+    about["versions"]["deepspeed"] = deepspeed.__version__
+    write_json(out / "offload.json", {"about": about, "results": results})
+    write_report(out / "offload.md", page(results, options.width, options.rounds))
+    print((out / "offload.md").read_text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""One report for all processes that train together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from qmaps.capture.monitor.measures import SUMS, added, measures_of
+from qmaps.capture.monitor.outputs import LIMITED, badness
+from qmaps.capture.monitor.window import Row
+from qmaps.engines.sharding.shards import shard_of
+from qmaps.errors import BadTypeError, BadValueError, QmapsError, shown
+from qmaps.storage import __version__
+
+NAMES = ("parameter", "state", "quantizer", "shard")
+"""Columns that identify a row of one rank."""
+
+Key = tuple[str | None, ...]
+
+
+class Ranks:
+    """The processes of a group, or this one alone.
+
+    Args:
+        group: the process group; None for this process alone.
+
+    Raises:
+        BadTypeError: `group` is not a process group of this process.
+
+    Attributes:
+        number: the rank of this process; 0 if it is alone.
+        terms: what the monitor of each rank has told the others, by rank.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        if group is not None and not isinstance(group, getattr(dist, "ProcessGroup", ())):
+            raise BadTypeError(
+                f"process_group={shown(group)} must be a ProcessGroup of this process or None"
+            )
+        self._group = group
+        self.number = 0 if group is None else dist.get_rank(group)
+        count = 1 if group is None else dist.get_world_size(group)
+        self.terms: list[dict[str, Any]] = []
+        self._keys: list[list[Key]] = [[] for _ in range(count)]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of a report of several ranks that those of one process do not have."""
+        return () if self._group is None else ("rank", "shard")
+
+    @contextmanager
+    def agreement(self) -> Iterator[dict[str, Any]]:
+        """Make a monitor within the block, on all ranks or on none.
+
+        The block fills the yielded dict with the terms of this rank: in `same`, options that must
+        be equal on all ranks, `labels` of its parameters, and `skips`, True if it may skip steps.
+
+        Raises:
+            QmapsError: the error of the block; or BadValueError if another rank has one, or other
+                options.
+        """
+        terms: dict[str, Any] = {"same": {"qmaps": __version__}}
+        error = None
+        try:
+            yield terms
+        except QmapsError as caught:
+            error = caught
+        self.terms = self._objects({**terms, "error": None if error is None else str(error)})
+        if error is not None:
+            raise error
+        first = self.terms[0]
+        for rank, other in enumerate(self.terms):
+            if other["error"] is not None:
+                raise BadValueError(f"rank {rank}: {other['error']}")
+        for rank, other in enumerate(self.terms):
+            for name, value in other["same"].items():
+                if value != (expected := first["same"].get(name)):
+                    raise BadValueError(
+                        f"{name}={value} on rank {rank} must be {expected}, as on rank 0"
+                    )
+        skips = any(other["skips"] for other in self.terms)
+        if skips and any(other["labels"] != first["labels"] for other in self.terms):
+            raise BadValueError(
+                "nonfinite='skip' may skip steps on some ranks only, since their parameters "
+                "differ; a monitor of all ranks needs nonfinite='propagate' or 'raise'"
+            )
+
+    def report(
+        self, rows: Iterable[Row], chosen: Iterable[tuple[str, Tensor, Any]]
+    ) -> list[dict[str, Any]]:
+        """Return the measures of each state of all ranks together.
+
+        Equal rows of the same shard are those of replicas, and count once. If ranks differ, the
+        state has a row for each rank too that is the worst in one of the measures with limits.
+
+        Args:
+            rows: the sums of this rank.
+            chosen: names and parameters of this rank.
+        """
+        if self._group is None:
+            return [_finished(row, row) for row in rows]
+        boxes = {label: _box(parameter) for label, parameter, _ in chosen}
+        parts: dict[Key, dict[Key, Row]] = defaultdict(dict)
+        for row in self._gathered([{**row, "shard": boxes.get(row["parameter"])} for row in rows]):
+            content = repr([row[name] for name in SUMS])
+            parts[row["parameter"], row["state"]].setdefault((row["shard"], content), row)
+        report = []
+        for by_content in parts.values():
+            of_ranks = list(by_content.values())
+            place: dict[str, Any] = {"rank": None, "shard": None}
+            report.append(_finished({**of_ranks[0], **place}, added(of_ranks)))
+            report += _worst([_finished(row, row) for row in of_ranks])
+        return report
+
+    def _gathered(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows of all ranks, by one collective unless a rank has new ones."""
+        mine = {tuple(row[name] for name in NAMES): row for row in rows}
+        while True:
+            keys = self._keys[self.number]
+            added_keys = [key for key in mine if key not in keys]
+            table = torch.zeros(max(map(len, self._keys)) + 1, len(SUMS), dtype=torch.float64)
+            for line, key in zip(table, keys, strict=False):
+                if key in mine:
+                    line[:] = torch.tensor([mine[key][name] for name in SUMS], dtype=table.dtype)
+            table[-1] = bool(added_keys)
+            tables = self._all(table)
+            if not any(values[-1, 0] for values in tables):
+                break
+            self._keys = self._objects([*keys, *added_keys])
+        return [
+            {**dict(zip(NAMES, key, strict=True)), "rank": rank, **sums}
+            for rank, (known, values) in enumerate(zip(self._keys, tables, strict=True))
+            for key, line in zip(known, values.tolist(), strict=False)
+            if (sums := dict(zip(SUMS, line, strict=True)))["numel"]
+        ]
+
+    def _all(self, table: Tensor) -> list[Tensor]:
+        """The tables of all ranks."""
+        if "cpu" not in dist.get_backend_config(self._group):
+            table = table.to(torch.accelerator.current_accelerator())
+        tables = [torch.empty_like(table) for _ in self._keys]
+        dist.all_gather(tables, table, group=self._group)
+        return [other.cpu() for other in tables]
+
+    def _objects(self, value: Any) -> list[Any]:
+        """A picklable value of each rank."""
+        if self._group is None:
+            return [value]
+        values = [None] * len(self._keys)
+        dist.all_gather_object(values, value, group=self._group)
+        return values
+
+
+def everyone() -> dist.ProcessGroup | None:
+    """The group of all processes; None if there is only this one."""
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return None
+    return dist.group.WORLD
+
+
+def _box(parameter: Tensor) -> str | None:
+    """The shard of a parameter as a slice, ``[64:128, 0:32]``; None if it is whole."""
+    if (shard := shard_of(parameter)) is None:
+        return None
+    ends = zip(shard.offsets, shard.local_shape, strict=True)
+    return f"[{', '.join(f'{begin}:{begin + size}' for begin, size in ends)}]"
+
+
+def _finished(row: Row, sums: Mapping[str, float]) -> dict[str, Any]:
+    """The measures of a row, in the order of the columns of a report."""
+    columns = [name for name in ("parameter", "state", "rank", "shard") if name in row]
+    about = {name: row[name] for name in (*columns, "quantizer")}
+    return {**about, "numel": int(sums["numel"]), **measures_of(sums)}
+
+
+def _worst(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of ranks that are the worst in a measure which is not equal on all."""
+    worst = {}
+    for measure in LIMITED:
+        known = [row for row in rows if row[measure] == row[measure]]
+        if len({row[measure] for row in known}) > 1:
+            row = max(known, key=lambda row: badness(row, measure))
+            worst[row["rank"]] = row
+    return [worst[rank] for rank in sorted(worst)]
