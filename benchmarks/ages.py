@@ -34,7 +34,6 @@ MEASURED = {
     "low-precision-model-memory/": (*MATHEMATICS, "qmaps/lpmm"),
     "lpmm/": (*MATHEMATICS, "qmaps/lpmm"),
     "monitor": ("qmaps/capture",),
-    "offload": STEPS,
     "papers": ("reproduction", *MATHEMATICS, *STEPS),
     "parallel-training": ("qmaps/distributed", *MATHEMATICS),
     "blind/": ("qmaps/analyze", *STEPS),
