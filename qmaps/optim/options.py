@@ -106,7 +106,8 @@ def _same(value: object, neutral: object) -> bool:
 OF_CLASSES = ("block_size", "blocksize")
 """Options that only constructors of classes of one width have."""
 SHORTEST = 4
-"""Letters of the shortest option whose misspellings are looked for: too much is near to `lr`."""
+"""Letters of the shortest word in an option whose misspellings are looked for: too much is near to
+`lr`, and ``T_max`` of a scheduler to `d_max`."""
 LONG = 12
 """Letters from which on two wrong letters still tell which option was meant."""
 
@@ -147,7 +148,8 @@ def meant(name: str, options: Iterable[str]) -> str:
     if "quantizer" in folded:  # nothing but qmaps has such a key
         return nearest(folded, [option for option in candidates if "quantizer" in option])
     for option in candidates:
-        typos = 0 if len(option) < SHORTEST else 1 if len(option) < LONG else 2
+        short = max(map(len, option.split("_"))) < SHORTEST
+        typos = 0 if short else 1 if len(option) < LONG else 2
         if distance(folded, option) <= typos:
             return f"; nearest match: {option}"
     return ""

@@ -225,7 +225,7 @@ class Prodigy(QuantizedOptimizer):
                 distance = _floats(state.get("p0", value)) - value
                 products.append(tree_sum(grad.double() * distance.double(), 0).cpu())
                 sizes.append(tree_sum(_summed(old, grad, scalars).abs().double(), 0).cpu())
-        size = float(sum(sizes, torch.zeros(1)))
+        size = float(sum(sizes, torch.zeros(1, dtype=torch.float64)))
         if size == 0:
             return None
         weight = d / float(first["d0"]) * self._size(d)

@@ -59,7 +59,7 @@ def test_a_rule_as_its_header_declares_it() -> None:
     assert scalar_names("adamw") == scalar_names("adamw_factor") == (
         "decay", "beta1", "beta2", "step_size", "root_correction", "eps", "sign", "rest1", "rest2",
     )  # fmt: skip
-    assert len(rules()) == 24
+    assert len(rules()) == 25
 
 
 @needs_native

@@ -244,7 +244,7 @@ def test_bad_arguments() -> None:
     refused(
         saved,
         "optimizer='adamm' is unknown; allowed are adam, ademamix, lion, sgd, rmsprop, "
-        "adagrad, adan; nearest match: adam",
+        "adagrad, adamwschedulefree, adan; nearest match: adam",
         optimizer="adamm",
     )
     refused(
@@ -324,7 +324,8 @@ DAMAGES = [
     (
         lambda s: [state.update(mine=state.pop("exp_avg")) for state in s["state"].values()],
         "the checkpoint has exp_avg_sq, mine; only states of these optimizers can be converted: "
-        "adam, ademamix, lion, sgd, rmsprop, adagrad, adan",
+        "adam, ademamix, lion, sgd, rmsprop, adagrad, "
+        "adamwschedulefree, adan",
     ),
     (
         lambda s: s["state"][0]["exp_avg"][0, 3:5].fill_(float("nan")),
