@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from itertools import combinations
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
+from filelock import FileLock
 from hypothesis import settings
 
 # The same examples every time, so that no change fails by chance; `make fuzz` draws others.
@@ -42,6 +43,27 @@ SLOW = (
 """Files left to `make test-all`: processes, pages, figures, emulated kernels, long products."""
 GRID = 12
 """Largest number of cases that `make test` runs of one test without choosing among them."""
+
+
+@pytest.fixture(scope="session")
+def made_once(
+    tmp_path_factory: pytest.TempPathFactory, worker_id: str
+) -> Callable[[str, Callable[[Path], None]], Path]:
+    """Make a folder of a name by a function, once for all processes that run tests."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base if worker_id == "master" else base.parent
+
+    def once(name: str, make: Callable[[Path], None]) -> Path:
+        folder = shared / f"made-{name}"
+        with FileLock(shared / f"made-{name}.lock"):
+            if not folder.exists():
+                unfinished = shared / f"unfinished-{name}-{worker_id}"
+                unfinished.mkdir()
+                make(unfinished)
+                unfinished.rename(folder)
+        return folder
+
+    return once
 
 
 def _is_slow(path: Path) -> bool:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -251,10 +252,15 @@ print(json.dumps(facts))
 """
 
 
-@pytest.fixture(scope="module")
-def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+@pytest.fixture(scope="session")
+def facts(made_once: Callable[[str, Callable[[Path], None]], Path]) -> dict[str, Any]:
     """What a process says that runs all of it once on the copy with the files in it."""
-    folder = tmp_path_factory.mktemp("additions")
+    folder = made_once("additions", _add)
+    found: dict[str, Any] = json.loads((folder / "facts.json").read_text())
+    return found
+
+
+def _add(folder: Path) -> None:
     package = folder / "qmaps"
     shutil.copytree(Path(qmaps.__file__).parent, package)
     native = find_spec("qmaps.engines.native._core")
@@ -272,9 +278,9 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])},
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert Path(found["package"]).is_relative_to(folder)
-    return found
+    told = done.stdout.splitlines()[-1]
+    assert Path(json.loads(told)["package"]).is_relative_to(folder)
+    (folder / "facts.json").write_text(told)
 
 
 pytestmark = pytest.mark.slow

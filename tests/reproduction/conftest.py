@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -25,14 +26,15 @@ def adam_states(seed: int, layers: int = 1) -> CapturedStates:
 
 
 @pytest.fixture(scope="session")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pages(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
     """The pages of somebody's own states."""
-    folder = tmp_path_factory.mktemp("papers")
-    states = [adam_states(0), adam_states(1)]
-    run(
-        states=states,
-        out=folder / "pages",
-        runs=folder / "runs",
-        command="python -m reproduction --mine",
-    )
-    return folder / "pages"
+
+    def make(folder: Path) -> None:
+        run(
+            states=[adam_states(0), adam_states(1)],
+            out=folder / "pages",
+            runs=folder / "runs",
+            command="python -m reproduction --mine",
+        )
+
+    return made_once("papers", make) / "pages"
