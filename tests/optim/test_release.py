@@ -175,6 +175,25 @@ def unfrozen(model: Net, optimizer: AdamW8bit) -> None:
     optimizer.step()
 
 
+def leftover(model: Net, optimizer: AdamW8bit) -> None:
+    release_gradients(model, optimizer)
+    loss_of(model, 0).backward()
+    model.hidden.weight.grad = torch.ones_like(model.hidden.weight)
+    optimizer.step()
+
+
+def wrapped(model: Net, optimizer: AdamW8bit) -> None:
+    ddp = object.__new__(nn.parallel.DistributedDataParallel)  # without a process group
+    nn.Module.__init__(ddp)
+    ddp.module = model
+    release_gradients(nn.Sequential(ddp), optimizer)
+
+
+def flattened(model: Net, optimizer: AdamW8bit) -> None:
+    model.hidden.weight._fsdp_flattened = True
+    release_gradients(model, optimizer)
+
+
 def twice(model: Net, optimizer: AdamW8bit) -> None:
     release_gradients(model, optimizer)
     release_gradients(model, AdamW8bit(model.parameters()))
@@ -198,6 +217,14 @@ def low_precision(model: Net, _: AdamW8bit) -> None:
         (unfrozen, BadValueError,
          "parameter 'hidden.weight' was added or unfrozen after release_gradients; call remove() "
          "and release_gradients again"),
+        (leftover, BadValueError,
+         "parameter 'hidden.weight' has a gradient again after its step in the backward pass; set "
+         "it to None, or remove() the release"),
+        (wrapped, BadTypeError,
+         "release_gradients does not support DistributedDataParallel, which writes gradients back "
+         "after each step; train the module without it"),
+        (flattened, BadTypeError,
+         "parameter 'hidden.weight' is sharded; release_gradients needs whole parameters"),
         (twice, BadValueError,
          "parameter 'embed.weight' is released to a AdamW8bit already; call remove() of that "
          "release first"),
