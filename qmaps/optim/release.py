@@ -14,8 +14,8 @@ from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.rule import check_above_0
 from qmaps.optim.stepper import Stepper
 
-_MARK = "_qmaps_released_to"
-"""Attribute of a parameter: a weak reference to its `GradientRelease`."""
+_RELEASES: weakref.WeakSet[GradientRelease] = weakref.WeakSet()
+"""All releases; parameters have no attribute for theirs, so that models can be pickled."""
 
 
 def release_gradients(
@@ -98,8 +98,8 @@ class GradientRelease:
             optimizer.register_step_post_hook(lambda *_: self._stepped.clear()),
         ]
         this = weakref.ref(self)
+        _RELEASES.add(self)
         for param in self._steps:
-            setattr(param, _MARK, this)
             # A reference from autograd to the optimizer would keep both forever.
             hook = param.register_post_accumulate_grad_hook(_calling(this))  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
@@ -110,9 +110,6 @@ class GradientRelease:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        for param in self._steps:
-            if _release_of(param) is self:
-                delattr(param, _MARK)
         self._steps = {}
         if (optimizer := self._optimizer()) is not None:
             optimizer._released = False
@@ -196,9 +193,10 @@ def _calling(release: weakref.ref[GradientRelease]) -> Any:
 
 def _release_of(param: Tensor) -> GradientRelease | None:
     """The release that steps a parameter, if there is one."""
-    reference = getattr(param, _MARK, None)
-    release: GradientRelease | None = None if reference is None else reference()
-    return None if release is None or release._optimizer() is None else release
+    for release in _RELEASES:
+        if param in release._steps and release._optimizer() is not None:
+            return release
+    return None
 
 
 def _trained(optimizer: QuantizedOptimizer) -> list[Tensor]:

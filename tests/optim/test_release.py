@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -267,6 +269,17 @@ def test_a_refused_backward_pass_changes_nothing() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     optimizer.step()
     loss_of(model, 1).backward()
+
+
+def test_a_released_model_can_be_saved_whole(tmp_path: Path) -> None:
+    model, _, optimizer, _ = pair()
+    release = release_gradients(model, optimizer)
+    torch.save(model, tmp_path / "model.pt")
+    copies = [torch.load(tmp_path / "model.pt", weights_only=False), copy.deepcopy(model)]
+    for other in (*copies, pickle.loads(pickle.dumps(model))):
+        release_gradients(other, AdamW8bit(other.parameters())).remove()
+    release.remove()
+    release_gradients(model, optimizer)
 
 
 def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
