@@ -116,7 +116,7 @@ class Stepper:
         planned = self._cached
         if planned is None or not planned.fits(parameters, entries):
             entries = _localized(entries)
-            planned = self._planned(parameters, entries, states, scaled)
+            planned = self._planned(parameters, entries, states, scaled, only)
             if not planned.reference_count and not scaled and planned is not self._cached:
                 planned.remember(parameters, entries, settings, policed)
                 self._cached = planned
@@ -155,11 +155,13 @@ class Stepper:
         entries: list[Entry],
         states: dict[Tensor, dict[str, Any]],
         scaled: bool,
+        only: Tensor | None,
     ) -> _PlannedStep:
         """A new plan of a step, or the cached one if it fits after all."""
         cached = self._cached
-        everything = parameters.records()
-        records = [everything[entry[0]] for entry in entries]
+        records = parameters.records(only)
+        if only is None:
+            records = [records[entry[0]] for entry in entries]
         for record, entry in zip(records, entries, strict=True):
             check_gradient(record, entry[3])
             if record.shard is not None:

@@ -18,7 +18,7 @@ from qmaps import optim
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.lpmm import LPMMAdam, convert
-from qmaps.optim import AdamW8bit, Muon8bit, muon_groups, release_gradients
+from qmaps.optim import AdamW8bit, Muon8bit, muon_groups, records, release_gradients
 from tests.training.runs import assert_same
 
 QUANTIZED = [
@@ -301,6 +301,20 @@ def test_a_value_that_autograd_needs_later_is_refused_by_torch() -> None:
     x = first(torch.ones(2, 80)) @ last.weight.detach()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         (last(torch.ones(2, 80)).sum() + x.sum()).backward()
+
+
+def test_each_step_makes_the_record_of_its_parameter_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, _, optimizer, _ = pair()
+    release_gradients(model, optimizer)
+    numbers: list[int] = []
+    record = records.ParameterRecord
+    monkeypatch.setattr(
+        records, "ParameterRecord", lambda *args: numbers.append(args[1]) or record(*args)
+    )
+    loss_of(model, 0).backward()
+    assert sorted(numbers) == [0, 1, 2]
 
 
 def test_it_keeps_nothing_alive_and_plans_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
