@@ -182,7 +182,8 @@ def _presets(
     from qmaps.optim.records import is_whole, states_of
     from qmaps.optim.rule import MatrixRule
 
-    if (cls := optim.rules().get(optimizer)) is None:
+    cls: Any = optim.rules().get(optimizer)
+    if cls is None:
         raise BadValueError(
             f"optimizer={shown(optimizer)} must be one of {', '.join(optim.rules())}"
             f"{nearest(optimizer, optim.rules())}"
@@ -195,7 +196,8 @@ def _presets(
     options: dict[str, Any] = (
         {} if min_quantized_size is None else {"min_quantized_size": min_quantized_size}
     )
-    named, refused = [], []
+    named: list[tuple[str, Any]] = []
+    refused: list[tuple[str, Any]] = []
     for name, param in module.named_parameters():
         is_refused = param.requires_grad and cls.unsupported_reason(param)
         (refused if is_refused else named).append((name, param))
