@@ -104,7 +104,8 @@ def memory(
     """Predict the memory of a model's parameters, gradients and optimizer states.
 
     The answer is a table of presets, with the smallest of 8, 16, 24, 48 and 80 GB that they fit
-    in. Activations are not part of it. With one of --params, --grads and --state it is the memory
+    in. Activations are not part of it. Parameters that the optimizer does not step, such as vectors
+    with Muon, are AdamW's. With one of --params, --grads and --state it is the memory
     of `qmaps.lpmm`, which keeps parameters and gradients in codes, too.
 
     Examples:
@@ -142,10 +143,11 @@ def memory(
         else:
             print_lines(f"{model}: {footprint.numel:,} parameters", *str(footprint).split("\n"))
         return
-    rows = _presets(module, optimizer, min_quantized_size)
+    rows, in_adamw = _presets(model, module, optimizer, min_quantized_size)
     numel = sum(param.numel() for param in module.parameters())
     if as_json:
-        print_json({"numel": numel, "optimizer": optimizer, "presets": rows})
+        about = {"numel": numel, "optimizer": optimizer, "numel_in_adamw": in_adamw}
+        print_json({**about, "presets": rows})
         return
     dtypes = {str(param.dtype).removeprefix("torch.") for param in module.parameters()}
     unit, size = ("GB", GB) if rows[0]["total"] > GB / 10 else ("MB", GB // 1000)
@@ -156,6 +158,8 @@ def memory(
         {"preset": "{preset}", **forms, "fits in": "{fits}"},
         [{**row, **{name: row[name] / size for name in columns}} for row in rows],
     )
+    if in_adamw:
+        print_lines(f"AdamW has {in_adamw:,} of them, which {optimizer} does not step.")
     print_lines(
         f"1 {unit} is {size:,} bytes. Activations, and what a GPU needs itself, come on top."
     )
@@ -166,11 +170,20 @@ CARDS = (8, 16, 24, 48, 80)
 """Sizes of the memory of graphics cards in GB."""
 
 
-def _presets(module: Any, optimizer: str, min_quantized_size: int | None) -> list[dict[str, Any]]:
-    """Bytes that training a model takes with each preset."""
-    from qmaps import optim
+def _presets(
+    model: str, module: Any, optimizer: str, min_quantized_size: int | None
+) -> tuple[list[dict[str, Any]], int]:
+    """Bytes that training a model takes with each preset.
 
-    if (cls := optim.rules().get(optimizer)) is None:
+    The number of elements that the optimizer does not step, and AdamW does, is returned too.
+    """
+    from qmaps import optim
+    from qmaps.cli.model_size import Sized
+    from qmaps.optim.records import is_whole, states_of
+    from qmaps.optim.rule import MatrixRule
+
+    cls: Any = optim.rules().get(optimizer)
+    if cls is None:
         raise BadValueError(
             f"optimizer={shown(optimizer)} must be one of {', '.join(optim.rules())}"
             f"{nearest(optimizer, optim.rules())}"
@@ -183,14 +196,31 @@ def _presets(module: Any, optimizer: str, min_quantized_size: int | None) -> lis
     options: dict[str, Any] = (
         {} if min_quantized_size is None else {"min_quantized_size": min_quantized_size}
     )
+    named: list[tuple[str, Any]] = []
+    refused: list[tuple[str, Any]] = []
+    for name, param in module.named_parameters():
+        is_refused = param.requires_grad and cls.unsupported_reason(param)
+        (refused if is_refused else named).append((name, param))
+    of_rules = [(cls, named)]  # perhaps of no parameters
+    if refused:
+        of_rules.append((optim.AdamW, refused))
+    made = cls([{"params": named}])
+    whole = (name for name in states_of(made, made.param_groups[0]) if is_whole(made, name))
+    if isinstance(module, Sized) and isinstance(made, MatrixRule) and any(whole):
+        raise BadValueError(
+            f"model={shown(model)} has a size only, and the states of {optimizer} depend on the "
+            "shapes of parameters; give a config.json or a .safetensors file"
+        )
     rows = []
     for preset in optim.PRESETS:
-        params = [{"params": list(module.named_parameters())}]  # perhaps none
-        states = cls(params, state_quantizers=preset, **options).memory().nbytes
+        states = sum(
+            rule([{"params": params}], state_quantizers=preset, **options).memory().nbytes
+            for rule, params in of_rules
+        )
         total = states + sum(held.values())
         fits = next((f"{card} GB" for card in CARDS if total < card * GB), f"> {CARDS[-1]} GB")
         rows.append({"preset": preset, "states": states, **held, "total": total, "fits": fits})
-    return rows
+    return rows, sum(param.numel() for _, param in refused)
 
 
 def doctor(

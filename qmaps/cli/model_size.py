@@ -26,6 +26,10 @@ COLUMNS = 4096
 EXPECTED = f"a size such as 7B, a {CONFIG}, a .safetensors file or its index, a folder of them"
 
 
+class Sized(nn.ParameterList):
+    """A model of which only the size is known: a matrix, and a vector of the rest."""
+
+
 def model_of(text: str, option: str = "model") -> nn.Module:
     """A module with the parameters of a model, on the meta device unless a function made it.
 
@@ -86,12 +90,10 @@ def _stored(files: Iterable[Path]) -> nn.Module:
 
 
 def _sized(numel: int) -> nn.Module:
-    """Parameters of this many elements: a matrix, and a vector of the rest."""
+    """Parameters of this many elements."""
     rows, rest = divmod(numel, COLUMNS)
     shapes = [(rows, COLUMNS)] * bool(rows) + [(rest,)] * bool(rest)
-    return nn.ParameterList(
-        torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes
-    )
+    return Sized(torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes)
 
 
 def _by_name(name: str, option: str) -> nn.Module:

@@ -117,3 +117,17 @@ def test_what_is_refused(call: Any, tmp_path: Path) -> None:
         f"error: optimizer='AdamW8bit' must be one of {', '.join(optim.rules())}; nearest match: "
         "AdamW\n"
     )
+
+
+def test_parameters_that_a_rule_does_not_step_are_of_adamw(call: Any) -> None:
+    muon = table(call, "10K --optimizer Muon")["32bit"]
+    rest = 10_000 % 4096
+    assert muon["states"] == 4 * 10_000 + 4 * rest
+    out = call("memory 10K --optimizer Muon")[1]
+    assert f"AdamW has {rest:,} of them, which Muon does not step.\n" in out
+    assert call("memory 7B --optimizer SOAP") == (
+        2,
+        "",
+        "error: model='7B' has a size only, and the states of SOAP depend on the shapes of "
+        "parameters; give a config.json or a .safetensors file\n",
+    )

@@ -40,6 +40,8 @@ TWO = (
     "one_monitor_for_all_shards",
     "a_monitor_of_replicas_is_that_of_one",
     "monitors_that_differ_are_refused",
+    "monitors_of_ranks_with_other_parameters",
+    "errors_of_one_rank_reach_the_others",
     "flat_parameters_are_refused",
 )
 FOUR = ("hybrid_sharding", "other_placements")

@@ -42,13 +42,19 @@ from qmaps.algebra.feedback import restored
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture import Monitor, load
 from qmaps.capture.conversion import convert_file
-from qmaps.capture.monitor import ranks
+from qmaps.capture.monitor import ranks, window
 from qmaps.capture.monitor.environment import switch_on
 from qmaps.distributed.rows import by_rows
 from qmaps.engines.sharding.shards import local, shard_of
 from qmaps.engines.step import NUMBERS
 from qmaps.engines.support import NATIVE
-from qmaps.errors import BadTypeError, BadValueError, OutputError, StateWarning
+from qmaps.errors import (
+    BadTypeError,
+    BadValueError,
+    CommunicationError,
+    OutputError,
+    StateWarning,
+)
 from qmaps.ops.backends import use_backend
 from qmaps.optim import (
     LAMB,
@@ -1044,6 +1050,68 @@ def check_monitors_that_differ_are_refused() -> None:
         "nonfinite='skip' may skip steps on some ranks only, since their parameters differ; a "
         "monitor of all ranks needs nonfinite='propagate' or 'raise'"
     )
+
+
+def check_monitors_of_ranks_with_other_parameters() -> None:
+    group = dist.group.WORLD
+    # Each matrix of SOAP has one owner.
+    rows = []
+    for net, of in ((sharded(model()), group), (model(), None)):
+        optimizer = SOAP8bit(matrices(net.parameters()), min_quantized_size=0)
+        with Monitor(optimizer, None, every=2, thresholds=None, process_group=of) as monitor:
+            train(net, optimizer, range(2))
+        rows.append([{"rank": None, "shard": None, **row} for row in monitor.rows])
+    assert rows[0]
+    assert sorted(map(sorted_text, rows[0])) == sorted(map(sorted_text, rows[1]))
+    # The second rank has no quantized states, and then none has.
+    params = [nn.Parameter(torch.ones(128, 64)), nn.Parameter(torch.ones(3))]
+    optimizer = AdamW8bit([params[RANK]])
+    with Monitor(optimizer, None, every=1, thresholds=None, process_group=group) as monitor:
+        for _ in range(2):
+            params[RANK].grad = torch.ones_like(params[RANK])
+            optimizer.step()
+    assert {(row["step"], row["parameter"]) for row in monitor.rows} == {(2, "group0.param0")}
+    none = (
+        "optimizer=AdamW8bit has no quantized states; a monitor needs at least one "
+        "(state_quantizers, min_quantized_size)"
+    )
+    refused(BadValueError, none, AdamW8bit([params[1]]))
+    shape = (128, 64 + RANK)
+    refused(
+        BadValueError,
+        "group0.param0 has shape (128, 65) on rank 1 and (128, 64) on rank 0; parameters that "
+        "differ over ranks need names (names=model)",
+        AdamW8bit([nn.Parameter(torch.ones(shape))]),
+    )
+
+
+def check_errors_of_one_rank_reach_the_others() -> None:
+    def fails(*_: Any) -> Any:
+        return {0: True}[RANK]
+
+    param = nn.Parameter(torch.ones(128, 64))
+    optimizer = AdamW8bit([param])
+    error, message = (KeyError, "1") if RANK else (BadValueError, "rank 1: KeyError: 1")
+    refused(error, message, optimizer, parameters=fails)
+    with Monitor(optimizer, None, every=2, process_group=dist.group.WORLD):
+        for number in range(2):
+            param.grad = torch.ones_like(param)
+            if number == 0:
+                optimizer.step()
+        monkeypatch = pytest.MonkeyPatch()
+        if RANK == 1:
+            monkeypatch.setattr(window, "_measure_moments", fails)
+        message = "1" if RANK else "the monitor of rank 1 has raised an error"
+        with pytest.raises(KeyError if RANK else CommunicationError) as caught:
+            optimizer.step()
+        monkeypatch.undo()
+    assert str(caught.value) == message
+
+
+def refused(error: type[Exception], message: str, optimizer: Any, **options: Any) -> None:
+    with pytest.raises(error) as caught:
+        Monitor(optimizer, None, process_group=dist.group.WORLD, **options)
+    assert str(caught.value) == message
 
 
 def check_flat_parameters_are_refused() -> None:

@@ -117,5 +117,5 @@ def test_the_plugin_for_axolotl_and_the_names_in_files(scene: Any, monkeypatch: 
 
 def test_the_table_says_what_was_run() -> None:
     rows = dict(re.findall(r"^\| \[(.+?)\]\(.+\| (.+?) \|$", PAGE, re.MULTILINE))
-    run = {name.lower() for name, where in rows.items() if where != "not run here"}
+    run = {name.lower() for name, where in rows.items() if not where.startswith("not ")}
     assert run == {name.lower() for name in NEEDED} | {"hydra"}

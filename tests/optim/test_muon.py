@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import qmaps
 from qmaps.errors import BadTypeError, BadValueError
-from qmaps.optim import AdamW8bit, Muon, Muon4bit, Muon8bit, muon_groups
+from qmaps.optim import AdamW8bit, Muon, Muon4bit, Muon8bit, SOAP8bit, muon_groups
 from qmaps.optim.muon import orthogonal
 
 SHAPES = ((48, 48), (96, 32), (32, 96))
@@ -221,3 +221,21 @@ def test_parameters_that_are_no_matrices() -> None:
     with pytest.raises(BadValueError, match="steps matrices only"):
         optimizer.add_param_group({"params": [layer.bias]})
     assert len(optimizer.param_groups) == 1
+
+
+def test_a_process_outside_a_mesh_has_nothing_of_its_parameters() -> None:
+    dist = pytest.importorskip("torch.distributed")
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    if not dist.is_available():
+        pytest.skip("this torch is built without torch.distributed")
+    from torch.distributed.tensor import DeviceMesh, Shard, distribute_tensor
+
+    dist.init_process_group("fake", store=fake.FakeStore(), rank=1, world_size=2)
+    try:
+        mesh = DeviceMesh("cpu", [0])
+        elsewhere = nn.Parameter(distribute_tensor(torch.ones(8, 64), mesh, [Shard(0)]))
+        here = nn.Parameter(torch.ones(8, 64))
+        for kind in (AdamW8bit, Muon8bit, SOAP8bit):
+            assert kind([elsewhere, here]).memory().nbytes == kind([here]).memory().nbytes
+    finally:
+        dist.destroy_process_group()

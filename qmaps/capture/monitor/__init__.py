@@ -20,9 +20,10 @@ from qmaps.capture.parameters import (
     state_counts,
     unwrapped,
 )
-from qmaps.errors import BadTypeError, BadValueError, QmapsError, shown
+from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.offload import CPUOffloadOptimizer
+from qmaps.optim.records import is_whole
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -31,10 +32,6 @@ __all__ = ["Monitor", "Thresholds"]
 
 COLUMNS = ("step", "parameter", "state", "quantizer", "numel", *MEASURES)
 WINDOW = 10
-
-
-class NoStatesError(BadValueError):
-    """An optimizer has no quantized states to measure."""
 
 
 class Monitor(Watcher):
@@ -119,8 +116,9 @@ class Monitor(Watcher):
 
     Raises:
         BadTypeError, BadValueError: an argument is not allowed, the optimizer has no quantized
-            states, or `parameters` or `names` matches none of its parameters, here or on another
-            rank; or ranks have other options or another version of qmaps. Nothing is written.
+            states on any rank, or `parameters` or `names` matches none of its parameters, here or
+            on another rank; or ranks have other options, another version of qmaps, or other
+            parameters without names. Nothing is written.
         OutputError: `out` cannot be written, is another file, or has another writer.
 
     Attributes:
@@ -175,11 +173,12 @@ class Monitor(Watcher):
                     raise BadValueError(f"window={window} must be at most every={every}")
                 self._sample = integer("sample", sample, 8)
                 super().__init__(optimizer, parameters, names)
-                self._check(optimizer, parameters)
+                terms["shapes"] = self._shapes(optimizer)
                 taken = self._taken_before() if start is None else integer("start", start, 0)
                 self._logs = logs_of(log)
                 self._warner = None if thresholds is None else Warner(thresholds)
-                if out is not None and ranks.number == 0:
+                measures = terms["shapes"] or ranks.columns
+                if out is not None and ranks.number == 0 and measures:
                     columns = (*COLUMNS[:3], *ranks.columns, *COLUMNS[3:])
                     self._file = CsvFile(out, columns)
                 terms["same"].update(every=every, window=self._window, sample=sample)
@@ -187,7 +186,12 @@ class Monitor(Watcher):
                 groups = optimizer.param_groups
                 terms["skips"] = any(group["nonfinite"] == "skip" for group in groups)
                 terms["taken"] = taken
-        except QmapsError:
+                which = "" if parameters is None else f" of the parameters {shown(parameters)}"
+                terms["lacking"] = (
+                    f"optimizer={type(optimizer).__name__} has no quantized states{which}; a "
+                    "monitor needs at least one (state_quantizers, min_quantized_size)"
+                )
+        except Exception:
             if self._file is not None:
                 self._file.close()
             raise
@@ -210,9 +214,13 @@ class Monitor(Watcher):
         if self._file is not None:
             self._file.close()
 
-    def _check(self, optimizer: QuantizedOptimizer, parameters: Parameters) -> None:
-        """Raise unless a chosen parameter has a quantized state, now or after its first step."""
-        is_quantized = False
+    def _shapes(self, optimizer: QuantizedOptimizer) -> dict[str, tuple[int, ...]]:
+        """Shapes of parameters with a quantized state, now or after the first step.
+
+        Raises:
+            BadValueError: a monitor cannot measure a chosen parameter.
+        """
+        shapes = {}
         for label, parameter, group in self._chosen():
             if group.get("reset_every"):
                 raise BadValueError(
@@ -221,7 +229,7 @@ class Monitor(Watcher):
                 )
             state = optimizer.state.get(parameter)
             values = state.values() if isinstance(state, Mapping) else ()
-            is_quantized |= any(isinstance(value, QuantizedTensor) for value in values)
+            is_quantized = any(isinstance(value, QuantizedTensor) for value in values)
             for name in optimizer.state_shapes(parameter, group):
                 q = optimizer.quantizer_of(name, parameter, group)
                 is_quantized |= q is not None
@@ -233,13 +241,9 @@ class Monitor(Watcher):
                         f"{name} of {label} has the quantizer {q.spec}; a monitor supports "
                         f"{supported}"
                     )
-        if is_quantized:
-            return
-        which = "" if parameters is None else f" of the parameters {shown(parameters)}"
-        raise NoStatesError(
-            f"optimizer={type(optimizer).__name__} has no quantized states{which}; a monitor needs "
-            "at least one (state_quantizers, min_quantized_size)"
-        )
+            if is_quantized:
+                shapes[label] = tuple(parameter.shape)
+        return shapes
 
     def _before(self) -> None:
         """Before a step: open the window if it begins here, and look again before its last step."""
@@ -277,7 +281,9 @@ class Monitor(Watcher):
         # It is another one if steps were skipped, or a checkpoint was loaded.
         if self._count.taken == self._due:
             self._wait = self._every - self._window
-            self._measured(self._ranks.report(window.rows(), self._chosen()), self._due)
+            optimizer = self.optimizer
+            whole = {name for name in optimizer.state_names if is_whole(optimizer, name)}
+            self._measured(self._ranks.report(window.rows, self._chosen(), whole), self._due)
 
     def _taken_before(self) -> int:
         """Return the number of steps taken so far, from the states."""

@@ -16,9 +16,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from qmaps.capture.monitor import Monitor, NoStatesError, Thresholds
+from qmaps.capture.monitor import Monitor, Thresholds
 from qmaps.capture.monitor.outputs import LIMITED
-from qmaps.capture.monitor.ranks import everyone
+from qmaps.capture.monitor.ranks import NoStatesError, everyone
 from qmaps.capture.parameters import integer, predicate
 from qmaps.errors import BadTypeError, QmapsError, shown
 from qmaps.optim.base import QuantizedOptimizer

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,13 +16,20 @@ from qmaps.capture.monitor.measures import SUMS, added, measures_of
 from qmaps.capture.monitor.outputs import LIMITED, badness
 from qmaps.capture.monitor.window import Row
 from qmaps.engines.sharding.shards import shard_of
-from qmaps.errors import BadTypeError, BadValueError, QmapsError, shown
+from qmaps.errors import BadTypeError, BadValueError, CommunicationError, QmapsError, shown
 from qmaps.storage import __version__
 
 NAMES = ("parameter", "state", "quantizer", "shard")
 """Columns that identify a row of one rank."""
 
+UNNAMED = re.compile(r"group\d+\.param\d+'*")
+"""Labels of parameters without names."""
+
 Key = tuple[str | None, ...]
+
+
+class NoStatesError(BadValueError):
+    """An optimizer has no quantized states to measure."""
 
 
 class Ranks:
@@ -59,19 +67,21 @@ class Ranks:
         """Make a monitor within the block, on all ranks or on none.
 
         The block fills the yielded dict with the terms of this rank: in `same`, options that must
-        be equal on all ranks, `labels` of its parameters, and `skips`, True if it may skip steps.
+        be equal on all ranks, `labels` of its parameters, `shapes` of those with quantized states,
+        whole and by label, and `skips`, True if it may skip steps.
 
         Raises:
-            QmapsError: the error of the block; or BadValueError if another rank has one, or other
-                options.
+            Exception: the error of the block; BadValueError if another rank has one, or other
+                options, or if parameters without names differ; or NoStatesError.
         """
         terms: dict[str, Any] = {"same": {"qmaps": __version__}}
         error = None
         try:
             yield terms
-        except QmapsError as caught:
+        except Exception as caught:
             error = caught
-        self.terms = self._objects({**terms, "error": None if error is None else str(error)})
+        told = None if error is None else _told(error)
+        self.terms = self._objects({**terms, "error": told})
         if error is not None:
             raise error
         first = self.terms[0]
@@ -84,6 +94,9 @@ class Ranks:
                     raise BadValueError(
                         f"{name}={value} on rank {rank} must be {expected}, as on rank 0"
                     )
+        if not any(other["shapes"] for other in self.terms):
+            raise NoStatesError(first["lacking"])
+        self._check_shapes()
         skips = any(other["skips"] for other in self.terms)
         if skips and any(other["labels"] != first["labels"] for other in self.terms):
             raise BadValueError(
@@ -91,8 +104,23 @@ class Ranks:
                 "differ; a monitor of all ranks needs nonfinite='propagate' or 'raise'"
             )
 
+    def _check_shapes(self) -> None:
+        """Raise if a label without a name stands for different parameters."""
+        seen: dict[str, tuple[int, tuple[int, ...]]] = {}
+        for rank, other in enumerate(self.terms):
+            for label, shape in other["shapes"].items():
+                first, expected = seen.setdefault(label, (rank, shape))
+                if shape != expected and UNNAMED.fullmatch(label):
+                    raise BadValueError(
+                        f"{label} has shape {shape} on rank {rank} and {expected} on rank {first}; "
+                        "parameters that differ over ranks need names (names=model)"
+                    )
+
     def report(
-        self, rows: Iterable[Row], chosen: Iterable[tuple[str, Tensor, Any]]
+        self,
+        rows: Callable[[], Sequence[Row]],
+        chosen: Iterable[tuple[str, Tensor, Any]],
+        whole: Container[str] = (),
     ) -> list[dict[str, Any]]:
         """Return the measures of each state of all ranks together.
 
@@ -100,14 +128,26 @@ class Ranks:
         state has a row for each rank too that is the worst in one of the measures with limits.
 
         Args:
-            rows: the sums of this rank.
+            rows: returns the sums of this rank.
             chosen: names and parameters of this rank.
+            whole: names of the states that one rank has whole.
+
+        Raises:
+            Exception: the error of `rows`; or CommunicationError if it raises on another rank.
         """
         if self._group is None:
-            return [_finished(row, row) for row in rows]
-        boxes = {label: _box(parameter) for label, parameter, _ in chosen}
+            return [_finished(row, row) for row in rows()]
+        measured: list[Row] = []
+        error = None
+        try:
+            boxes = {label: _box(parameter) for label, parameter, _ in chosen}
+            for row in rows():
+                box = None if row["state"] in whole else boxes.get(row["parameter"])
+                measured.append({**row, "shard": box})
+        except Exception as caught:
+            error = caught
         parts: dict[Key, dict[Key, Row]] = defaultdict(dict)
-        for row in self._gathered([{**row, "shard": boxes.get(row["parameter"])} for row in rows]):
+        for row in self._gathered(measured, error):
             content = repr([row[name] for name in SUMS])
             parts[row["parameter"], row["state"]].setdefault((row["shard"], content), row)
         report = []
@@ -118,7 +158,7 @@ class Ranks:
             report += _worst([_finished(row, row) for row in of_ranks])
         return report
 
-    def _gathered(self, rows: Sequence[Row]) -> list[Row]:
+    def _gathered(self, rows: Sequence[Row], error: Exception | None) -> list[Row]:
         """The rows of all ranks, by one collective unless a rank has new ones."""
         mine = {tuple(row[name] for name in NAMES): row for row in rows}
         while True:
@@ -128,8 +168,13 @@ class Ranks:
             for line, key in zip(table, keys, strict=False):
                 if key in mine:
                     line[:] = torch.tensor([mine[key][name] for name in SUMS], dtype=table.dtype)
-            table[-1] = bool(added_keys)
+            table[-1, 0], table[-1, 1] = bool(added_keys), error is not None
             tables = self._all(table)
+            if error is not None:
+                raise error
+            for rank, values in enumerate(tables):
+                if values[-1, 1]:
+                    raise CommunicationError(f"the monitor of rank {rank} has raised an error")
             if not any(values[-1, 0] for values in tables):
                 break
             self._keys = self._objects([*keys, *added_keys])
@@ -162,6 +207,11 @@ def everyone() -> dist.ProcessGroup | None:
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return None
     return dist.group.WORLD
+
+
+def _told(error: Exception) -> str:
+    """The error as the other ranks show it."""
+    return str(error) if isinstance(error, QmapsError) else f"{type(error).__name__}: {error}"
 
 
 def _box(parameter: Tensor) -> str | None:

@@ -72,9 +72,9 @@ Row = dict[str, Any]
 class Watched:
     """A parameter with quantized states, and their rows.
 
-    `names` are the states of its rule, `at` its sampled elements, and `steps_before` its steps
-    before the window. It is `is_exact` if its rule steps each element by itself, and `lost` without
-    a gradient in a step of the window: it is not measured then.
+    `names` are the states of its rule, `at` the sampled elements of its moments, and
+    `steps_before` its steps before the window. It is `is_exact` if its rule steps each element by
+    itself, and `lost` without a gradient in a step of the window: it is not measured then.
     """
 
     label: str
@@ -250,8 +250,10 @@ def _watched(
         return None
     if not any(isinstance(state.get(name), QuantizedTensor) for name in optimizer.state_names):
         return None
+    # The owner of a sharded parameter may have the moments whole, and APOLLO's are smaller.
     shard = local(parameter)
-    at = sample.places(shard.numel(), size, shard.device)
+    sampled = state.get(MOMENTS[0], shard)
+    at = sample.places(torch.Size(sampled.shape).numel(), size, shard.device)
     shapes = optimizer.state_shapes(parameter, group)
     is_exact = (
         type(optimizer).advance is UpdateRule.advance

@@ -62,11 +62,11 @@ def matrices_of(shard: Shard, *, stacked: bool) -> list[Matrix]:
 
     Returns:
         One for the parameter, or one for each matrix on this process of a stack; none where
-        this process and others share no matrix.
+        this process and others share no matrix, or where it is not in the mesh.
     """
     first = 1 if stacked else 0
     numbers = shard.split_by(range(first, len(shard.shape)))
-    if not numbers:
+    if not numbers or shard.mesh.get_coordinate() is None:
         return []
     boxes = tuple(
         Box(box.rank, box.offsets[first:], box.sizes[first:]) for box in shard.boxes(numbers)
@@ -161,7 +161,7 @@ class Owned(Shard):
             shard: the part of the parameter.
             matrix: the parameter with its owner.
         """
-        here = matrix is None or matrix.owned
+        here = matrix.owned if matrix else shard.mesh.get_coordinate() is not None
         size = shape if here else (0, *shape[1:])
         nowhere = (None,) * len(shard.splits)
         numbers = shard.split_by()

@@ -223,8 +223,9 @@ def shard_of(x: Tensor) -> Shard | None:
         if dim is not None and getattr(placement, "split_factor", 1) != 1:
             strided.append(number)
     place, local_shape = mesh.get_coordinate(), tuple(local(x).shape)
-    if place is None:  # this process is not in the mesh
-        return Shard(shape, local_shape, (0,) * len(shape), tuple(splits), mesh)
+    if place is None:  # this process is not in the mesh, and its local tensor has no dimensions
+        nothing = (0, *shape[1:])[: len(shape)]
+        return Shard(shape, nothing, (0,) * len(shape), tuple(splits), mesh)
     counts = tuple(mesh.shape)
     ((offsets, sizes),) = _parts(shape, tuple(splits), tuple(strided), counts, tuple(place))
     if sizes != local_shape:
