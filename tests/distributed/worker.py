@@ -1124,7 +1124,8 @@ def check_flat_parameters_are_refused() -> None:
             AdamW8bit(net.parameters())
         assert str(caught.value) == (
             "parameter 0 of group 0 is flattened by FullyShardedDataParallel (FSDP1), which does "
-            "not save quantized states; shard the model by torch.distributed.fsdp.fully_shard (FSDP2)"
+            "not save quantized states; shard the model by torch.distributed.fsdp.fully_shard "
+            "(FSDP2)"
         )
         exact = AdamW(net.parameters())
         train(net, exact, range(2))
