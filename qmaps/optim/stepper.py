@@ -25,11 +25,11 @@ from qmaps.engines.step import (
     ParameterStep,
     Phases,
     Rule,
+    Scalars,
     Scaled,
     StepEngine,
     StepPlan,
 )
-from qmaps.engines.step_scalars import StepScalar
 from qmaps.ops.backends import cuda_engine_on, native_runs, requested
 from qmaps.optim.checks import check_gradient, check_shard, check_states
 from qmaps.optim.choice import choice_settings
@@ -334,9 +334,7 @@ def _with_gradients(groups: Sequence[dict[str, Any]], only: Tensor | None) -> li
     return entries
 
 
-def _scalars(
-    parameters: Parameters, entries: Sequence[Entry]
-) -> list[dict[str, float | StepScalar]]:
+def _scalars(parameters: Parameters, entries: Sequence[Entry]) -> list[Scalars]:
     """The step scalars of each group; empty for groups that do not step."""
     groups, step_scalars = parameters.groups, parameters.rule.step_scalars
     stepping = {id(entry[2]) for entry in entries} if len(groups) > 1 else {id(groups[0])}
