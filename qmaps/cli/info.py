@@ -195,7 +195,8 @@ def _presets(
     options: dict[str, Any] = (
         {} if min_quantized_size is None else {"min_quantized_size": min_quantized_size}
     )
-    named, refused = [], []
+    named: list[tuple[str, Any]] = []
+    refused: list[tuple[str, Any]] = []
     for name, param in module.named_parameters():
         is_refused = param.requires_grad and cls.unsupported_reason(param)
         (refused if is_refused else named).append((name, param))
