@@ -262,7 +262,8 @@ def page(frame: pd.DataFrame, others: pd.DataFrame, command: str) -> str:
         "or **worse** if one does; the tests of the table are adjusted together "
         "(Benjamini-Hochberg, 0.05). Steps are not known where the slope's relative standard error "
         "is above 0.2. The unit and the margin are those of the "
-        "[blind test](blind/preregistration.md); these runs were made before it was written.",
+        "[blind test](blind/preregistration.md); these runs were made before it was written. "
+        "Intervals leave out the error of the slope itself, of 2 to 7 %.",
         "",
         "`docstring-lm` and `minilm` begin every seed at the same trained weights; their seeds "
         "differ in the order of the data.",

@@ -20,8 +20,8 @@ WITHIN = ("equivalent", "no worse")
 """Outcomes of quantizers that are shown to be slower by less than the margin."""
 MAX_SLOPE_ERROR = 0.2
 """Relative standard error of the slope of a loss curve, above which nothing is told in steps."""
-UNKNOWN = dict.fromkeys(("mean", "low", "high"), np.nan) | dict.fromkeys(
-    ("p_no_worse", "p_equivalent", "p_worse"), 1.0
+UNKNOWN = dict.fromkeys(
+    ("mean", "low", "high", "p_no_worse", "p_equivalent", "p_worse"), float("nan")
 )
 """Result of tests that cannot be made."""
 
@@ -58,14 +58,16 @@ def tests(differences: np.ndarray, margin: float) -> dict[str, float]:  # type: 
     Returns:
         `mean`, `low` and `high` (95 % confidence interval), and the p-values `p_no_worse` (that the
         mean is not below the margin), `p_equivalent` (two one-sided tests), `p_worse` (that it is
-        not above the margin). Where a run diverged, the mean is infinite.
+        not above the margin). Where a run diverged, the mean is infinite. With one difference only
+        the mean is known.
     """
     if not np.isfinite(differences).all():
         beyond = {"p_no_worse": 1.0, "p_equivalent": 1.0, "p_worse": 0.0}
         return {"mean": np.inf, "low": np.nan, "high": np.inf, **beyond}
     n, mean = len(differences), float(np.mean(differences))
-    error = float(np.std(differences, ddof=1) / np.sqrt(n)) if n > 1 else np.nan
-    error = max(error, 1e-300)
+    if n < 2:
+        return UNKNOWN | {"mean": mean}
+    error = max(float(np.std(differences, ddof=1) / np.sqrt(n)), 1e-300)
     t = stats.t(n - 1)
     below, above = t.cdf((mean - margin) / error), t.sf((mean + margin) / error)
     half = float(t.ppf(1 - LEVEL / 2)) * error
@@ -89,8 +91,9 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
     Returns:
         `judge`, `factor`, `quantizer`, `seeds`, `nats` (mean difference of the final loss),
         `steps`, `low` and `high` (share of steps by which the training is slower, with its 95 %
-        interval), the adjusted p-values of `tests`, `outcome` (``equivalent``, ``no worse``,
-        ``worse`` or ``not shown``), and `slope` and `slope_error` in nats.
+        interval), the p-values of `tests`, adjusted over all that were tested, `outcome`
+        (``equivalent``, ``no worse``, ``worse``, ``not shown`` or ``not tested``), and `slope` and
+        `slope_error` in nats.
     """
     out = []
     for (judge, factor), own in frame.groupby(["judge", "factor"], sort=False):
@@ -123,7 +126,8 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
             )
     table = pd.DataFrame(out)
     for name in ("p_no_worse", "p_equivalent", "p_worse"):
-        table[name] = stats.false_discovery_control(table[name])
+        tested = table[name].notna()
+        table.loc[tested, name] = stats.false_discovery_control(table.loc[tested, name])
     return table.assign(outcome=[outcome(row) for row in records(table)])
 
 
@@ -199,6 +203,8 @@ def needed_seeds(pilot: pd.DataFrame) -> tuple[float, int]:
 
 def outcome(row: dict[str, float]) -> str:
     """The outcome of a row of `in_steps`, from its adjusted p-values."""
+    if np.isnan(row["p_equivalent"]):
+        return "not tested"
     if row["p_equivalent"] < LEVEL:
         return "equivalent"
     if row["p_no_worse"] < LEVEL:

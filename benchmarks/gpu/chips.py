@@ -56,5 +56,5 @@ CHIPS = (
     Chip("RTX 4090", "sm_89", 128, 2.520e9, 1.008e12, 128, 1536, 100 << 10,
          "NVIDIA Ada GPU Architecture (white paper)"),
 )  # fmt: skip
-"""Rates other than float32 are those of the CUDA C++ Programming Guide, "Arithmetic Instructions",
-which all four share: `sass.RATES`."""
+"""Rates other than float32 and float64 are those of the CUDA C++ Programming Guide, "Arithmetic
+Instructions", which all four share: `sass.RATES`."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from reproduction.report_file import ROOT
 
+SLOWER = re.compile("pcie|nvl|laptop", re.IGNORECASE)
+"""Cards of the same name with other clocks and memory."""
 FILE = ROOT / "reports" / "gpu" / "sass.csv"
 
 
@@ -26,4 +28,5 @@ def predictions(device: str, file: Path = FILE) -> dict[str, str]:
             for row in csv.DictReader(lines)
             # "H100 SXM" is for "NVIDIA H100 80GB HBM3".
             if re.findall(r"\w*\d\w*", row["gpu"])[0] in re.split(r"\W", device)
+            and not SLOWER.search(device)
         }

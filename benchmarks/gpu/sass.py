@@ -49,6 +49,8 @@ SHAPE = (96, 256)
 """Of the matrix that the emulation steps: whole tiles."""
 REPORT = ROOT / "reports" / "gpu" / "sass.md"
 
+FLOAT64 = {"sm_80": 32, "sm_90": 64}
+"""float64 operations of a multiprocessor per clock, where there are more than 2."""
 RATES = {"issue": 128, "alu": 64, "imad": 64, "xu": 16, "lsu": 32}
 """Threads of a multiprocessor per clock. A read of shared memory takes as many turns of ``lsu`` as
 its bank conflicts say, one of global memory a turn for every 4 bytes of a thread."""
@@ -248,7 +250,7 @@ def seconds(kernels: Sequence[Kernel], nbytes: float, chip: Chip) -> dict[str, f
     """Seconds that each unit of a GPU needs for one parameter; `nbytes` is the step's traffic."""
     pipes: Counter[str] = sum((kernel.pipes for kernel in kernels), Counter())
     per_second = chip.processors * chip.clock
-    rates = {**RATES, "fma": chip.float32, "fp64": 64 if chip.arch in ("sm_80", "sm_90") else 2}
+    rates = {**RATES, "fma": chip.float32, "fp64": FLOAT64.get(chip.arch, 2)}
     counts = {**pipes, "fma": pipes["fma"] + pipes["imad"]}
     needed = {pipe: counts[pipe] / rates[pipe] / per_second for pipe in rates if counts.get(pipe)}
     return {"memory": nbytes / chip.bandwidth, **needed}

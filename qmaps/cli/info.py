@@ -182,7 +182,8 @@ def _presets(
     from qmaps.optim.records import is_whole, states_of
     from qmaps.optim.rule import MatrixRule
 
-    if (cls := optim.rules().get(optimizer)) is None:
+    cls: Any = optim.rules().get(optimizer)
+    if cls is None:
         raise BadValueError(
             f"optimizer={shown(optimizer)} must be one of {', '.join(optim.rules())}"
             f"{nearest(optimizer, optim.rules())}"

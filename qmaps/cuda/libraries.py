@@ -107,12 +107,12 @@ def nvrtc() -> Library:
         BackendError: it cannot be loaded, or is too old.
     """
     majors = [int(torch.version.cuda.split(".")[0])] if torch.version.cuda else [13, 12]
-    reasons = {}
+    reasons = []
     for path, mode in (each for major in majors for each in _paths(major)):
         try:
             return Library(ctypes.CDLL(path, mode=mode), NVRTC)
         except OSError as error:
-            reasons[str(error)] = path
+            reasons.append(str(error))
     wheel = "nvidia-cuda-nvrtc" + (f"-cu{majors[0]}" if majors[0] < 13 else "")
     raise BackendError(f"NVRTC cannot be loaded ({', '.join(reasons)}); pip install {wheel}")
 

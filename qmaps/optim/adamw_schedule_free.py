@@ -93,6 +93,7 @@ class AdamWScheduleFree(QuantizedOptimizer):
     }
     native_rule: ClassVar[str | None] = "adamw_schedule_free"
     torch_options: ClassVar[Mapping[str, object]] = {"r": 0.0}
+    _changes_options: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -44,7 +44,8 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         **kwargs: options of `optimizer_class`, such as `lr`.
 
     Raises:
-        BadTypeError: `optimizer_class` is not a class of optimizers, or a parameter is sharded.
+        BadTypeError: `optimizer_class` is not a class of optimizers, is one of `Prodigy` or
+            `AdamWScheduleFree`, whose methods change options, or a parameter is sharded.
         BadValueError, BadTypeError: an option is refused by `optimizer_class`.
 
     Attributes:
@@ -77,6 +78,11 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
             raise BadTypeError(
                 "optimizer_class must be a class of optimizers, such as qmaps.optim.AdamW8bit, got "
                 f"{shown(optimizer_class)}"
+            )
+        if getattr(optimizer_class, "_changes_options", False):
+            raise BadTypeError(
+                f"CPUOffloadOptimizer does not support {optimizer_class.__name__}, whose methods "
+                "change options of the parameter groups"
             )
         if not isinstance(offload_gradients, bool):
             raise BadTypeError(

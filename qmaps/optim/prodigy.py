@@ -98,6 +98,7 @@ class Prodigy(QuantizedOptimizer):
         "p0": State(signed=True, exact=True, dims=None),
     }
     takes_all_gradients: ClassVar[bool] = True
+    _changes_options: ClassVar[bool] = True
     torch_options: ClassVar[Mapping[str, object]] = {"fsdp_in_use": False}
 
     def __init__(
@@ -137,7 +138,7 @@ class Prodigy(QuantizedOptimizer):
     @classmethod
     def unsupported_reason(cls, param: Tensor) -> str:
         """Reason why the rule cannot step a parameter; empty if it can."""
-        if not is_distributed(param):
+        if not (is_distributed(param) or getattr(param, "_fsdp_flattened", False)):
             return ""
         return "is sharded, and Prodigy's sums need whole parameters"
 
@@ -194,13 +195,18 @@ class Prodigy(QuantizedOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if (numbers := self._estimate()) is not None:
-            for group in self.param_groups:
-                group.update(numbers)
-            skipped = self.skipped_steps
+        if (numbers := self._estimate()) is None:
+            return loss
+        before = [{name: group[name] for name in numbers} for group in self.param_groups]
+        skipped, stepped = self.skipped_steps, False
+        for group in self.param_groups:
+            group.update(numbers)
+        try:
             super().step()
-            for group in self.param_groups:
-                group["k"] += self.skipped_steps == skipped
+            stepped = self.skipped_steps == skipped
+        finally:
+            for group, old in zip(self.param_groups, before, strict=True):
+                group.update({"k": group["k"] + 1} if stepped else old)
         return loss
 
     def _estimate(self) -> dict[str, float] | None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -53,16 +54,22 @@ class Parameters(NamedTuple):
     groups: list[dict[str, Any]]
     state: dict[Any, Any]
 
-    def records(self) -> list[ParameterRecord]:
-        """Records of all parameters, in the order of their groups."""
+    def records(self, only: Tensor | None = None) -> list[ParameterRecord]:
+        """Records of all parameters, in the order of their groups.
+
+        Args:
+            only: make the record of this parameter alone, which is not sharded.
+        """
         records: list[ParameterRecord] = []
+        numbers = count()
         owners: dict[int, list[Matrix]] = defaultdict(list)
         for group_number, group in enumerate(self.groups):
             for position, param in enumerate(group["params"]):
-                place = group_number, position
-                record = ParameterRecord(self, len(records), place, param, group, owners)
-                records.append(record)
-        if isinstance(self.rule, MatrixRule):
+                number, place = next(numbers), (group_number, position)
+                if only is None or param is only:
+                    record = ParameterRecord(self, number, place, param, group, owners)
+                    records.append(record)
+        if only is None and isinstance(self.rule, MatrixRule):
             loads: Loads = {}
             for group_number in range(len(self.groups)):
                 # By groups: one that is added later changes no owner of the others.

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qmaps.engines.sharding.shards import is_distributed
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.rule import check_above_0
 from qmaps.optim.stepper import Stepper
 
-_MARK = "_qmaps_released_to"
-"""Attribute of a parameter: a weak reference to its `GradientRelease`."""
+_RELEASES: weakref.WeakSet[GradientRelease] = weakref.WeakSet()
+"""All releases; parameters have no attribute for theirs, so that models can be pickled."""
 
 
 def release_gradients(
@@ -48,10 +49,12 @@ def release_gradients(
         The release; its `remove` ends it.
 
     Raises:
-        BadTypeError: an argument has another type, or the optimizer needs all gradients at once.
+        BadTypeError: an argument has another type, the optimizer needs all gradients at once, a
+            parameter is sharded, or the model has a DistributedDataParallel.
         BadValueError: an option or a parameter is not allowed, or several processes train
             together. In the backward pass: a parameter has taken its step already, because
-            ``optimizer.step()`` was not called since the last backward pass.
+            ``optimizer.step()`` was not called since the last backward pass. In
+            ``optimizer.step()``: a parameter has a gradient.
 
     >>> import torch
     >>> from qmaps.optim import AdamW4bit, release_gradients
@@ -95,8 +98,8 @@ class GradientRelease:
             optimizer.register_step_post_hook(lambda *_: self._stepped.clear()),
         ]
         this = weakref.ref(self)
+        _RELEASES.add(self)
         for param in self._steps:
-            setattr(param, _MARK, this)
             # A reference from autograd to the optimizer would keep both forever.
             hook = param.register_post_accumulate_grad_hook(_calling(this))  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
@@ -107,9 +110,6 @@ class GradientRelease:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        for param in self._steps:
-            if _release_of(param) is self:
-                delattr(param, _MARK)
         self._steps = {}
         if (optimizer := self._optimizer()) is not None:
             optimizer._released = False
@@ -147,12 +147,19 @@ class GradientRelease:
                 "release_gradients has taken steps with gradients that a GradScaler has scaled; "
                 "pass it as release_gradients(model, optimizer, scaler=scaler)"
             )
-        for param in [] if optimizer is None else _trained(optimizer):
-            if param.grad is not None and param not in self._steps:
+        groups = [] if optimizer is None else optimizer.param_groups
+        for param in (param for group in groups for param in group["params"]):
+            if param.grad is None:
+                continue
+            if param in self._steps:
                 raise BadValueError(
-                    f"{self._label(param)} was added or unfrozen after release_gradients; call "
-                    "remove() and release_gradients again"
+                    f"{self._label(param)} has a gradient again after its step in the backward "
+                    "pass; set it to None, or remove() the release"
                 )
+            raise BadValueError(
+                f"{self._label(param)} was added or unfrozen after release_gradients; call "
+                "remove() and release_gradients again"
+            )
 
     def _label(self, param: Tensor) -> str:
         name = self._names.get(param)
@@ -186,9 +193,10 @@ def _calling(release: weakref.ref[GradientRelease]) -> Any:
 
 def _release_of(param: Tensor) -> GradientRelease | None:
     """The release that steps a parameter, if there is one."""
-    reference = getattr(param, _MARK, None)
-    release: GradientRelease | None = None if reference is None else reference()
-    return None if release is None or release._optimizer() is None else release
+    for release in _RELEASES:
+        if param in release._steps and release._optimizer() is not None:
+            return release
+    return None
 
 
 def _trained(optimizer: QuantizedOptimizer) -> list[Tensor]:
@@ -217,6 +225,11 @@ def _check(model: nn.Module, optimizer: QuantizedOptimizer) -> None:
                 f"release_gradients supports one process, got {count}: steps would be taken before "
                 "the gradients of all processes are averaged"
             )
+    if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
+        raise BadTypeError(
+            "release_gradients does not support DistributedDataParallel, which writes gradients "
+            "back after each step; train the module without it"
+        )
     for group in optimizer.param_groups:
         if group["nonfinite"] != "propagate":
             raise BadValueError(
@@ -228,6 +241,10 @@ def _check(model: nn.Module, optimizer: QuantizedOptimizer) -> None:
         if param not in names:
             raise BadValueError(
                 f"parameter number {number} of the optimizer is not a parameter of the model"
+            )
+        if is_distributed(param) or getattr(param, "_fsdp_flattened", False):
+            raise BadTypeError(
+                f"parameter {names[param]!r} is sharded; release_gradients needs whole parameters"
             )
         if (other := _release_of(param)) is not None:
             raise BadValueError(

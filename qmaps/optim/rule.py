@@ -80,6 +80,8 @@ class UpdateRule:
     is accepted, also in checkpoints. `qmaps.optim.other_libraries` has those of all rules."""
     _steps_codes: ClassVar[bool] = False
     """Whether the optimizer steps parameters that are kept as codes (`qmaps.lpmm`)."""
+    _changes_options: ClassVar[bool] = False
+    """Whether the optimizer's methods change options of its groups, such as Prodigy's `d`."""
     _numbers: ClassVar[Mapping[str, Callable[[int, Mapping[str, Any]], float]]] = {}
     """Single numbers among a parameter's states besides `step`: functions of the number of steps
     and the group's options."""

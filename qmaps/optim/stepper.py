@@ -29,6 +29,7 @@ from qmaps.engines.step import (
     StepEngine,
     StepPlan,
 )
+from qmaps.engines.step_scalars import StepScalar
 from qmaps.ops.backends import cuda_engine_on, native_runs, requested
 from qmaps.optim.checks import check_gradient, check_shard, check_states
 from qmaps.optim.choice import choice_settings
@@ -102,6 +103,8 @@ class Stepper:
         settings = _settings(parameters, self.observers, scaled)
         if self._cached is not None and self._cached.settings != settings:
             self._cached = None
+        # Options that a rule refuses change no state.
+        scalars = _scalars(parameters, entries)
         policed = _policed(parameters.groups) if self._cached is None else self._cached.policed
         if policed:
             entries = _localized(entries)
@@ -113,12 +116,12 @@ class Stepper:
         planned = self._cached
         if planned is None or not planned.fits(parameters, entries):
             entries = _localized(entries)
-            planned = self._planned(parameters, entries, states, scaled)
+            planned = self._planned(parameters, entries, states, scaled, only)
             if not planned.reference_count and not scaled and planned is not self._cached:
                 planned.remember(parameters, entries, settings, policed)
                 self._cached = planned
         try:
-            self._run(parameters, entries, planned, states, (grad_scale, found_inf))
+            self._run(parameters, entries, planned, states, Inputs(scalars, grad_scale, found_inf))
         finally:
             for plan in planned.plans:
                 plan.leave_gradients()
@@ -129,22 +132,18 @@ class Stepper:
         entries: list[Entry],
         planned: _PlannedStep,
         states: dict[Tensor, dict[str, Any]],
-        scaling: tuple[Tensor | None, Tensor | None],
+        inputs: Inputs,
     ) -> None:
         """Take a planned step, unless an engine other than CUDA skips it."""
-        found_inf = scaling[1]
         if planned.reference_count or not planned.alone:
             # All engines must know whether one of them would skip the step.
             skips = planned.alone and leaves_out(parameters, entries)
-            if skips or (found_inf is not None and float(found_inf) != 0):
+            if skips or (inputs.found_inf is not None and float(inputs.found_inf) != 0):
                 self._skipped += 1
                 return
         self.reference_count = planned.reference_count
-        groups, step_scalars = parameters.groups, parameters.rule.step_scalars
-        stepping = {id(entry[2]) for entry in entries} if len(groups) > 1 else {id(groups[0])}
-        scalars = [step_scalars(group) if id(group) in stepping else {} for group in groups]
         try:
-            _run_together(planned.plans, Inputs(scalars, *scaling))
+            _run_together(planned.plans, inputs)
         finally:
             for param, storage in states.items():
                 if storage:
@@ -156,11 +155,13 @@ class Stepper:
         entries: list[Entry],
         states: dict[Tensor, dict[str, Any]],
         scaled: bool,
+        only: Tensor | None,
     ) -> _PlannedStep:
         """A new plan of a step, or the cached one if it fits after all."""
         cached = self._cached
-        everything = parameters.records()
-        records = [everything[entry[0]] for entry in entries]
+        records = parameters.records(only)
+        if only is None:
+            records = [records[entry[0]] for entry in entries]
         for record, entry in zip(records, entries, strict=True):
             check_gradient(record, entry[3])
             if record.shard is not None:
@@ -331,6 +332,15 @@ def _with_gradients(groups: Sequence[dict[str, Any]], only: Tensor | None) -> li
                 entries.append((number, param, group, gradient))
             number += 1
     return entries
+
+
+def _scalars(
+    parameters: Parameters, entries: Sequence[Entry]
+) -> list[dict[str, float | StepScalar]]:
+    """The step scalars of each group; empty for groups that do not step."""
+    groups, step_scalars = parameters.groups, parameters.rule.step_scalars
+    stepping = {id(entry[2]) for entry in entries} if len(groups) > 1 else {id(groups[0])}
+    return [step_scalars(group) if id(group) in stepping else {} for group in groups]
 
 
 def _localized(entries: list[Entry]) -> list[Entry]:

@@ -59,7 +59,7 @@ def test_slope_of_a_noisy_curve_is_not_used() -> None:
     frame.loc[frame["length"] == 1.4, "loss"] += [0.0, 0.2, -0.2, 0.1]
     (row,) = equivalence.in_steps(frame).to_dict("records")
     assert row["slope_error"] > 0.2 * row["slope"]
-    assert row["outcome"] == "not shown"
+    assert row["outcome"] == "not tested"
     assert np.isnan(row["steps"])
 
 

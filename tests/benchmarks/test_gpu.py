@@ -80,6 +80,7 @@ def test_predictions_stand_beside_the_measurement(
     assert predictions.predictions("NVIDIA H100 80GB HBM3", file) == by_case
     assert predictions.predictions("NVIDIA L40S", file) == {"8bit, float32": "19 (L40S)"}
     assert predictions.predictions("NVIDIA L4", file) == {}
+    assert predictions.predictions("NVIDIA H100 PCIe", file) == {}
     monkeypatch.setattr(tables, "predictions", lambda device: by_case)
     row = doing(predicted={OURS: "8bit, float32"}).measure(DRY)
     row["ns_per_element"][OURS] = 0.0123

@@ -156,13 +156,13 @@ def test_pairs_in_steps() -> None:
     assert steps.ended(found)["pairs"].sum() == len(found) == 240
     shown = steps.page(found, "python -m benchmarks.prediction.steps")
     safe = steps.ended(found).groupby("verdict").sum(numeric_only=True).loc["safe"]
-    assert f"| all | {safe['within']} of {safe['pairs']} | " in shown
+    assert f"| all | {safe['kept_up']} ({safe['within']}) of {safe['pairs']} | " in shown
 
 
 def test_what_recommend_says_of_its_verdicts_is_counted() -> None:
     counts = steps.ended(steps.committed()).groupby("verdict").sum(numeric_only=True)
     assert {
-        row.Index: (row.within, row.pairs) for row in counts.loc[list(verdict.ENDED)].itertuples()
+        row.Index: (row.kept_up, row.pairs) for row in counts.loc[list(verdict.ENDED)].itertuples()
     } == verdict.ENDED
     assert steps.committed()["judge"].nunique() == verdict.MODELS
-    assert verdict.experience("unproven").startswith("of 95 pairs called safe on 3 small models")
+    assert verdict.experience("safe").startswith("of 95 pairs that replays of whole runs of 3")

@@ -151,10 +151,12 @@ def test_bad_options(options: dict[str, object], message: str) -> None:
 
 def test_a_step_after_eval_is_refused() -> None:
     model = net()
-    optimizer = AdamWScheduleFree(model.parameters())
+    optimizer = AdamWScheduleFree(model.parameters(), reset_every=2)
+    train(model, optimizer, range(2))
     optimizer.eval()
     with pytest.raises(ValueError, match=r"optimizer\.eval") as caught:
         train(model, optimizer, range(1))
+    assert "z_offset" in optimizer.state[model[0].weight]  # not reset
     assert str(caught.value) == (
         "the parameters hold averages since optimizer.eval(); call optimizer.train() before a step"
     )

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.errors import BadTypeError, NonFiniteError
 from qmaps.nn import StableEmbedding
-from qmaps.optim import AdamW4bit, AdamW8bit, CPUOffloadOptimizer, Lion8bit, SGD8bit
+from qmaps.optim import (
+    AdamW4bit,
+    AdamW8bit,
+    AdamWScheduleFree,
+    CPUOffloadOptimizer,
+    Lion8bit,
+    Prodigy4bit,
+    SGD8bit,
+)
 from qmaps.optim.offload import HostCopy
 
 Loop = Callable[[nn.Module, torch.optim.Optimizer], None]
@@ -416,6 +424,16 @@ def test_only_classes_of_optimizers(given: Any, shown: str) -> None:
         CPUOffloadOptimizer([nn.Parameter(torch.ones(1))], given)
     assert str(caught.value) == (
         f"optimizer_class must be a class of optimizers, such as qmaps.optim.AdamW8bit, got {shown}"
+    )
+
+
+@pytest.mark.parametrize("cls", [Prodigy4bit, AdamWScheduleFree])
+def test_optimizers_that_change_options_are_refused(cls: type[torch.optim.Optimizer]) -> None:
+    with pytest.raises(BadTypeError) as caught:
+        CPUOffloadOptimizer([nn.Parameter(torch.ones(1))], cls)
+    assert str(caught.value) == (
+        f"CPUOffloadOptimizer does not support {cls.__name__}, whose methods change options of the "
+        "parameter groups"
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.optim import Prodigy, Prodigy4bit, Prodigy8bit
 from tests.training.runs import assert_same
 
@@ -88,6 +89,31 @@ def test_a_step_that_is_skipped_leaves_the_estimate() -> None:
     assert optimizer.skipped_steps == 1
     after = optimizer.param_groups[0]
     assert all(after[name] == group[name] for name in ("d", "d_max", "d_numerator", "k"))
+
+
+@pytest.mark.parametrize("policy", ["skip", "raise"])
+def test_an_overflow_of_a_frozen_group_leaves_the_estimate(policy: str) -> None:
+    model = net()
+    groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}]
+    optimizer = Prodigy(groups, nonfinite=policy)
+    train(model, optimizer, range(3))
+    before = copy.deepcopy(optimizer.state_dict())
+    model[0].weight.grad[0, 0] = math.inf
+    with contextlib.suppress(NonFiniteError):
+        optimizer.step()
+    after = optimizer.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    assert torch.equal(after["state"][2]["s"], before["state"][2]["s"])
+
+
+def test_flat_parameters_are_refused() -> None:
+    param = nn.Parameter(torch.ones(8))
+    param._fsdp_flattened = True
+    with pytest.raises(BadValueError) as caught:
+        Prodigy([param])
+    assert str(caught.value) == (
+        "parameter 0 of group 0 is sharded, and Prodigy's sums need whole parameters"
+    )
 
 
 def test_without_gradients_there_is_no_step() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from qmaps import optim
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.lpmm import LPMMAdam, convert
-from qmaps.optim import AdamW8bit, Muon8bit, muon_groups, release_gradients
+from qmaps.optim import AdamW8bit, Muon8bit, muon_groups, records, release_gradients
 from tests.training.runs import assert_same
 
 QUANTIZED = [
@@ -175,6 +177,25 @@ def unfrozen(model: Net, optimizer: AdamW8bit) -> None:
     optimizer.step()
 
 
+def leftover(model: Net, optimizer: AdamW8bit) -> None:
+    release_gradients(model, optimizer)
+    loss_of(model, 0).backward()
+    model.hidden.weight.grad = torch.ones_like(model.hidden.weight)
+    optimizer.step()
+
+
+def wrapped(model: Net, optimizer: AdamW8bit) -> None:
+    ddp = object.__new__(nn.parallel.DistributedDataParallel)  # without a process group
+    nn.Module.__init__(ddp)
+    ddp.module = model
+    release_gradients(nn.Sequential(ddp), optimizer)
+
+
+def flattened(model: Net, optimizer: AdamW8bit) -> None:
+    model.hidden.weight._fsdp_flattened = True
+    release_gradients(model, optimizer)
+
+
 def twice(model: Net, optimizer: AdamW8bit) -> None:
     release_gradients(model, optimizer)
     release_gradients(model, AdamW8bit(model.parameters()))
@@ -198,6 +219,14 @@ def low_precision(model: Net, _: AdamW8bit) -> None:
         (unfrozen, BadValueError,
          "parameter 'hidden.weight' was added or unfrozen after release_gradients; call remove() "
          "and release_gradients again"),
+        (leftover, BadValueError,
+         "parameter 'hidden.weight' has a gradient again after its step in the backward pass; set "
+         "it to None, or remove() the release"),
+        (wrapped, BadTypeError,
+         "release_gradients does not support DistributedDataParallel, which writes gradients back "
+         "after each step; train the module without it"),
+        (flattened, BadTypeError,
+         "parameter 'hidden.weight' is sharded; release_gradients needs whole parameters"),
         (twice, BadValueError,
          "parameter 'embed.weight' is released to a AdamW8bit already; call remove() of that "
          "release first"),
@@ -242,6 +271,17 @@ def test_a_refused_backward_pass_changes_nothing() -> None:
     loss_of(model, 1).backward()
 
 
+def test_a_released_model_can_be_saved_whole(tmp_path: Path) -> None:
+    model, _, optimizer, _ = pair()
+    release = release_gradients(model, optimizer)
+    torch.save(model, tmp_path / "model.pt")
+    copies = [torch.load(tmp_path / "model.pt", weights_only=False), copy.deepcopy(model)]
+    for other in (*copies, pickle.loads(pickle.dumps(model))):
+        release_gradients(other, AdamW8bit(other.parameters())).remove()
+    release.remove()
+    release_gradients(model, optimizer)
+
+
 def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
@@ -261,6 +301,20 @@ def test_a_value_that_autograd_needs_later_is_refused_by_torch() -> None:
     x = first(torch.ones(2, 80)) @ last.weight.detach()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         (last(torch.ones(2, 80)).sum() + x.sum()).backward()
+
+
+def test_each_step_makes_the_record_of_its_parameter_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, _, optimizer, _ = pair()
+    release_gradients(model, optimizer)
+    numbers: list[int] = []
+    record = records.ParameterRecord
+    monkeypatch.setattr(
+        records, "ParameterRecord", lambda *args: numbers.append(args[1]) or record(*args)
+    )
+    loss_of(model, 0).backward()
+    assert sorted(numbers) == [0, 1, 2]
 
 
 def test_it_keeps_nothing_alive_and_plans_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.candidates import FULL, moves
-from qmaps.analyze.recommend.verdict import UNMEASURED, early, experience
+from qmaps.analyze.recommend.verdict import ENDED, UNMEASURED, early, experience
 from qmaps.errors import OutputError, printable
 from qmaps.maps import _html
 from qmaps.optim import Choice
@@ -149,7 +149,7 @@ class Recommendation:
     def __str__(self) -> str:
         lines = [
             f"{self.verdict}: {printable(self.reason)} (step cost {self.step_cost:.2g})",
-            experience(self.verdict),
+            *([experience(self.verdict)] if self.verdict in ENDED else []),
             f"states: {self.nbytes:,} bytes, {self.full_nbytes:,} in 32 bits; "
             f"{self.bits_per_element:.2f} bits per element of quantized parameters",
         ]

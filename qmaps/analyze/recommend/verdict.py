@@ -27,8 +27,9 @@ EARLY = 0.1
 """Share of the averaged gradients, 1 / (1 - beta2), before which a step is early."""
 MODELS = 3
 ENDED = {"safe": (86, 95), "caution": (18, 29), "unsafe": (16, 146)}
-"""Of how many trained pairs of a verdict, on `MODELS` small models, how many ended within 2 % of
-the steps of 32 bits (``python -m benchmarks.prediction.steps``, reports/prediction/steps.md)."""
+"""Of how many trained pairs of a verdict, from replays of whole runs of `MODELS` small models, how
+many ended at most 2 % slower than 32 bits (``python -m benchmarks.prediction.steps``,
+reports/prediction/steps.md)."""
 UNMEASURED = "not measured"
 """The verdict on a parameter without updates in the replayed rows."""
 
@@ -56,12 +57,13 @@ def earned(level: str, proven: bool) -> str:
 
 
 def experience(level: str) -> str:
-    """How pairs of a verdict ended when they were trained."""
-    word = "safe" if level == "unproven" else level
-    within, pairs = ENDED[word]
+    """End of the trainings of pairs of a verdict; those of ``unproven`` were not counted."""
+    if level not in ENDED:
+        return "no trainings of pairs with this verdict were counted"
+    kept_up, pairs = ENDED[level]
     return (
-        f"of {pairs} pairs called {word} on {MODELS} small models, {within} ended within 2 % of "
-        "the steps of 32 bits"
+        f"of {pairs} pairs that replays of whole runs of {MODELS} small models call {level}, "
+        f"{kept_up} trained at most 2 % slower than 32 bits"
     )
 
 
