@@ -311,7 +311,8 @@ def test_names_that_do_not_exist(names: list[str], tmp_path: Path, monkeypatch: 
         "stochastic_rouding=True is not an option of AdamW; nearest match: stochastic_rounding"
     )
     assert message(optim="qmaps_muon_8bit").endswith(
-        "Muon steps matrices only; give it to AdamW (qmaps.optim.muon_groups separates them)"
+        "Muon steps matrices only, or stacks of them in three dimensions; give it to AdamW "
+        "(qmaps.optim.muon_groups separates them)"
     )
     ours.unregister()
     assert message(optim="qmaps_adamw_8bit").startswith("qmaps_adamw_8bit is not a valid Optim")
