@@ -131,8 +131,8 @@ class Prodigy(QuantizedOptimizer):
         check_int("slice_p", group["slice_p"], 1)
         if group.get("reset_every"):
             raise BadValueError(
-                f"reset_every={shown(group['reset_every'])} must be None: Prodigy's estimate of all steps "
-                "cannot begin anew"
+                f"reset_every={shown(group['reset_every'])} must be None: Prodigy's estimate of "
+                "all steps cannot begin anew"
             )
 
     @classmethod
