@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +22,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.blind.equivalence import in_steps, percent
-from benchmarks.blind.plan import CURVE_LENGTHS, MARGIN
+from benchmarks.blind.plan import CURVE_LENGTHS, MARGIN, other_lengths
 from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.markdown import markdown
 from benchmarks.paired import detectable, paired
@@ -105,12 +105,7 @@ def trials(name: str) -> list[Trial]:
 
 def lengths(name: str) -> list[Trial]:
     """Trials of a judge in 32 bits of other lengths, which tell what a step is worth."""
-    work = JUDGES[name]
-    return [
-        Trial(name, replace(work, steps=round(work.steps * length)), FULL, seed)
-        for seed in range(effort(name).length_seeds)
-        for length in CURVE_LENGTHS
-    ]
+    return other_lengths(name, JUDGES[name], effort(name).length_seeds)
 
 
 def in_order(frame: pd.DataFrame, report: Path) -> pd.DataFrame:

@@ -131,38 +131,6 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
     return table.assign(outcome=[outcome(row) for row in records(table)])
 
 
-def calibrated(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Slower steps per step cost, fitted to all judges but one, and its errors on that one.
-
-    Args:
-        pairs: `judge`, `cost` (the step cost) and `slower` (in units of log steps).
-
-    Returns:
-        `judge`, `pairs`, `slope` (of the judge's own line through zero), `slope_of_others`, and
-        `median_error`, of the prediction by the others' slope.
-    """
-    cost, slower = pairs["cost"], pairs["slower"]
-    rows = []
-    for judge in pairs["judge"].unique():
-        own = pairs["judge"] == judge
-        slope_of_others = _through_zero(cost[~own], slower[~own])
-        rows.append(
-            {
-                "judge": judge,
-                "pairs": int(own.sum()),
-                "slope": _through_zero(cost[own], slower[own]),
-                "slope_of_others": slope_of_others,
-                "median_error": float((slower[own] - slope_of_others * cost[own]).abs().median()),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _through_zero(x: pd.Series, y: pd.Series) -> float:
-    """The slope of the least-squares line through zero; NaN without points."""
-    return float((x * y).sum() / (x * x).sum()) if len(x) else np.nan
-
-
 def percent(row: Mapping[str, Any] | None) -> str:
     """Mean and interval of a row of `in_steps`, in per cent; without a row, "not known"."""
     if row is None or np.isnan(row["steps"]):

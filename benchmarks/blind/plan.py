@@ -12,6 +12,7 @@ from benchmarks.blind.judges import JUDGES
 from benchmarks.trials import FULL, Trial
 from qmaps.analyze.recommend.candidates import CANDIDATES, PRESETS
 from qmaps.errors import BadValueError
+from qmaps.lab.workloads import Workload
 from qmaps.optim.presets import pair_of
 
 MARGIN = 0.02
@@ -78,10 +79,14 @@ def slug(name: str) -> str:
 
 def curve(judge: str, factor: float) -> list[Trial]:
     """Runs in 32 bits of other lengths, at the tuned rate times `factor`."""
-    work = JUDGES[judge]
+    return [run.at(factor) for run in other_lengths(judge, JUDGES[judge], CURVE_SEEDS)]
+
+
+def other_lengths(judge: str, work: Workload, seeds: int) -> list[Trial]:
+    """Runs in 32 bits of `CURVE_LENGTHS`, which tell what a step is worth."""
     return [
-        Trial(judge, replace(work, steps=round(work.steps * length)), FULL, seed).at(factor)
-        for seed in range(CURVE_SEEDS)
+        Trial(judge, replace(work, steps=round(work.steps * length)), FULL, seed)
+        for seed in range(seeds)
         for length in CURVE_LENGTHS
     ]
 

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.blind import plan, tune
-from benchmarks.blind.equivalence import WITHIN, calibrated, in_steps, percent
+from benchmarks.blind.equivalence import WITHIN, in_steps, percent
 from benchmarks.blind.plan import CHOICES, FACTORS, MARGIN, PAIRS, SAFE_SHARE
 from benchmarks.markdown import markdown
 from qmaps.algebra.pair import Pair
@@ -102,13 +102,39 @@ def calibration(steps: pd.DataFrame, mode: str) -> pd.DataFrame:
         mode: a key of `MODES`.
 
     Returns:
-        The columns of `calibrated`. Pairs called unsafe for zeros or very large updates, whose
-        cost is unknown, are left out, as are step costs above 1.
+        `judge`, `pairs`, `slope` (of the judge's own line through zero), `slope_of_others`, and
+        `median_error`, of the prediction by the others' slope, in share of steps. Pairs called
+        unsafe for zeros or very large updates, whose cost is unknown, are left out, as are step
+        costs above 1.
     """
     tuned = steps[(steps["factor"] == 1) & (steps[f"step_cost_{mode}"] < 1)]
     tuned = tuned[np.isfinite(tuned["steps"]) & ~tuned["quantizer"].map(_zero)]
-    slower = np.log1p(tuned["steps"])
-    return calibrated(tuned.assign(cost=tuned[f"step_cost_{mode}"], slower=slower))
+    fits = {}
+    for judge, own in tuned.groupby("judge", sort=False):
+        fits[judge] = _through_zero(own[f"step_cost_{mode}"], np.log1p(own["steps"]))
+    rows = []
+    for judge, own in tuned.groupby("judge", sort=False):
+        others = tuned[tuned["judge"] != judge]
+        slope = (
+            _through_zero(others[f"step_cost_{mode}"], np.log1p(others["steps"]))
+            if len(others)
+            else np.nan
+        )
+        errors = np.log1p(own["steps"]) - slope * own[f"step_cost_{mode}"]
+        rows.append(
+            {
+                "judge": judge,
+                "pairs": len(own),
+                "slope": fits[judge],
+                "slope_of_others": slope,
+                "median_error": float(np.median(np.abs(errors))),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _through_zero(x: pd.Series, y: pd.Series) -> float:
+    return float((x * y).sum() / (x * x).sum())
 
 
 def _zero(spec: str) -> bool:

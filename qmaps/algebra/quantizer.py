@@ -607,6 +607,11 @@ for _name in (
     setattr(QuantizedTensor, f"__{_name}__", _refusing(f"__{_name}__"))
 
 
+def values_of(state: Tensor | QuantizedTensor) -> Tensor:
+    """The float32 values of a state, decoded if it is quantized."""
+    return state.dequantize() if isinstance(state, QuantizedTensor) else state
+
+
 def encoded_by(t: QuantizedTensor, key: RoundingKey | None) -> None:
     """Set the key of the last encoding into `t`, in place like its codes."""
     object.__setattr__(t, "key", key)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qmaps.algebra.pair import Pair, adam_update, zero_points
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, values_of
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
 from qmaps.engines.native import metrics as native
 from qmaps.engines.support import NATIVE
@@ -120,7 +120,7 @@ class Reference:
 
     def add(self, exact: Exact, first: Moment, second: Moment) -> None:
         """Add the errors of one parameter, with its moments under the pair."""
-        m, v = _values(first), _values(second)
+        m, v = values_of(first), values_of(second)
         update = exact.update.reshape(-1).double()
         error = (update - adam_update(m, v, exact.eps).reshape(-1).double()).abs()
         nonzero = update != 0
@@ -169,7 +169,7 @@ class OnePass:
         moment = moment.to("cpu")
         if isinstance(moment, QuantizedTensor) and NATIVE.decodes(moment):
             return moment
-        return _values(moment).contiguous()
+        return values_of(moment).contiguous()
 
 
 def _statistics(values: NDArray[np.float32]) -> list[float]:
@@ -184,7 +184,3 @@ def _statistics(values: NDArray[np.float32]) -> list[float]:
 def _named(kind: str, values: list[float]) -> dict[str, float]:
     names = ("mean", *LEVELS, "max")
     return {f"{name}_{kind}_error": value for name, value in zip(names, values, strict=True)}
-
-
-def _values(moment: Moment) -> Tensor:
-    return moment if isinstance(moment, Tensor) else moment.dequantize()

@@ -66,8 +66,8 @@ def _joined(value: Mapping[str, Any]) -> Any:
 
 def _of_bitsandbytes(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
     # Imported here because reading other states needs no quantizer.
+    from qmaps.algebra.quantizer import values_of
     from qmaps.capture.conversion.formats.bitsandbytes_ import SLOTS, WRAPPED, halves, slot_state
-    from qmaps.capture.conversion.optimizer_state import values_of
 
     flat = {**state, **state.get(WRAPPED, {})}
     if "state1" not in flat:

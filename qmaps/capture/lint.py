@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.pair import zero_points
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor, values_of
 from qmaps.capture.collect import collect, decoded
 from qmaps.capture.conversion import recognized
 from qmaps.capture.conversion.formats import Format
-from qmaps.capture.conversion.optimizer_state import State, flaws, values_of
+from qmaps.capture.conversion.optimizer_state import State, flaws
 from qmaps.capture.load import load, load_safely, slots_of, state_dicts_in
 from qmaps.capture.naming import Names, labels_of, named_by
 from qmaps.capture.snapshot import Lazy

@@ -204,13 +204,13 @@ def _presets(
     of_rules = [(cls, named)]  # perhaps of no parameters
     if refused:
         of_rules.append((optim.AdamW, refused))
-    made = cls([{"params": named}])
-    whole = (name for name in states_of(made, made.param_groups[0]) if is_whole(made, name))
-    if isinstance(module, Sized) and isinstance(made, MatrixRule) and any(whole):
-        raise BadValueError(
-            f"model={shown(model)} has a size only, and the states of {optimizer} depend on the "
-            "shapes of parameters; give a config.json or a .safetensors file"
-        )
+    if isinstance(module, Sized) and issubclass(cls, MatrixRule):
+        made = cls([{"params": named}])
+        if any(is_whole(made, name) for name in states_of(made, made.param_groups[0])):
+            raise BadValueError(
+                f"model={shown(model)} has a size only, and the states of {optimizer} depend on "
+                "the shapes of parameters; give a config.json or a .safetensors file"
+            )
     rows = []
     for preset in optim.PRESETS:
         states = sum(

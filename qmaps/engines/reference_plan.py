@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.feedback import restored
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor, values_of
 from qmaps.engines.bfloat16 import round_stochastically, split
 from qmaps.engines.masters import REMAINDER, exact, updated
 from qmaps.engines.sharding.exchange import Request, SharedScales
@@ -266,8 +266,7 @@ def _decoded(parameter: ParameterStep, state: StateStep) -> Tensor:
                 state.shape, state.initial, dtype=torch.float32, device=parameter.param.device
             )
         return torch.full_like(parameter.param, state.initial, dtype=torch.float32)
-    decoded: Tensor = value.dequantize() if isinstance(value, QuantizedTensor) else value
-    return decoded
+    return values_of(value)
 
 
 def _restored(parameter: ParameterStep, state: StateStep, value: Tensor) -> Tensor:

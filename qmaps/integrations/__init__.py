@@ -97,3 +97,12 @@ class Recording:
         """Stop recording; ending twice is allowed."""
         while self._watchers:
             self._watchers.pop().close()
+
+
+class Recorded:
+    """A trainer's callback that records between the trainer's own hooks."""
+
+    _kind: type[StateRecorder] | type[Monitor]
+
+    def __init__(self, out: str | os.PathLike[str] | None = None, **options: Any) -> None:
+        self._recording = Recording(type(self).__name__, self._kind, out, options)

@@ -5,22 +5,16 @@ The optimizers need nothing: ``configure_optimizers`` returns one, with a schedu
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from lightning.pytorch import Callback
 
 from qmaps.capture import Monitor, StateRecorder
-from qmaps.integrations import Recording
+from qmaps.integrations import Recorded
 
 
-class _Callback(Callback):
+class _Callback(Recorded, Callback):
     """Begins with training and ends with it."""
-
-    _kind: type[StateRecorder] | type[Monitor]
-
-    def __init__(self, out: str | os.PathLike[str] | None = None, **options: Any) -> None:
-        self._recording = Recording(type(self).__name__, self._kind, out, options)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to record."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,7 @@ from transformers import TrainerCallback
 from qmaps import optim
 from qmaps.capture import Monitor, StateRecorder
 from qmaps.errors import BackendError, BadValueError, nearest, shown
-from qmaps.integrations import Recording
+from qmaps.integrations import Recorded
 
 PREFIX = "qmaps_"
 """Beginning of all names."""
@@ -142,13 +141,8 @@ def _refuse(cls: Any, value: object) -> Any:
     return super(cls, cls)._missing_(value)
 
 
-class _Callback(TrainerCallback):
+class _Callback(Recorded, TrainerCallback):
     """Begins with training and ends with it."""
-
-    _kind: type[StateRecorder] | type[Monitor]
-
-    def __init__(self, out: str | os.PathLike[str] | None = None, **options: Any) -> None:
-        self._recording = Recording(type(self).__name__, self._kind, out, options)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Begin to record."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
+from qmaps.algebra.quantizer import values_of
 from qmaps.engines.bfloat16 import SPLITS
 from qmaps.engines.masters import MASTER
 from qmaps.engines.sharding.shards import local
@@ -180,11 +181,7 @@ class AdamWScheduleFree(QuantizedOptimizer):
                 state = self.state.get(param, {})
                 if OFFSET not in state:
                     continue
-                d = (
-                    state[OFFSET]
-                    if isinstance(state[OFFSET], Tensor)
-                    else state[OFFSET].dequantize()
-                )
+                d = values_of(state[OFFSET])
                 master = state.get(MASTER)
                 value = local(param)
                 start = value.float() if master is None else master

@@ -12,7 +12,7 @@ from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.addresses import check_memory
 from qmaps.engines.bfloat16 import SPLITS
 from qmaps.engines.masters import MASTER, REMAINDER
-from qmaps.engines.sharding.shards import is_distributed, local
+from qmaps.engines.sharding.shards import is_distributed, is_flat, local
 from qmaps.engines.step import ParameterStep, codes_of
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.maps.fitted import FittedMap
@@ -50,7 +50,7 @@ def check_parameter(record: ParameterRecord) -> None:
         )
     group = record.group
     quantizes = any(group["state_quantizers"].values()) or group["overrides"]
-    if getattr(param, "_fsdp_flattened", False) and group["quantize"] and quantizes:
+    if is_flat(param) and group["quantize"] and quantizes:
         raise BadTypeError(
             f"{record.label} is flattened by FullyShardedDataParallel (FSDP1), which does not save "
             "quantized states; shard the model by torch.distributed.fsdp.fully_shard (FSDP2)"

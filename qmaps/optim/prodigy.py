@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantizer import values_of
 from qmaps.engines.masters import exact
-from qmaps.engines.sharding.shards import is_distributed
+from qmaps.engines.sharding.shards import is_distributed, is_flat
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import StepScalar, power
 from qmaps.errors import BadValueError, shown
@@ -138,7 +138,7 @@ class Prodigy(QuantizedOptimizer):
     @classmethod
     def unsupported_reason(cls, param: Tensor) -> str:
         """Reason why the rule cannot step a parameter; empty if it can."""
-        if not (is_distributed(param) or getattr(param, "_fsdp_flattened", False)):
+        if not (is_distributed(param) or is_flat(param)):
             return ""
         return "is sharded, and Prodigy's sums need whole parameters"
 
@@ -227,8 +227,8 @@ class Prodigy(QuantizedOptimizer):
                 value = exact(param.detach(), state)
                 grad = _sliced(coupled(value, param.grad.float(), scalars), group)
                 value = _sliced(value, group)
-                old = _floats(state.get("s", torch.zeros_like(value)))
-                distance = _floats(state.get("p0", value)) - value
+                old = values_of(state.get("s", torch.zeros_like(value)))
+                distance = values_of(state.get("p0", value)) - value
                 products.append(tree_sum(grad.double() * distance.double(), 0).cpu())
                 sizes.append(tree_sum(_summed(old, grad, scalars).abs().double(), 0).cpu())
         size = float(sum(sizes, torch.zeros(1, dtype=torch.float64)))
@@ -272,10 +272,6 @@ def _sliced(x: Tensor, group: Mapping[str, Any]) -> Tensor:
 def _summed(s: Tensor, grad: Tensor, scalars: Values) -> Tensor:
     """The new s."""
     return s * scalars["beta3"] + grad * scalars["rest3"]
-
-
-def _floats(state: Tensor | QuantizedTensor) -> Tensor:
-    return state.dequantize() if isinstance(state, QuantizedTensor) else state
 
 
 class Prodigy8bit(EightBit, Prodigy):

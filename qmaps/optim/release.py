@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qmaps.engines.sharding.shards import is_distributed
+from qmaps.engines.sharding.shards import is_distributed, is_flat
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.rule import check_above_0
@@ -242,7 +242,7 @@ def _check(model: nn.Module, optimizer: QuantizedOptimizer) -> None:
             raise BadValueError(
                 f"parameter number {number} of the optimizer is not a parameter of the model"
             )
-        if is_distributed(param) or getattr(param, "_fsdp_flattened", False):
+        if is_distributed(param) or is_flat(param):
             raise BadTypeError(
                 f"parameter {names[param]!r} is sharded; release_gradients needs whole parameters"
             )

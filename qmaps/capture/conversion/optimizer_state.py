@@ -111,11 +111,6 @@ State = Tensor | QuantizedTensor
 """float32 values, or codes and scales as the source has them."""
 
 
-def values_of(state: State) -> Tensor:
-    """The float32 values of a state, decoded if it is quantized."""
-    return state.dequantize() if isinstance(state, QuantizedTensor) else state
-
-
 def restored_of(state: State) -> Tensor:
     """As `values_of`, with the residual of error feedback added."""
     return restored(state) if isinstance(state, QuantizedTensor) else state

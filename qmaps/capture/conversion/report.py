@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra import packing
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantizer import QuantizedTensor, values_of
 from qmaps.capture.conversion.optimizer_state import (
     OptimizerState,
     Parameter,
     State,
     restored_of,
-    values_of,
 )
 from qmaps.maps.base import table
 

@@ -110,12 +110,10 @@ def gather(batch: Sequence[tuple[Matrix, Tensor]]) -> Tensor | None:
     whole = None
     sent, received = [], []
     for matrix, part in batch:
-        if not matrix.owned:
-            sent.append((part, matrix.owner))
-            continue
-        whole = part.new_empty(matrix.shape)
-        received = [(box.of(whole), box.rank) for box in matrix.boxes]
         sent.append((part, matrix.owner))
+        if matrix.owned:
+            whole = part.new_empty(matrix.shape)
+            received = [(box.of(whole), box.rank) for box in matrix.boxes]
     _exchange(sent, received, batch[0][0].group)
     return whole
 

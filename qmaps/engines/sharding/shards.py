@@ -35,6 +35,11 @@ def is_distributed(x: object) -> bool:
     return module is not None and isinstance(x, module.DTensor)
 
 
+def is_flat(param: Tensor) -> bool:
+    """Return True for a flat parameter of FullyShardedDataParallel (FSDP1), with many in it."""
+    return getattr(param, "_fsdp_flattened", False)
+
+
 def any_distributed(tensors: Iterable[Tensor]) -> bool:
     """Return True if any of these is a DTensor: `is_distributed` for many at once."""
     module: Any = sys.modules.get("torch.distributed.tensor")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, values_of
 from qmaps.capture.conversion.optimizer_state import (
     Family,
     Group,
@@ -21,7 +21,6 @@ from qmaps.capture.conversion.optimizer_state import (
     State,
     family_of,
     flaws,
-    values_of,
 )
 from qmaps.capture.parameters import Slot, slots
 from qmaps.engines.masters import REMAINDER

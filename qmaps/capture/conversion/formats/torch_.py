@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from qmaps.algebra.quantizer import values_of
 from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
@@ -15,7 +16,7 @@ from qmaps.capture.conversion.formats.base import (
     wanted_width,
     without_qmaps,
 )
-from qmaps.capture.conversion.optimizer_state import OptimizerState, State, values_of
+from qmaps.capture.conversion.optimizer_state import OptimizerState, State
 from qmaps.engines.step import PRODUCT
 from qmaps.optim.nadam import product_after
 
