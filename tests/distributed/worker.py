@@ -1090,22 +1090,33 @@ def check_errors_of_one_rank_reach_the_others() -> None:
         return {0: True}[RANK]
 
     param = nn.Parameter(torch.ones(128, 64))
+    param.grad = torch.ones_like(param)
     optimizer = AdamW8bit([param])
     error, message = (KeyError, "1") if RANK else (BadValueError, "rank 1: KeyError: 1")
     refused(error, message, optimizer, parameters=fails)
-    with Monitor(optimizer, None, every=2, process_group=dist.group.WORLD):
-        for number in range(2):
-            param.grad = torch.ones_like(param)
-            if number == 0:
-                optimizer.step()
-        monkeypatch = pytest.MonkeyPatch()
-        if RANK == 1:
-            monkeypatch.setattr(window, "_measure_moments", fails)
-        message = "1" if RANK else "the monitor of rank 1 has raised an error"
-        with pytest.raises(KeyError if RANK else CommunicationError) as caught:
+    # While measuring, before it, and after it on the rank that logs: all raise at the next report.
+    for place, rank, steps in (("_measure_moments", 1, 2), ("_watched", 1, 2), ("log", 0, 4)):
+
+        def raises(*_: Any, rank: int = rank) -> None:
+            if rank == RANK:
+                raise KeyError("two\nlines")
+
+        options: dict[str, Any] = {"log": raises} if place == "log" else {}
+        optimizer, monkeypatch = AdamW8bit([param]), pytest.MonkeyPatch()
+        if rank == 1 == RANK:
+            monkeypatch.setattr(window, place, raises)
+        monitor = Monitor(optimizer, None, every=2, process_group=dist.group.WORLD, **options)
+        for _ in range(steps - 1):
             optimizer.step()
+        with pytest.raises(CommunicationError) as caught:
+            optimizer.step()
+        assert str(caught.value) == f"rank {rank}: KeyError: 'two\\nlines'"
         monkeypatch.undo()
-    assert str(caught.value) == message
+        optimizer.step()
+        optimizer.step()
+        with pytest.raises(KeyError) if place == "log" and RANK == 0 else nullcontext():
+            monitor.close()
+        monitor.close()
 
 
 def refused(error: type[Exception], message: str, optimizer: Any, **options: Any) -> None:

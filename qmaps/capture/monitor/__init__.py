@@ -86,7 +86,8 @@ class Monitor(Watcher):
     processes of a `process_group`: every measured step has one collective. Shares, `sqnr_db` and
     the mean error are then those of the samples of all ranks together, and the median error is the
     largest of the ranks'. Replicas count once. If ranks differ in a measure with a limit, there is
-    a row for the worst rank too. The first rank of the group writes, logs and warns.
+    a row for the worst rank too. The first rank of the group writes, logs and warns. An error on
+    one rank is a `CommunicationError` on all at the next measured step.
 
     Args:
         optimizer: an optimizer of `qmaps.optim` with at least one quantized state, also as
@@ -213,6 +214,7 @@ class Monitor(Watcher):
         self._count.close()
         if self._file is not None:
             self._file.close()
+        self._ranks.close()
 
     def _shapes(self, optimizer: QuantizedOptimizer) -> dict[str, tuple[int, ...]]:
         """Shapes of parameters with a quantized state, now or after the first step.
@@ -259,10 +261,13 @@ class Monitor(Watcher):
             # They do not exist yet; on one of several ranks perhaps never.
             if not optimizer.state and (step == 1 or not self._ranks.columns):
                 return
-            self._open = Window(optimizer, self._chosen(), self._sample)
+            self._open = Window(optimizer, (), self._sample)
+            with self._ranks.holding():
+                self._open = Window(optimizer, self._chosen(), self._sample)
             self._due, self._remaining = step + until_measured, until_measured
         if self._remaining == 0:
-            self._open.before_last()
+            with self._ranks.holding():
+                self._open.before_last()
 
     def _after(self) -> None:
         """After a step: count it, take its gradients, and measure at the end of the window."""
@@ -273,7 +278,8 @@ class Monitor(Watcher):
         window = self._open
         if window is None:
             return
-        window.after_step()
+        with self._ranks.holding():
+            window.after_step()
         if self._remaining:
             self._remaining -= 1
             return
@@ -283,7 +289,9 @@ class Monitor(Watcher):
             self._wait = self._every - self._window
             optimizer = self.optimizer
             whole = {name for name in optimizer.state_names if is_whole(optimizer, name)}
-            self._measured(self._ranks.report(window.rows, self._chosen(), whole), self._due)
+            rows = self._ranks.report(window.rows, self._chosen(), whole)
+            with self._ranks.holding():
+                self._measured(rows, self._due)
 
     def _taken_before(self) -> int:
         """Return the number of steps taken so far, from the states."""

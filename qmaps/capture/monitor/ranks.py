@@ -56,6 +56,7 @@ class Ranks:
         count = 1 if group is None else dist.get_world_size(group)
         self.terms: list[dict[str, Any]] = []
         self._keys: list[list[Key]] = [[] for _ in range(count)]
+        self._error: Exception | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -116,6 +117,22 @@ class Ranks:
                         "parameters that differ over ranks need names (names=model)"
                     )
 
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keep an error of the block for the next `report`, in which all ranks raise it."""
+        try:
+            yield
+        except Exception as error:
+            if self._group is None:
+                raise
+            self._error = self._error or error
+
+    def close(self) -> None:
+        """Raise an error since the last report; closing twice is allowed."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
     def report(
         self,
         rows: Callable[[], Sequence[Row]],
@@ -133,21 +150,18 @@ class Ranks:
             whole: names of the states that one rank has whole.
 
         Raises:
-            Exception: the error of `rows`; or CommunicationError if it raises on another rank.
+            CommunicationError: `rows` or a block of `holding` has raised on a rank; with its error.
         """
         if self._group is None:
             return [_finished(row, row) for row in rows()]
         measured: list[Row] = []
-        error = None
-        try:
+        with self.holding():
             boxes = {label: _box(parameter) for label, parameter, _ in chosen}
             for row in rows():
                 box = None if row["state"] in whole else boxes.get(row["parameter"])
                 measured.append({**row, "shard": box})
-        except Exception as caught:
-            error = caught
         parts: dict[Key, dict[Key, Row]] = defaultdict(dict)
-        for row in self._gathered(measured, error):
+        for row in self._gathered(measured):
             content = repr([row[name] for name in SUMS])
             parts[row["parameter"], row["state"]].setdefault((row["shard"], content), row)
         report = []
@@ -158,9 +172,10 @@ class Ranks:
             report += _worst([_finished(row, row) for row in of_ranks])
         return report
 
-    def _gathered(self, rows: Sequence[Row], error: Exception | None) -> list[Row]:
-        """The rows of all ranks, by one collective unless a rank has new ones."""
+    def _gathered(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows of all ranks, by one collective unless a rank has new ones or an error."""
         mine = {tuple(row[name] for name in NAMES): row for row in rows}
+        error, self._error = self._error, None
         while True:
             keys = self._keys[self.number]
             added_keys = [key for key in mine if key not in keys]
@@ -168,16 +183,16 @@ class Ranks:
             for line, key in zip(table, keys, strict=False):
                 if key in mine:
                     line[:] = torch.tensor([mine[key][name] for name in SUMS], dtype=table.dtype)
-            table[-1, 0], table[-1, 1] = bool(added_keys), error is not None
+            table[-1, 0] = bool(added_keys) or error is not None
             tables = self._all(table)
-            if error is not None:
-                raise error
-            for rank, values in enumerate(tables):
-                if values[-1, 1]:
-                    raise CommunicationError(f"the monitor of rank {rank} has raised an error")
             if not any(values[-1, 0] for values in tables):
                 break
-            self._keys = self._objects([*keys, *added_keys])
+            told = None if error is None else _told(error)
+            news = self._objects((told, [*keys, *added_keys]))
+            for rank, (text, _) in enumerate(news):
+                if text is not None:
+                    raise CommunicationError(f"rank {rank}: {text}") from error
+            self._keys = [rank_keys for _, rank_keys in news]
         return [
             {**dict(zip(NAMES, key, strict=True)), "rank": rank, **sums}
             for rank, (known, values) in enumerate(zip(self._keys, tables, strict=True))
