@@ -21,15 +21,15 @@ class _Callback(Recorded, Callback):
         folder, optimizers = trainer.default_root_dir, trainer.optimizers
         # The step count is that of all optimizers together.
         step = trainer.global_step // max(len(optimizers), 1)
-        self._recording.begin(optimizers, pl_module, folder, step, is_first=trainer.is_global_zero)
+        self._begin(optimizers, pl_module, folder, step, is_first=trainer.is_global_zero)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Stop recording."""
-        self._recording.end()
+        self._end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """Stop recording."""
-        self._recording.end()
+        self._end()
 
 
 class CaptureCallback(_Callback):

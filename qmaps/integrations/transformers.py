@@ -97,7 +97,7 @@ def _handlers() -> dict[str, Callable[[Any], Chosen]]:
 
 
 def _handler(cls: type[optim.QuantizedOptimizer], preset: str | None) -> Callable[[Any], Chosen]:
-    """The function that tells the Trainer an optimizer's class and arguments."""
+    """The Trainer's function of an optimizer's class and arguments."""
 
     def handler(context: Any) -> Chosen:
         args = context.args
@@ -148,11 +148,11 @@ class _Callback(Recorded, TrainerCallback):
         """Begin to record."""
         optimizers, model = [kwargs["optimizer"]], kwargs["model"]
         folder, step, is_first = args.output_dir, state.global_step, state.is_world_process_zero
-        self._recording.begin(optimizers, model, folder, step, is_first=is_first)
+        self._begin(optimizers, model, folder, step, is_first=is_first)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Stop recording."""
-        self._recording.end()
+        self._end()
 
 
 class CaptureCallback(_Callback):

@@ -109,8 +109,6 @@ class Monitor(Watcher):
             these. Values are named ``sqnr_db/0.weight.exp_avg``; non-finite ones are left out.
         thresholds: limits of measures for a `StateWarning`, once for each state and measure; None
             for no warnings.
-        start: number of steps taken so far. If left out, the largest ``state["step"]``, too small
-            if all parameters began to train, or were reset, later than the training.
         process_group: measure together with the processes of this group, such as
             ``torch.distributed.group.WORLD``; each makes a monitor with the same options and takes
             the same steps. None measures this process alone.
@@ -156,7 +154,6 @@ class Monitor(Watcher):
         names: Names = None,
         log: Any = None,
         thresholds: Thresholds | None = Thresholds(),  # noqa: B008 - it is immutable
-        start: int | None = None,
         process_group: ProcessGroup | None = None,
     ) -> None:
         ranks = self._ranks = Ranks(process_group)
@@ -175,7 +172,6 @@ class Monitor(Watcher):
                 self._sample = integer("sample", sample, 8)
                 super().__init__(optimizer, parameters, names)
                 terms["shapes"] = self._shapes(optimizer)
-                taken = self._taken_before() if start is None else integer("start", start, 0)
                 self._logs = logs_of(log)
                 self._warner = None if thresholds is None else Warner(thresholds)
                 measures = terms["shapes"] or ranks.columns
@@ -186,7 +182,7 @@ class Monitor(Watcher):
                 terms["labels"] = [label for label, _, _ in self._chosen()]
                 groups = optimizer.param_groups
                 terms["skips"] = any(group["nonfinite"] == "skip" for group in groups)
-                terms["taken"] = taken
+                terms["taken"] = self._taken_before()
                 which = "" if parameters is None else f" of the parameters {shown(parameters)}"
                 terms["lacking"] = (
                     f"optimizer={type(optimizer).__name__} has no quantized states{which}; a "

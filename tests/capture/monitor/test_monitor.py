@@ -212,7 +212,7 @@ def test_parameters_that_train_one_after_the_other_are_measured() -> None:
     layers = [nn.Parameter(torch.zeros(24, 32)) for _ in range(3)]
     optimizer = adam([(str(n), p) for n, p in enumerate(layers)], state_quantizers="8bit")
     seen: list[tuple[int, str]] = []
-    with Monitor(optimizer, None, every=4, window=2, start=100) as monitor:
+    with Monitor(optimizer, None, every=4, window=2) as monitor:
         for layer in layers:
             for number in range(8):
                 gradients([layer], number)
@@ -221,7 +221,7 @@ def test_parameters_that_train_one_after_the_other_are_measured() -> None:
                 seen += [(row["step"], row["parameter"]) for row in monitor.rows]
                 monitor.rows = []
     assert seen[::2] == seen[1::2]  # of both states
-    assert seen[::2] == [(104, "0"), (108, "0"), (112, "1"), (116, "1"), (120, "2"), (124, "2")]
+    assert seen[::2] == [(4, "0"), (8, "0"), (12, "1"), (16, "1"), (20, "2"), (24, "2")]
 
 
 def test_gradients_that_are_gone_after_the_step_are_not_taken_as_zeros() -> None:
