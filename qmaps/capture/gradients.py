@@ -9,6 +9,7 @@ of the last snapshot before it, to detect gradients of another run.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,21 +67,11 @@ def rows_of(shape: Sequence[int], elements: int) -> Tensor | None:
 
 def samples(parameters: Mapping[str, Tensor], max_bytes: int) -> dict[str, Tensor | None]:
     """Choose rows of tensors as `rows_of`, the same share of each, in `max_bytes` if possible."""
-    low, high = 0.0, 1.0
-    best = _shared(parameters, high)
-    if nbytes(parameters, best) <= max_bytes:
-        return best
-    best = _shared(parameters, low)
-    if nbytes(parameters, best) > max_bytes:
-        return best
-    for _ in range(20):
-        middle = (low + high) / 2
-        chosen = _shared(parameters, middle)
-        if nbytes(parameters, chosen) <= max_bytes:
-            low, best = middle, chosen
-        else:
-            high = middle
-    return best
+    shares = range(2**20 + 1)
+    too_many = bisect_right(
+        shares, max_bytes, key=lambda share: nbytes(parameters, _shared(parameters, share))
+    )
+    return _shared(parameters, max(0, too_many - 1))
 
 
 def nbytes(parameters: Mapping[str, Tensor], rows: Mapping[str, Tensor | None]) -> int:
@@ -96,9 +87,10 @@ def nbytes(parameters: Mapping[str, Tensor], rows: Mapping[str, Tensor | None]) 
     return total
 
 
-def _shared(parameters: Mapping[str, Tensor], share: float) -> dict[str, Tensor | None]:
+def _shared(parameters: Mapping[str, Tensor], share: int) -> dict[str, Tensor | None]:
+    """Rows of a share of each tensor, in 2**-20."""
     return {
-        name: rows_of(tensor.shape, round(share * tensor.numel())) if share < 1 else None
+        name: rows_of(tensor.shape, share * tensor.numel() >> 20)
         for name, tensor in parameters.items()
     }
 

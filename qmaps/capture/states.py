@@ -288,15 +288,6 @@ class CapturedStates:
                 )
             yield step, values
 
-    def check_finite(self) -> None:
-        """Read every state once.
-
-        Raises:
-            CaptureError: the first with NaN or infinity, or an unreadable one.
-        """
-        for _ in self.items():
-            pass
-
     def lazies(self) -> Iterator[tuple[str, str, Lazy]]:
         """Yield parameter, state name and `Lazy`, in its own dtype, of every state."""
         for parameter, states in self._tensors.items():

@@ -88,7 +88,6 @@ def _plain(value: Any) -> Any:
 def load(
     path: str | os.PathLike[str],
     *,
-    map_location: str | torch.device = "cpu",
     mmap: bool = False,
     verify_large: bool = True,
     stand_ins: Mapping[str, type] = MappingProxyType({}),
@@ -102,7 +101,6 @@ def load(
 
     Args:
         path: the file.
-        map_location: the device of the tensors, as in ``torch.load``.
         mmap: whether to leave tensors on disk until they are read, in torch's format since 1.6.
         verify_large: whether the checksums of tensors of more than 256 KiB are verified, too. If
             not, call `verify` before such a tensor is used.
@@ -125,7 +123,7 @@ def load(
             except BadValueError as error:
                 raise BadValueError(f"{str(path)!r}: {error}") from None
         mapped = mmap and archive
-        read = partial(torch.load, path, map_location, weights_only=True, mmap=mapped)
+        read = partial(torch.load, path, "cpu", weights_only=True, mmap=mapped)
         return _loaded(read, stand_ins)
 
 

@@ -123,13 +123,8 @@ def check_archive(path: Path | IO[bytes], *, large: bool = True) -> None:
                 while content.read(CHUNK):
                     pass
 
-        # Small records are faster to read here than in a thread.
-        larger = [record for record in records if large and record.file_size > CHUNK]
-        for record in records:
-            if record.file_size <= CHUNK:
-                read(record)
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-            for _ in threads.map(read, larger):
+            for _ in threads.map(read, (r for r in records if large or r.file_size <= CHUNK)):
                 pass
 
 

@@ -35,12 +35,7 @@ def yaml_of(path: Path) -> ModuleType | None:
 
 
 def read(path: Path, yaml: ModuleType | None, kind: str) -> dict[Any, Any]:
-    """Return the dict in a file.
-
-    Args:
-        path: the file.
-        yaml: the result of `yaml_of`.
-        kind: name of what the file holds, for the error message.
+    """Return the dict in a file, by the result of `yaml_of`; `kind` is for the error message.
 
     Raises:
         BadValueError: the file cannot be read, is damaged, or has a key twice.

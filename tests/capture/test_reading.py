@@ -51,7 +51,7 @@ def message(call: object, kind: type[Exception] = CaptureError) -> str:
 
 
 def read_all(path: Path) -> None:
-    capture.load(path).check_finite()
+    list(capture.load(path).items())
 
 
 def rewrite(path: Path, change: object) -> None:

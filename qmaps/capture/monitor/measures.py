@@ -28,8 +28,6 @@ MEASURES = (
 )
 """Names of the measures, as `qmaps.capture.Monitor` defines them."""
 
-Measures = dict[str, float]
-
 SUMS = (
     *("numel", "held", "moved", "stalled", "saturated", "signal", "noise"),
     *("pairs", "zeroed", "relative", "nonzero", "median"),
@@ -43,7 +41,7 @@ moments, `nonzero` those with an update. NaN if unknown."""
 Sums = dict[str, float]
 
 
-def measures_of(sums: Mapping[str, float]) -> Measures:
+def measures_of(sums: Mapping[str, float]) -> dict[str, float]:
     """Return the measures by name, from their sums."""
     size = sums["numel"]
     return {
@@ -74,12 +72,10 @@ def of_states(
 ) -> list[Sums]:
     """Return the sums of several states, without those of both moments together.
 
-    Args:
-        first: the sampled codes at the start of the window; None if the map has changed since.
-        last: those after the step, 1-D and on the CPU as all others here.
-        drifted: the exact values after all steps of the window; None if unknown.
-        exact: the exact values after the step, from the codes before it; None if unknown.
-        sizes: number of elements of each state's sample; the samples lie one after another.
+    `first` are the sampled codes at the start of the window (None if the map has changed since),
+    `last` those after the step, 1-D and on the CPU as all others here, and `drifted` and `exact`
+    the exact values after all steps of the window and after the last; None if unknown. The samples
+    of `sizes` elements lie one after another.
     """
     results = [{**dict.fromkeys(SUMS, math.nan), "numel": float(size)} for size in sizes]
     codes = last.codes()
@@ -109,13 +105,8 @@ def of_moments(
 ) -> list[Sums]:
     """Return the sums of Adam's two moments together, of several parameters.
 
-    Args:
-        first: the decoded first moments after the step, 1-D.
-        second: the decoded second moments after the step.
-        exact: all states of the rule before they were encoded, by name; None if unknown.
-        group: options of the parameter group; `eps` and `betas` are used.
-        step: number of the parameters' step.
-        sizes: number of elements of each parameter's sample.
+    `first` and `second` are the decoded moments after the step, 1-D, and `exact` all states of the
+    rule before they were encoded; None if unknown. `eps` and `betas` of the `group` are used.
     """
     v = torch.ones_like(second) if exact is None else exact["exp_avg_sq"]
     zeroed = _sums(zero_points(first, second, v), sizes)

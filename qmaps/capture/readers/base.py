@@ -180,13 +180,15 @@ def refuse_missing_state(path: Path, state_dict: StateDict) -> StateDict:
     return state_dict
 
 
-def in_place(tensor: Tensor) -> Lazy:
-    """A tensor of a mapped file, which is also stored there."""
+def in_place(value: Any) -> Any:
+    """A tensor of a mapped file, which is also stored there; another value as it is."""
+    if not isinstance(value, Tensor):
+        return value
 
     def store(values: Tensor) -> None:
-        tensor.copy_(values)
+        value.copy_(values)
 
-    return replace(Lazy.of(tensor), store=store)
+    return replace(Lazy.of(value), store=store)
 
 
 def step_of(copies: Sequence[Any]) -> Any:

@@ -94,11 +94,7 @@ class Universal(Reader):
 def _step(common: Mapping[str, Any]) -> Any:
     """The number of steps of a checkpoint of ZeRO 3, stored apart from the parameters."""
     states = (common.get("optimizer_state_dict") or {}).get("state", {}).values()
-    return step_of([_step_in_place(state["step"]) for state in states if "step" in state])
-
-
-def _step_in_place(step: Any) -> Any:
-    return in_place(step) if isinstance(step, Tensor) else step
+    return step_of([in_place(state["step"]) for state in states if "step" in state])
 
 
 def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:
@@ -110,7 +106,7 @@ def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:
             continue
         tensor, is_flat = _tensor(file)
         if file.stem == STEP or not isinstance(tensor, Tensor):
-            states[file.stem] = _step_in_place(tensor)
+            states[file.stem] = in_place(tensor)
             continue
         stored_shape = wanted = tuple(tensor.shape)
         if shape is not None and is_flat:

@@ -505,7 +505,7 @@ def _joined(
 def _lazy(value: Any) -> Any:
     """A flat tensor to read on demand; those that qmaps quantized are decoded."""
     if not is_packed(value):
-        return in_place(value) if isinstance(value, Tensor) else value
+        return in_place(value)
     from qmaps.algebra.saved import from_plain  # reading other states needs no quantizer
 
     def read() -> Tensor:

@@ -283,7 +283,7 @@ DAMAGES = [
     (lambda s: s["state"].clear(), "the checkpoint has no states, so there is nothing to convert"),
     (
         lambda s: s["param_groups"][0].pop("params"),
-        "the parts of the optimizer state_dict do not fit together",
+        "the parts of the optimizer state_dict do not fit together (KeyError: 'params')",
     ),
     (lambda s: s.update(state=3), "the parts of the optimizer state_dict do not fit together"),
     (

@@ -139,14 +139,7 @@ class Format(ABC):
         Raises:
             CaptureError: it is damaged, or of an optimizer without a family here.
         """
-        try:
-            read = [self._parameter(slot, hint) for slot in _slots(state_dict)]
-        except CaptureError:
-            raise
-        except DAMAGE:
-            raise CaptureError(
-                "the parts of the optimizer state_dict do not fit together"
-            ) from None
+        read = [self._parameter(slot, hint) for slot in _slots(state_dict)]
         family = _one_family(read)
         for parameter in read:
             for name, state in parameter.states.items():
