@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from qmaps.capture.load import load, load_safely, slots_of, state_dicts_in
 from qmaps.capture.naming import Names, labels_of, named_by
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, CaptureError, QmapsError, one_line
-from qmaps.optim.choice import Choices
 from qmaps.storage.files import exists
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -39,7 +37,7 @@ class Finding:
         level: ``error``: training from this checkpoint differs from the original training, or
             fails; ``warning``: it may; ``note``: something else would lose values.
         check: ``damaged``, ``nonfinite``, ``negative``, ``shape``, ``scales``, ``zeroed``,
-            ``dead-rows``, ``quantizer``, ``no-zero`` or ``float16``.
+            ``dead-rows``, ``no-zero`` or ``float16``.
         parameter: name of the parameter; empty if all are meant.
         state: name of the state; empty if all are meant.
         count: number of elements, rows or, of ``no-zero``, parameters concerned; 0 if they are not
@@ -73,7 +71,11 @@ def checked(
     values: dict[str, Tensor] = {}
     for name, state in states.items():
         if isinstance(state, QuantizedTensor):
-            yield from _scales(parameter, name, state)
+            scales = [part for part in state.scales if part.is_floating_point()]
+            if bad := sum(int((~part.isfinite()).sum()) for part in scales):
+                count = sum(part.numel() for part in state.scales)
+                message = f"{bad} of {count} scales of {state.quantizer.spec} are NaN or infinite"
+                yield Finding(ERROR, "scales", parameter, name, bad, bad / count, message)
         x = values[name] = values_of(state)
         for kind, count, first in flaws(x, signed=name not in SECOND):
             share, check = count / x.numel(), "negative" if kind == "negative" else "nonfinite"
@@ -91,15 +93,6 @@ def checked(
     for name in SECOND:
         if name in values:
             yield from _dead_rows(parameter, name, values[name], m)
-
-
-def _scales(parameter: str, name: str, t: QuantizedTensor) -> Iterator[Finding]:
-    """Report scales with NaN or infinity."""
-    bad = sum(int((~part.isfinite()).sum()) for part in t.scales if part.is_floating_point())
-    if bad:
-        count = sum(part.numel() for part in t.scales)
-        message = f"{bad} of {count} scales of {t.quantizer.spec} are NaN or infinite"
-        yield Finding(ERROR, "scales", parameter, name, bad, bad / count, message)
 
 
 def _zeroed(parameter: str, m: Tensor, v: Tensor, kind: str, *, coded: bool) -> Iterator[Finding]:
@@ -146,7 +139,6 @@ def lint_file(
       makes 0 of everything below 3e-8. The next update may be m / eps,
     - ``dead-rows`` (a warning): rows of a second moment that are all 0, with an all-zero first
       moment if there is one: no gradient has reached them,
-    - ``quantizer`` (a warning): a state with another quantizer than the options of its group say,
     - ``no-zero`` (a warning): signed states under a quantizer without zero: weights whose gradient
       is always 0 would move,
     - ``float16`` (a note): the share of second moments below the range of float16.
@@ -233,7 +225,6 @@ def _saved(source: Path, names: Names) -> Iterator[Parameter]:
             else str(getattr(slot.state.get(name), "dtype", value.dtype)).removeprefix("torch.")
             for name, value in states.items()
         }
-        findings += _other_quantizers(label, states, slot.group, slot.state)
         yield label, states, kinds, findings
 
 
@@ -275,35 +266,6 @@ def _is_other(value: Any) -> bool:
     if type(value) in (Tensor, torch.nn.Parameter):
         return not value.is_floating_point() and value.dtype != torch.uint8
     return value is None or isinstance(value, (bool, int, float, str, list, tuple))
-
-
-def _other_quantizers(
-    label: str,
-    states: Mapping[str, State],
-    group: Mapping[str, Any],
-    saved_states: Mapping[Any, Any],
-) -> Iterator[Finding]:
-    """Report states with another quantizer than their group says."""
-    quantized = {n: t for n, t in states.items() if isinstance(t, QuantizedTensor)}
-    if not quantized or "state_quantizers" not in group:
-        return
-    choices = Choices("this checkpoint", list(states), (), ())
-    for name, t in quantized.items():
-        # A tensor without memory stands for the parameter.
-        parameter = torch.empty(t.shape, dtype=torch.float32, device="meta")
-        options = {"quantize": True, "overrides": {}, **group}
-        options |= {"params": [parameter], "param_names": [label]}
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(choices.learning({0: saved_states}))
-                choice = choices.of(name, parameter, options)
-            except DAMAGE as error:
-                yield replace(_damaged(label, name, error), check="quantizer", level=WARNING)
-                continue
-        wanted = "32 bits" if choice.quantizer is None else choice.quantizer.spec
-        if wanted != t.quantizer.spec:
-            message = f"it is {t.quantizer.spec}, but the options of its group say {wanted}"
-            yield Finding(WARNING, "quantizer", label, name, 0, 0.0, message)
 
 
 def _without_zero(states: Mapping[str, State]) -> Iterator[tuple[str, str]]:

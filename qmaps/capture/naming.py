@@ -82,8 +82,9 @@ def named_by(
     """
     place = _place(names)
     param_groups = [group for state_dict in state_dicts for group in state_dict["param_groups"]]
-    if names is None and any(map(_has_names, param_groups)):
-        return labels, "the checkpoint"
+    for group in param_groups if names is None else ():
+        if group.get("param_names") or any(isinstance(key, str) for key in group["params"]):
+            return labels, "the checkpoint"
     if names is not None and place is None and not isinstance(names, nn.Module):
         return labels, Path(names).name if isinstance(names, (str, os.PathLike)) else "a list"
     shapes = iter([parameter_shape(states) for states in tensors])
@@ -101,7 +102,12 @@ def named_by(
         return _by_place(place or path.parent, groups)
     except Unnamed as error:
         if isinstance(names, nn.Module):
-            return _in_order_of(names, labels, groups, path, error), "the model"
+            if all(shape is None for group in groups for shape in group.shapes):
+                return labels, "the model"
+            raise BadValueError(
+                f"names is a model whose parameters do not tell those of {str(path)!r}: {error}; "
+                "give the names as a list in the optimizer's order"
+            ) from None
         if names is not None:
             raise BadValueError(
                 f"names={str(place)!r}: {error}; give a text file with one name per line in the "
@@ -116,31 +122,6 @@ def _place(names: Names) -> Path | None:
         return None
     place = Path(names)
     return place if place.is_dir() or place.suffix in MODELS else None
-
-
-def _has_names(group: Mapping[str, Any]) -> bool:
-    return bool(group.get("param_names")) or any(isinstance(key, str) for key in group["params"])
-
-
-def _in_order_of(
-    model: nn.Module, labels: list[str], groups: Sequence[Group], path: Path, error: Unnamed
-) -> list[str]:
-    """Return the names in the model's order where no state has a shape; raise otherwise."""
-    shapes = [shape for group in groups for shape in group.shapes]
-    if all(shape is None for shape in shapes):
-        return labels
-    expected = Known.of(model, "the model").shapes
-    for label, shape in zip(labels, shapes, strict=True):
-        if shape not in (None, expected[label]):
-            raise BadValueError(
-                f"names gives {label!r} of shape {expected[label]} a state of shape "
-                f"{shape} in {str(path)!r}; the optimizer orders its parameters differently, "
-                "perhaps by groups: give the names as a list in its order"
-            ) from None
-    raise BadValueError(
-        f"names is a model whose parameters do not tell those of {str(path)!r}: {error}; "
-        "give the names as a list in the optimizer's order"
-    ) from None
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def convert_state_dict(
         if not target.keeps_resets:
             old = old.without_resets()
         planned, plan = target.plan(old, states)
-        encoded, zeros_by_label = _handled(old, _encoded(planned, plan), zeros)
+        encoded, zeros_by_label = _encoded(old, planned, plan, zeros)
         told = report(old, encoded, zeros_by_label, (origin.name, target.name))
         return target.write(encoded), told
     except QmapsError:
@@ -150,16 +150,24 @@ def recognized(state_dict: Mapping[str, Any]) -> Format:
         raise CaptureError("the parts of the optimizer state_dict do not fit together") from None
 
 
-def _encoded(state: OptimizerState, plan: Plan) -> OptimizerState:
-    return state.with_states(
-        {
-            parameter.label: {
-                name: _encode(value, plan[parameter.label][name], parameter.label, name)
-                for name, value in parameter.states.items()
-            }
-            for parameter in state.parameters()
+def _encoded(
+    old: OptimizerState, planned: OptimizerState, plan: Plan, policy: str
+) -> tuple[OptimizerState, dict[str, Zeros]]:
+    """Encode the states by their plan, and handle their zeros, also returned by label."""
+    states: dict[str, dict[str, State]] = {}
+    zeros: dict[str, Zeros] = {}
+    for source, parameter in zip(old.parameters(), planned.parameters(), strict=True):
+        label = parameter.label
+        encoded = states[label] = {
+            name: _encode(value, plan[label][name], label, name)
+            for name, value in parameter.states.items()
         }
-    )
+        if encoded and old.family.moments is not None:
+            first, second = old.family.moments
+            encoded[second], zeros[label] = handle(
+                encoded[first], encoded[second], source.states[second], policy=policy
+            )
+    return planned.with_states(states), zeros
 
 
 def _encode(value: State, quantizer: Quantizer | None, label: str, name: str) -> State:
@@ -174,23 +182,6 @@ def _encode(value: State, quantizer: Quantizer | None, label: str, name: str) ->
         return encode(restored_of(value), quantizer)
     except (BadValueError, NonFiniteError) as error:
         raise CaptureError(f"state {name!r} of {label!r} cannot be quantized: {error}") from None
-
-
-def _handled(
-    old: OptimizerState, new: OptimizerState, policy: str
-) -> tuple[OptimizerState, dict[str, Zeros]]:
-    """Handle the zeros of the states; also return them, by label."""
-    states = {p.label: dict(p.states) for p in new.parameters()}
-    zeros: dict[str, Zeros] = {}
-    if old.family.moments is None:
-        return new, zeros
-    first, second = old.family.moments
-    for parameter in old.parameters():
-        if moments := states[parameter.label]:
-            moments[second], zeros[parameter.label] = handle(
-                moments[first], moments[second], parameter.states[second], policy=policy
-            )
-    return new.with_states(states), zeros
 
 
 def _save_distributed(state_dict: Mapping[str, Any], folder: Path, key: str) -> None:
@@ -303,10 +294,9 @@ def convert_file(
         other = f"to={to!r}" if distributed is None else f"distributed={distributed!r}"
         raise BadValueError(f"like={str(like)!r} needs to='torch' and no distributed; got {other}")
     is_folder = distributed is not None or like is not None
-    if exists(target) and is_folder:
-        raise OutputError(f"{str(target)!r} already exists; give another name")
-    if exists(target) and not overwrite:
-        raise OutputError(f"{str(target)!r} already exists; give another name or allow overwriting")
+    if exists(target) and (is_folder or not overwrite):
+        remedy = "give another name" + (" or allow overwriting" if not is_folder else "")
+        raise OutputError(f"{str(target)!r} already exists; {remedy}")
     if not is_folder:
         output_file(target)
     reports: list[Report] = []

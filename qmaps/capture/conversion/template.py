@@ -16,9 +16,9 @@ from qmaps.capture.naming import labels_of
 from qmaps.capture.readers import Reader, reader_of
 from qmaps.capture.readers.base import damage, unfit
 from qmaps.capture.snapshot import Lazy
-from qmaps.errors import DAMAGE, BadValueError, CaptureError, OutputError, QmapsError
+from qmaps.errors import DAMAGE, BadValueError, CaptureError, QmapsError
 from qmaps.storage.checkpoint import editing, renumber
-from qmaps.storage.files import exists, size_of
+from qmaps.storage.files import size_of
 from qmaps.storage.locks import new_folder
 
 STEP = "step"
@@ -42,7 +42,7 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
     Raises:
         BadValueError: the template is of no format here, or the states are of other parameters.
         CaptureError: the template is damaged, or holds states in codes.
-        OutputError: the folder exists or cannot be written.
+        OutputError: the folder cannot be written.
     """
     reader = reader_of(template)
     if reader is None or not template.is_dir():
@@ -50,8 +50,6 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
             f"like={str(template)!r} must be the folder of a checkpoint of DeepSpeed, "
             "Megatron-core or torch.distributed.checkpoint"
         )
-    if exists(folder):
-        raise OutputError(f"{str(folder)!r} already exists; give another name")
     ours = _by_name([state_dict], source)
     _check(ours, _stored(reader, template), source, template)
     holder = reader.holder(template) or template
