@@ -79,8 +79,8 @@ class Monitor(Watcher):
     a step in it was skipped, or if training or the monitor begins within it. Gradients are read
     after the step, so no hook may empty them before.
 
-    Resuming: a new monitor goes on in the same file. A step in the file is not written again, but
-    cut-off rows are.
+    Resuming: a new monitor goes on in the same file. A step in the file is not written again,
+    unless it was cut off.
 
     In distributed training, monitor on one process, which measures its own shards, or on all
     processes of a `process_group`: every measured step has one collective. Shares, `sqnr_db` and
@@ -314,15 +314,15 @@ class Monitor(Watcher):
             log(values, step)
 
     def _write(self, file: CsvFile, step: int) -> None:
+        if step <= file.last:
+            last = f"has rows up to step {file.last}; earlier steps are not written again"
+            self._tell("earlier", f"{str(file.path)!r} {last}")
+            return
         try:
-            written = step >= file.last and file.append(self.rows, step)
+            file.append(self.rows, step)
         except OSError as error:  # a full disk is no reason to lose a run
             reason = f"cannot be written ({error.strerror or error})"
             self._tell("written", f"{str(file.path)!r} {reason}")
-            return
-        if not written:
-            last = f"has rows up to step {file.last}; earlier steps are not written again"
-            self._tell("earlier", f"{str(file.path)!r} {last}")
 
 
 def _supported(optimizer: Any) -> QuantizedOptimizer:

@@ -25,10 +25,9 @@ from qmaps.storage.locks import FolderLock
 
 
 class CsvFile:
-    """Appends the rows of a step in one write: a killed run leaves whole rows.
+    """Appends the rows of a step in one write. `last` is the last step in the file, else 0.
 
-    An existing file is continued, and its rows are not written again. The first column is ``step``,
-    and the next two name a row of a step. `last` is the last step in the file; 0 if it has none.
+    An existing file is continued. A step that a kill has cut off is removed, to be written again.
 
     Raises:
         OutputError: the file cannot be written, is something else, or has another writer.
@@ -39,7 +38,6 @@ class CsvFile:
         self._columns = tuple(columns)
         # A lock for each file: other writers use the folder, too.
         self._lock = FolderLock(self.path.parent, self.path.name)
-        self._known: set[tuple[Any, ...]] = set()
         try:
             self.last = self._read()
         except BaseException:
@@ -55,19 +53,17 @@ class CsvFile:
         """Let others write the file; closing twice is allowed."""
         self._lock.release()
 
-    def append(self, rows: Iterable[dict[str, Any]], step: int) -> bool:
-        """Write the new rows of a step of at least `last`; return True if there were any."""
-        written = self._known if step == self.last else set()
-        cells = ([step, *map(row.get, self._columns[1:])] for row in rows)
-        lines = [[printable(x) if isinstance(x, str) else x for x in line] for line in cells]
-        lines = [line for line in lines if tuple(line[1:3]) not in written]
+    def append(self, rows: Iterable[dict[str, Any]], step: int) -> None:
+        """Write the rows of a step."""
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
+        writer = csv.DictWriter(text, self._columns, lineterminator="\n")
         with self.path.open("ab", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             if size == 0:
-                writer.writerow(self._columns)
-            writer.writerows(lines)
+                writer.writeheader()
+            for row in rows:
+                texts = {name: printable(x) for name, x in row.items() if isinstance(x, str)}
+                writer.writerow(row | texts)
             content = text.getvalue().encode()
             try:
                 if file.write(content) != len(content):
@@ -75,11 +71,10 @@ class CsvFile:
             except OSError:
                 file.truncate(size)
                 raise
-        self.last, self._known = step, written | {tuple(line[1:3]) for line in lines}
-        return bool(lines)
+        self.last = step
 
     def _read(self) -> int:
-        """Return the last step of the file; a cut-off row is removed."""
+        """Return the last step of the file, without one that was cut off."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -88,30 +83,26 @@ class CsvFile:
             raise OutputError(
                 f"out={str(self.path)!r} cannot be read ({error.strerror}); give another file"
             ) from None
-        header = ",".join(self._columns)
-        if header.encode().startswith(content):  # empty, or cut off within the header
+        header = ",".join(self._columns).encode()
+        if header.startswith(content):  # empty, or cut off within the header
             os.truncate(self.path, 0)
             return 0
-        complete = content[: content.rfind(b"\n") + 1]
-        try:
-            text = io.StringIO(complete.decode(errors="replace"), newline="")
-            columns, *rows = csv.reader(text)
-        except (csv.Error, ValueError):
-            columns = []
-        if tuple(columns) != self._columns:
+        *lines, rest = content.split(b"\n")  # there are no line breaks in cells
+        if not lines or lines[0] != header:
             raise OutputError(
                 f"out={str(self.path)!r} exists and is no file of a monitor with these columns; "
                 "give another file"
             )
+        steps = [line.partition(b",")[0] for line in lines]
+        while rest and steps[-1] == rest.partition(b",")[0]:
+            del steps[-1]
         try:
-            last = int(rows[-1][0]) if rows else 0
-        except (IndexError, ValueError):
+            last = int(steps[-1]) if len(steps) > 1 else 0
+        except ValueError:
             raise OutputError(
                 f"out={str(self.path)!r} is damaged: its last row has no step; give another file"
             ) from None
-        if len(complete) < len(content):
-            os.truncate(self.path, len(complete))
-        self._known = {tuple(row[1:3]) for row in rows if row[:1] == rows[-1][:1]}
+        os.truncate(self.path, sum(len(line) + 1 for line in lines[: len(steps)]))
         return last
 
 
