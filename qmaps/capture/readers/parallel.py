@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,8 @@ REFUSED = ("parameter_to_average_patterns", "autotp_unsupported_parameter_patter
 CHARACTER = r"(?:[^]\\^$|?*+()[{}]|\\[^0-9A-Za-z]|\\[dDsSwW]|\[\^?(?:[^]\\[]|\\.)+\])"
 """One character in a regular expression, or a class of characters."""
 
-PATTERN = re.compile(rf"\^?((?:{CHARACTER}(?:[*+?]\??)?)*)(\$?)")
-PIECE = re.compile(rf"({CHARACTER})([*+?])\??|((?:{CHARACTER}(?![*+?]))+)")
-"""One character that may be repeated, or several that are not."""
+PATTERN = re.compile(rf"\^?(?:{CHARACTER})*(?:{CHARACTER}[*+?]\??(?:{CHARACTER})*){{0,4}}\$?")
+"""Patterns that take a bounded number of steps."""
 
 
 @dataclass(frozen=True)
@@ -203,34 +202,16 @@ def _cut(
 
 
 def matches(pattern: str, name: str) -> bool:
-    """``bool(re.match(pattern, name))``, in at most as many steps as the product of their lengths.
+    """``bool(re.match(pattern, name))``, for patterns without groups, alternatives or counts.
 
     The pattern is the checkpoint's, and `re` could take years for one of a few characters.
-    Patterns with groups, alternatives or counts are refused.
     """
-    pieces, to_end = _pieces(pattern)
-    ends = {0}
-    for piece, repeat in pieces:
-        after = {match.end() for at in ends if (match := piece.match(name, at))}
-        ends = ends | after if repeat in ("*", "?") else after
-        while after and repeat in ("*", "+"):
-            after = {at + 1 for at in after if piece.match(name, at)} - ends
-            ends |= after
-    return len(name) in ends if to_end else bool(ends)
-
-
-@lru_cache(1024)
-def _pieces(pattern: str) -> tuple[list[tuple[re.Pattern[str], str]], bool]:
-    """A pattern as pieces, each with its repetition, and whether it is of the whole name."""
-    if not (match := PATTERN.fullmatch(pattern)):
+    if not PATTERN.fullmatch(pattern):
         raise CaptureError(
             f"the pattern {shown(pattern)} of parameter names is not read; only characters, "
-            "classes, '.', '*', '+', '?', '^' and '$' are"
+            "classes, '.', '^', '$', and up to four of '*', '+' and '?' are"
         )
-    pieces = [
-        (re.compile(repeated or more), repeat) for repeated, repeat, more in PIECE.findall(match[1])
-    ]
-    return pieces, bool(match[2])
+    return bool(re.match(pattern, name))
 
 
 def _same(name: str, slices: Sequence[Lazy], folder: Path) -> Tensor:

@@ -232,14 +232,16 @@ def test_cuts_that_are_not_read(kind: str, value: Any, message: str, tmp_path: P
     refused(folder, message.format(str(model)))
 
 
-@pytest.mark.parametrize("pattern", [r"^(\w+\.?)+!$", "(a|aa)+$", "a{1,9}", "(?=up)", r"(u)\1"])
+@pytest.mark.parametrize(
+    "pattern", [r"^(\w+\.?)+!$", "(a|aa)+$", "a{1,9}", "(?=up)", r"(u)\1", ".*" * 5 + "!"]
+)
 def test_patterns_that_may_take_years_are_refused(pattern: str, tmp_path: Path) -> None:
     folder = copied("deepspeed/parallel-zero1", tmp_path) / "global_step3"
     models(folder, lambda saved: saved[INFO].update(vocabulary_parameter_patterns=[pattern]))
     refused(
         folder,
         f"the pattern {pattern!r} of parameter names is not read; only characters, classes, '.', "
-        "'*', '+', '?', '^' and '$' are",
+        "'^', '$', and up to four of '*', '+' and '?' are",
     )
 
 
@@ -253,7 +255,7 @@ def test_patterns_are_those_of_re() -> None:
         pattern = chance.choice(["", "^"]) + "".join(parts) + chance.choice(["", "$"])
         name = "".join(chance.choices("ab1.-", k=chance.randrange(7)))
         assert matches(pattern, name) == bool(re.match(pattern, name)), (pattern, name)
-    assert not matches(".*" * 50 + "!", "a" * 100)
+    assert not matches(".*" * 4 + "!", "a" * 100)
 
 
 def test_rows_of_padding_are_left_out(tmp_path: Path) -> None:
