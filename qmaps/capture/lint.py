@@ -18,11 +18,10 @@ from qmaps.capture.collect import collect, decoded
 from qmaps.capture.conversion import recognized
 from qmaps.capture.conversion.formats import Format
 from qmaps.capture.conversion.optimizer_state import State, flaws
-from qmaps.capture.load import load, load_safely, slots_of, state_dicts_in
+from qmaps.capture.load import checkpoint_at, load, load_safely, slots_of, state_dicts_in
 from qmaps.capture.naming import Names, labels_of, named_by
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, CaptureError, QmapsError, one_line
-from qmaps.storage.files import exists
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 LEVELS = (ERROR, WARNING, NOTE)
@@ -170,12 +169,10 @@ def lint_file(
     [('error', 'zeroed', 1.0)]
     """
     source = Path(path)
-    if not exists(source):
-        raise CaptureError(f"{str(source)!r} does not exist")
     if step is not None or source.is_dir() or source.suffix == ".safetensors":
         parameters = _captured(source, step, names)
     else:
-        parameters = _saved(source, names)
+        parameters = _saved(checkpoint_at(source), names)
     findings: list[Finding] = []
     lost = total = 0
     without: Counter[tuple[str, str]] = Counter()

@@ -71,13 +71,10 @@ def load(
             several ways, or is given for captured states.
     """
     source = Path(path)
-    if not exists(source):
-        raise CaptureError(f"{str(source)!r} does not exist")
-    if not (source.is_dir() or source.is_file()):
+    if exists(source) and not (source.is_dir() or source.is_file()):
         raise CaptureError(f"{str(source)!r} is neither a file nor a folder")
     captured = is_captured(source)
-    holder = source if captured else locate(source)
-    assert holder is not None
+    holder = source if captured else checkpoint_at(source)
     if step is not None and not (captured and source.is_dir()):
         kind = "checkpoint" if holder.is_dir() else "file"
         raise BadValueError(

@@ -73,12 +73,8 @@ def named_by(
 ) -> tuple[list[str], str]:
     """Return the parameters' names with those from a model in place of numbers, and their source.
 
-    Args:
-        names: names as for `qmaps.capture.load`.
-        labels: names from `labels_of`.
-        state_dicts: the optimizers' state_dicts.
-        tensors: states of each parameter, by name.
-        path: the checkpoint; the model may lie beside it.
+    `labels` are from `labels_of`, and `tensors` the states of each parameter, by name. The model
+    may lie beside `path`, the checkpoint.
     """
     place = _place(names)
     param_groups = [group for state_dict in state_dicts for group in state_dict["param_groups"]]
@@ -313,13 +309,9 @@ def _of_config(folder: Path, held: Mapping[str, Shape], file: str) -> Known:
 
 
 def model_of_config(path: Path) -> nn.Module:
-    """Return the model of a ``config.json``, without weights.
+    """Return the model of a ``config.json`` on the meta device; raise `Unnamed` with the reason.
 
-    A class of transformers makes the model on the meta device, where it takes no memory. Code in a
-    checkpoint is not run.
-
-    Raises:
-        Unnamed: the model cannot be made; the message says why.
+    A class of transformers makes it. Code in a checkpoint is not run.
     """
     try:
         (architecture,) = json.loads(content_of(path))["architectures"]

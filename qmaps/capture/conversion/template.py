@@ -31,13 +31,9 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
     """Write a copy of a checkpoint's folder with other states and steps in it, and return notes.
 
     Tensors are replaced where they are in the copied files; their pickles are kept as they are,
-    except for numbers of steps.
-
-    Args:
-        state_dict: an optimizer's, in 32 bits, of the template's parameters by name.
-        source: its file or folder, for messages.
-        template: the folder of a checkpoint, or one in which a file such as ``latest`` names it.
-        folder: a new folder; it appears whole or not at all.
+    except for numbers of steps. `state_dict` is an optimizer's in 32 bits, of the template's
+    parameters by name, and `source` its file for messages. A file such as ``latest`` in the
+    `template` may name the checkpoint.
 
     Raises:
         BadValueError: the template is of no format here, or the states are of other parameters.

@@ -33,17 +33,9 @@ class NoStatesError(BadValueError):
 
 
 class Ranks:
-    """The processes of a group, or this one alone.
+    """The processes of a group, or this one alone if it is None.
 
-    Args:
-        group: the process group; None for this process alone.
-
-    Raises:
-        BadTypeError: `group` is not a process group of this process.
-
-    Attributes:
-        number: the rank of this process; 0 if it is alone.
-        terms: what the monitor of each rank has told the others, by rank.
+    `number` is the rank of this process, and `terms` what the monitor of each has told the others.
     """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
@@ -141,13 +133,10 @@ class Ranks:
     ) -> list[dict[str, Any]]:
         """Return the measures of each state of all ranks together.
 
-        Equal rows of the same shard are those of replicas, and count once. If ranks differ, the
-        state has a row for each rank too that is the worst in one of the measures with limits.
-
-        Args:
-            rows: returns the sums of this rank.
-            chosen: names and parameters of this rank.
-            whole: names of the states that one rank has whole.
+        `rows` returns the sums of this rank, `chosen` are its names and parameters, and `whole` the
+        names of the states that one rank has whole. Equal rows of the same shard are those of
+        replicas, and count once. If ranks differ, the state has a row for each rank too that is the
+        worst in one of the measures with limits.
 
         Raises:
             CommunicationError: `rows` or a block of `holding` has raised on a rank; with its error.

@@ -9,15 +9,10 @@ from qmaps.maps._registry import modules
 
 __all__ = ["READERS", "Reader", "StateDict", "reader_of"]
 
-_classes: list[type[Reader]] = [
-    member
-    for module in modules(__name__, list(__path__))
-    for member in vars(module).values()
-    if isinstance(member, type) and issubclass(member, Reader) and hasattr(member, "name")
-]
-
+modules(__name__, list(__path__))  # which defines the subclasses
 READERS: dict[str, Reader] = {
-    cls.name: cls() for cls in sorted(_classes, key=lambda cls: (cls.asked, cls.name))
+    cls.name: cls()
+    for cls in sorted(Reader.__subclasses__(), key=lambda cls: (cls.asked, cls.name))
 }
 """By name; a checkpoint is of the first that detects it."""
 

@@ -286,11 +286,8 @@ class Experts:
     ) -> dict[str, str]:
         """Return the names of some ranks' experts among all experts, by the ranks' own names.
 
-        Args:
-            parameters: names of the parameters of a group, as a rank calls them.
-            part: number of the expert-parallel rank.
-            parts: number of expert-parallel ranks; 1 for groups without experts.
-            every: names of the parameters of all groups, as DeepSpeed may divide a layer's experts.
+        `parameters` are the names in a group of part number `part` of `parts` expert-parallel
+        ranks, and `every` those in all groups, as DeepSpeed may divide a layer's experts.
         """
         matches = {name: EXPERT_NAME.fullmatch(name) for name in parameters}
         if parts > 1 and (odd := [name for name, match in matches.items() if match is None]):

@@ -10,12 +10,8 @@ from qmaps.maps._registry import ignored, load_entry_points, modules, refuse_bui
 
 __all__ = ["FORMATS", "Format"]
 
-_classes: list[type[Format]] = [
-    member
-    for module in modules(__name__, list(__path__))
-    for member in vars(module).values()
-    if isinstance(member, type) and issubclass(member, Format) and hasattr(member, "name")
-]
+modules(__name__, list(__path__))  # which defines the subclasses
+_classes = Format.__subclasses__()
 for _name, _found in load_entry_points(entry_points(group="qmaps.formats")):
     if not (isinstance(_found, type) and issubclass(_found, Format) and hasattr(_found, "name")):
         ignored("qmaps.formats", _name, "it is not a subclass of Format with a name")
