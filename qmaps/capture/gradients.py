@@ -150,7 +150,7 @@ class GradientWriter:
     def __init__(self, options: Gradients, parameters: Mapping[str, Tensor]) -> None:
         self._options = options
         self._rows = self._sampled(parameters)
-        self._start: tuple[int, str] | None = None
+        self.window: dict[str, Any] = {}  # the entry of that name in the files
 
     def join(self, parameters: Mapping[str, Tensor]) -> None:
         """Record these parameters from the next `begin` on; if that fails, those so far stay."""
@@ -162,11 +162,11 @@ class GradientWriter:
         for later in snapshot.steps_in(path.parent, KIND):
             if step < later <= step + self._options.steps:
                 snapshot.path_of(path.parent, later, KIND).unlink(missing_ok=True)
-        self._start = step, snapshot.digest(path)
+        self.window = {"start": step, "states": snapshot.digest(path)}
 
     def due(self, step: int) -> bool:
         """Return True if the gradients of `step` are to be recorded."""
-        return self._start is not None and 0 < step - self._start[0] <= self._options.steps
+        return bool(self.window) and 0 < step - self.window["start"] <= self._options.steps
 
     def prepare(self, gradients: Mapping[str, Tensor | None]) -> tuple[dict[Key, Lazy], list[str]]:
         """Return the gradients to write, and ``parameter: gradient (type)`` of others."""
@@ -199,12 +199,6 @@ class GradientWriter:
                 f"{len(parameters)} parameters; at least {steps * needed} are needed"
             )
         return rows
-
-    @property
-    def window(self) -> dict[str, Any]:
-        """Entry `window` of the files of this window."""
-        assert self._start is not None
-        return {"start": self._start[0], "states": self._start[1]}
 
 
 def _plain(gradient: Tensor) -> bool:

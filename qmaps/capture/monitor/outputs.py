@@ -12,14 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from qmaps.capture.monitor.measures import MEASURES
-from qmaps.errors import (
-    BadTypeError,
-    BadValueError,
-    OutputError,
-    StateWarning,
-    printable,
-    shown,
-)
+from qmaps.errors import BadTypeError, BadValueError, OutputError, StateWarning, printable, shown
 from qmaps.storage.files import output_file
 from qmaps.storage.locks import FolderLock
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -71,7 +72,9 @@ class DistributedCheckpoint(Reader):
             optimizer for optimizer in optimizers.values() if optimizer.states and optimizer.groups
         ]
         complete = with_groups or [
-            optimizer for optimizer in optimizers.values() if optimizer.is_usual
+            optimizer
+            for optimizer in optimizers.values()
+            if any(str(path[-1]).rpartition(".")[2] in USUAL for path, _ in optimizer.states)
         ]
         if not complete:
             keys = [*stored.tensors, *stored.objects]
@@ -101,19 +104,15 @@ def _check_steps(stored: Stored) -> None:
             )
 
 
+@dataclass
 class _Optimizer:
     """The entries of one state_dict, as they are added."""
 
-    def __init__(self) -> None:
-        self.states: list[tuple[Path_, Any]] = []
-        self.groups: list[tuple[Path_, Any]] = []
+    states: list[tuple[Path_, Any]] = field(default_factory=list)
+    groups: list[tuple[Path_, Any]] = field(default_factory=list)
 
     def add(self, kind: str, path: Path_, leaf: Any) -> None:
         (self.states if kind == "state" else self.groups).append((path, leaf))
-
-    @property
-    def is_usual(self) -> bool:
-        return any(str(path[-1]).rpartition(".")[2] in USUAL for path, _ in self.states)
 
     def state_dict(self) -> StateDict:
         """The state_dict, with the objects of groups loaded."""

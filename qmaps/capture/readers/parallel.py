@@ -256,12 +256,12 @@ EXPERT_NAME = re.compile(r"(.*deepspeed_moe\.experts\.deepspeed_experts\.)(\d+)(
 AUTOMATIC = ("ds_autoep_layers", "autoep_layers")
 
 
+@dataclass(frozen=True)
 class Experts:
     """The experts of one checkpoint: the model's file, and the numbers of experts of its layers."""
 
-    def __init__(self, model: Path, numbers: Sequence[int]) -> None:
-        self._model = model
-        self._numbers = numbers
+    model: Path
+    numbers: Sequence[int]
 
     @classmethod
     def of(cls, model: Path, saved: Mapping[str, Any], *, several: bool) -> Experts | None:
@@ -292,7 +292,7 @@ class Experts:
         matches = {name: EXPERT_NAME.fullmatch(name) for name in parameters}
         if parts > 1 and (odd := [name for name, match in matches.items() if match is None]):
             raise CaptureError(
-                f"{str(self._model)!r} has {odd[0]!r} in a group whose ranks have different "
+                f"{str(self.model)!r} has {odd[0]!r} in a group whose ranks have different "
                 "experts, and it is no expert's"
             )
         experts = {name: match for name, match in matches.items() if match is not None}
@@ -300,10 +300,10 @@ class Experts:
         for match in filter(None, map(EXPERT_NAME.fullmatch, every)):
             local[match[1]] = max(local.get(match[1], 0), int(match[2]) + 1)
         for count in {local[match[1]] for match in experts.values()}:
-            if count * parts not in self._numbers:
-                numbers = ", ".join(map(str, self._numbers)) or "no"
+            if count * parts not in self.numbers:
+                numbers = ", ".join(map(str, self.numbers)) or "no"
                 raise CaptureError(
-                    f"{str(self._model)!r} is of layers with {numbers} experts, but {parts} ranks "
+                    f"{str(self.model)!r} is of layers with {numbers} experts, but {parts} ranks "
                     f"have {count} of one layer each"
                 )
         return {

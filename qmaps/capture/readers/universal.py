@@ -10,13 +10,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.capture.readers.base import (
-    Reader,
-    StateDict,
-    in_place,
-    missing_state,
-    step_of,
-)
+from qmaps.capture.readers.base import Reader, StateDict, in_place, missing_state, step_of
 from qmaps.capture.readers.zero import load_file, model_of, shapes_of, with_names
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError

@@ -508,10 +508,8 @@ def _lazy(value: Any) -> Any:
         return in_place(value)
     from qmaps.algebra.saved import from_plain  # reading other states needs no quantizer
 
-    def read() -> Tensor:
-        return from_plain(value).dequantize()
-
-    return Lazy(tuple(value["shape"]), torch.float32, read, quantized=True)
+    shape, read = tuple(value["shape"]), lambda: from_plain(value).dequantize()
+    return Lazy(shape, torch.float32, read, quantized=True)
 
 
 def _holds(part: Any, piece: Piece) -> bool:
