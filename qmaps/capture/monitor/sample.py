@@ -109,17 +109,6 @@ def joined(tensors: Sequence[tuple[QuantizedTensor, Places]]) -> QuantizedTensor
     )
 
 
-def split(t: QuantizedTensor, sizes: Sequence[int]) -> list[QuantizedTensor]:
-    """Undo `joined`, for these numbers of elements; the results share memory with `t`."""
-    bits = t.quantizer.map.bits
-    packed = torch.split(t.packed, [size * bits // BYTE for size in sizes])
-    scales = zip(*(torch.split(part, list(sizes)) for part in t.scales), strict=True)
-    return [
-        QuantizedTensor(t.quantizer, (size,), codes, parts)
-        for size, codes, parts in zip(sizes, packed, scales, strict=True)
-    ]
-
-
 def _scales(t: QuantizedTensor, at: Places) -> Scales:
     """The scale of each element; of ``logB`` the lower and the upper end of its range."""
     normalizer = t.quantizer.normalizer

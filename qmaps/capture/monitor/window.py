@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,9 +72,10 @@ Row = dict[str, Any]
 class Watched:
     """A parameter with quantized states, and their rows.
 
-    `names` are the states of its rule, `at` the sampled elements of its moments, and
-    `steps_before` its steps before the window. It is `is_exact` if its rule steps each element by
-    itself, and `lost` without a gradient in a step of the window: it is not measured then.
+    `names` are the states of its rule, `at` the sampled elements of its moments, `quantized` those
+    of each quantized state, and `steps_before` its steps before the window. It is `is_exact` if its
+    rule steps each element by itself, and `lost` without a gradient in a step of the window: it is
+    not measured then.
     """
 
     label: str
@@ -83,57 +84,33 @@ class Watched:
     state: Mapping[str, Any]
     names: tuple[str, ...]
     at: Places
+    quantized: dict[str, Places]
     steps_before: int
     is_exact: bool
     rows: dict[str, Row] = field(default_factory=dict)
     lost: bool = False
 
-
-@dataclass(eq=False)
-class Column:
-    """One state of several parameters, with their samples as one quantized tensor.
-
-    `places` are the sampled elements of each member's state, and `first` their values at the start
-    of the window, on the states' device.
-    """
-
-    state: str
-    kind: Hashable
-    members: list[Watched]
-    places: list[Places]
-    first: QuantizedTensor
-
     @property
-    def sizes(self) -> list[int]:
-        """Number of elements of each sample."""
-        return [len(at) for at in self.places]
-
-    @property
-    def keys(self) -> list[tuple[Watched, str]]:
-        """Keys of a `Decoded`."""
-        return [(member, self.state) for member in self.members]
-
-    def tensors(self) -> list[tuple[QuantizedTensor, Places]]:
-        """The states as they are now."""
-        now = [member.state[self.state] for member in self.members]
-        return list(zip(now, self.places, strict=True))
+    def kind(self) -> Hashable:
+        """Equal for parameters that are stepped together."""
+        kinds = tuple((name, sample.kind(self.state[name])) for name in self.quantized)
+        device, group = self.parameter.device, id(self.group)
+        return group, self.steps_before, device, self.names, self.is_exact, kinds
 
 
 @dataclass(eq=False)
 class Batch:
-    """Parameters of one group, step and device; their samples are stepped together.
+    """Parameters of one kind; their samples are stepped together.
 
-    `drifting` are their exact states from the start of the window on, None if their rule is not
-    element-wise, and `last` those of the last step alone, None before it.
+    `first` are the samples of their quantized states at the start of the window, `drifting` their
+    exact states from there on, None if their rule is not element-wise, and `last` those of the last
+    step alone, None before it.
     """
 
     watched: list[Watched]
+    first: dict[str, QuantizedTensor]
     drifting: Exact | None
     last: Exact | None = None
-
-
-Decoded = dict[tuple[Watched, str], Tensor]
-"""Decoded samples by parameter and state."""
 
 
 class Window:
@@ -153,24 +130,19 @@ class Window:
         self._steps = 0
         watched = (_watched(optimizer, *entry, size) for entry in chosen)
         self._watched = [member for member in watched if member is not None]
-        self._columns = list(_columns(self._watched, size))
         together: dict[Hashable, list[Watched]] = defaultdict(list)
         for member in self._watched:
-            steps, device, exact = member.steps_before, member.parameter.device, member.is_exact
-            key = (id(member.group), steps, device, member.names, exact)
-            together[key].append(member)
-        decoded = self._decoded(column.first for column in self._columns)
-        self._batches = [
-            Batch(members, self._exact(members, members[0].steps_before, decoded))
-            for members in together.values()
-        ]
+            together[member.kind].append(member)
+        self._batches: list[Batch] = []
+        for members in together.values():
+            first = _joined(members)
+            self._batches.append(Batch(members, first, self._exact(members, first)))
 
     def before_last(self) -> None:
         """Look at the states before the measured step."""
-        decoded = self._decoded(sample.joined(column.tensors()) for column in self._columns)
         for batch in self._batches:
-            steps = batch.watched[0].steps_before + self._steps
-            batch.last = self._exact(batch.watched, steps, decoded)
+            if batch.drifting is not None:
+                batch.last = self._exact(batch.watched, _joined(batch.watched))
 
     def after_step(self) -> None:
         """Take the gradients of the optimizer's last step."""
@@ -189,16 +161,17 @@ class Window:
 
     def rows(self) -> list[Row]:
         """Return the sums of the last step: a row for each quantized state."""
-        drifted, exact, decoded = Decoded(), Decoded(), Decoded()
         for batch in self._batches:
-            for values, stepped in ((drifted, batch.drifting), (exact, batch.last)):
-                if stepped is not None:
-                    values.update(_by_state(batch.watched, stepped.states()))
-        for column in self._columns:
-            for part in _unchanged(column):
-                decoded |= _measure(part, drifted, exact)
-        for batch in self._batches:
-            _measure_moments(batch, decoded, exact, self._steps)
+            x, y = (
+                {} if stepped is None else stepped.states()
+                for stepped in (batch.drifting, batch.last)
+            )
+            decoded = {
+                name: _measure(batch.watched, name, first, x.get(name), y.get(name))
+                for name, first in batch.first.items()
+            }
+            if set(MOMENTS) <= set(batch.watched[0].names):
+                _measure_moments(batch.watched, decoded, y or None, self._steps)
         return [
             row for member in self._watched if self._stepped(member) for row in member.rows.values()
         ]
@@ -207,30 +180,22 @@ class Window:
         """Return True if the optimizer stepped this parameter in every step of the window."""
         return not member.lost and int(member.state["step"]) == member.steps_before + self._steps
 
-    def _decoded(self, samples: Iterable[QuantizedTensor]) -> Decoded:
-        """Return the decoded samples of all columns."""
-        decoded = Decoded()
-        for column, joined in zip(self._columns, samples, strict=True):
-            parts = torch.split(joined.dequantize(), column.sizes)
-            decoded.update(zip(column.keys, parts, strict=True))
-        return decoded
-
-    def _exact(self, watched: list[Watched], steps: int, decoded: Decoded) -> Exact | None:
+    def _exact(
+        self, members: list[Watched], quantized: Mapping[str, QuantizedTensor]
+    ) -> Exact | None:
         """Exact states, begun from those of the optimizer now; None if the rule has none."""
-        first, optimizer = watched[0], self._optimizer
+        first = members[0]
         if not first.is_exact:
             return None
         states = {
-            name: torch.cat(
-                [
-                    decoded[e, name] if (e, name) in decoded else sample.values(e.state[name], e.at)
-                    for e in watched
-                ]
-            )
+            name: quantized[name].dequantize()
+            if name in quantized
+            else torch.cat([sample.values(e.state[name], e.at) for e in members])
             for name in first.names
         }
-        params = [_values(e) for e in watched]
-        return Exact(optimizer, first.group, steps, torch.cat(params), states)
+        param = torch.cat([_values(e) for e in members])
+        steps = first.steps_before + self._steps
+        return Exact(self._optimizer, first.group, steps, param, states)
 
 
 def _values(e: Watched) -> Tensor:
@@ -248,7 +213,13 @@ def _watched(
     state = optimizer.state.get(parameter)
     if not isinstance(state, Mapping) or "step" not in state:
         return None
-    if not any(isinstance(state.get(name), QuantizedTensor) for name in optimizer.state_names):
+    quantized = {
+        name: sample.places(torch.Size(value.shape).numel(), size, value.device)
+        for name, value in state.items()
+        if isinstance(value, QuantizedTensor)
+    }
+    quantized = {name: places for name, places in quantized.items() if len(places)}
+    if not quantized:
         return None
     # The owner of a sharded parameter may have the moments whole, and APOLLO's are smaller.
     shard = local(parameter)
@@ -261,87 +232,59 @@ def _watched(
         and all(tuple(shape) == tuple(parameter.shape) for shape in shapes.values())
     )
     steps = int(state["step"])
-    return Watched(label, parameter, group, state, tuple(shapes), at, steps, is_exact)
+    return Watched(label, parameter, group, state, tuple(shapes), at, quantized, steps, is_exact)
 
 
-def _columns(watched: Sequence[Watched], size: int) -> Iterator[Column]:
-    """The quantized states of all parameters, those of one name and kind together."""
-    by_kind: dict[tuple[str, Hashable, bool], list[tuple[Watched, Places]]] = defaultdict(list)
-    for member in watched:
-        for name, value in member.state.items():
-            if isinstance(value, QuantizedTensor):
-                # A statistic of rows or columns has a size of its own.
-                at = sample.places(torch.Size(value.shape).numel(), size, value.device)
-                if len(at):
-                    by_kind[name, sample.kind(value), member.is_exact].append((member, at))
-    for (name, kind, _), members in by_kind.items():
-        first = sample.joined([(member.state[name], at) for member, at in members])
-        yield Column(name, kind, [e for e, _ in members], [at for _, at in members], first)
+def _joined(members: Sequence[Watched]) -> dict[str, QuantizedTensor]:
+    """The samples of each quantized state now, of parameters of one kind."""
+    return {name: _joined_state(members, name) for name in members[0].quantized}
 
 
-def _unchanged(column: Column) -> Iterator[Column]:
-    """The column itself; or a column for each of its states, if one has another map by now."""
-    now = [member.state.get(column.state) for member in column.members]
-    if all(isinstance(t, QuantizedTensor) and sample.kind(t) == column.kind for t in now):
-        yield column
-        return
-    parts = sample.split(column.first, column.sizes)
-    for member, at, first, t in zip(column.members, column.places, parts, now, strict=True):
-        if isinstance(t, QuantizedTensor):  # otherwise another checkpoint was loaded
-            yield Column(column.state, column.kind, [member], [at], first)
+def _joined_state(members: Sequence[Watched], name: str) -> QuantizedTensor:
+    return sample.joined([(e.state[name], e.quantized[name]) for e in members])
 
 
-def _measure(column: Column, drifted: Decoded, exact: Decoded) -> Decoded:
-    """Measure each state of a column, and return the decoded samples."""
-    tensors, sizes = column.tensors(), column.sizes
-    last = sample.joined(tensors).to("cpu")
-    same = sample.kind(tensors[0][0]) == column.kind
-    first = column.first.to("cpu") if same else None
-    x, y = (
-        torch.cat([values[key] for key in column.keys]) if column.keys[0] in values else None
-        for values in (drifted, exact)
-    )
+def _measure(
+    members: Sequence[Watched],
+    name: str,
+    first: QuantizedTensor | None,
+    x: Tensor | None,
+    y: Tensor | None,
+) -> Tensor:
+    """Measure a state of parameters that were of one kind, and return the decoded samples."""
+    sizes = [len(e.quantized[name]) for e in members]
+    kind, *others = (sample.kind(e.state[name]) for e in members)
+    if any(other != kind for other in others):  # some maps were fitted again
+        x_parts, y_parts = ([None] * len(sizes) if z is None else z.split(sizes) for z in (x, y))
+        parts = zip(members, x_parts, y_parts, strict=True)
+        return torch.cat([_measure([e], name, None, *exact) for e, *exact in parts])
+    last = _joined_state(members, name).to("cpu")
+    if first is not None:
+        first = first.to("cpu") if sample.kind(first) == kind else None
     sums = of_states(first, last, x, y, sizes)
     # Parameters share their quantizers, and a spec takes long to write.
-    specs = {id(q): q.spec for q in {id(t.quantizer): t.quantizer for t, _ in tensors}.values()}
-    for member, (t, _), state_sums in zip(column.members, tensors, sums, strict=True):
-        row = {
-            "parameter": member.label,
-            "state": column.state,
-            "quantizer": specs[id(t.quantizer)],
-        }
-        member.rows[column.state] = {**row, **state_sums}
-    return dict(zip(column.keys, torch.split(last.dequantize(), sizes), strict=True))
+    quantizers = [e.state[name].quantizer for e in members]
+    specs = {id(q): q.spec for q in {id(q): q for q in quantizers}.values()}
+    for member, q, state_sums in zip(members, quantizers, sums, strict=True):
+        row = {"parameter": member.label, "state": name, "quantizer": specs[id(q)]}
+        member.rows[name] = {**row, **state_sums}
+    return last.dequantize()
 
 
-def _measure_moments(batch: Batch, decoded: Decoded, exact: Decoded, steps: int) -> None:
-    """Add the sums of both moments of Adam to the rows of a batch."""
-    watched = [e for e in batch.watched if e.rows and set(MOMENTS) <= set(e.names)]
-    if not watched:
-        return
-    m, v = (torch.cat([_after(member, name, decoded) for member in watched]) for name in MOMENTS)
-    exact_states = None
-    if batch.last is not None:
-        exact_states = {n: torch.cat([exact[e, n] for e in watched]) for n in watched[0].names}
-    first, sizes = watched[0], [len(member.at) for member in watched]
-    sums = of_moments(m, v, exact_states, first.group, first.steps_before + steps, sizes)
-    for member, moment_sums in zip(watched, sums, strict=True):
+def _measure_moments(
+    members: Sequence[Watched], decoded: Values, exact: Values | None, steps: int
+) -> None:
+    """Add the sums of both moments of Adam to the rows of parameters of one kind."""
+    m, v = (
+        decoded[name]
+        if name in decoded
+        else torch.cat([sample.values(e.state[name], e.at) for e in members]).cpu()
+        for name in MOMENTS
+    )
+    first, sizes = members[0], [len(e.at) for e in members]
+    sums = of_moments(m, v, exact, first.group, first.steps_before + steps, sizes)
+    for member, moment_sums in zip(members, sums, strict=True):
         member.rows[[name for name in MOMENTS if name in member.rows][-1]].update(moment_sums)
-
-
-def _after(member: Watched, name: str, decoded: Decoded) -> Tensor:
-    """A decoded moment after the step, on the CPU."""
-    sampled = decoded.get((member, name))
-    return sample.values(member.state[name], member.at).cpu() if sampled is None else sampled
-
-
-def _by_state(watched: Sequence[Watched], states: Values) -> Decoded:
-    sizes = [len(member.at) for member in watched]
-    return {
-        (member, name): part
-        for name, value in states.items()
-        for member, part in zip(watched, torch.split(value, sizes), strict=True)
-    }
 
 
 def _gradient(member: Watched) -> Tensor:
