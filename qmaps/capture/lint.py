@@ -19,7 +19,7 @@ from qmaps.capture.conversion import recognized
 from qmaps.capture.conversion.formats import Format
 from qmaps.capture.conversion.optimizer_state import State, flaws
 from qmaps.capture.load import checkpoint_at, load, load_safely, slots_of, state_dicts_in
-from qmaps.capture.naming import Names, labels_of, named_by
+from qmaps.capture.naming import Names, names_of
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, CaptureError, QmapsError, one_line
 
@@ -203,9 +203,8 @@ def _saved(source: Path, names: Names) -> Iterator[Parameter]:
     """The states of a checkpoint; damaged ones are left out."""
     state_dicts = state_dicts_in(load_safely(source), source)
     slots = slots_of(state_dicts, source)
-    labels = labels_of(slots, names, source)
     tensors = [_tensors(slot.state) for slot in slots]
-    labels, _ = named_by(names, labels, state_dicts, tensors, source)
+    labels, _ = names_of(slots, names, tensors, source, several=len(state_dicts) > 1)
     if not any(slot.state for slot in slots):
         raise CaptureError(f"{str(source)!r} is an optimizer checkpoint that holds no states")
     formats = [

@@ -10,7 +10,7 @@ from typing import Any
 from qmaps.capture import snapshot
 from qmaps.capture.collect import Collected, collect, decoded, plain_options
 from qmaps.capture.gradients import Window
-from qmaps.capture.naming import Names, labels_of, named_by
+from qmaps.capture.naming import Names, names_of
 from qmaps.capture.parameters import Slot, slots
 from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import know
@@ -178,20 +178,19 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
     reader = reader_of(path)
     state_dicts = reader.read(path) if reader else state_dicts_in(load_safely(path), path)
     parameters = slots_of(state_dicts, path)
-    labels = labels_of(parameters, names, path)
     states: list[Collected] = []
     options: list[dict[str, Any]] = []
-    for label, slot in zip(labels, parameters, strict=True):
+    for slot in parameters:
         try:
             states.append(collect(decoded(slot.state)))
             options.append(plain_options(slot.group))
             _step(states[-1])
         except DAMAGE as error:  # for example a quantized state whose parts do not fit
-            raise CaptureError(f"{str(path)!r} is damaged at {label!r}: {error}") from None
+            raise CaptureError(f"{str(path)!r} is damaged at {slot.label!r}: {error}") from None
     if not any(collected.tensors for collected in states):
         raise CaptureError(f"{str(path)!r} is an optimizer checkpoint that holds no states")
     tensors = [collected.tensors for collected in states]
-    labels, source = named_by(names, labels, state_dicts, tensors, path)
+    labels, source = names_of(parameters, names, tensors, path, several=len(state_dicts) > 1)
     if odd := next(
         (label for label in labels if label != label.encode(errors="replace").decode()), None
     ):

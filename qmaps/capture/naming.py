@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qmaps.capture.parameters import Slot
+from qmaps.capture.parameters import Slot, check_unique
 from qmaps.capture.snapshot import Lazy, header_of
-from qmaps.errors import BadTypeError, BadValueError, CaptureError
+from qmaps.errors import BadTypeError, BadValueError
 from qmaps.storage import checkpoint
 from qmaps.storage.files import content_of, exists
 
@@ -34,82 +33,80 @@ MODELS = (".safetensors", ".bin", ".json", ".pt", ".pth", ".ckpt")
 """Endings of files that hold a model, or name its shards."""
 
 
-def labels_of(slots: Sequence[Slot], names: Names, path: Path) -> list[str]:
-    """Return the parameters' names, in the checkpoint's order; see `named_by` for models."""
-    if _place(names) is not None:
-        names = None
-    elif isinstance(names, (str, os.PathLike)):
-        names = _names_in_text(Path(names))
-    if names is None:
-        labels = [slot.label for slot in slots]
-    elif isinstance(names, nn.Module):
-        labels = [name for name, p in names.named_parameters() if p.requires_grad]
+def names_of(
+    slots: Sequence[Slot],
+    names: Names,
+    tensors: Sequence[Mapping[str, Lazy]],
+    path: Path,
+    *,
+    several: bool = False,
+) -> tuple[list[str], str]:
+    """Return the parameters' names in the checkpoint's order, and their source.
+
+    `names` are those of `qmaps.capture.load`, and `tensors` the states of each parameter, by name.
+    A model may lie beside `path`, the checkpoint, but not of `several` optimizers.
+    """
+    labels = [slot.label for slot in slots]
+    if names is None and any(slot.name is not None for slot in slots):
+        source = "the checkpoint"
+    elif names is None or isinstance(names, nn.Module) or _place(names) is not None:
+        labels, source = _by_model(slots, names, tensors, path, several=several)
     else:
+        source = "a list"
+        if isinstance(names, (str, os.PathLike)):
+            names, source = _names_in_text(Path(names)), Path(names).name
         labels = list(names)
         for label in labels:
             if not isinstance(label, str):
                 raise BadTypeError(
                     f"names must be a model or strings, got {type(label).__name__} among them"
                 )
-    if len(labels) != len(slots):
-        raise BadValueError(
-            f"names has {len(labels)} entries, but {str(path)!r} has {len(slots)} parameters"
-        )
-    label, count = Counter(labels).most_common(1)[0] if labels else ("", 0)
-    if count > 1:
-        unique = f"two parameters named {label!r}; every name must be unique"
-        if names is None:
-            raise CaptureError(f"{str(path)!r} has {unique}")
-        raise BadValueError(f"names has {unique}")
-    return labels
+        if len(labels) != len(slots):
+            raise BadValueError(
+                f"names has {len(labels)} entries, but {str(path)!r} has {len(slots)} parameters"
+            )
+        check_unique(labels, "names", BadValueError)
+    check_unique(labels, repr(str(path)))
+    return labels, source
 
 
-def named_by(
-    names: Names,
-    labels: list[str],
-    state_dicts: Sequence[Mapping[str, Any]],
+def _by_model(
+    slots: Sequence[Slot],
+    names: nn.Module | str | os.PathLike[str] | None,
     tensors: Sequence[Mapping[str, Lazy]],
     path: Path,
+    *,
+    several: bool,
 ) -> tuple[list[str], str]:
-    """Return the parameters' names with those from a model in place of numbers, and their source.
-
-    `labels` are from `labels_of`, and `tensors` the states of each parameter, by name. The model
-    may lie beside `path`, the checkpoint.
-    """
-    place = _place(names)
-    param_groups = [group for state_dict in state_dicts for group in state_dict["param_groups"]]
-    for group in param_groups if names is None else ():
-        if group.get("param_names") or any(isinstance(key, str) for key in group["params"]):
-            return labels, "the checkpoint"
-    if names is not None and place is None and not isinstance(names, nn.Module):
-        return labels, Path(names).name if isinstance(names, (str, os.PathLike)) else "a list"
-    shapes = iter([parameter_shape(states) for states in tensors])
-    groups = [
-        Group([next(shapes) for _ in group["params"]], group.get("weight_decay"))
-        for group in param_groups
-    ]
+    """Return names from a model, and their source; numbers if one beside `path` does not fit."""
+    by_id: dict[int, Group] = {}
+    for slot, states in zip(slots, tensors, strict=True):
+        group = by_id.setdefault(id(slot.group), Group([], slot.group.get("weight_decay")))
+        group.shapes.append(parameter_shape(states))
+    groups = list(by_id.values())
     try:
         if isinstance(names, nn.Module):
             return fitted(Known.of(names, "the model"), groups), "the model"
-        if place is not None and not exists(place):
-            raise BadValueError(f"names={str(place)!r} does not exist")
-        if place is None and len(state_dicts) > 1:
+        if names is not None and not exists(Path(names)):
+            raise BadValueError(f"names={str(names)!r} does not exist")
+        if names is None and several:
             raise Unnamed("there are several optimizers")
-        return _by_place(place or path.parent, groups)
+        return _by_place(path.parent if names is None else Path(names), groups)
     except Unnamed as error:
-        if isinstance(names, nn.Module):
-            if all(shape is None for group in groups for shape in group.shapes):
-                return labels, "the model"
+        if names is None:
+            return [slot.label for slot in slots], f"numbers: {error}"
+        if not isinstance(names, nn.Module):
             raise BadValueError(
-                f"names is a model whose parameters do not tell those of {str(path)!r}: {error}; "
-                "give the names as a list in the optimizer's order"
-            ) from None
-        if names is not None:
-            raise BadValueError(
-                f"names={str(place)!r}: {error}; give a text file with one name per line in the "
+                f"names={str(names)!r}: {error}; give a text file with one name per line in the "
                 "optimizer's order"
             ) from None
-        return labels, f"numbers: {error}"
+        labels = list(Known.of(names, "the model").shapes)
+        if len(labels) == len(slots) and all(parameter_shape(t) is None for t in tensors):
+            return labels, "the model"
+        raise BadValueError(
+            f"names is a model whose parameters do not tell those of {str(path)!r}: {error}; "
+            "give the names as a list in the optimizer's order"
+        ) from None
 
 
 def _place(names: Names) -> Path | None:
@@ -169,7 +166,7 @@ class Unnamed(Exception):  # noqa: N818
 class Group:
     """Shapes of a group's parameters, None where states do not tell, and weight decay."""
 
-    shapes: Sequence[Shape | None]
+    shapes: list[Shape | None]
     weight_decay: Any = None
 
 

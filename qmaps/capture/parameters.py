@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, QmapsError, shown
 from qmaps.normalize.block import MOST
 
 Parameters = str | Iterable[str] | Callable[[str], bool] | None
@@ -84,6 +84,13 @@ def slots(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
             yield Slot(name or f"group{number}.param{position}", name, group, state)
 
 
+def check_unique(names: Iterable[str], owner: str, error: type[QmapsError] = CaptureError) -> None:
+    """Raise if `owner`, as messages show it, has two parameters of one name."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise error(f"{owner} has two parameters named {name!r}; every name must be unique")
+
+
 def integer(parameter: str, value: Any, smallest: int) -> int:
     """Return `value`, also NumPy's, as an int of at least `smallest`, or raise `BadValueError`."""
     try:
@@ -142,9 +149,7 @@ def named(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
                 f"{type(pair).__name__} among them"
             )
         by_id.setdefault(id(pair[1]), pair[0])
-    label, count = Counter(by_id.values()).most_common(1)[0] if by_id else ("", 0)
-    if count > 1:
-        raise BadValueError(f"two parameters are named {label!r}; every name must be unique")
+    check_unique(by_id.values(), "names", BadValueError)
     if not any(id(p) in by_id for group in optimizer.param_groups for p in group["params"]):
         raise BadValueError(
             "names has none of the optimizer's parameters; pass the model that the optimizer trains"

@@ -218,7 +218,8 @@ def test_names_for_a_checkpoint(tmp_path: Path) -> None:
     )
     model[1].weight.requires_grad_(False)
     assert message(lambda: capture.load(path, names=model), BadValueError) == (
-        f"names has 3 entries, but {shown} has 4 parameters"
+        f"names is a model whose parameters do not tell those of {shown}: the model has 3 "
+        "parameters and the optimizer 4; give the names as a list in the optimizer's order"
     )
 
 

@@ -417,7 +417,7 @@ def test_other_things_that_are_refused(tmp_path: Path) -> None:
     twice = [("same", parameter) for parameter in model.parameters()]
     with pytest.raises(BadValueError) as error:
         StateRecorder(adamw(model), tmp_path, names=twice)
-    assert str(error.value) == "two parameters are named 'same'; every name must be unique"
+    assert str(error.value) == "names has two parameters named 'same'; every name must be unique"
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError) as error:
         StateRecorder(adamw(model), tmp_path / "file")

@@ -12,7 +12,7 @@ import torch
 
 from qmaps.capture.collect import decoded
 from qmaps.capture.load import slots_of
-from qmaps.capture.naming import labels_of
+from qmaps.capture.parameters import check_unique
 from qmaps.capture.readers import Reader, reader_of
 from qmaps.capture.readers.base import damage, unfit
 from qmaps.capture.snapshot import Lazy
@@ -67,7 +67,7 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
 def _by_name(state_dicts: list[Any], path: Path) -> dict[str, Mapping[Any, Any]]:
     """The states of each parameter with states."""
     slots = slots_of(state_dicts, path)
-    labels_of(slots, None, path)  # raises for two of one name
+    check_unique((slot.label for slot in slots), repr(str(path)))
     with damage(path):
         return {slot.label: decoded(slot.state) for slot in slots if slot.state}
 

@@ -292,7 +292,7 @@ DAMAGES = [
     ),
     (
         lambda s: s["param_groups"][0]["param_names"].__setitem__(1, "0.weight"),
-        "the checkpoint names two parameters '0.weight'; every name must be unique",
+        "the checkpoint has two parameters named '0.weight'; every name must be unique",
     ),
     (
         lambda s: s["state"][0].update(step=-1),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -22,7 +21,7 @@ from qmaps.capture.conversion.optimizer_state import (
     family_of,
     flaws,
 )
-from qmaps.capture.parameters import Slot, slots
+from qmaps.capture.parameters import Slot, check_unique, slots
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.step import PRODUCT, RESET
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
@@ -285,11 +284,7 @@ def refuse_options(state: OptimizerState, needed: Mapping[str, object], name: st
 def _slots(state_dict: Mapping[str, Any]) -> list[Slot]:
     """Return the parameters; raise if two have one name, or states are of none of them."""
     parameters = list(slots(state_dict))
-    labels = Counter(slot.label for slot in parameters)
-    if twice := [label for label, count in labels.items() if count > 1]:
-        raise CaptureError(
-            f"the checkpoint names two parameters {twice[0]!r}; every name must be unique"
-        )
+    check_unique((slot.label for slot in parameters), "the checkpoint")
     keys = {key for group in state_dict["param_groups"] for key in group["params"]}
     if lost := [key for key in state_dict["state"] if key not in keys]:
         raise CaptureError(
