@@ -255,7 +255,7 @@ def test_bad_arguments() -> None:
     )
     refused(
         saved,
-        "states names 'sum', but the checkpoint has exp_avg, exp_avg_sq",
+        "states names the state 'sum', but the checkpoint has exp_avg, exp_avg_sq",
         states={"sum": "B128/DE@8u"},
     )
     refused(
@@ -264,7 +264,11 @@ def test_bad_arguments() -> None:
         "values and needs a signed map",
         states={"exp_avg": "B128/DE@8u"},
     )
-    refused(saved, "states=3 must be a preset's name or a dict of specs", states=3)
+    refused(
+        saved,
+        "states=3 must be a preset's name, a dict from state names to specs, or None",
+        states=3,
+    )
     _, other = trained(torch.optim.AdamW, amsgrad=True)
     refused(
         other.state_dict(),

@@ -21,9 +21,9 @@ from qmaps.capture.conversion.formats.base import (
 )
 from qmaps.capture.conversion.formats.coded import unit
 from qmaps.capture.conversion.optimizer_state import Family, Group, OptimizerState, Parameter, State
-from qmaps.errors import BadTypeError, BadValueError
-from qmaps.optim.choice import listed
-from qmaps.optim.presets import PRESETS, preset
+from qmaps.errors import BadValueError
+from qmaps.optim.choice import Choices, listed
+from qmaps.optim.presets import PRESETS
 from qmaps.optim.saved_states import ABOUT, FORMAT, STREAM, check_form
 
 MIN_SIZE = 4096
@@ -81,12 +81,14 @@ class Qmaps(Format):
         chosen = any("state_quantizers" in group.options for group in state.groups)
         if wanted is None and not chosen and not state.quantized():
             wanted = "8bit"
+        names = [name for name in state.family.states if name != FOREIGN]
+        choices = Choices("the checkpoint", names, state.family.signed, ())
         groups: list[Group] = []
         plan: Plan = {}
         unnamed: list[str] = []
         for group in state.groups:
             if wanted is not None:
-                specs, size = _specs(wanted, state.family), MIN_SIZE
+                specs, size = choices.specs(wanted, "states"), MIN_SIZE
                 quantizers = _by_rule(group, specs, size)
                 choice = {"state_quantizers": specs, "min_quantized_size": size, "overrides": {}}
             elif "state_quantizers" in group.options:
@@ -169,20 +171,3 @@ def _as_in_source(
 
 def _spelled(quantizers: Mapping[str, Quantizer | None]) -> dict[str, str | None]:
     return {name: None if q is None else q.spec for name, q in quantizers.items()}
-
-
-def _specs(wanted: str | Mapping[str, str | None], family: Family) -> dict[str, str | None]:
-    names = [name for name in family.states if name != FOREIGN]
-    if isinstance(wanted, str):
-        return preset(wanted, "states").specs(names, family.signed)
-    if not isinstance(wanted, Mapping):
-        raise BadTypeError(f"states={wanted!r} must be a preset's name or a dict of specs")
-    for name, spec in wanted.items():
-        if name not in names:
-            raise BadValueError(f"states names {name!r}, but the checkpoint has {', '.join(names)}")
-        if spec is not None and name in family.signed and not quantizer(spec).map.signed:
-            raise BadValueError(
-                f"states sets {name!r} to {spec}, which is unsigned; {name} has negative values "
-                "and needs a signed map"
-            )
-    return {name: None if spec is None else quantizer(spec).spec for name, spec in wanted.items()}
