@@ -127,17 +127,15 @@ def lint_file(
 ) -> list[Finding]:
     """Find problems of the optimizer states in a checkpoint.
 
-    Checks:
+    Checks (`docs/lint.md` has an example):
 
     - ``damaged``, ``scales`` (errors): codes and scales of a wrong size or range, and scales with
       NaN or infinity,
     - ``nonfinite``, ``negative``, ``shape`` (errors): NaN and infinity, negative second moments,
       moments of different shapes,
     - ``zeroed`` (an error in float states, a warning in quantized ones): v is 0 where m
-      is not. The true value cannot be 0; saving in float16, for example,
-      makes 0 of everything below 3e-8. The next update may be m / eps,
-    - ``dead-rows`` (a warning): rows of a second moment that are all 0, with an all-zero first
-      moment if there is one: no gradient has reached them,
+      is not. The true value cannot be 0, and the next update may be m / eps,
+    - ``dead-rows`` (a warning): rows of a second moment, and of the first, without a gradient,
     - ``no-zero`` (a warning): signed states under a quantizer without zero: weights whose gradient
       is always 0 would move,
     - ``float16`` (a note): the share of second moments below the range of float16.
@@ -155,18 +153,6 @@ def lint_file(
     Raises:
         CaptureError: the file as a whole cannot be read, or holds no optimizer states.
         BadValueError: `step` or `names` does not fit.
-
-    >>> import tempfile, torch
-    >>> layer = torch.nn.Linear(3, 2)
-    >>> optimizer = torch.optim.AdamW(layer.parameters())
-    >>> layer(torch.full((1, 3), 1e-5)).sum().backward()
-    >>> optimizer.step()
-    >>> state = optimizer.state[layer.weight]
-    >>> state["exp_avg_sq"] = state["exp_avg_sq"].half()      # 1e-13 becomes 0
-    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
-    ...     torch.save(optimizer.state_dict(), file.name)
-    ...     [(found.level, found.check, found.share) for found in lint_file(file.name)]
-    [('error', 'zeroed', 1.0)]
     """
     source = Path(path)
     if step is not None or source.is_dir() or source.suffix == ".safetensors":
