@@ -170,14 +170,10 @@ class OptimizerState:
         for group in self.groups:
             yield from group.parameters
 
-    def quantized(self) -> list[tuple[Parameter, str, QuantizedTensor]]:
-        """Every quantized state with its parameter and name."""
-        return [
-            (parameter, name, state)
-            for parameter in self.parameters()
-            for name, state in parameter.states.items()
-            if isinstance(state, QuantizedTensor)
-        ]
+    def quantized(self) -> list[QuantizedTensor]:
+        """Every quantized state."""
+        states = (state for parameter in self.parameters() for state in parameter.states.values())
+        return [state for state in states if isinstance(state, QuantizedTensor)]
 
     def without_resets(self) -> OptimizerState:
         """Return a copy with steps counted from the last reset, and a note where there was one.

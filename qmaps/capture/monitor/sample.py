@@ -64,10 +64,8 @@ class Places:
         return self._cached[divisor, count]
 
 
-@cached(256)
-def places(numel: int, size: int, device: torch.device) -> Places:
-    """The `Places` of these arguments, made once."""
-    return Places(numel, size, device)
+places = cached(256)(Places)
+"""The `Places` of these arguments, made once."""
 
 
 def values(x: Tensor, at: Places) -> Tensor:

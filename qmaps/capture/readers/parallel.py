@@ -145,16 +145,16 @@ def _cut(
             f"ranks (it has no {INFO}); make the checkpoint universal with DeepSpeed's "
             "ds_to_universal"
         )
-    for kind in REFUSED:
-        if any(matches(pattern, name) for pattern in info.get(kind) or ()):
-            raise CaptureError(
-                f"{model!r} lists {name!r} in {kind}; such parameters of model-parallel ranks are "
-                "not read"
-            )
 
     def listed(kind: str) -> bool:
         return any(matches(pattern, name) for pattern in info.get(kind) or ())
 
+    for kind in REFUSED:
+        if listed(kind):
+            raise CaptureError(
+                f"{model!r} lists {name!r} in {kind}; such parameters of model-parallel ranks are "
+                "not read"
+            )
     if listed("tp_replicated_parameter_patterns"):
         return None
     if degrees.get("tp_degree", len(holders)) != len(holders):

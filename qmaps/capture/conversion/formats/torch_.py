@@ -15,6 +15,7 @@ from qmaps.capture.conversion.formats.base import (
     step_tensor,
     wanted_width,
     without_qmaps,
+    written_states,
 )
 from qmaps.capture.conversion.optimizer_state import OptimizerState, State
 from qmaps.engines.step import PRODUCT
@@ -48,17 +49,13 @@ class Torch(Format):
 
     def write(self, state: OptimizerState) -> dict[str, Any]:
         """The state_dict; steps are tensors, as in torch."""
-        saved = {}
+        saved = written_states(state, lambda _, value: values_of(value))
         for group in state.groups:
             for parameter in group.parameters:
-                entry: dict[str, Any] = {}
-                if parameter.step is not None:
-                    entry["step"] = step_tensor(parameter.step)
-                    if {"betas", "momentum_decay"} <= group.options.keys():
-                        product = parameter.product
-                        if product is None:
-                            product = product_after(int(parameter.step), group.options)
-                        entry[PRODUCT] = step_tensor(product)
-                entry |= {name: values_of(value) for name, value in parameter.states.items()}
-                saved[parameter.label] = entry
+                entry = saved[parameter.label]
+                if parameter.step is None:
+                    entry.pop("step", None)
+                elif entry and {"betas", "momentum_decay"} <= group.options.keys():
+                    product = product_after(int(parameter.step), group.options)
+                    entry.setdefault(PRODUCT, step_tensor(product))
         return assembled(state, without_qmaps, saved)

@@ -137,7 +137,7 @@ BITS = {"OptimState8bit": 8, "OptimState4bit": 4}
 
 def _width(state: OptimizerState) -> str:
     """The width of the source's quantized states."""
-    maps = [t.quantizer.map for _, _, t in state.quantized()]
+    maps = [t.quantizer.map for t in state.quantized()]
     if maps and all(map_ in (FLOAT8, UNIT_FLOAT8) for map_ in maps):
         return "fp8"
     return "4bit" if maps and all(map_.bits == 4 for map_ in maps) else "8bit"
