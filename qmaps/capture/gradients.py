@@ -21,8 +21,9 @@ from torch import Tensor
 
 from qmaps.algebra.dense import unsupported_reason
 from qmaps.capture import snapshot
+from qmaps.capture.parameters import integer
 from qmaps.capture.snapshot import DTYPES, Entry, Key, Lazy, Snapshot
-from qmaps.errors import BadTypeError, BadValueError, CaptureError, check_int, shown
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 
 BLOCK = 2048
 """Blocks of this size, and of every size that divides it, stay whole."""
@@ -111,21 +112,16 @@ class Gradients:
             records all.
 
     Raises:
-        BadValueError: a number is too small.
-        BadTypeError: a value is no int.
+        BadValueError: a value is no int, or too small.
     """
 
     steps: int = 100
     max_bytes: int | None = 2**30
 
     def __post_init__(self) -> None:
-        for name, smallest in (("steps", 2), ("max_bytes", 1)):
-            value = getattr(self, name)
-            if value is None and name == "max_bytes":
-                continue
-            check_int(f"gradients: {name}", value)
-            if value < smallest:
-                raise BadValueError(f"gradients: {name}={value} must be at least {smallest}")
+        integer("gradients: steps", self.steps, 2)
+        if self.max_bytes is not None:
+            integer("gradients: max_bytes", self.max_bytes, 1)
 
     @classmethod
     def of(cls, options: Gradients | int | None) -> Gradients | None:

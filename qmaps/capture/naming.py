@@ -47,14 +47,16 @@ def names_of(
     A model may lie beside `path`, the checkpoint, but not of `several` optimizers.
     """
     labels = [slot.label for slot in slots]
+    model = names if isinstance(names, nn.Module) else _place(names)
     if names is None and any(slot.name is not None for slot in slots):
         source = "the checkpoint"
-    elif names is None or isinstance(names, nn.Module) or _place(names) is not None:
-        labels, source = _by_model(slots, names, tensors, path, several=several)
+    elif names is None or model is not None:
+        labels, source = _by_model(slots, model, tensors, path, several=several)
     else:
         source = "a list"
         if isinstance(names, (str, os.PathLike)):
-            names, source = _names_in_text(Path(names)), Path(names).name
+            source = Path(names).name
+            names = _names_in_text(Path(names))
         labels = list(names)
         for label in labels:
             if not isinstance(label, str):
@@ -72,7 +74,7 @@ def names_of(
 
 def _by_model(
     slots: Sequence[Slot],
-    names: nn.Module | str | os.PathLike[str] | None,
+    model: nn.Module | Path | None,
     tensors: Sequence[Mapping[str, Lazy]],
     path: Path,
     *,
@@ -85,22 +87,22 @@ def _by_model(
         group.shapes.append(parameter_shape(states))
     groups = list(by_id.values())
     try:
-        if isinstance(names, nn.Module):
-            return fitted(Known.of(names, "the model"), groups), "the model"
-        if names is not None and not exists(Path(names)):
-            raise BadValueError(f"names={str(names)!r} does not exist")
-        if names is None and several:
+        if isinstance(model, nn.Module):
+            return fitted(Known.of(model, "the model"), groups), "the model"
+        if model is not None and not exists(model):
+            raise BadValueError(f"names={str(model)!r} does not exist")
+        if model is None and several:
             raise Unnamed("there are several optimizers")
-        return _by_place(path.parent if names is None else Path(names), groups)
+        return _by_place(model or path.parent, groups)
     except Unnamed as error:
-        if names is None:
+        if model is None:
             return [slot.label for slot in slots], f"numbers: {error}"
-        if not isinstance(names, nn.Module):
+        if isinstance(model, Path):
             raise BadValueError(
-                f"names={str(names)!r}: {error}; give a text file with one name per line in the "
+                f"names={str(model)!r}: {error}; give a text file with one name per line in the "
                 "optimizer's order"
             ) from None
-        labels = list(Known.of(names, "the model").shapes)
+        labels = list(Known.of(model, "the model").shapes)
         if len(labels) == len(slots) and all(parameter_shape(t) is None for t in tensors):
             return labels, "the model"
         raise BadValueError(

@@ -251,7 +251,7 @@ def test_snapshots_without_gradients_are_written_as_before(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (1, BadValueError, "gradients: steps=1 must be at least 2"),
+        (1, BadValueError, "gradients: steps=1 must be an int of at least 2"),
         (True, BadTypeError, "gradients=True must be a number of steps or "
          "qmaps.capture.Gradients(steps, max_bytes)"),
         ("all", BadTypeError, "gradients='all' must be a number of steps or "
@@ -265,7 +265,7 @@ def test_bad_input(given: object, error: type[Exception], message: str, tmp_path
     assert not (tmp_path / "out").exists()
     with pytest.raises(BadValueError) as caught:
         Gradients(max_bytes=0)
-    assert str(caught.value) == "gradients: max_bytes=0 must be at least 1"
-    with pytest.raises(BadTypeError) as caught:
+    assert str(caught.value) == "gradients: max_bytes=0 must be an int of at least 1"
+    with pytest.raises(BadValueError) as caught:
         Gradients(steps=2.5)
-    assert str(caught.value) == "gradients: steps=2.5 must be an int"
+    assert str(caught.value) == "gradients: steps=2.5 must be an int of at least 2"

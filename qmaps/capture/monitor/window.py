@@ -255,7 +255,9 @@ def _measure(
     sizes = [len(e.quantized[name]) for e in members]
     kind, *others = (sample.kind(e.state[name]) for e in members)
     if any(other != kind for other in others):  # some maps were fitted again
-        x_parts, y_parts = ([None] * len(sizes) if z is None else z.split(sizes) for z in (x, y))
+        x_parts, y_parts = (
+            [None] * len(sizes) if z is None else torch.split(z, sizes) for z in (x, y)
+        )
         parts = zip(members, x_parts, y_parts, strict=True)
         return torch.cat([_measure([e], name, None, *exact) for e, *exact in parts])
     last = _joined_state(members, name).to("cpu")
