@@ -47,10 +47,11 @@ def names_of(
     A model may lie beside `path`, the checkpoint, but not of `several` optimizers.
     """
     labels = [slot.label for slot in slots]
-    model = names if isinstance(names, nn.Module) else _place(names)
+    place = _place(names)
     if names is None and any(slot.name is not None for slot in slots):
         source = "the checkpoint"
-    elif names is None or model is not None:
+    elif names is None or isinstance(names, nn.Module) or place is not None:
+        model = names if isinstance(names, nn.Module) else place
         labels, source = _by_model(slots, model, tensors, path, several=several)
     else:
         source = "a list"
