@@ -104,14 +104,12 @@ def _handler(cls: type[optim.QuantizedOptimizer], preset: str | None) -> Callabl
         chosen: dict[str, Any] = {"lr": args.learning_rate, "state_quantizers": preset}
         parameters = inspect.signature(cls).parameters
         if "betas" in parameters:
-            set_, usual = [getattr(args, name) for name in ADAM], list(ADAM.values())
-            betas = list(parameters["betas"].default)
-            for index in (0, 1):
-                if set_[index] != usual[index]:
-                    betas[index] = set_[index]
-            chosen["betas"] = tuple(betas)
-            if "eps" in parameters and set_[2] != usual[2]:
-                chosen["eps"] = set_[2]
+            changed = {n: x for n, usual in ADAM.items() if (x := getattr(args, n)) != usual}
+            first, second, *further = parameters["betas"].default
+            beta1, beta2 = changed.get("adam_beta1", first), changed.get("adam_beta2", second)
+            chosen["betas"] = (beta1, beta2, *further)
+            if "eps" in parameters and "adam_epsilon" in changed:
+                chosen["eps"] = changed["adam_epsilon"]
         for pair in (args.optim_args or "").split(","):
             option, _, value = map(str.strip, pair.partition("="))
             if option:
