@@ -8,15 +8,27 @@ import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoints
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from qmaps.errors import BadValueError, shown
+
+Base = TypeVar("Base")
 
 
 def modules(package: str, path: list[str]) -> list[ModuleType]:
     """Import and return the modules of `package` without a leading ``_``, by name."""
     names = sorted(info.name for info in pkgutil.iter_modules(path))
     return [importlib.import_module(f"{package}.{name}") for name in names if name[0] != "_"]
+
+
+def declared(package: str, path: list[str], base: type[Base]) -> list[type[Base]]:
+    """Return the classes in `modules` that derive from `base`, at any depth, and set a `name`."""
+    return [
+        member
+        for module in modules(package, path)
+        for member in vars(module).values()
+        if isinstance(member, type) and issubclass(member, base) and "name" in vars(member)
+    ]
 
 
 def load_entry_points(points: EntryPoints) -> Iterator[tuple[str, Any]]:

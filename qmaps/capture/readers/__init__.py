@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from qmaps.capture.readers.base import Reader, StateDict
-from qmaps.maps._registry import modules
+from qmaps.maps._registry import declared
 
 __all__ = ["READERS", "Reader", "StateDict", "reader_of"]
 
-modules(__name__, list(__path__))  # which defines the subclasses
+_classes = declared(__name__, list(__path__), Reader)
 READERS: dict[str, Reader] = {
-    cls.name: cls()
-    for cls in sorted(Reader.__subclasses__(), key=lambda cls: (cls.asked, cls.name))
+    cls.name: cls() for cls in sorted(_classes, key=lambda cls: (cls.asked, cls.name))
 }
 """By name; a checkpoint is of the first that detects it."""
 

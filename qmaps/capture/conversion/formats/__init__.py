@@ -6,12 +6,11 @@ from importlib.metadata import entry_points
 
 from qmaps.capture.conversion.formats.base import Format
 from qmaps.errors import BadValueError
-from qmaps.maps._registry import ignored, load_entry_points, modules, refuse_built_in
+from qmaps.maps._registry import declared, ignored, load_entry_points, refuse_built_in
 
 __all__ = ["FORMATS", "Format"]
 
-modules(__name__, list(__path__))  # which defines the subclasses
-_classes = Format.__subclasses__()
+_classes = declared(__name__, list(__path__), Format)
 for _name, _found in load_entry_points(entry_points(group="qmaps.formats")):
     if not (isinstance(_found, type) and issubclass(_found, Format) and hasattr(_found, "name")):
         ignored("qmaps.formats", _name, "it is not a subclass of Format with a name")
