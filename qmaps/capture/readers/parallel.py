@@ -21,11 +21,12 @@ INFO = "universal_checkpoint_info"
 AFFINE = ("affine_map", "params")
 REFUSED = ("parameter_to_average_patterns", "autotp_unsupported_parameter_patterns")
 
-CHARACTER = r"(?:[^]\\^$|?*+()[{}]|\\[^0-9A-Za-z]|\\[dDsSwW]|\[\^?(?:[^]\\[]|\\.)+\])"
-"""One character in a regular expression, or a class of characters."""
+CHARACTER = r"(?:[^]\\^$|?*+()[{}]|\\[^0-9A-Za-z]|\\[dDsSwW]|\[(?!\^\])(?:[^]\\[]|\\.)+\])"
+"""One character in a regular expression, or a class of characters; of each in one way only."""
 
-PATTERN = re.compile(rf"\^?(?:{CHARACTER})*(?:{CHARACTER}[*+?]\??(?:{CHARACTER})*){{0,4}}\$?")
-"""Patterns that take a bounded number of steps."""
+PATTERN = re.compile(rf"\^?((?:{CHARACTER}(?:[*+?]\??)?)*)(\$?)")
+PIECE = re.compile(rf"({CHARACTER})([*+?])\??|((?:{CHARACTER}(?![*+?]))+)")
+"""One character that may be repeated, or several that are not."""
 
 
 @dataclass(frozen=True)
@@ -202,16 +203,32 @@ def _cut(
 
 
 def matches(pattern: str, name: str) -> bool:
-    """``bool(re.match(pattern, name))``, for patterns without groups, alternatives or counts.
+    """``bool(re.match(pattern, name))``, in at most as many steps as the product of their lengths.
 
     The pattern is the checkpoint's, and `re` could take years for one of a few characters.
+    Patterns with groups, alternatives or counts are refused.
     """
-    if not PATTERN.fullmatch(pattern):
+    whole = PATTERN.fullmatch(pattern)
+    try:
+        pieces = [
+            (re.compile(a or b), repeat)
+            for a, repeat, b in PIECE.findall(whole[1] if whole else "")
+        ]
+    except re.error:  # of a class, such as [z-a]
+        whole = None
+    if whole is None:
         raise CaptureError(
             f"the pattern {shown(pattern)} of parameter names is not read; only characters, "
-            "classes, '.', '^', '$', and up to four of '*', '+' and '?' are"
+            "classes, '.', '*', '+', '?', '^' and '$' are"
         )
-    return bool(re.match(pattern, name))
+    ends = {0}
+    for piece, repeat in pieces:
+        after = {match.end() for at in ends if (match := piece.match(name, at))}
+        ends = ends | after if repeat in ("*", "?") else after
+        while after and repeat in ("*", "+"):
+            after = {at + 1 for at in after if piece.match(name, at)} - ends
+            ends |= after
+    return len(name) in ends if whole[2] else bool(ends)
 
 
 def _same(name: str, slices: Sequence[Lazy], folder: Path) -> Tensor:
