@@ -137,6 +137,11 @@ def test_other_families_go_there_and_back(make: type, options: dict[str, float])
     assert resumed(net, make, back).equal(resumed(net, make, plain, **options))
 
 
+def test_states_from_before_the_first_step_go_to_torch() -> None:
+    saved = torch.optim.Adagrad([torch.nn.Parameter(torch.ones(4))]).state_dict()
+    assert convert_state_dict(saved, "torch")[0]["state"][0]["step"] == 0
+
+
 def test_nadam_goes_on_in_torch() -> None:
     options = {"weight_decay": 0.1, "decoupled_weight_decay": True}
     net, optimizer = trained(NAdam8bit, **options)

@@ -217,7 +217,7 @@ def written_states(
     for parameter in state.parameters():
         entry: dict[str, Any] = {}
         if parameter.states:
-            entry["step"] = step_tensor(parameter.step or 1.0)
+            entry["step"] = step_tensor(1.0 if parameter.step is None else parameter.step)
             if parameter.reset:
                 entry[RESET] = step_tensor(parameter.reset)
             if parameter.product is not None:
