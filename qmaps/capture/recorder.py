@@ -330,7 +330,8 @@ class StateRecorder(Watcher):
             except CaptureError:
                 continue
             earlier = {name: states["step"] for name, states in scalars.items() if "step" in states}
-            if all(counts.get(name, -1) >= count for name, count in earlier.items()):
+            is_known = bool(earlier) == bool(counts)  # snapshots of early versions have no counts
+            if is_known and all(counts.get(name, -1) >= count for name, count in earlier.items()):
                 since = [count - earlier.get(name, 0) for name, count in wanted.items()]
                 return max(largest, step + int(max(since, default=0)))
         return largest

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import qmaps
-from qmaps.capture import StateRecorder, load
+from qmaps.capture import StateRecorder, load, snapshot
 from qmaps.errors import OutputError
 from qmaps.optim import AdamW4bit
 
@@ -130,6 +130,20 @@ def test_a_resumed_training_goes_on_numbering(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"out={str(tmp_path)!r} holds states of AdamW; give another folder for SGD"
     )
+
+
+def test_snapshots_without_step_counts_are_not_counted_from(tmp_path: Path) -> None:
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters())
+    for _ in range(4):
+        step(net, optimizer)
+    info = snapshot.Info(step=4, optimizer="AdamW", parameters={"group0.param0": [6, 8]})
+    tensors = {("group0.param0", "exp_avg"): snapshot.Lazy.of(torch.ones(6, 8))}
+    snapshot.write(snapshot.path_of(tmp_path, 4), info, tensors)
+    with StateRecorder(optimizer, tmp_path, every=2):
+        for _ in range(2):
+            step(net, optimizer)
+    assert load(tmp_path).steps == [4, 6]
 
 
 def layer_by_layer(
