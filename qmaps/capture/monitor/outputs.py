@@ -78,7 +78,7 @@ class CsvFile:
             ) from None
         header = ",".join(self._columns).encode()
         if header.startswith(content):  # empty, or cut off within the header
-            os.truncate(self.path, 0)
+            self._truncate(0)
             return 0
         *lines, rest = content.split(b"\n")  # there are no line breaks in cells
         if not lines or lines[0] != header:
@@ -86,17 +86,26 @@ class CsvFile:
                 f"out={str(self.path)!r} exists and is no file of a monitor with these columns; "
                 "give another file"
             )
-        steps = [line.partition(b",")[0] for line in lines]
-        while rest and steps[-1] == rest.partition(b",")[0]:
+        steps = [line.partition(b",")[0] for line in lines[1:]]
+        cut, has_step, _ = rest.partition(b",")
+        while has_step and steps and steps[-1] == cut:
             del steps[-1]
         try:
-            last = int(steps[-1]) if len(steps) > 1 else 0
+            last = int(steps[-1]) if steps else 0
         except ValueError:
             raise OutputError(
                 f"out={str(self.path)!r} is damaged: its last row has no step; give another file"
             ) from None
-        os.truncate(self.path, sum(len(line) + 1 for line in lines[: len(steps)]))
+        self._truncate(sum(len(line) + 1 for line in lines[: len(steps) + 1]))
         return last
+
+    def _truncate(self, size: int) -> None:
+        try:
+            os.truncate(self.path, size)
+        except OSError as error:
+            raise OutputError(
+                f"out={str(self.path)!r} cannot be written ({error.strerror}); give a writable file"
+            ) from None
 
 
 Log = Callable[[dict[str, float], int], object]

@@ -13,6 +13,7 @@ import torch
 
 from qmaps.capture import CapturedStates, Monitor
 from qmaps.capture.monitor import COLUMNS
+from qmaps.capture.monitor.outputs import CsvFile
 from qmaps.errors import OutputError
 from tests.capture.monitor.test_monitor import steps
 from tests.training.runs import make, net
@@ -85,6 +86,42 @@ def test_a_file_cut_within_a_step_gets_the_rest_of_it(lines: int, tmp_path: Path
     assert [row["parameter"] + row["state"] for row in rows(out)[:4]] == [
         row["parameter"] + row["state"] for row in rows(out)[4:]
     ]
+
+
+@pytest.mark.parametrize(
+    ("content", "left", "last"),
+    [
+        ("step,x\nstep,x", "step,x\n", 0),
+        ("step,x\n1,5\n1,6\n1", "step,x\n1,5\n1,6\n", 1),
+        ("step,x\n1,5\n2,6\n2,", "step,x\n1,5\n", 1),
+        ("step,x\n1,5\n1,6", "step,x\n", 0),
+    ],
+)
+def test_what_a_kill_has_cut_off_is_removed(
+    content: str, left: str, last: int, tmp_path: Path
+) -> None:
+    out = tmp_path / "m.csv"
+    out.write_text(content)
+    file = CsvFile(out, ["step", "x"])
+    file.close()
+    assert (out.read_text(), file.last) == (left, last)
+
+
+@pytest.mark.parametrize("content", ["step", "step,x\n1,5\n"])
+def test_a_file_that_cannot_be_written_is_refused(
+    content: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    def denied(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    out = tmp_path / "m.csv"
+    out.write_text(content)
+    monkeypatch.setattr("os.truncate", denied)
+    with pytest.raises(OutputError) as caught:
+        CsvFile(out, ["step", "x"])
+    assert str(caught.value) == (
+        f"out={str(out)!r} cannot be written (Permission denied); give a writable file"
+    )
 
 
 def test_a_file_that_is_not_the_monitors_is_left_alone(tmp_path: Path, monkeypatch: Any) -> None:
