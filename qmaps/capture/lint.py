@@ -18,7 +18,7 @@ from qmaps.capture.collect import collect, decoded
 from qmaps.capture.conversion import recognized
 from qmaps.capture.conversion.formats import Format
 from qmaps.capture.conversion.optimizer_state import State, flaws
-from qmaps.capture.load import checkpoint_at, load, load_safely, slots_of, state_dicts_in
+from qmaps.capture.load import checkpoint_at, existing, load, load_safely, slots_of, state_dicts_in
 from qmaps.capture.naming import Names, names_of
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, CaptureError, QmapsError, one_line
@@ -154,7 +154,7 @@ def lint_file(
         CaptureError: the file as a whole cannot be read, or holds no optimizer states.
         BadValueError: `step` or `names` does not fit.
     """
-    source = Path(path)
+    source = existing(Path(path))
     if step is not None or source.is_dir() or source.suffix == ".safetensors":
         parameters = _captured(source, step, names)
     else:

@@ -70,8 +70,8 @@ def load(
         BadValueError: `step` was not captured, or `names` does not fit the states, fits in
             several ways, or is given for captured states.
     """
-    source = Path(path)
-    if exists(source) and not (source.is_dir() or source.is_file()):
+    source = existing(Path(path))
+    if not (source.is_dir() or source.is_file()):
         raise CaptureError(f"{str(source)!r} is neither a file nor a folder")
     captured = is_captured(source)
     holder = source if captured else checkpoint_at(source)
@@ -120,11 +120,16 @@ def locate(path: Path) -> Path | None:
     return next(files, path if reader_of(path) else None)
 
 
-def checkpoint_at(path: Path) -> Path:
-    """Return the result of `locate`, or raise a CaptureError."""
+def existing(path: Path) -> Path:
+    """Return the path, or raise a CaptureError if there is nothing."""
     if not exists(path):
         raise CaptureError(f"{str(path)!r} does not exist")
-    holder = locate(path)
+    return path
+
+
+def checkpoint_at(path: Path) -> Path:
+    """Return the result of `locate`, or raise a CaptureError."""
+    holder = locate(existing(path))
     if holder is None:
         raise CaptureError(f"{str(path)!r} is a folder; expected an optimizer checkpoint")
     return holder

@@ -130,6 +130,12 @@ def test_codes_and_scales_that_do_not_fit_and_do_not_hide_others(tmp_path: Path)
     assert messages["scales", "0.weight"] == "1 of 3 scales of B64/DE-0@8u are NaN or infinite"
 
 
+@pytest.mark.parametrize("suffix", ["", ".safetensors"])
+def test_a_missing_place_with_a_long_name(suffix: str) -> None:
+    with pytest.raises(CaptureError, match=f"xx{suffix}' does not exist$"):
+        lint_file("x" * 300 + suffix)
+
+
 def test_quantized_zeros_and_captures(tmp_path: Path) -> None:
     specs = {"exp_avg": "B64/DE@8s", "exp_avg_sq": "tensor/linear0@4u"}
     made = trained(optim.AdamW, min_quantized_size=0, state_quantizers=specs)
