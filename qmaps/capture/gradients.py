@@ -68,6 +68,9 @@ def rows_of(shape: Sequence[int], elements: int) -> Tensor | None:
 
 def samples(parameters: Mapping[str, Tensor], max_bytes: int) -> dict[str, Tensor | None]:
     """Choose rows of tensors as `rows_of`, the same share of each, in `max_bytes` if possible."""
+    whole: dict[str, Tensor | None] = dict.fromkeys(parameters)
+    if nbytes(parameters, whole) <= max_bytes:  # indices of rows may take more than what they omit
+        return whole
     shares = range(2**20 + 1)
     too_many = bisect_right(
         shares, max_bytes, key=lambda share: nbytes(parameters, _shared(parameters, share))

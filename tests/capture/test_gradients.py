@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from qmaps import capture
 from qmaps.capture import Gradients, StateRecorder, snapshot
-from qmaps.capture.gradients import rows_of, unit
+from qmaps.capture.gradients import rows_of, samples, unit
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 
 
@@ -92,6 +92,10 @@ def test_samples_are_whole_rows_and_blocks_within_the_budget(tmp_path: Path) -> 
         "needed"
     )
     assert not (tmp_path / "b").exists()
+
+
+def test_gradients_that_fit_are_whole() -> None:
+    assert samples({"bias": torch.zeros(1_000_000)}, 4_000_000) == {"bias": None}
 
 
 @pytest.mark.parametrize("shape", [[50257, 768], [300, 1000], [100_000], [64, 3, 3, 3], [7]])
