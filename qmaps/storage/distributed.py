@@ -132,8 +132,8 @@ PLAIN: dict[str, Any] = {"torch.Size": torch.Size, "collections.OrderedDict": Or
 """Names in the metadata that are what they say."""
 
 
-LARGEST = 2**16
-"""Elements of a tuple and of those in it together, at most; those may hold no tuples."""
+DEEPEST, LARGEST = 16, 2**16
+"""Largest depth of nested tuples, and number of their elements, each one as often as it occurs."""
 
 TUPLES = {ord(code) for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)}
 
@@ -144,10 +144,13 @@ def _bounded(load: Callable[[Any], None]) -> Callable[[Any], None]:
     def load_tuple(unpickler: Any) -> None:
         load(unpickler)
         made = unpickler.stack[-1]
-        inner = [x for x in made if isinstance(x, tuple)]
-        size = len(made) + sum(map(len, inner))
-        if size > LARGEST or any(isinstance(y, tuple) for x in inner for y in x):
-            raise pickle.UnpicklingError("tuples in tuples in tuples, or large ones")
+        # A torch.Size is a tuple, too, but not made here.
+        nested = [unpickler.tuples.get(id(x), (x, 1, len(x))) for x in made if isinstance(x, tuple)]
+        depth = 1 + max((deep for _, deep, _ in nested), default=0)
+        size = len(made) + sum(count for _, _, count in nested)
+        if depth > DEEPEST or size > LARGEST:
+            raise pickle.UnpicklingError(f"tuples of depth {depth} with {size} elements")
+        unpickler.tuples[id(made)] = made, depth, size  # alive, so that its id stays its own
 
     return load_tuple
 
@@ -164,6 +167,7 @@ class _Unpickler(pickle._Unpickler):
     def __init__(self, file: io.BytesIO, shown: str) -> None:
         super().__init__(file)
         self.shown = shown
+        self.tuples: dict[int, tuple[tuple[Any, ...], int, int]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"

@@ -250,6 +250,15 @@ def test_metadata_takes_no_more_memory_than_it_has(tmp_path: Path) -> None:
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB
 
 
+def test_tuples_in_tuples_are_read(tmp_path: Path) -> None:
+    path = copied(f"dcp/{SAVED[0]}", tmp_path) / ".metadata"
+    before = contents(path.parent)
+    saved = pickle.loads(path.read_bytes())
+    saved.shapes = ((("w", torch.Size([3, 2])), ("b", torch.Size([3]))), ())
+    path.write_bytes(pickle.dumps(saved))
+    assert contents(path.parent) == before
+
+
 @pytest.mark.parametrize("tuples", [b")" + b"2\x86" * 40, b")" + b"\x85" * 10**5])
 def test_nested_tuples_as_keys_are_refused(tuples: bytes, tmp_path: Path) -> None:
     """Their hash takes time for each repetition, and depth on the stack."""
