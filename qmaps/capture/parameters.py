@@ -181,8 +181,13 @@ class Watcher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.close()
+        except Exception as ours:
+            if error is None:
+                raise
+            error.add_note(f"{type(self).__name__}: {ours}")  # it must not replace the block's
 
     def _chosen(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
         """Yield name, parameter and group of each chosen parameter of the current groups."""

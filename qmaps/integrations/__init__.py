@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,9 @@ class Recorded:
             watched: Any = optimizer
             self._watchers.append(self._kind(watched, out, names=model, **options))
 
-    def _end(self) -> None:
-        """Stop recording; ending twice is allowed."""
+    def _end(self, error: BaseException | None = None) -> None:
+        """Stop recording; ending twice is allowed. Errors are notes of one of the training."""
+        stack = ExitStack()
         while self._watchers:
-            self._watchers.pop().close()
+            stack.push(self._watchers.pop())
+        stack.__exit__(None if error is None else type(error), error, None)

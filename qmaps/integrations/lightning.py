@@ -29,7 +29,7 @@ class _Callback(Recorded, Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """Stop recording."""
-        self._end()
+        self._end(exception)
 
 
 class CaptureCallback(_Callback):

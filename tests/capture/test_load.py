@@ -144,7 +144,7 @@ def test_missing_and_empty_places(tmp_path: Path) -> None:
         with pytest.raises(CaptureError) as caught:
             load(path)
         assert str(caught.value) == f"{str(path)!r} {message}"
-    with pytest.raises(CaptureError, match="x' does not exist$"):
+    with pytest.raises(CaptureError, match=r"x' does not exist$"):
         load("x" * 300)
 
 

@@ -13,7 +13,7 @@ import torch
 from qmaps import capture, optim
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.masters import MASTER
-from tests.training.runs import assert_same, net
+from tests.training.runs import assert_same, make, net
 
 OPTIONS: dict[str, Any] = {
     "lr": 1e-2,
@@ -172,6 +172,24 @@ def test_several_optimizers_have_a_folder_each(
     # Without the callback nothing is recorded any more.
     fit(lightning, tmp_path, module(lightning, lambda p: optim.Lion8bit(p)), 3)
     assert capture.load(tmp_path / "states" / "0").steps == [3, 6]
+
+
+def test_errors_of_the_end_leave_no_monitor_open(callback: Any) -> None:
+    monitors = importlib.import_module(callback.__module__).MonitorCallback()
+    training = KeyError("broken")
+    for error in (None, training):
+        optimizers = [make("AdamW8bit", net().parameters()) for _ in range(2)]
+        made = [capture.Monitor(optimizer, None) for optimizer in optimizers]
+        for monitor in made:
+            monitor._ranks._error = OSError("held")
+        monitors._watchers = [*made]
+        if error is None:
+            with pytest.raises(OSError, match="held"):
+                monitors.on_train_end(None, None)
+        else:
+            monitors.on_exception(None, None, error)
+            assert error.__notes__ == ["Monitor: held"] * 2
+        assert not any(monitor.optimizer._optimizer_step_post_hooks for monitor in made)
 
 
 def test_a_run_that_breaks_off_records_no_longer(
