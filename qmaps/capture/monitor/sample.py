@@ -68,9 +68,9 @@ places = cached(256)(Places)
 """The `Places` of these arguments, made once."""
 
 
-def values(x: Tensor, at: Places) -> Tensor:
+def values(x: Tensor | QuantizedTensor, at: Places) -> Tensor:
     """Return a copy of some elements of a tensor, state or gradient in float32."""
-    codes = codes_of(x)
+    codes = x if isinstance(x, QuantizedTensor) else codes_of(x)
     if codes is not None:
         return joined([(codes, at)]).dequantize()
     return torch.take(local(x).detach(), at.index).float()
@@ -105,6 +105,17 @@ def joined(tensors: Sequence[tuple[QuantizedTensor, Places]]) -> QuantizedTensor
         packed,
         scales,
     )
+
+
+def split(t: QuantizedTensor, sizes: Sequence[int]) -> list[QuantizedTensor]:
+    """Undo `joined`, for these numbers of elements; the results share memory with `t`."""
+    bits = t.quantizer.map.bits
+    packed = torch.split(t.packed, [size * bits // BYTE for size in sizes])
+    scales = zip(*(torch.split(part, list(sizes)) for part in t.scales), strict=True)
+    return [
+        QuantizedTensor(t.quantizer, (size,), codes, parts)
+        for size, codes, parts in zip(sizes, packed, scales, strict=True)
+    ]
 
 
 def _scales(t: QuantizedTensor, at: Places) -> Scales:

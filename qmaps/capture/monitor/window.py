@@ -170,7 +170,8 @@ class Window:
                 name: _measure(batch.watched, name, first, x.get(name), y.get(name))
                 for name, first in batch.first.items()
             }
-            if set(MOMENTS) <= set(batch.watched[0].names):
+            moments = set(MOMENTS)
+            if moments <= set(batch.watched[0].names) and moments & decoded.keys():
                 _measure_moments(batch.watched, decoded, y or None, self._steps)
         return [
             row for member in self._watched if self._stepped(member) for row in member.rows.values()
@@ -236,8 +237,12 @@ def _watched(
 
 
 def _joined(members: Sequence[Watched]) -> dict[str, QuantizedTensor]:
-    """The samples of each quantized state now, of parameters of one kind."""
-    return {name: _joined_state(members, name) for name in members[0].quantized}
+    """The samples of each quantized state now, without states of several kinds by now."""
+    return {
+        name: _joined_state(members, name)
+        for name in members[0].quantized
+        if len({sample.kind(e.state[name]) for e in members}) == 1
+    }
 
 
 def _joined_state(members: Sequence[Watched], name: str) -> QuantizedTensor:
@@ -255,11 +260,14 @@ def _measure(
     sizes = [len(e.quantized[name]) for e in members]
     kind, *others = (sample.kind(e.state[name]) for e in members)
     if any(other != kind for other in others):  # some maps were fitted again
-        x_parts, y_parts = (
-            [None] * len(sizes) if z is None else torch.split(z, sizes) for z in (x, y)
+        nothing = [None] * len(sizes)
+        parts = zip(
+            members,
+            nothing if first is None else sample.split(first, sizes),
+            *(nothing if z is None else torch.split(z, sizes) for z in (x, y)),
+            strict=True,
         )
-        parts = zip(members, x_parts, y_parts, strict=True)
-        return torch.cat([_measure([e], name, None, *exact) for e, *exact in parts])
+        return torch.cat([_measure([e], name, *samples) for e, *samples in parts])
     last = _joined_state(members, name).to("cpu")
     if first is not None:
         first = first.to("cpu") if sample.kind(first) == kind else None

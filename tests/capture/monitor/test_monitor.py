@@ -249,6 +249,52 @@ def test_rules_that_are_not_element_wise_have_what_needs_no_rule() -> None:
     assert math.isnan(row["sqnr_db"])
 
 
+def test_a_map_that_is_fitted_again_changes_no_measure_of_others() -> None:
+    def measured(*, refit: bool) -> list[dict[str, Any]]:
+        parameters = [nn.Parameter(torch.ones(64, 8)) for _ in range(2)]
+        optimizer = adam(parameters, state_quantizers=PAIR)
+        steps(optimizer, 1)
+        (group,) = optimizer.param_groups
+        opened = window.Window(optimizer, [(str(p.shape), p, group) for p in parameters], 512)
+        state = optimizer.state[parameters[0]]
+
+        def fit() -> None:
+            if refit:
+                m = state["exp_avg"].dequantize()
+                state["exp_avg"] = qmaps.quantizer("B64/linear@8s").quantize(m)
+
+        fit()
+        opened.before_last()
+        steps(optimizer, 1, first=1)
+        opened.after_step()
+        fit()
+        return opened.rows()
+
+    rows = measured(refit=True)
+    assert math.isnan(rows[0]["held"])
+    assert repr(rows[2:]) == repr(measured(refit=False)[2:])
+
+
+def test_only_a_state_beside_the_moments_is_quantized() -> None:
+    specs = {"exp_avg": None, "exp_avg_sq": None, "exp_avg_slow": "B64/DE@8s"}
+    parameter = nn.Parameter(torch.ones(64, 8))
+    optimizer = optim.AdEMAMix([parameter], state_quantizers=specs, min_quantized_size=0)
+    with Monitor(optimizer, None, every=3) as monitor:
+        steps(optimizer, 3)
+    assert [row["state"] for row in monitor.rows] == ["exp_avg_slow"]
+
+
+def test_an_error_of_the_end_does_not_hide_that_of_the_training() -> None:
+    optimizer, training = make("AdamW8bit", net().parameters()), ValueError("training")
+    monitor = Monitor(optimizer, None)
+    monitor._ranks._error = OSError("held")
+    monitor.__exit__(ValueError, training, None)
+    assert training.__notes__ == ["Monitor: held"]
+    monitor._ranks._error = OSError("held")
+    with pytest.raises(OSError, match=r"^held$"):
+        monitor.__exit__(None, None, None)
+
+
 def test_a_warning_for_each_state_and_cause() -> None:
     model = net()
     optimizer = adam(model.parameters(), state_quantizers="B64/DE@4s + B64/DE@4u")
