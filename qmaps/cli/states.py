@@ -265,7 +265,7 @@ def lint(
 
     Errors are second moments that were lost (a checkpoint in float16), NaN and infinity, negative
     second moments, and codes or scales that do not fit their quantizer. Rows without gradients and
-    quantizers that differ from the group's options are warnings.
+    signed states whose quantizer has no zero are warnings.
 
     Examples:
 
