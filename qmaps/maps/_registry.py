@@ -8,11 +8,9 @@ import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoints
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from qmaps.errors import BadValueError, shown
-
-Base = TypeVar("Base")
 
 
 def modules(package: str, path: list[str]) -> list[ModuleType]:
@@ -21,7 +19,7 @@ def modules(package: str, path: list[str]) -> list[ModuleType]:
     return [importlib.import_module(f"{package}.{name}") for name in names if name[0] != "_"]
 
 
-def declared(package: str, path: list[str], base: type[Base]) -> list[type[Base]]:
+def declared(package: str, path: list[str], base: type) -> list[Any]:
     """Return the classes in `modules` that derive from `base`, at any depth, and set a `name`."""
     return [
         member

@@ -70,9 +70,10 @@ places = cached(256)(Places)
 
 def values(x: Tensor | QuantizedTensor, at: Places) -> Tensor:
     """Return a copy of some elements of a tensor, state or gradient in float32."""
-    codes = x if isinstance(x, QuantizedTensor) else codes_of(x)
-    if codes is not None:
-        return joined([(codes, at)]).dequantize()
+    if (codes := codes_of(x)) is not None:
+        x = codes
+    if isinstance(x, QuantizedTensor):
+        return joined([(x, at)]).dequantize()
     return torch.take(local(x).detach(), at.index).float()
 
 

@@ -9,7 +9,7 @@ from qmaps.maps._registry import declared
 
 __all__ = ["READERS", "Reader", "StateDict", "reader_of"]
 
-_classes = declared(__name__, list(__path__), Reader)
+_classes: list[type[Reader]] = declared(__name__, list(__path__), Reader)
 READERS: dict[str, Reader] = {
     cls.name: cls() for cls in sorted(_classes, key=lambda cls: (cls.asked, cls.name))
 }

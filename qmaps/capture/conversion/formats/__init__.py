@@ -10,7 +10,7 @@ from qmaps.maps._registry import declared, ignored, load_entry_points, refuse_bu
 
 __all__ = ["FORMATS", "Format"]
 
-_classes = declared(__name__, list(__path__), Format)
+_classes: list[type[Format]] = declared(__name__, list(__path__), Format)
 for _name, _found in load_entry_points(entry_points(group="qmaps.formats")):
     if not (isinstance(_found, type) and issubclass(_found, Format) and hasattr(_found, "name")):
         ignored("qmaps.formats", _name, "it is not a subclass of Format with a name")
