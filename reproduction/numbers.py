@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from qmaps.lab.report.claims import number, percent
+from qmaps.lab.report.templating import number, percent
 
 __all__ = ["Interval", "interval", "mean_and_error", "number", "percent", "ratio_interval",
            "smaller"]  # fmt: skip

@@ -37,7 +37,7 @@ COMPARED = (
     "32-bit + B128/DE-0@4u",
     "32-bit + rank1/linear@4u",
 )
-"""Pairs that the report sets beside the papers."""
+"""Pairs of the figure of update errors: those of the papers."""
 
 HEATMAPS = (
     "tensor/linear0@8s + tensor/linear0@8u",

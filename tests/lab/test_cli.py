@@ -73,8 +73,7 @@ def test_the_report_is_one_self_contained_page(lab: Path) -> None:
     page = (lab / "report.html").read_text()
     assert len(re.findall(r'<img [^>]*src="data:image/png;base64,', page)) == 11
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
-    for text in ("Beside the papers", "201.0 ± 17.0 %", "B128/DE-0@4u", "paper, mean absolute",
-                 "zero-point share", "one step under 77 pairs", "stdlib-lm-tiny"):  # fmt: skip
+    for text in ("B128/DE-0@4u", "zero-point share", "one step under 77 pairs", "stdlib-lm-tiny"):
         assert text in page
     losses = pd.read_parquet(lab / "frames" / "losses.parquet")
     first = page[: page.index('id="tensors"')]
@@ -123,13 +122,9 @@ def test_report_and_figures_of_a_run(lab: Path, capsys, monkeypatch) -> None:
     code, out, _ = call(f"figures --out {lab} --json", capsys)
     assert code == 0
     assert len(json.loads(out)) == 11
-    code, out, _ = call(f"report {lab} --markdown {lab}/claims/c.md --json", capsys)
-    assert code == 0
-    assert set(json.loads(out)) == {"report", "markdown"}
+    code, out, _ = call(f"report {lab} --json", capsys)
+    assert (code, json.loads(out)) == (0, {"report": str(lab / "report.html")})
     assert (lab / "report.html").read_bytes() == before
-    text = (lab / "claims" / "c.md").read_text()
-    assert text.count("\n## ") == 7 + 1
-    assert "| dynamic | 4.8 ± 0.4 % |" in text
 
 
 @pytest.mark.usefixtures("few_pictures")
@@ -160,7 +155,7 @@ def test_capture_sweep_figures_and_report_of_own_states(tmp_path: Path, capsys) 
     code, out, _ = call(f"report {run}", capsys)
     assert code == 0
     assert out == f"report: {run / 'report.html'}\n"
-    assert "Beside the papers" in (run / "report.html").read_text()
+    assert "one step under 2 pairs" in (run / "report.html").read_text()
 
 
 def test_capture_and_replay_of_gradients(tmp_path: Path, capsys, monkeypatch) -> None:

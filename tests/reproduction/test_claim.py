@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from qmaps.lab.report.claim import Claim, Verdict
+from reproduction.claim import Claim, Verdict
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def _rounding(printed: str) -> float:
 
 def rows(paper: str, exhibit: str, columns: tuple[str, ...], **optional: str) -> pd.DataFrame:
     """These columns as printed; optional ones with their values for missing entries."""
-    file = resources.files("qmaps.lab.report").joinpath("papers", paper, f"{exhibit}.csv")
+    file = resources.files("reproduction").joinpath("papers", paper, f"{exhibit}.csv")
     if not file.is_file():
         raise BadValueError(f"exhibit={exhibit!r} of {paper!r} has no published numbers")
     with file.open(encoding="utf-8") as lines:
