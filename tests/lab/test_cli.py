@@ -155,7 +155,7 @@ def test_capture_sweep_figures_and_report_of_own_states(tmp_path: Path, capsys) 
     code, out, _ = call(f"report {run}", capsys)
     assert code == 0
     assert out == f"report: {run / 'report.html'}\n"
-    assert "one step under 2 pairs" in (run / "report.html").read_text()
+    assert "one step under 1 pairs" in (run / "report.html").read_text()
 
 
 def test_capture_and_replay_of_gradients(tmp_path: Path, capsys, monkeypatch) -> None:
