@@ -8,12 +8,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, TypeVar
-
-import pandas as pd
+from typing import Any, Protocol, TypeVar
 
 from qmaps.capture import CapturedStates
 from qmaps.engines.threads import one_thread
@@ -34,22 +31,18 @@ class Work(Protocol):
         """Its place among the items, from 0 on."""
 
     @property
-    def source(self) -> str:
-        """The file or folder of the states; empty for states in memory."""
-
-    @property
     def work(self) -> int:
         """Approximate amount of work, for comparing items."""
 
-    def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
-        """Measure the item in this process; without `states` they are read from `source`."""
+    def measure(self, states: CapturedStates | None = None) -> Any:
+        """Do the work in this process; without `states` it opens them itself."""
 
 
 W = TypeVar("W", bound=Work)
 
 
-def check(items: Sequence[Work], executor: Executor | None, workers: int | None) -> None:
-    """Raise if the items cannot be measured by these workers.
+def check(states: CapturedStates, executor: Executor | None, workers: int | None) -> None:
+    """Raise if these workers cannot measure these states.
 
     Raises:
         BadTypeError: `executor` or `workers` has a wrong type.
@@ -60,20 +53,22 @@ def check(items: Sequence[Work], executor: Executor | None, workers: int | None)
         raise BadTypeError(
             f"executor={shown(executor)} must be a concurrent.futures.Executor or None"
         )
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
-        raise BadTypeError(f"workers={shown(workers)} must be an int or None")
-    if executor is not None and workers is not None:
-        raise BadValueError(
-            f"workers={workers} cannot be combined with an executor, which has workers of its own"
-        )
-    if workers is not None and workers < 1:
-        raise BadValueError(f"workers={workers} must be at least 1")
-    if workers is not None and multiprocessing.current_process().daemon:
-        raise BadValueError(
-            f"workers={workers} cannot be started by a daemonic process, such as a worker of "
-            "multiprocessing.Pool or of a DataLoader; use workers=None there"
-        )
-    if (executor is not None or workers is not None) and not items[0].source:
+    if workers is not None:
+        if isinstance(workers, bool) or not isinstance(workers, int):
+            raise BadTypeError(f"workers={shown(workers)} must be an int or None")
+        if executor is not None:
+            raise BadValueError(
+                f"workers={workers} cannot be combined with an executor, which has workers of its "
+                "own"
+            )
+        if workers < 1:
+            raise BadValueError(f"workers={workers} must be at least 1")
+        if multiprocessing.current_process().daemon:
+            raise BadValueError(
+                f"workers={workers} cannot be started by a daemonic process, such as a worker of "
+                "multiprocessing.Pool or of a DataLoader; use workers=None there"
+            )
+    if (executor is not None or workers is not None) and not source_of(states):
         raise BadValueError(
             "states in memory cannot be read by workers; give the path of captured states or of a "
             "checkpoint"
@@ -87,49 +82,49 @@ def source_of(states: CapturedStates) -> str:
 
 def measured(
     items: Sequence[W],
-    states: CapturedStates,
+    states: CapturedStates | None,
     executor: Executor | None,
-    workers: int | None,
+    workers: int | None = None,
     *,
     progress: Callable[[int, int, str], None] | None,
     note: Callable[[W], str],
-    earlier: Mapping[int, pd.DataFrame] = MappingProxyType({}),
-    keep: Callable[[W, pd.DataFrame], None] = lambda _, __: None,
+    earlier: Mapping[int, Any] = MappingProxyType({}),
+    keep: Callable[[W, Any], None] = lambda _, __: None,
     what: str = "items",
     then: str = RESUMED,
-) -> list[pd.DataFrame]:
+) -> list[Any]:
     """Measure items here, on an executor, or in a pool of processes.
 
     Args:
-        items: the items, accepted by `check` for these workers.
-        states: the states of the items.
+        items: the items.
+        states: the states of the items, accepted by `check` for these workers.
         executor: where they are measured; None measures them here, or in a pool.
         workers: number of processes of the pool; None for no pool.
         progress: called with the number of items done, the number of all, and a note: that of each
             item before it is measured, or with workers after that; with workers also at the start;
             at the end with an empty note.
         note: text about an item.
-        earlier: rows by number of items that are done already.
-        keep: called with each item and its rows.
+        earlier: results by number of items that are done already.
+        keep: called with each item and its result.
         what: name of the items, in the plural.
         then: effect of a second call, for messages.
 
     Returns:
-        The rows of each item, in the order of the items.
+        The result of each item, in the order of the items.
 
     Raises:
         CommunicationError: as `on_executor` and `in_pool`.
     """
-    frames = dict(earlier)
-    todo = [item for item in items if item.number not in frames]
+    results = dict(earlier)
+    todo = [item for item in items if item.number not in results]
 
     def tell(text: str) -> None:
         if progress:
-            progress(len(frames), len(items), text)
+            progress(len(results), len(items), text)
 
-    def take(item: W, frame: pd.DataFrame) -> None:
-        frames[item.number] = frame
-        keep(item, frame)
+    def take(item: W, result: Any) -> None:
+        results[item.number] = result
+        keep(item, result)
 
     if executor is None and workers is None:
         for item in todo:
@@ -137,27 +132,29 @@ def measured(
             take(item, item.measure(states))
     elif todo:
         tell(f"{len(todo)} {what} on workers")
-        if executor is not None:
-            results = on_executor(todo, executor, then)
-        else:
-            results = in_pool(todo, workers or 1, then)
-        for item, frame in results:
-            take(item, frame)
+        of_workers = (
+            in_pool(todo, workers or 1, then)
+            if executor is None
+            else on_executor(todo, executor, then)
+        )
+        for item, result in of_workers:
+            take(item, result)
             tell(note(item))
     tell("")
-    return [frames[item.number] for item in items]
+    return [results[item.number] for item in items]
 
 
-@contextmanager
-def communication_errors(executor: Executor, then: str) -> Iterator[None]:
-    """Raise a `CommunicationError` where an executor loses its workers within the block.
+def on_executor(
+    items: Sequence[W], executor: Executor, then: str = RESUMED
+) -> Iterator[tuple[W, Any]]:
+    """Yield each item with its result as workers finish them, the most work begun first.
 
-    Args:
-        executor: the executor.
-        then: effect of a second call, for the message.
+    Raises:
+        BadValueError: the executor was shut down.
+        CommunicationError: the executor lost its workers.
     """
     try:
-        yield
+        yield from _finished(items, executor)
     except BrokenExecutor:
         raise CommunicationError(
             f"executor={type(executor).__name__} has lost a worker, perhaps for lack of memory; "
@@ -165,24 +162,10 @@ def communication_errors(executor: Executor, then: str) -> Iterator[None]:
         ) from None
 
 
-def on_executor(
-    items: Sequence[W], executor: Executor, then: str = RESUMED
-) -> Iterator[tuple[W, pd.DataFrame]]:
-    """Yield each item with its rows as workers finish them, the most work begun first.
+def in_pool(items: Sequence[W], workers: int, then: str = RESUMED) -> Iterator[tuple[W, Any]]:
+    """Yield each item with its result as processes of a pool finish them, the most work first.
 
-    Raises:
-        CommunicationError: the executor lost its workers.
-    """
-    with communication_errors(executor, then):
-        yield from _finished(items, executor)
-
-
-def in_pool(
-    items: Sequence[W], workers: int, then: str = RESUMED
-) -> Iterator[tuple[W, pd.DataFrame]]:
-    """Yield each item with its rows as processes of a pool finish them, the most work begun first.
-
-    Where a worker is killed, the items without rows are measured by a new pool.
+    Where a worker is killed, a new pool measures the other items.
 
     Raises:
         CommunicationError: `RESTARTS` pools in a row have lost a worker and finished no item, or no
@@ -196,10 +179,10 @@ def in_pool(
         try:
             next(as_completed([pool.submit(os.getpid) for _ in range(count)])).result()
             started = True
-            for item, frame in _finished(list(waiting.values()), pool):
+            for item, result in _finished(list(waiting.values()), pool):
                 del waiting[item.number]
                 restarts = 0
-                yield item, frame
+                yield item, result
         except BrokenExecutor:
             restarts += 1
             if not started:
@@ -224,22 +207,27 @@ def new_pool(workers: int) -> Executor:
 
 def _end_with_the_parent() -> None:
     """Let a worker end silently at Ctrl-C, and when the main process is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_end_after_parent, daemon=True).start()
 
-
-def _end_after_parent() -> None:
-    if (parent := multiprocessing.parent_process()) is not None:
+    def end_after(parent: Any) -> None:
         parent.join()
         os._exit(1)
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=end_after, args=[parent], daemon=True).start()
 
-def _finished(items: Sequence[W], executor: Executor) -> Iterator[tuple[W, pd.DataFrame]]:
-    most_first = sorted(items, key=lambda item: -item.work)
-    futures = {}
+
+def _finished(items: Sequence[W], executor: Executor) -> Iterator[tuple[W, Any]]:
+    futures: dict[Future[Any], W] = {}
     try:
-        for item in most_first:
-            futures[_submitted(item, executor)] = item
+        for item in sorted(items, key=lambda item: -item.work):
+            futures[executor.submit(_measured, item)] = item
+    except BrokenExecutor:
+        raise
+    except RuntimeError as error:  # it was shut down
+        name = type(executor).__name__
+        raise BadValueError(f"executor={name} accepts no work ({error})") from None
+    try:
         for future in as_completed(futures):
             yield futures[future], future.result()
     finally:
@@ -247,18 +235,7 @@ def _finished(items: Sequence[W], executor: Executor) -> Iterator[tuple[W, pd.Da
             future.cancel()
 
 
-def _submitted(item: Work, executor: Executor) -> Future[pd.DataFrame]:
-    try:
-        return executor.submit(_measured, item)
-    except BrokenExecutor:
-        raise
-    except RuntimeError as error:  # it was shut down
-        raise BadValueError(
-            f"executor={type(executor).__name__} accepts no work ({error})"
-        ) from None
-
-
-def _measured(item: Work) -> pd.DataFrame:
+def _measured(item: Work) -> Any:
     """Measure an item with one thread: there are as many workers as processors."""
     with one_thread():
         return item.measure()

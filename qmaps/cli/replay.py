@@ -172,7 +172,7 @@ def recommend(
     """Recommend quantizers for Adam's moments; the choice goes to OUT/recommend/choice.json.
 
     Pairs of quantizers are replayed on recorded gradients, or on simulated ones. Each gets a
-    verdict, and the best safe one within the budget is chosen. `qmaps.load_choice` reads the choice.
+    verdict, and the best safe one within the budget is chosen. `qmaps.load_choice` reads it.
 
     Examples:
 

@@ -100,7 +100,7 @@ def analyze_states(
         Item(number, source, name, names, tuple(pairs), min_quantized_size)
         for number, name in enumerate(_jobs(captured, tuple(pairs), min_quantized_size))
     ]
-    executors.check(items, executor, workers)
+    executors.check(captured, executor, workers)
     captured.with_moments()  # raises at once if there are no Adam states
     identity = {"states": captured.fingerprint(), "min_quantized_size": min_quantized_size}
     if pairs:

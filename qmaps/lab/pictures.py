@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps import analyze, figures, sweep
+from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States
-from qmaps.analyze.executors import communication_errors
+from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError, CaptureError, nearest, shown
 from qmaps.figures._declare import FILES
 from qmaps.lab.frames import frame_of
@@ -50,7 +51,7 @@ def draw(
     folder = Path(run)
     frames = {p.name: p.frame for p in plots().values() if p.frame}
     files = {
-        name: folder / "figures" / f"{name}.png"
+        name: _png(folder, name)
         for name, frame in frames.items()
         if _frame(folder, frame) is not None
     }
@@ -59,31 +60,46 @@ def draw(
             f"run={str(folder)!r} has no frames to draw (frames/*.parquet, sweep/sweep.parquet)"
         )
     output_folder(folder / "figures")
-    todo = [n for n, path in files.items() if not (keep and _newer(path, folder, frames[n]))]
-    done = len(files) - len(todo)
-
-    def tell(name: str) -> None:
-        if progress:
-            progress(done, len(files), name)
-
-    if executor is None:
-        for name in todo:
-            tell(name)
-            _draw(name, folder, files[name])
-            done += 1
-    else:
-        with communication_errors(executor, "the figures are drawn again"):
-            jobs = {executor.submit(_draw, name, folder, files[name]): name for name in todo}
-            for job in as_completed(jobs):
-                job.result()
-                done += 1
-                tell(jobs[job])
-    tell("")
+    drawings = [Drawing(number, name, folder) for number, name in enumerate(files)]
+    executors.measured(
+        drawings,
+        None,
+        executor,
+        progress=progress,
+        note=lambda drawing: drawing.name,
+        earlier={
+            drawing.number: None
+            for drawing in drawings
+            if keep and _newer(files[drawing.name], folder, frames[drawing.name])
+        },
+        what="figures",
+        then="the figures are drawn again",
+    )
     return list(files.values())
 
 
-def _draw(name: str, folder: Path, path: Path) -> None:
-    figures.save(of_run(plot(name), folder), path)
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of a run folder to draw, by any process.
+
+    Attributes:
+        number: its place among the figures, from 0 on.
+        name: its name.
+        folder: the run folder.
+    """
+
+    number: int
+    name: str
+    folder: Path
+    work = 1
+
+    def measure(self, states: CapturedStates | None = None) -> None:  # noqa: ARG002
+        """Draw it to a PNG file."""
+        figures.save(of_run(plot(self.name), self.folder), _png(self.folder, self.name))
+
+
+def _png(folder: Path, name: str) -> Path:
+    return folder / "figures" / f"{name}.png"
 
 
 @dataclass(frozen=True)

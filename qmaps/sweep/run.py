@@ -192,7 +192,7 @@ def run(
     """
     captured = as_states(states)
     items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample)
-    executors.check(items, executor, workers)
+    executors.check(captured, executor, workers)
     with nullcontext() if out is None else FolderLock(out, "sweep") as lock:
         folder = None if lock is None else lock.folder
         parts: dict[int, pd.DataFrame] = {}

@@ -301,7 +301,7 @@ def run(
         )
         for number, name in enumerate(names)
     ]  # fmt: skip
-    executors.check(items, executor, workers)
+    executors.check(captured, executor, workers)
     window = captured.window()
     if len(window) == 1:
         raise CaptureError(
