@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ import torch
 from qmaps.normalize import BlockWise
 from qmaps.normalize.base import Normalizer, Scales, Shape
 from qmaps.testing import check_normalizer
-from qmaps.testing.normalizers import CHECKS
+from qmaps.testing.normalizers import CHECKS, Check, run
 from tests.helpers import about, compositions, normalizers, representatives, sample
 
 NORMALIZERS = list(normalizers())
@@ -25,14 +24,12 @@ NORMALIZERS = list(normalizers())
 @pytest.mark.fuzz
 @pytest.mark.parametrize("normalizer", NORMALIZERS, ids=str)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_compositions(
-    check: Callable[..., None], normalizer: Normalizer, device: torch.device
-) -> None:
+def test_compositions(check: Check, normalizer: Normalizer, device: torch.device) -> None:
     maps = [map_ for map_ in representatives(4) if map_.log_domain == normalizer.log_domain]
     if "QMAPS_FUZZ" not in os.environ:
         number = CHECKS.index(check) + NORMALIZERS.index(normalizer)
         maps = maps[number % min(8, len(maps)) :: 8]
-    check(normalizer, maps, device)
+    run(check, normalizer, maps, device)
 
 
 def test_a_wrong_normalizer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
