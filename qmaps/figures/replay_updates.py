@@ -12,7 +12,6 @@ NEEDED = (
     "quantizer",
     "progress",
     "displacement_error",
-    "displacement_gain",
     "explosion_share",
     "zero_point_share",
 )
@@ -23,30 +22,25 @@ def replay_updates(frame: pd.DataFrame) -> Figure:
     """Measures of the updates under each pair of quantizers.
 
     Pairs stand in the frame's order, from the top. The panels show the share of the exact descent
-    along the next gradient (progress), how far from the exact parameters the updates lead
-    (displacement error), how far along their way (displacement gain), the share of updates that
-    exact Adam cannot make (explosions), and of elements where v became 0 and m did not (zero
-    points). Exact updates have a progress and a gain of 1. Both stand at the edge
-    outside -0.5 to 2, and errors above 100. Non-finite values are left out.
+    along the next gradient (progress; exact is 1), how far from the exact parameters the updates
+    lead (displacement error), the share of updates that exact Adam cannot make (explosions), and of
+    elements where v became 0 and m did not (zero points). Progress stands at the edge outside -0.5
+    to 2, and errors above 100. Non-finite values are left out.
 
     Args:
         frame: a frame of `qmaps.replay.summarize`, or rows of one parameter of `qmaps.replay.run`:
-            `quantizer` (a label), `progress`, `displacement_error`, `displacement_gain`,
-            `explosion_share` and `zero_point_share` (both in [0, 1]).
+            `quantizer` (a label), `progress`, `displacement_error`, `explosion_share` and
+            `zero_point_share` (both in [0, 1]).
 
     Raises:
         BadValueError: columns or rows are missing.
     """
     require(frame, NEEDED, "replay_updates")
-    figure, (progress, error, gain, explosions, zeros) = panels(frame, 5)
-    for axis, name, label in (
-        (progress, "progress", "kept descent (progress)"),
-        (gain, "displacement_gain", "kept way (displacement gain)"),
-    ):
-        points(axis, frame[name].clip(-0.5, 2), (1,))
-        axis.set_xticks([-0.5, 0, 1, 2], ["≤-0.5", "0", "1", "≥2"])
-        axis.set_xlim(-0.6, 2.1)
-        axis.set_xlabel(label)
+    figure, (progress, error, explosions, zeros) = panels(frame, 4)
+    points(progress, frame["progress"].clip(-0.5, 2), (1,))
+    progress.set_xticks([-0.5, 0, 1, 2], ["≤-0.5", "0", "1", "≥2"])
+    progress.set_xlim(-0.6, 2.1)
+    progress.set_xlabel("kept descent (progress)")
     points(error, frame["displacement_error"].clip(upper=100))
     error.set_xscale("symlog", linthresh=0.01)
     error.set_xlim(-0.001, 130)

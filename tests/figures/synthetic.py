@@ -224,8 +224,6 @@ def replay_states() -> pd.DataFrame:
             "gain_second": [1.7, np.nan, 0.99],
             "lag_first": [9.0, np.inf, 9.5],
             "lag_second": [999.0, 20.0, 1000.0],
-            "rerounded_share_first": [0.1, 0.0, np.nan],
-            "rerounded_share_second": [1.0, 0.5, 0.02],
         }
     )
 
@@ -250,7 +248,6 @@ def replay_updates() -> pd.DataFrame:
             "quantizer": [PAIR, OTHER, "32-bit + B256/DE-0@8u"],
             "progress": [0.97, -3.0, np.nan],
             "displacement_error": [0.02, 400.0, 0.0],
-            "displacement_gain": [0.9, 2.5, 1.0],
             "explosion_share": [0.0, 0.3, 1e-5],
             "zero_point_share": [0.0, 1.0, np.nan],
         }
@@ -307,9 +304,8 @@ SUBJECTS = {
     ),
     "replay_states": Subject(
         replay_states(),
-        "quantizer gain_first gain_second lag_first lag_second rerounded_share_first "
-        "rerounded_share_second",
-        3,
+        "quantizer gain_first gain_second lag_first lag_second",
+        2,
     ),
     "replay_errors": Subject(
         replay_errors(),
@@ -319,8 +315,8 @@ SUBJECTS = {
     ),
     "replay_updates": Subject(
         replay_updates(),
-        "quantizer progress displacement_error displacement_gain explosion_share zero_point_share",
-        5,
+        "quantizer progress displacement_error explosion_share zero_point_share",
+        4,
     ),
     "update_error": Subject(
         update_error(),

@@ -567,7 +567,6 @@ REPLAYED = {
     "replay_states": (
         (["gain_first", "gain_second"], 1),
         (["lag_first", "lag_second"], 1),
-        (["rerounded_share_first", "rerounded_share_second"], 100),
     ),
     "replay_errors": (
         (["bias_first", "bias_second"], 1),
@@ -577,7 +576,6 @@ REPLAYED = {
     "replay_updates": (
         (["progress"], 1),
         (["displacement_error"], 1),
-        (["displacement_gain"], 1),
         (["explosion_share"], 100),
         (["zero_point_share"], 100),
     ),
@@ -589,7 +587,6 @@ EDGES = {
     "gain_first": (0, 1.5),
     "gain_second": (0, 1.5),
     "progress": (-0.5, 2),
-    "displacement_gain": (-0.5, 2),
     "displacement_error": (0, 100),
 }
 """Between which values a measure is drawn; what is beyond stands at the edge."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from itertools import chain
@@ -32,12 +32,29 @@ CHECKS = 5
 
 def rows(step: int, data: Source, pairs: list[Pair], seed: int) -> list[dict[str, Any]]:
     """The rows of one parameter."""
-    chosen, first, second, updates = recursions(data, pairs, seed)
-    for _ in replayed(data, first, second, updates):
-        pass
+    moments = [
+        list(dict.fromkeys(q for q in quantizers if q is not None))
+        for quantizers in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
+    ]
+    first, second = (
+        Recursion(start, quantizers, beta, RoundingKey(seed=seed, tensor=data.number, state=state))
+        for state, (start, quantizers, beta) in enumerate(
+            zip((data.m, data.v), moments, data.betas, strict=True)
+        )
+    )
+    places: list[dict[Quantizer | None, int]] = [
+        {None: 0, **{q: row for row, q in enumerate(quantizers, start=1)}} for quantizers in moments
+    ]
+    updates = Updates(
+        [(places[0][pair.first], places[1][pair.second]) for pair in pairs],
+        data.betas,
+        data.eps,
+        data.m.numel(),
+    )
+    _replay(data, first, second, updates)
     measured: list[dict[Quantizer | None, dict[str, float]]] = [
         {None: exact_measures(beta), **dict(zip(quantizers, recursion.measures(), strict=True))}
-        for beta, quantizers, recursion in zip(data.betas, chosen, (first, second), strict=True)
+        for beta, quantizers, recursion in zip(data.betas, moments, (first, second), strict=True)
     ]
     return [
         {
@@ -60,34 +77,8 @@ def rows(step: int, data: Source, pairs: list[Pair], seed: int) -> list[dict[str
     ]
 
 
-def recursions(
-    data: Source, pairs: list[Pair], seed: int
-) -> tuple[list[list[Quantizer]], Recursion, Recursion, Updates]:
-    """The quantizers of each moment, the recursions of both under them, and the pairs' updates."""
-    chosen = [
-        list(dict.fromkeys(q for q in quantizers if q is not None))
-        for quantizers in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
-    ]
-    first, second = (
-        Recursion(start, quantizers, beta, RoundingKey(seed=seed, tensor=data.number, state=state))
-        for state, (start, quantizers, beta) in enumerate(
-            zip((data.m, data.v), chosen, data.betas, strict=True)
-        )
-    )
-    places: list[dict[Quantizer | None, int]] = [
-        {None: 0, **{q: row for row, q in enumerate(qs, start=1)}} for qs in chosen
-    ]
-    updates = Updates(
-        [(places[0][pair.first], places[1][pair.second]) for pair in pairs],
-        data.betas,
-        data.eps,
-        data.m.numel(),
-    )
-    return chosen, first, second, updates
-
-
-def replayed(data: Source, first: Recursion, second: Recursion, updates: Updates) -> Iterator[int]:
-    """Take every step and yield its number; it is measured if there is a next gradient."""
+def _replay(data: Source, first: Recursion, second: Recursion, updates: Updates) -> None:
+    """Take every step; its update is measured if there is a next gradient."""
     looked = {-(-number * data.steps // CHECKS) for number in range(1, CHECKS + 1)}
     flat = (gradient.reshape(-1) for gradient in data.gradients())
     gradient = next(flat)
@@ -100,7 +91,6 @@ def replayed(data: Source, first: Recursion, second: Recursion, updates: Updates
         if following is not None:
             updates.add(first.before, second.before, following, step)
             gradient = following
-            yield number
 
 
 @dataclass(frozen=True)
@@ -231,14 +221,11 @@ def run(
           are the exact ones times a number; below 0 where the loss grows,
         - `displacement`: the squared length of sum over t < T of u(t), in which an element counts
           as much as the root of its second moment at the end; `displacement_gap`: the same of the
-          difference of the quantized and the exact sums; `displacement_shared`: their inner
-          product,
+          difference of the quantized and the exact sums,
         - `displacement_error`: displacement_gap / displacement: how far from the exact parameters
           the quantized updates lead, at a constant learning rate. Errors that repeat in every step
           add up in it, while independent ones average out. It needs no next gradient, so it varies
           less between windows of a run than `net_progress`,
-        - `displacement_gain`: displacement_shared / displacement: how far the quantized updates
-          lead along the way of the exact ones,
         - `explosion_share`: share of the quantized updates that are larger than any exact Adam can
           make at this step (`largest_possible`; 7.27 at betas of 0.9 and 0.999),
         - `largest_update`: the largest magnitude of a quantized update,
@@ -262,10 +249,7 @@ def run(
           rounding. Independent errors of mean 0 give 1 / (1 - beta^2) in the long run,
         - `moved_share`: share of elements whose exact state has moved, from start to end, by more
           than the distance to the next code; `stalled_share`: the share of these whose code never
-          moved,
-        - `rerounded_share`: share of elements whose code changed in a step, though y is within half
-          the distance to the next code of the value before; scales that move, stochastic
-          rounding and dither do that.
+          moved.
 
         Codes are looked at in five steps, spread evenly, the last included. Measures of a
         moment in 32 bits are those of the exact state, or NaN.

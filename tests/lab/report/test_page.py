@@ -126,7 +126,6 @@ def test_the_heatmap_has_every_tensor_and_candidate(run: Path, page: str) -> Non
         for moment in card["moments"].values():
             assert sum(moment["counts"]) + moment["zeros"] == 64 * 80
             assert len(base64.b64decode(moment["picture"])) == moment["rows"] * moment["cols"]
-        assert cards["specs"][card["chosen"]] in card["curves"]
     picture = base64.b64decode(cards["tensors"][0]["moments"]["exp_avg_sq"]["picture"])
     cols = cards["tensors"][0]["moments"]["exp_avg_sq"]["cols"]
     lines = [picture[at : at + cols] for at in range(0, len(picture), cols)]
@@ -154,7 +153,6 @@ CLICKS = """
     title: card.querySelector("h2").textContent,
     code: card.querySelector("pre").textContent,
     plots: card.querySelectorAll("svg").length,
-    lines: card.querySelectorAll("polyline").length,
     bars: card.querySelectorAll("rect").length,
     options: card.querySelectorAll("tbody tr").length,
     painted: [...card.querySelectorAll("canvas")].map(canvas =>
@@ -186,8 +184,7 @@ def test_in_a_browser(run: Path) -> None:
     card = found["card"]
     assert card["title"] == NAMES[1]
     assert card["code"].startswith('overrides={"odd<b>\\"name\\"": {"exp_avg": "')
-    assert card["plots"] == 3
-    assert card["lines"] >= 5
+    assert card["plots"] == 2
     assert card["bars"] > 10
     assert card["options"] >= len(pd.read_parquet(run / "recommend" / "pairs.parquet"))
     assert min(card["painted"]) > 10
