@@ -20,8 +20,9 @@ import torch
 from qmaps import capture, sweep
 from qmaps.analyze import executors
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, CommunicationError
-from qmaps.sweep.parts import joined
-from tests.sweep.data import SPECS, Deadly, on_disk, same, tensors
+from qmaps.sweep.plan import Item
+from qmaps.sweep.run import joined
+from tests.sweep.data import SPECS, Deadly, on_disk, plan, same, tensors
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +78,9 @@ def test_one_frame_whoever_measures(path: Path, serial: pd.DataFrame) -> None:
         same(sweep.run(path, SPECS, executor=client.get_executor()), serial)
 
 
-def deadly(path: Path, place: Path, lives: int) -> list[sweep.Item]:
+def deadly(path: Path, place: Path, lives: int) -> list[Item]:
     """The items of a sweep, of which the last kills its worker."""
-    items = sweep.plan(path, SPECS)
+    items = plan(path, SPECS)
     last = {name: getattr(items[-1], name) for name in asdict(items[-1])}
     return [*items[:-1], Deadly(**last, place=str(place), lives=lives)]
 
@@ -276,12 +277,12 @@ def test_an_error_in_a_worker_is_that_of_one_process(tmp_path: Path) -> None:
 def test_a_worker_has_one_thread_and_others_keep_theirs(path: Path) -> None:
     seen = []
 
-    class Looking(sweep.Item):
+    class Looking(Item):
         def measure(self, states: capture.CapturedStates | None = None) -> pd.DataFrame:
             seen.append(torch.get_num_threads())
             return super().measure(states)
 
-    [item, *_] = sweep.plan(path, SPECS)
+    [item, *_] = plan(path, SPECS)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
