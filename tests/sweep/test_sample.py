@@ -16,7 +16,7 @@ import qmaps
 from qmaps import sweep
 from qmaps.capture import CapturedStates, load
 from qmaps.capture.recorder import write
-from qmaps.errors import BadValueError, CaptureError, SpecError
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, SpecError
 from qmaps.normalize.base import REGISTRY, Normalizer, Shape
 from qmaps.normalize.scale_format import SUFFIXES
 from qmaps.ops.fit import fit_normalized
