@@ -112,9 +112,7 @@ def replay(
     summary = replays.summarize(frame)
     write_frame(folder / "replay.parquet", frame)
     write_frame(folder / "summary.parquet", summary)
-    for draw in (
-        figures.replay, figures.replay_updates, figures.replay_states, figures.replay_errors
-    ):  # fmt: skip
+    for draw in (figures.replay, figures.replay_states):
         figures.save(draw(summary), folder / f"{draw.__name__}.png")
     if as_json:
         print_json(records(summary))

@@ -542,17 +542,9 @@ REPLAYED = {
     "replay_states": (
         (["gain_first", "gain_second"], 1),
         (["lag_first", "lag_second"], 1),
-    ),
-    "replay_errors": (
         (["bias_first", "bias_second"], 1),
         (["noise_first", "noise_second"], 1),
         (["amplification_first", "amplification_second"], 1),
-    ),
-    "replay_updates": (
-        (["progress"], 1),
-        (["displacement_error"], 1),
-        (["explosion_share"], 100),
-        (["zero_point_share"], 100),
     ),
 }
 """The columns of each panel of the figures of replays, and what they are multiplied by."""
@@ -561,8 +553,6 @@ EDGES = {
     "update_gain": (0, 1.5),
     "gain_first": (0, 1.5),
     "gain_second": (0, 1.5),
-    "progress": (-0.5, 2),
-    "displacement_error": (0, 100),
 }
 """Between which values a measure is drawn; what is beyond stands at the edge."""
 

@@ -177,8 +177,7 @@ def test_capture_and_replay_of_gradients(tmp_path: Path, capsys, monkeypatch) ->
     assert rows.loc[pairs[0], "explosion_share"] > 0
     assert rows.loc[pairs[1], "explosion_share"] == 0
     assert sorted(path.name for path in (run / "replay").iterdir()) == [
-        "replay.parquet", "replay.png", "replay_errors.png", "replay_states.png",
-        "replay_updates.png", "summary.parquet",
+        "replay.parquet", "replay.png", "replay_states.png", "summary.parquet",
     ]  # fmt: skip
     frame = pd.read_parquet(run / "replay" / "replay.parquet")
     assert set(frame["step"]) == {4}
