@@ -226,8 +226,6 @@ def replay_states() -> pd.DataFrame:
             "lag_second": [999.0, 20.0, 1000.0],
             "bias_first": [0.02, 0.9, 0.0],
             "bias_second": [0.3, 5.0, 0.001],
-            "noise_first": [0.05, 0.0, np.nan],
-            "noise_second": [0.2, 30.0, 0.004],
             "amplification_first": [5.0, 0.9, np.nan],
             "amplification_second": [80.0, 1.0, 3.0],
         }
@@ -284,9 +282,9 @@ SUBJECTS = {
     ),
     "replay_states": Subject(
         replay_states(),
-        "quantizer gain_first gain_second lag_first lag_second bias_first bias_second noise_first "
-        "noise_second amplification_first amplification_second",
-        5,
+        "quantizer gain_first gain_second lag_first lag_second bias_first bias_second "
+        "amplification_first amplification_second",
+        4,
     ),
     "update_error": Subject(
         update_error(),

@@ -543,7 +543,6 @@ REPLAYED = {
         (["gain_first", "gain_second"], 1),
         (["lag_first", "lag_second"], 1),
         (["bias_first", "bias_second"], 1),
-        (["noise_first", "noise_second"], 1),
         (["amplification_first", "amplification_second"], 1),
     ),
 }
