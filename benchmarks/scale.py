@@ -126,7 +126,7 @@ def model(items: Sequence[Item], workers: int, reading: float) -> float:
 
 def on(pool: Executor, items: Sequence[Item]) -> None:
     """Measure all items in a pool that is warm."""
-    for _ in executors.on_executor(items, pool):
+    for _ in executors.on_executor([item.job for item in items], pool):
         pass
 
 

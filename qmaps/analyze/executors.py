@@ -1,4 +1,4 @@
-"""Measuring items of work one after another, in a pool of processes, or on any executor."""
+"""Doing jobs one after another, in a pool of processes, or on any executor."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from qmaps.capture import CapturedStates
 from qmaps.engines.threads import one_thread
@@ -18,27 +19,26 @@ from qmaps.errors import BadTypeError, BadValueError, CommunicationError, shown
 from qmaps.storage.files import exists
 
 RESTARTS = 3
-"""Pools that are made in place of broken ones until an item is done again."""
+"""Pools that are made in place of broken ones until a job is done again."""
 
 RESUMED = "the sweep goes on from its parts"
 
 
-class Work(Protocol):
-    """A piece of work for any process: small, for workers read the states themselves."""
+@dataclass(frozen=True)
+class Job:
+    """A piece of work for any process: small, for workers read the states themselves.
 
-    @property
-    def number(self) -> int:
-        """Its place among the items, from 0 on."""
+    Attributes:
+        number: its place among the jobs, from 0 on.
+        name: text about it, for progress.
+        work: approximate amount of work, for comparing jobs.
+        measure: does the work in this process; with None it opens the states itself.
+    """
 
-    @property
-    def work(self) -> int:
-        """Approximate amount of work, for comparing items."""
-
-    def measure(self, states: CapturedStates | None = None) -> Any:
-        """Do the work in this process; without `states` it opens them itself."""
-
-
-W = TypeVar("W", bound=Work)
+    number: int
+    name: str
+    work: int
+    measure: Callable[[CapturedStates | None], Any]
 
 
 def check(states: CapturedStates, executor: Executor | None, workers: int | None) -> None:
@@ -81,55 +81,53 @@ def source_of(states: CapturedStates) -> str:
 
 
 def measured(
-    items: Sequence[W],
+    jobs: Sequence[Job],
     states: CapturedStates | None,
     executor: Executor | None,
     workers: int | None = None,
     *,
     progress: Callable[[int, int, str], None] | None,
-    note: Callable[[W], str],
     earlier: Mapping[int, Any] = MappingProxyType({}),
-    keep: Callable[[W, Any], None] = lambda _, __: None,
+    keep: Callable[[Job, Any], None] = lambda _, __: None,
     what: str = "items",
     then: str = RESUMED,
 ) -> list[Any]:
-    """Measure items here, on an executor, or in a pool of processes.
+    """Do jobs here, on an executor, or in a pool of processes.
 
     Args:
-        items: the items.
-        states: the states of the items, accepted by `check` for these workers.
-        executor: where they are measured; None measures them here, or in a pool.
+        jobs: the jobs.
+        states: their states, accepted by `check` for these workers.
+        executor: where they are done; None does them here, or in a pool.
         workers: number of processes of the pool; None for no pool.
-        progress: called with the number of items done, the number of all, and a note: that of each
-            item before it is measured, or with workers after that; with workers also at the start;
-            at the end with an empty note.
-        note: text about an item.
-        earlier: results by number of items that are done already.
-        keep: called with each item and its result.
-        what: name of the items, in the plural.
+        progress: called with the number of jobs done, the number of all, and the name of each job
+            before it is done, or with workers after that; with workers also at the start; at the
+            end with an empty text.
+        earlier: results by number of jobs that are done already.
+        keep: called with each job and its result.
+        what: what the jobs are, in the plural.
         then: effect of a second call, for messages.
 
     Returns:
-        The result of each item, in the order of the items.
+        The result of each job, in the order of the jobs.
 
     Raises:
         CommunicationError: as `on_executor` and `in_pool`.
     """
     results = dict(earlier)
-    todo = [item for item in items if item.number not in results]
+    todo = [job for job in jobs if job.number not in results]
 
     def tell(text: str) -> None:
         if progress:
-            progress(len(results), len(items), text)
+            progress(len(results), len(jobs), text)
 
-    def take(item: W, result: Any) -> None:
-        results[item.number] = result
-        keep(item, result)
+    def take(job: Job, result: Any) -> None:
+        results[job.number] = result
+        keep(job, result)
 
     if executor is None and workers is None:
-        for item in todo:
-            tell(note(item))
-            take(item, item.measure(states))
+        for job in todo:
+            tell(job.name)
+            take(job, job.measure(states))
     elif todo:
         tell(f"{len(todo)} {what} on workers")
         of_workers = (
@@ -137,24 +135,24 @@ def measured(
             if executor is None
             else on_executor(todo, executor, then)
         )
-        for item, result in of_workers:
-            take(item, result)
-            tell(note(item))
+        for job, result in of_workers:
+            take(job, result)
+            tell(job.name)
     tell("")
-    return [results[item.number] for item in items]
+    return [results[job.number] for job in jobs]
 
 
 def on_executor(
-    items: Sequence[W], executor: Executor, then: str = RESUMED
-) -> Iterator[tuple[W, Any]]:
-    """Yield each item with its result as workers finish them, the most work begun first.
+    jobs: Sequence[Job], executor: Executor, then: str = RESUMED
+) -> Iterator[tuple[Job, Any]]:
+    """Yield each job with its result as workers finish them, the most work begun first.
 
     Raises:
         BadValueError: the executor was shut down.
         CommunicationError: the executor lost its workers.
     """
     try:
-        yield from _finished(items, executor)
+        yield from _finished(jobs, executor)
     except BrokenExecutor:
         raise CommunicationError(
             f"executor={type(executor).__name__} has lost a worker, perhaps for lack of memory; "
@@ -162,16 +160,16 @@ def on_executor(
         ) from None
 
 
-def in_pool(items: Sequence[W], workers: int, then: str = RESUMED) -> Iterator[tuple[W, Any]]:
-    """Yield each item with its result as processes of a pool finish them, the most work first.
+def in_pool(jobs: Sequence[Job], workers: int, then: str = RESUMED) -> Iterator[tuple[Job, Any]]:
+    """Yield each job with its result as processes of a pool finish them, the most work first.
 
-    Where a worker is killed, a new pool measures the other items.
+    Where a worker is killed, a new pool does the other jobs.
 
     Raises:
-        CommunicationError: `RESTARTS` pools in a row have lost a worker and finished no item, or no
+        CommunicationError: `RESTARTS` pools in a row have lost a worker and finished no job, or no
             worker has started.
     """
-    waiting = {item.number: item for item in items}
+    waiting = {job.number: job for job in jobs}
     restarts = 0
     while waiting:
         count = min(workers, len(waiting))
@@ -179,10 +177,10 @@ def in_pool(items: Sequence[W], workers: int, then: str = RESUMED) -> Iterator[t
         try:
             next(as_completed([pool.submit(os.getpid) for _ in range(count)])).result()
             started = True
-            for item, result in _finished(list(waiting.values()), pool):
-                del waiting[item.number]
+            for job, result in _finished(list(waiting.values()), pool):
+                del waiting[job.number]
                 restarts = 0
-                yield item, result
+                yield job, result
         except BrokenExecutor:
             restarts += 1
             if not started:
@@ -217,11 +215,11 @@ def _end_with_the_parent() -> None:
     threading.Thread(target=end_after, args=[parent], daemon=True).start()
 
 
-def _finished(items: Sequence[W], executor: Executor) -> Iterator[tuple[W, Any]]:
-    futures: dict[Future[Any], W] = {}
+def _finished(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, Any]]:
+    futures: dict[Future[Any], Job] = {}
     try:
-        for item in sorted(items, key=lambda item: -item.work):
-            futures[executor.submit(_measured, item)] = item
+        for job in sorted(jobs, key=lambda job: -job.work):
+            futures[executor.submit(_measured, job)] = job
     except BrokenExecutor:
         raise
     except RuntimeError as error:  # it was shut down
@@ -235,7 +233,7 @@ def _finished(items: Sequence[W], executor: Executor) -> Iterator[tuple[W, Any]]
             future.cancel()
 
 
-def _measured(item: Work) -> Any:
-    """Measure an item with one thread: there are as many workers as processors."""
+def _measured(job: Job) -> Any:
+    """Do a job with one thread: there are as many workers as processors."""
     with one_thread():
-        return item.measure()
+        return job.measure(None)

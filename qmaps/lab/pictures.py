@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -60,17 +61,19 @@ def draw(
             f"run={str(folder)!r} has no frames to draw (frames/*.parquet, sweep/sweep.parquet)"
         )
     output_folder(folder / "figures")
-    drawings = [Drawing(number, name, folder) for number, name in enumerate(files)]
+    jobs = [
+        executors.Job(number, name, 1, partial(_draw, name, folder))
+        for number, name in enumerate(files)
+    ]
     executors.measured(
-        drawings,
+        jobs,
         None,
         executor,
         progress=progress,
-        note=lambda drawing: drawing.name,
         earlier={
-            drawing.number: None
-            for drawing in drawings
-            if keep and _newer(files[drawing.name], folder, frames[drawing.name])
+            job.number: None
+            for job in jobs
+            if keep and _newer(files[job.name], folder, frames[job.name])
         },
         what="figures",
         then="the figures are drawn again",
@@ -78,24 +81,8 @@ def draw(
     return list(files.values())
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """A figure of a run folder to draw, by any process.
-
-    Attributes:
-        number: its place among the figures, from 0 on.
-        name: its name.
-        folder: the run folder.
-    """
-
-    number: int
-    name: str
-    folder: Path
-    work = 1
-
-    def measure(self, states: CapturedStates | None = None) -> None:  # noqa: ARG002
-        """Draw it to a PNG file."""
-        figures.save(of_run(plot(self.name), self.folder), _png(self.folder, self.name))
+def _draw(name: str, folder: Path, _: CapturedStates | None) -> None:
+    figures.save(of_run(plot(name), folder), _png(folder, name))
 
 
 def _png(folder: Path, name: str) -> Path:

@@ -143,6 +143,11 @@ class Item:
         begin, end = self.part or (0, len(self.singles) + len(self.pairs))
         return self.numel * max(1, end - begin)
 
+    @property
+    def job(self) -> executors.Job:
+        """The item as a job."""
+        return executors.Job(self.number, self.parameter, self.work, self.measure)
+
     def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
         """Measure the item in this process: of a divided parameter, rows that no earlier item has.
 

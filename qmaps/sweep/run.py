@@ -143,17 +143,16 @@ def run(
             rows = {item.number: earlier_frame(_part(folder, item.number)) for item in items}
             parts = {number: frame for number, frame in rows.items() if frame is not None}
 
-        def keep(item: Item, frame: pd.DataFrame) -> None:
+        def keep(job: executors.Job, frame: pd.DataFrame) -> None:
             if folder is not None:
-                write_frame(_part(folder, item.number), frame)
+                write_frame(_part(folder, job.number), frame)
 
         frames = executors.measured(
-            items,
+            [item.job for item in items],
             captured,
             executor,
             workers,
             progress=progress,
-            note=lambda item: item.parameter,
             earlier=parts,
             keep=keep,
         )

@@ -90,7 +90,8 @@ def test_items_of_a_killed_worker_run_again(
 ) -> None:
     pools = counted(monkeypatch)
     items = deadly(path, tmp_path / "died", 1)
-    frames = {item.number: frame for item, frame in executors.in_pool(items, 2)}
+    jobs = [item.job for item in items]
+    frames = {job.number: frame for job, frame in executors.in_pool(jobs, 2)}
     found = joined([frames[item.number] for item in items], [item.states for item in items])
     same(found, serial)
     assert (tmp_path / "died").read_text() == "x"
@@ -103,7 +104,7 @@ def test_a_worker_that_dies_again_and_again(
     monkeypatch.setattr(executors, "RESTARTS", 1)
     items = deadly(path, tmp_path / "died", 99)
     with pytest.raises(CommunicationError) as caught:
-        list(executors.in_pool(items[-1:], 2))
+        list(executors.in_pool([items[-1].job], 2))
     assert str(caught.value) == (
         "workers=2: a worker was killed 2 times in a row, perhaps for lack of memory; use fewer "
         "workers, and the sweep goes on from its parts"
@@ -286,7 +287,7 @@ def test_a_worker_has_one_thread_and_others_keep_theirs(path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        executors._measured(Looking(**{name: getattr(item, name) for name in asdict(item)}))
+        executors._measured(Looking(**{name: getattr(item, name) for name in asdict(item)}).job)
         assert (seen, torch.get_num_threads()) == ([1], 2)
     finally:
         torch.set_num_threads(threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -93,55 +93,31 @@ def _replay(data: Source, first: Recursion, second: Recursion, updates: Updates)
             gradient = following
 
 
-@dataclass(frozen=True)
-class Item:
-    """A parameter to replay.
+def _measured(
+    path: str,
+    position: int,
+    parameter: str,
+    pairs: list[Pair],
+    steps: int | None,
+    rounds: int,
+    share: float,
+    seed: int,
+    states: CapturedStates | None,
+) -> pd.DataFrame:
+    """Replay a parameter in this process; no rows if only others have 2 gradients.
 
-    Attributes:
-        number: its place among the items, from 0 on.
-        source: the file or folder of the states; empty for states in memory.
-        position: the parameter's place among those of the source, for random numbers too.
-        parameter: its name.
-        numel: number of its elements.
-        pairs: pairs of quantizers.
-        steps, rounds, share, seed: as for `qmaps.replay.run`.
+    Without `states` they are read from `path`, where the parameter has a place, for random numbers
+    too, and perhaps another name.
     """
-
-    number: int
-    source: str
-    position: int
-    parameter: str
-    numel: int
-    pairs: tuple[Pair, ...] = field(repr=False)
-    steps: int | None
-    rounds: int
-    share: float
-    seed: int
-
-    @property
-    def work(self) -> int:
-        """Elements times pairs."""
-        return self.numel * len(self.pairs)
-
-    def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
-        """Replay the parameter in this process; no rows if only others have 2 gradients."""
-        name = self.parameter
-        if states is None:
-            states = opened(self.source)
-            name = states.parameters()[self.position]  # names may have been given by the caller
-        data = source(
-            states,
-            name,
-            self.position,
-            steps=self.steps,
-            share=self.share,
-            seed=self.seed,
-            rounds=self.rounds,
-        )
-        if data is None:
-            return pd.DataFrame()
-        made = rows(states.step, data, list(self.pairs), self.seed)
-        return pd.DataFrame([{**row, "parameter": self.parameter} for row in made])
+    name = parameter
+    if states is None:
+        states = opened(path)
+        name = states.parameters()[position]  # names may have been given by the caller
+    data = source(states, name, position, steps=steps, share=share, seed=seed, rounds=rounds)
+    if data is None:
+        return pd.DataFrame()
+    made = rows(states.step, data, pairs, seed)
+    return pd.DataFrame([{**row, "parameter": parameter} for row in made])
 
 
 AGAIN = "the replay begins again"
@@ -276,15 +252,17 @@ def run(
     check(steps, rounds, share, seed)
     captured = as_states(states)
     names = chosen(captured, parameters, min_quantized_size)
-    source = executors.source_of(captured)
+    path = executors.source_of(captured)
     positions = {name: position for position, name in enumerate(captured.parameters())}
-    items = [
-        Item(
-            number, source, positions[name], name, math.prod(captured.shape(name, MOMENTS[0])),
-            tuple(pairs), steps, rounds, share, seed,
+    jobs = [
+        executors.Job(
+            number,
+            name,
+            math.prod(captured.shape(name, MOMENTS[0])) * len(pairs),
+            partial(_measured, path, positions[name], name, pairs, steps, rounds, share, seed),
         )
         for number, name in enumerate(names)
-    ]  # fmt: skip
+    ]
     executors.check(captured, executor, workers)
     window = captured.window()
     if len(window) == 1:
@@ -295,12 +273,11 @@ def run(
         for state in MOMENTS:
             captured.tensor(name, state)
     frames = executors.measured(
-        items,
+        jobs,
         captured,
         executor,
         workers,
         progress=progress,
-        note=lambda item: item.parameter,
         what="parameters",
         then=AGAIN,
     )
