@@ -111,10 +111,8 @@ def analyze_states(
         same_states = claim(lock.folder / "states.json", identity, "frames of other states")
         paths = [lock.folder / f"{job.name}.parquet" for job in jobs]
         # Where the states are known, only frames that are not there already are computed.
-        known = (
-            {job.number: earlier_frame(paths[job.number]) for job in jobs} if same_states else {}
-        )
-        earlier = {number: frame for number, frame in known.items() if frame is not None}
+        known = enumerate(map(earlier_frame, paths)) if same_states else ()
+        earlier = {number: frame for number, frame in known if frame is not None}
         executors.measured(
             jobs,
             captured,

@@ -287,7 +287,8 @@ def run(
             f"the gradients beside {captured.source!r} are of none of the chosen parameters, or of "
             "fewer than 2 steps"
         )
-    return pd.concat(filled, ignore_index=True)
+    joined: pd.DataFrame = pd.concat(filled, ignore_index=True)
+    return joined
 
 
 def check(steps: int | None, rounds: int = 1, share: float = 1.0, seed: int = 0) -> None:
