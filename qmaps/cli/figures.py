@@ -136,7 +136,7 @@ def _list(as_json: bool) -> None:
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Run folder with figures, frames or a sweep.")],
+    run: Annotated[Path, typer.Argument(help="Run folder with figures or a recommendation.")],
     as_json: AsJson = False,
 ) -> None:
     """Write RUN/report.html, one page that needs no other file.

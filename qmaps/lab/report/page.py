@@ -14,10 +14,9 @@ from qmaps.analyze._states import MIN_SIZE
 from qmaps.errors import CaptureError
 from qmaps.lab.report.answer import answer
 from qmaps.lab.report.heatmap import heatmap
-from qmaps.lab.report.templating import Cell, cell, number, percent, template
+from qmaps.lab.report.templating import Cell, cell, template
 from qmaps.storage import files
 from qmaps.storage.files import exists, write_text
-from qmaps.sweep import summarize
 
 UNKNOWN = {
     **dict.fromkeys(("workload", "checkpoint", "naming", "unit"), ""),
@@ -33,7 +32,7 @@ def write(run: str | os.PathLike[str]) -> Path:
     The page contains its figures; it does not need other files or a network.
 
     Args:
-        run: a folder of `qmaps.lab.run`, or one with ``figures/`` and ``frames/`` or ``sweep/``.
+        run: a folder of `qmaps.lab.run`, or one with ``figures/`` or ``recommend/``.
 
     Returns:
         The page.
@@ -53,15 +52,11 @@ def write(run: str | os.PathLike[str]) -> Path:
         for picture, _ in figures.pictures()
         if exists(path := folder / "figures" / f"{picture.name}.png")
     ]
-    errors = read_frame(folder / "frames" / "update_error.parquet")
     losses = read_frame(folder / "frames" / "losses.parquet")
-    swept = read_frame(folder / "sweep" / "sweep.parquet")
     about = {**UNKNOWN, **read_about(folder)}
     answered = answer(folder, about, losses)
-    if not pictures and errors is None and swept is None and answered is None:
-        raise CaptureError(
-            f"run={str(folder)!r} must hold figures, frames, a sweep or a recommendation"
-        )
+    if not pictures and losses is None and answered is None:
+        raise CaptureError(f"run={str(folder)!r} must hold figures, losses or a recommendation")
     page = template("run").render(
         about=about,
         folder=folder,
@@ -69,7 +64,6 @@ def write(run: str | os.PathLike[str]) -> Path:
         heatmap=answered and heatmap(folder, answered["pairs"]),
         losses=[] if losses is None else _losses(losses),
         pictures=pictures,
-        sweep=[] if swept is None else _sweep(swept),
     )
     out = folder / "report.html"
     write_text(out, page)
@@ -102,20 +96,4 @@ def _losses(frame: pd.DataFrame) -> list[list[Cell]]:
             cell(int(row["nonfinite"])),
         ]
         for row in frame.to_dict("records")
-    ]
-
-
-def _sweep(frame: pd.DataFrame) -> list[list[Cell]]:
-    """The pairs of a sweep, least mean absolute error first."""
-    if not (frame["state"] == "update").any():
-        return []
-    table = summarize(frame).sort_values("mean_abs_error")
-    return [
-        [
-            cell(row["quantizer"]),
-            cell(f"{row['bits_per_element']:.2f}"),
-            *(cell(number(row[name]), row[name]) for name in ("mean_abs_error", "max_abs_error")),
-            *(cell(percent(row[name]), row[name]) for name in ("mean_rel_error", "zeroed_share")),
-        ]
-        for row in table.to_dict("records")
     ]

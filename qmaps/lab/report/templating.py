@@ -73,18 +73,6 @@ def judged(verdict: str) -> Cell:
     return Cell(verdict, verdict, css(verdict))
 
 
-def percent(value: float) -> str:
-    """A fraction as percent with three significant digits, plain up to a million."""
-    return f"{100 * value:,.3g} %" if value < 10 else f"{100 * value:,.0f} %"
-
-
-def number(value: float) -> str:
-    """Three significant digits, plain where readable."""
-    if 1000 <= abs(value) < 1e7:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if 1e-4 <= abs(value) < 1000 or value == 0 else f"{value:.2e}"
-
-
 def css(verdict: str) -> str:
     """The class of a verdict."""
     return verdict.replace(",", "").replace(" ", "-")
