@@ -283,11 +283,9 @@ class Updates:
 
 def shares(sums: Mapping[str, float]) -> dict[str, float]:
     """The measures of `qmaps.replay.run` from its sums, of one parameter or of several together."""
-    progress = share(sums["kept_descent"], sums["descent"])
     spent, gain = (share(sums[name], sums["cost"]) for name in ("spent_cost", "shared_cost"))
     return {
-        "progress": progress,
-        "net_progress": 2 * progress - spent,
+        "progress": share(sums["kept_descent"], sums["descent"]),
         "update_gain": gain,
         "update_noise": math.nan if math.isnan(spent) else math.sqrt(max(0.0, spent - gain**2)),
         "displacement_error": share(sums["displacement_gap"], sums["displacement"]),

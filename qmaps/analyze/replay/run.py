@@ -191,17 +191,13 @@ def run(
           Below 1 quantized updates are too short, as with a smaller learning rate,
         - `update_noise`: the root of spent_cost / cost - update_gain^2: how large the rest is that
           has nothing in common with the exact updates,
-        - `net_progress`: 2 progress - spent_cost / cost. A step at rate r lowers the loss by
-          r descent - r^2 c cost / 2; at the rate that is best for the exact updates this is
-          r descent / 2, of which the quantized ones keep net_progress. At most 1 for updates that
-          are the exact ones times a number; below 0 where the loss grows,
         - `displacement`: the squared length of sum over t < T of u(t), in which an element counts
           as much as the root of its second moment at the end; `displacement_gap`: the same of the
           difference of the quantized and the exact sums,
         - `displacement_error`: displacement_gap / displacement: how far from the exact parameters
           the quantized updates lead, at a constant learning rate. Errors that repeat in every step
           add up in it, while independent ones average out. It needs no next gradient, so it varies
-          less between windows of a run than `net_progress`,
+          less between windows of a run than `progress`,
         - `explosion_share`: share of the quantized updates that are larger than any exact Adam can
           make at this step (`largest_possible`; 7.27 at betas of 0.9 and 0.999),
         - `largest_update`: the largest magnitude of a quantized update,

@@ -31,9 +31,8 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
         The frame's columns without `step`, `parameter` and `shape`, the least step cost first:
 
         - `numel`, `descent`, `kept_descent`, `cost`, `spent_cost`, `shared_cost`, `displacement`
-          and `displacement_gap` are sums, from which `progress`, `net_progress`, `update_gain`,
-          `update_noise` and `displacement_error` follow: those of steps of all parameters with the
-          same learning rate,
+          and `displacement_gap` are sums, from which `progress`, `update_gain`, `update_noise` and
+          `displacement_error` follow: those of steps of all parameters with the same learning rate,
         - `largest_update` is the largest, and `step_cost` follows from it, `update_gain` and
           `update_noise`,
         - other measures are means over the parameters with a value, weighted by `numel`; each

@@ -189,7 +189,6 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
         "update_gain": shared / cost,
         "update_noise": noise,
         "step_cost": 0.03 * beyond + noise**2 / 50 - math.log(shared / cost),
-        "net_progress": 2 * kept / descent - spent / cost,
         "displacement": (length := float((paths[0].square() * curvature).sum())),
         "displacement_gap": (gap := float(((paths[1] - paths[0]).square() * curvature).sum())),
         "displacement_error": gap / length,
@@ -234,15 +233,12 @@ def test_the_measures_tell_quantizers_apart(frame: pd.DataFrame) -> None:
     rows = frame.set_index("quantizer")
     exact = rows.loc["32-bit + 32-bit"]
     assert exact["progress"] == pytest.approx(1, rel=1e-6)  # sums of float32 in another order
-    assert exact["net_progress"] == pytest.approx(1, rel=1e-6)
     assert exact["displacement_error"] == 0
     assert exact["update_gain"] == pytest.approx(1, rel=1e-6)
     assert exact["update_noise"] < 1e-3
     assert exact["gain_first"] == 1
     assert exact["explosion_share"] == exact["zero_point_share"] == 0
     assert rows.loc["B128/DE@4s + B128/DE@4u", "explosion_share"] > 0
-    for _, row in rows.iterrows():
-        assert row["net_progress"] <= 1 + 0.02, row.name
     assert rows.loc["B128/DE@4s + B128/DE@4u", "zero_point_share"] > 0
     assert rows.loc["B128/DE@4s + rank1/linear@4u", "zero_point_share"] == 0
     assert rows.loc["32-bit + B256/DE-0@8u", "progress"] == pytest.approx(1, abs=0.02)
