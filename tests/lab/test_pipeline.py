@@ -70,7 +70,7 @@ def test_an_interrupted_run_goes_on_to_a_whole_page(
         for p in out.rglob("*.*")
         if p.suffix in (".safetensors", ".parquet")
     }
-    assert len(kept) == 1 + 3 + 9 + 3
+    assert len(kept) == 1 + 3 + 9 + 2
     del kept[out / "sweep" / "sweep.parquet"]  # put together anew from its parts
 
     code, text, err = call(f"{command} --json", capsys)
