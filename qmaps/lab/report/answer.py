@@ -23,9 +23,9 @@ PAPERS = ("paper-8bit", "paper-4bit")
 HALF = 0.5
 """Share of outliers in few rows from which on a tensor is named."""
 MANY_ROWS = 40
+"""Rows, or columns, from which on 5 % of them are few."""
 WORSE = 0.005
 """Nats above 32 bits from which on the run's own training overrules a verdict."""
-"""Rows, or columns, from which on 5 % of them are few."""
 
 
 def answer(
