@@ -288,7 +288,7 @@ def test_workers_choose_the_same_sample(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as executor:
         same(sweep.run(path, SPECS, sample=0.05, executor=executor), expected)
     digests = [digest(path, SPECS, sample=share) for share in (None, 0.05, 0.1)]
-    assert len(set.union(*digests)) == 6
+    assert len(set(digests)) == 3
 
 
 def test_weighted_quantiles() -> None:
