@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
@@ -24,6 +24,22 @@ Entry = tuple[int, Tensor, dict[str, Any], Tensor]
 """A parameter of a step: its number among all parameters, the parameter, its group, its gradient.
 
 Of a sharded parameter these are the DTensor and the local part of the gradient."""
+
+
+class Place(NamedTuple):
+    """Number of a parameter among all, number of its group, and its position there."""
+
+    number: int
+    group: int
+    position: int
+
+
+def places(groups: Sequence[Mapping[str, Any]]) -> Iterator[Place]:
+    """The places of all parameters, in the order of their groups."""
+    numbers = count()
+    for group_number, group in enumerate(groups):
+        for position in range(len(group["params"])):
+            yield Place(next(numbers), group_number, position)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,21 +70,18 @@ class Parameters(NamedTuple):
     groups: list[dict[str, Any]]
     state: dict[Any, Any]
 
-    def records(self, only: Tensor | None = None) -> list[ParameterRecord]:
+    def records(self, only: Sequence[Place] | None = None) -> list[ParameterRecord]:
         """Records of all parameters, in the order of their groups.
 
         Args:
-            only: make the record of this parameter alone, which is not sharded.
+            only: make the records at these places alone, of parameters that are not sharded.
         """
-        records: list[ParameterRecord] = []
-        numbers = count()
         owners: dict[int, list[Matrix]] = defaultdict(list)
-        for group_number, group in enumerate(self.groups):
-            for position, param in enumerate(group["params"]):
-                number, place = next(numbers), (group_number, position)
-                if only is None or param is only:
-                    record = ParameterRecord(self, number, place, param, group, owners)
-                    records.append(record)
+        records: list[ParameterRecord] = []
+        for number, group_number, position in places(self.groups) if only is None else only:
+            group = self.groups[group_number]
+            place, param = (group_number, position), group["params"][position]
+            records.append(ParameterRecord(self, number, place, param, group, owners))
         if only is None and isinstance(self.rule, MatrixRule):
             loads: Loads = {}
             for group_number in range(len(self.groups)):

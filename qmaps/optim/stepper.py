@@ -34,7 +34,7 @@ from qmaps.ops.backends import cuda_engine_on, native_runs, requested
 from qmaps.optim.checks import check_gradient, check_shard, check_states
 from qmaps.optim.choice import choice_settings
 from qmaps.optim.nonfinite import leaves_out
-from qmaps.optim.records import Entry, Parameters, states_of
+from qmaps.optim.records import Entry, Parameters, Place, states_of
 from qmaps.optim.resets import reset
 from qmaps.optim.rule import MatrixRule, UpdateRule
 from qmaps.optim.saved_states import take_in
@@ -88,14 +88,15 @@ class Stepper:
         grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
         *,
-        only: Tensor | None = None,
+        only: Sequence[Place] | None = None,
     ) -> None:
-        """Take one step of all parameters with gradients, or of one of them.
+        """Take one step of all parameters with gradients, or of those at some places.
 
         Raises:
             NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise".
         """
-        entries = _with_gradients(parameters.groups, only)
+        groups = parameters.groups
+        entries = _with_gradients(groups) if only is None else _at_places(groups, only)
         if not entries:
             return
         # Only the reference divides gradients of parameters kept as codes.
@@ -155,7 +156,7 @@ class Stepper:
         entries: list[Entry],
         states: dict[Tensor, dict[str, Any]],
         scaled: bool,
-        only: Tensor | None,
+        only: Sequence[Place] | None,
     ) -> _PlannedStep:
         """A new plan of a step, or the cached one if it fits after all."""
         cached = self._cached
@@ -322,16 +323,23 @@ class _PlannedStep:
         return [*parameters.groups, *params, *groups, *storages, *values]
 
 
-def _with_gradients(groups: Sequence[dict[str, Any]], only: Tensor | None) -> list[Entry]:
-    """Parameters of these groups, or one of them, with their gradients, where they have one."""
+def _with_gradients(groups: Sequence[dict[str, Any]]) -> list[Entry]:
+    """Parameters of these groups with their gradients, where they have one."""
     entries: list[Entry] = []
     number = 0
     for group in groups:
         for param in group["params"]:
-            if (only is None or param is only) and (gradient := param.grad) is not None:
+            if (gradient := param.grad) is not None:
                 entries.append((number, param, group, gradient))
             number += 1
     return entries
+
+
+def _at_places(groups: Sequence[dict[str, Any]], places: Sequence[Place]) -> list[Entry]:
+    """`_with_gradients` of the parameters at these places."""
+    params = [(place.number, groups[place.group], place.position) for place in places]
+    entries = [(number, group["params"][at], group) for number, group, at in params]
+    return [(*entry, entry[1].grad) for entry in entries if entry[1].grad is not None]
 
 
 def _scalars(parameters: Parameters, entries: Sequence[Entry]) -> list[Scalars]:
