@@ -9,7 +9,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from qmaps.maps.fitted import Cells, FittedMap, engine
+from qmaps.maps._least_squares import Cells
+from qmaps.maps.fitted import FittedMap, engine
 
 BINS = 1024
 """Cells in which the starting point is optimal; refined on the data itself afterwards."""

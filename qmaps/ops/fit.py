@@ -9,26 +9,23 @@ from dataclasses import replace
 from torch import Tensor
 
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.engines.least_squares import Cells
 from qmaps.engines.native.least_squares import NativeCells
+from qmaps.maps._least_squares import Cells
 from qmaps.maps.base import Map
 from qmaps.maps.fitted import FittedMap
-from qmaps.ops import quantiles
 from qmaps.ops.backends import native_runs
+from qmaps.ops.quantiles import exact, sram
 
 
-class FitEngine:
-    """Quantiles and least squares for `qmaps.maps.fitted`."""
+def quantiles(values: Tensor, num: int, offset: float | None = None) -> Tensor:
+    """Exact quantiles on the CPU; on CUDA, whatever the engine, those of SRAM-Quantiles."""
+    return (sram if values.is_cuda else exact)(values, num=num, offset=offset)
 
-    def quantiles(self, values: Tensor, num: int, offset: float | None = None) -> Tensor:
-        """Exact quantiles on the CPU; on CUDA, whatever the engine, those of SRAM-Quantiles."""
-        estimate = quantiles.sram if values.is_cuda else quantiles.exact
-        return estimate(values, num=num, offset=offset)
 
-    def cells(self, values: Tensor, weights: Tensor | None) -> Cells:
-        """`values` in ascending order, with prefix sums."""
-        fast = values.device.type == "cpu" and native_runs()
-        return (NativeCells if fast else Cells)(values, weights)
+def cells(values: Tensor, weights: Tensor | None) -> Cells:
+    """1-D float32 `values` in ascending order, with prefix sums."""
+    fast = values.device.type == "cpu" and native_runs()
+    return (NativeCells if fast else Cells)(values, weights)
 
 
 def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:

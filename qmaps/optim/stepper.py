@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 from collections.abc import Sequence
 from itertools import chain
 from operator import is_, itemgetter
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -14,7 +16,6 @@ from torch import Tensor
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.cuda.plan import CudaSteps
 from qmaps.engines.addresses import overlapping, plain
-from qmaps.engines.native import forget_at_exit
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.reference_plan import ReferenceEngine
 from qmaps.engines.sharding.exchange import Request, shared_scales
@@ -62,7 +63,7 @@ class Stepper:
         self._cached: _PlannedStep | None = None
         self._cuda: dict[torch.device, CudaSteps] = {}
         self._skipped = 0
-        forget_at_exit(self)
+        _steppers.add(self)
 
     @property
     def skipped(self) -> int:
@@ -245,6 +246,20 @@ class Stepper:
         if engine.device not in self._cuda:
             self._cuda[engine.device] = CudaSteps(engine)
         return self._cuda[engine.device]
+
+
+_steppers: WeakSet[Stepper] = WeakSet()
+
+
+@atexit.register
+def _forget_engines() -> None:
+    """Release the plans of optimizers that are never freed, which would be reported as leaked.
+
+    A hook of autograd with a reference to its optimizer closes a cycle that Python's garbage
+    collector does not see.
+    """
+    for stepper in list(_steppers):
+        stepper.forget_engine()
 
 
 class _PlannedStep:

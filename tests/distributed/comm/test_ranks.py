@@ -13,6 +13,7 @@ import torch
 
 from qmaps.distributed import comm
 from qmaps.errors import BadTypeError, BadValueError
+from reproduction.parallelism_2015._sub_batches import SubBatches
 from tests.distributed.comm import faults
 from tests.distributed.comm.checks import CHECKS
 from tests.distributed.comm.launch import launch
@@ -97,5 +98,5 @@ def test_only_floats_are_averaged() -> None:
 def test_bad_sizes_of_sub_batches() -> None:
     for size in (0, 1.5):
         with pytest.raises(BadValueError) as caught:
-            comm.SubBatches(size=size)
+            SubBatches(size=size)
         assert str(caught.value) == f"size={size!r} must be an int of at least 1, or None"

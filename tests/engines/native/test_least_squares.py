@@ -12,8 +12,8 @@ from torch import Tensor
 
 import qmaps
 from qmaps import sweep
-from qmaps.engines.least_squares import Cells
 from qmaps.engines.native.least_squares import NativeCells
+from qmaps.maps._least_squares import Cells
 from qmaps.maps.lloyd import LloydMax
 from qmaps.ops.backends import use_backend
 from qmaps.ops.fit import fit_each

@@ -1,4 +1,4 @@
-"""Least-squares fits of codebooks (`qmaps.maps.lloyd`) on the reference."""
+"""Least-squares fits of codebooks (`qmaps.maps.lloyd`)."""
 
 from __future__ import annotations
 
