@@ -83,13 +83,8 @@ class FittedMap(Map):
     ) -> list[Tensor]:
         """`fit_values` of several maps; override it to share the work that they have in common.
 
-        Args:
-            maps: at least one, all of this class.
-            values: float32 of shape (n,), n at least 1, all finite.
-            weights: importance of each value, of shape (n,), or None if all count the same.
-
-        Returns:
-            The ascending codebook of each map, in the same order.
+        `values` are float32 of shape (n,), n at least 1, all finite; `weights` None if all count
+        the same.
         """
         return [map_.fit_values(values, weights) for map_ in maps]
 

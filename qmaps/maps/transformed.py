@@ -49,14 +49,9 @@ class CompandedMap(Map):
 def thresholds_within(expanded: Callable[[Tensor], Tensor], transforms: Tensor) -> Tensor:
     """The thresholds of a map that rounds in a transformed domain.
 
-    Args:
-        expanded: the inverse of the transform, on float64.
-        transforms: those of the map's values, ascending, float64 of shape (size,).
-
-    Returns:
-        float32 of shape (size - 1,): the largest numbers that are not above the values whose
-        transforms are halfway between neighbours. Where two values are the same in float32, that
-        of rounding to the nearest value.
+    They are the largest numbers that are not above the values whose transforms are halfway between
+    neighbours, for ascending float64 `transforms` of the map's values. Where two values are the
+    same in float32, the threshold is that of rounding to the nearest value.
     """
     values = expanded(transforms).float()
     exact = expanded((transforms[1:] + transforms[:-1]) / 2)

@@ -128,14 +128,10 @@ class FloatScales(ScaleFormat):
 
 
 def nearest_float(scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """The nearest number of a floating-point dtype, a tie going to the even one.
+    """The nearest number of float16 or bfloat16, a tie going to the even one.
 
     A finite scale stays finite: it becomes at most the largest number of the dtype. A nonzero scale
     becomes at least the smallest number.
-
-    Args:
-        scale: float32 of any shape, not negative.
-        dtype: float16 or bfloat16.
     """
     info = torch.finfo(dtype)
     floor = torch.where(scale > 0, info.smallest_normal * info.eps, 0.0)

@@ -29,12 +29,9 @@ def cells(values: Tensor, weights: Tensor | None) -> Cells:
 
 
 def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
-    """Freeze several quantizers of one normalizer, all with fitted maps, to the same tensor.
+    """Freeze quantizers of one normalizer, all with fitted maps, to the same tensor.
 
-    Args:
-        quantizers: at least one.
-        x: float32, float16 or bfloat16 of any shape. The fit ignores non-finite elements
-            and those sharing a scale with them, which decode to NaN with any codebook.
+    The fit ignores non-finite elements and those that share a scale with them.
     """
     normalizer = quantizers[0].normalizer
     x = x.float()
@@ -44,13 +41,7 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
 
 
 def fit_normalized(quantizers: Sequence[Quantizer], n: Tensor, scale: Tensor) -> list[Quantizer]:
-    """As `fit_each`, where the normalized values are known.
-
-    Args:
-        quantizers: at least one, all of one normalizer and with fitted maps.
-        n: normalized values, float32 of any shape.
-        scale: the scale of each, float32 of the same shape.
-    """
+    """As `fit_each`, from float32 normalized values and the scale of each."""
     normalizer = quantizers[0].normalizer
     if normalizer.clips:
         n = n.clamp(-1, 1)  # a codebook that ends beyond would decode to more than the scale

@@ -55,14 +55,8 @@ class Executor(Protocol):
     ) -> Count:
         """Add to `sums` the quantiles of each stretch of `size` elements, times `size`, in order.
 
-        Args:
-            x: as above; its number of elements is a multiple of `size`.
-            size: elements of a stretch, from 1 to `LONGEST`.
-            below: int64 of shape (num,), the lower rank of each quantile in a stretch, from 0 to
-                ``size - 1``.
-            fraction: float64 of shape (num,), distance of the quantile from this rank towards
-                the next, in [0, 1).
-            sums: contiguous float64 of shape (num,), changed in place.
+        A quantile lies between the ranks `below` (int64) and ``below + 1`` of a stretch, `fraction`
+        (float64) of the way. `size` divides the number of elements and is at most `LONGEST`.
         """
 
 

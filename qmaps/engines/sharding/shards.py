@@ -60,13 +60,7 @@ def local(x: Tensor) -> Tensor:
 
 
 class Box(NamedTuple):
-    """The part of a whole tensor on a process.
-
-    Attributes:
-        rank: the process's global rank.
-        offsets: the index of the part's first element in each dimension.
-        sizes: the shape of the part.
-    """
+    """The part of a whole tensor on the process of a global rank."""
 
     rank: int
     offsets: Shape
@@ -160,12 +154,7 @@ class Shard:
         return _narrowed(x, self.offsets, self.local_shape)
 
     def following(self, dims: Sequence[int | None]) -> Shard:
-        """The box of a tensor with some of this one's dimensions.
-
-        Args:
-            dims: for each dimension of the other tensor its dimension in this one;
-                None for a dimension of size 1.
-        """
+        """The box of a tensor with these of its dimensions; None for a dimension of size 1."""
         return Shard(
             tuple(1 if dim is None else self.shape[dim] for dim in dims),
             tuple(1 if dim is None else self.local_shape[dim] for dim in dims),
