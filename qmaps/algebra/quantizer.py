@@ -108,20 +108,13 @@ class Quantizer:
     Made by ``BlockWise(128) / DynamicExponent(bits=4)`` or ``quantizer("B128/DE@4s")``.
 
     Attributes:
-        normalizer: gives the scales.
-        map: gives the codebook; a floating-point format becomes `Map.for_scales` if scales are
+        normalizer: gives the scales. map: gives the codebook; a floating-point format becomes
+        `Map.for_scales` if scales are
             powers of two or 1.
-        rounding: rounding of values to codes.
+        rounding: rounding of values to codes; the argument ``stochastic=True`` is short for
+            ``rounding=Rounding.STOCHASTIC``, False for ``Rounding.NEAREST``.
         low_rank: the additional low-rank part of matrices, as in
             ``lowrank4(B128/DE@8s)+B128/DE@4s``; None for none.
-
-    Args:
-        normalizer: as above.
-        map: as above.
-        stochastic: True is short for ``rounding=Rounding.STOCHASTIC``, False for
-            ``Rounding.NEAREST``; None leaves it to `rounding`.
-        rounding: as above.
-        low_rank: as above.
     """
 
     normalizer: Normalizer
@@ -165,14 +158,6 @@ class Quantizer:
             raise SpecError(f"{self.spec}: {why}")
         if self.low_rank is not None and (why := _low_rank_refusal(self)):
             raise SpecError(f"{self.spec}: the quantizer of the rest {why}")
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Set pickled fields; versions before 0.2 have `stochastic` instead of `rounding`."""
-        fields = dict(state)
-        if "rounding" not in fields:
-            old = fields.pop("stochastic", False)
-            fields["rounding"] = Rounding.STOCHASTIC if old else Rounding.NEAREST
-        self.__dict__.update(fields)
 
     @property
     def stochastic(self) -> bool:
@@ -525,15 +510,16 @@ class QuantizedTensor:
 
     def to(self, device: torch.device | str) -> QuantizedTensor:
         """The same on another device."""
-        scales = tuple(scale.to(device) for scale in self.scales)
-        beside = tuple(part.to(device) for part in self.beside)
-        return replace(self, packed=self.packed.to(device), scales=scales, beside=beside)
+        return self._changed(lambda part: part.to(device))
 
     def clone(self) -> QuantizedTensor:
         """A copy with storage of its own."""
-        scales = tuple(scale.clone() for scale in self.scales)
-        beside = tuple(part.clone() for part in self.beside)
-        return replace(self, packed=self.packed.clone(), scales=scales, beside=beside)
+        return self._changed(Tensor.clone)
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> QuantizedTensor:
+        scales = tuple(map(change, self.scales))
+        beside = tuple(part._changed(change) for part in self.beside)
+        return replace(self, packed=change(self.packed), scales=scales, beside=beside)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as a safetensors file; see `qmaps.save` for several."""

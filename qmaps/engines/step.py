@@ -63,10 +63,8 @@ Observer = Callable[[str, int, Tensor, Tensor, QuantizedTensor], None]
 class Context(NamedTuple):
     """The parameter and the step passed to a rule by the reference.
 
-    Attributes:
-        number: the parameter's number among all parameters of all groups, from 0 on.
-        step: number of the parameter's step, from 1 on; after a reset of its states from 1 again.
-        group: the options of its parameter group.
+    `number` is the parameter's among all of all groups, from 0 on; `step` is counted from 1 on,
+    after a reset of the states from 1 again; `group` has the options of its parameter group.
     """
 
     number: int
@@ -78,13 +76,7 @@ Apply = Callable[[Context, Tensor, Tensor, dict[str, Tensor], dict[str, float]],
 
 
 class Phases(NamedTuple):
-    """A rule in three parts, for a sharded parameter; `MatrixRule` has these methods.
-
-    Attributes:
-        prepare: for the local part of the parameter.
-        transform: for a whole matrix, on the process that owns it.
-        finish: for the local part again.
-    """
+    """A rule in three parts, for a sharded parameter: those of `MatrixRule`."""
 
     prepare: Callable[[Context, Tensor, dict[str, Tensor], dict[str, float]], Tensor]
     transform: Callable[[Context, Tensor, dict[str, Tensor], dict[str, float]], Tensor]

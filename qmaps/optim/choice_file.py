@@ -116,11 +116,9 @@ class Choice:
         return self.code_for({})
 
     def code_for(self, options: Mapping[str, Mapping[str, Any]]) -> str:
-        """Python code of the optimizer with parameter groups.
+        """Python code of the optimizer with groups, from options by the parameter's name.
 
-        Args:
-            options: options of each parameter's group by the parameter's name. Those of lr, betas,
-                eps and weight_decay that differ are given to the groups.
+        Those of lr, betas, eps and weight_decay that differ are given to the groups.
         """
         books = {label: _described(book) for label, book in self.codebooks().items()}
         return choice_code.of(

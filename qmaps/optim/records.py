@@ -71,10 +71,9 @@ class Parameters(NamedTuple):
     state: dict[Any, Any]
 
     def records(self, only: Sequence[Place] | None = None) -> list[ParameterRecord]:
-        """Records of all parameters, in the order of their groups.
+        """Records of all parameters in the order of their groups, or of those at some places.
 
-        Args:
-            only: make the records at these places alone, of parameters that are not sharded.
+        Parameters of `only` are not sharded.
         """
         owners: dict[int, list[Matrix]] = defaultdict(list)
         records: list[ParameterRecord] = []
@@ -249,15 +248,9 @@ def is_whole(rule: UpdateRule, name: str) -> bool:
 
 
 def state_dims(rule: UpdateRule, name: str, dims: int) -> Dims:
-    """The parameter's dimension followed by each dimension of a state.
+    """The parameter's dimension followed by each dimension of a state; None where its size is 1.
 
-    Args:
-        rule: the update rule of the state.
-        name: name of the state; states unknown to the rule have the parameter's shape.
-        dims: number of the parameter's dimensions.
-
-    Returns:
-        One entry for each dimension of the state; None where its size is always 1.
+    States unknown to the rule have the parameter's shape.
     """
     state = rule.states.get(name)
     return (every if state is None or state.dims is None else state.dims)(dims)

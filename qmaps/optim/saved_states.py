@@ -51,12 +51,9 @@ ABOUT = "qmaps"
 def written(record: ParameterRecord, name: str, value: Any) -> Any:
     """A state as a state_dict stores it; of a sharded parameter all processes call this.
 
-    Returns:
-        A tensor, or a dict of plain tensors, strings and numbers where the state is quantized. For
-        a sharded parameter it is a DTensor, or a dict of DTensors where codes can be cut by rows;
-        other codes are decoded, their residuals added. A remainder of 16 bits becomes int32,
-        because gloo and NCCL send no int16. `step` and other values are returned
-        unchanged.
+    Quantized states become dicts of plain tensors, strings and numbers, tensors of shards DTensors.
+    Codes of shards that cannot be cut by rows are decoded, their residuals added. A remainder of 16
+    bits becomes int32, because gloo and NCCL send no int16.
     """
     if record.shard is None:
         if not isinstance(value, QuantizedTensor):
@@ -348,11 +345,7 @@ def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[An
 
 
 def read_state(record: ParameterRecord, saved: Mapping[str, Any]) -> State:
-    """One parameter's state, quantized where the optimizer quantizes it.
-
-    Returns:
-        The state as the optimizer stores it: float32 tensors and `QuantizedTensor` on the
-        parameter's device, and `step`. It shares no storage with `saved`.
+    """One parameter's state as the optimizer stores it, without the storage of `saved`.
 
     Raises:
         BadValueError, BadTypeError: a state is unknown, damaged, or of another shape or kind than

@@ -1,7 +1,6 @@
 """The rounding of a quantizer: what names it, and what users may pass."""
 
 import dataclasses
-import pickle
 
 import pytest
 import torch
@@ -59,14 +58,3 @@ def test_bad_roundings(options: dict[str, str], message: str) -> None:
     with pytest.raises(BadTypeError) as caught:
         qmaps.Quantizer(NEAREST.normalizer, NEAREST.map, **options)
     assert str(caught.value) == message
-
-
-@pytest.mark.parametrize("stochastic", [True, False])
-def test_pickles_of_earlier_versions(stochastic: bool) -> None:
-    """They hold `stochastic` where there is `rounding` today."""
-    q = dataclasses.replace(NEAREST, stochastic=stochastic)
-    kept = {name: value for name, value in vars(q).items() if name != "rounding"}
-    old = qmaps.Quantizer.__new__(qmaps.Quantizer)
-    old.__setstate__({**kept, "stochastic": stochastic})
-    assert old == q
-    assert pickle.loads(pickle.dumps(q)) == q
