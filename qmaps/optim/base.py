@@ -264,16 +264,14 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         # Parameters that are copied lose their marks.
         marked = [(param, getattr(param, MARK)) for param in params if hasattr(param, MARK)]
         more = {"choices": self.choices, "_skipped": self.skipped_steps, "_marked": marked}
-        return {**super().__getstate__(), **more, "_stream": saved_states.STREAM}
+        return {**super().__getstate__(), **more}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for param, why in state.pop("_marked", ()):
             keep_in_32_bits(param, why)
         skipped = state.pop("_skipped", None)
-        stream = state.pop("_stream", 1)
         super().__setstate__(state)
         if skipped is not None:  # a copy, or one from a pickle
-            saved_states.warn_of_stream(stream, self.param_groups, self.state, stacklevel=2)
             self._stepper = Stepper(self.native_rule)
             self._stepper.skipped = skipped
 
@@ -328,8 +326,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         """`load_state_dict` without hooks."""
         groups, states = saved_states.read(self._parameters, saved)
         saved_states.warn_of_overrides(self.param_groups, groups, stacklevel=4)
-        if (metadata := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
-            saved_states.warn_of_stream(metadata.get("stream", 1), groups, states, stacklevel=4)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
 
 

@@ -4,13 +4,12 @@ Source: 8-bit approximations for parallelism.
 """
 
 from qmaps.distributed.comm.exchange import Traffic
-from qmaps.distributed.comm.hook import QuantizedHook, one_bit_hook, quantized_hook
+from qmaps.distributed.comm.hook import QuantizedHook, quantized_hook
 from qmaps.distributed.comm.reduce import average
 
 __all__ = [
     "QuantizedHook",
     "Traffic",
     "average",
-    "one_bit_hook",
     "quantized_hook",
 ]
