@@ -10,9 +10,9 @@ from torch import Tensor
 
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.engines.native.least_squares import NativeCells
-from qmaps.maps._least_squares import Cells
 from qmaps.maps.base import Map
 from qmaps.maps.fitted import FittedMap
+from qmaps.maps.lloyd import Cells
 from qmaps.ops.backends import native_runs
 from qmaps.ops.quantiles import exact, sram
 
