@@ -351,20 +351,13 @@ class Quantizer:
     def dequantize(
         self, t: QuantizedTensor, *, out: Tensor | None = None, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """The values of `t`; the same as ``t.dequantize(out=out, dtype=dtype)``.
+        """The values of `t`, which has this normalizer and a map of this spec.
 
-        Args:
-            t: a tensor made by a quantizer with this normalizer and a map of this spec.
-            out: floating-point tensor of the same shape, written into and returned; its dtype
-                replaces `dtype`.
-            dtype: float32, float16 or bfloat16. Values are computed in float32 and then rounded.
-
-        Returns:
-            `out`, or a new tensor of the shape of `t` on its device.
+        Arguments and result are those of `QuantizedTensor.dequantize`.
 
         Raises:
-            BadTypeError: `t` is no `QuantizedTensor`, or a dtype is not allowed.
-            BadValueError: `t` was made by a quantizer with another normalizer or map, or `out`
+            BadTypeError: `t` is no `QuantizedTensor`, or a dtype is not allowed. BadValueError: `t`
+            was made by a quantizer with another normalizer or map, or `out`
                 does not match.
         """
         if not isinstance(t, QuantizedTensor):
@@ -484,8 +477,11 @@ class QuantizedTensor:
         Where there is a low-rank part, it is added before.
 
         Args:
-            out: a tensor of the same shape, written into and returned; its dtype wins.
+            out: floating-point tensor of the same shape, written into and returned; its dtype wins.
             dtype: float32, float16 or bfloat16.
+
+        Returns:
+            `out`, or a new tensor of the same shape on the same device.
         """
         from qmaps.ops.quantize import dequantize
 

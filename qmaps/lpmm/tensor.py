@@ -105,7 +105,9 @@ class LowPrecisionTensor(Tensor):
             return _moved(func, args, named)
         elif _writes(name):
             return _in_place(func, name, args, named)
-        _refuse_out(name, named)
+        if isinstance(named.get("out"), LowPrecisionTensor):
+            message = f"{name} cannot write its result into low-precision codes; use copy_"
+            raise BadTypeError(message)
         return cls.call(func, args, named)
 
     @classmethod
@@ -235,8 +237,3 @@ def _moved(func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any
         f"a low-precision parameter of {self.dtype} on {self.device} cannot become {target.dtype} "
         f"on {target.device}; move the model first and convert it then"
     )
-
-
-def _refuse_out(name: str, named: dict[str, Any]) -> None:
-    if isinstance(named.get("out"), LowPrecisionTensor):
-        raise BadTypeError(f"{name} cannot write its result into low-precision codes; use copy_")

@@ -27,7 +27,7 @@ from qmaps.optim.options import (
 )
 from qmaps.optim.other_libraries import TAGS
 from qmaps.optim.presets import Preset
-from qmaps.optim.records import Parameters, states_of
+from qmaps.optim.records import Parameters
 from qmaps.optim.rule import State, States, UpdateRule, Values
 from qmaps.optim.stepper import Stepper
 
@@ -236,10 +236,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         """The values of `step_scalars` in step 1, 2, ... since a reset, in float64."""
         scalars = self.step_scalars(group)
         return dict(zip(scalars, values_at(scalars.values(), step), strict=True))
-
-    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The states of the rule under a group's options, for any parameter."""
-        return states_of(self, group)
 
     def quantizer_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Quantizer | None:
         """The quantizer of a parameter's state; None keeps it in 32 bits.

@@ -260,15 +260,10 @@ def load_choice(path: str | os.PathLike[str]) -> dict[str, Any]:
     that is made of the same quantizers, bit for bit.
 
     Args:
-        path: a file of `Choice.save`, or one written by hand; it ends in ``.json``,
-            ``.yaml`` or ``.yml``.
+        path: as for `Choice.load`, which has the errors too.
 
     Returns:
         `state_quantizers`, and `overrides` and `min_quantized_size` if the file has them.
-
-    Raises:
-        BadValueError: the file is missing, damaged, of a later format, or no choice; or YAML
-            without PyYAML.
     """
     return Choice.load(path).kwargs
 

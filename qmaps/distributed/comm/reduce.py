@@ -18,13 +18,6 @@ SCATTER, GATHER = 16, 17
 """Purposes of stochastic rounding: parts sent to their owner, and sums sent to all."""
 
 
-def check_nonfinite(nonfinite: str) -> str:
-    """`nonfinite`, if it is "raise" or "propagate"; else BadValueError."""
-    if nonfinite not in NONFINITE:
-        raise BadValueError(f"nonfinite={nonfinite!r} must be 'raise' or 'propagate'")
-    return nonfinite
-
-
 class Reducer:
     """Sums or averages tensors of one size over all ranks; every rank gets the same bits.
 
@@ -48,7 +41,9 @@ class Reducer:
         self.group = group
         self.traffic = Traffic() if traffic is None else traffic
         self.seed = RoundingKey(seed=seed).seed
-        self.nonfinite = nonfinite if nonfinite is None else check_nonfinite(nonfinite)
+        if nonfinite not in (None, *NONFINITE):
+            raise BadValueError(f"nonfinite={nonfinite!r} must be 'raise' or 'propagate'")
+        self.nonfinite = nonfinite
         self._memory = torch.empty(0, dtype=torch.float32)
 
     def __call__(

@@ -194,12 +194,7 @@ def _rule(arguments: str, scalars: dict[str, tuple[str, ...]]) -> KernelRule:
 
 
 def main(what: str, to: str) -> None:
-    """Write generated C++ for the build.
-
-    Args:
-        what: "rules" or "enumerations".
-        to: the file.
-    """
+    """Write generated C++ for the build to a file: ``"rules"`` or ``"enumerations"``."""
     text = {"rules": rules_text, "enumerations": enumerations_text}[what]()
     path = Path(to)
     path.parent.mkdir(parents=True, exist_ok=True)
