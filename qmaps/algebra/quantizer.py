@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -101,7 +101,7 @@ class LowRank:
         return (rows, self.rank), (columns, self.rank)
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Quantizer:
     """Q = M after N: divide by the normalizer's scales, then take the map's nearest code.
 
@@ -111,41 +111,22 @@ class Quantizer:
         normalizer: gives the scales. map: gives the codebook; a floating-point format becomes
         `Map.for_scales` if scales are
             powers of two or 1.
-        rounding: rounding of values to codes; the argument ``stochastic=True`` is short for
-            ``rounding=Rounding.STOCHASTIC``, False for ``Rounding.NEAREST``.
+        rounding: rounding of values to codes.
         low_rank: the additional low-rank part of matrices, as in
             ``lowrank4(B128/DE@8s)+B128/DE@4s``; None for none.
     """
 
     normalizer: Normalizer
     map: Map
-    rounding: Rounding
-    low_rank: LowRank | None = None
+    rounding: Rounding = field(default=Rounding.NEAREST, kw_only=True)
+    low_rank: LowRank | None = field(default=None, kw_only=True)
 
-    def __init__(
-        self,
-        normalizer: Normalizer,
-        map: Map,  # noqa: A002
-        stochastic: bool | None = None,
-        *,
-        rounding: Rounding = Rounding.NEAREST,
-        low_rank: LowRank | None = None,
-    ) -> None:
-        if not isinstance(rounding, Rounding):
+    def __post_init__(self) -> None:
+        if not isinstance(self.rounding, Rounding):
             raise BadTypeError(
-                f"rounding={shown(rounding)} must be a qmaps.Rounding, such as Rounding.STOCHASTIC"
+                f"rounding={shown(self.rounding)} must be a qmaps.Rounding, such as "
+                "Rounding.STOCHASTIC"
             )
-        if stochastic is not None and not isinstance(stochastic, bool):
-            raise BadTypeError(f"stochastic={shown(stochastic)} must be a bool or None")
-        if stochastic is not None:
-            rounding = Rounding.STOCHASTIC if stochastic else Rounding.NEAREST
-        # The way a frozen dataclass does it.
-        fields = {"normalizer": normalizer, "map": map, "rounding": rounding, "low_rank": low_rank}
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
-        self._check()
-
-    def _check(self) -> None:
         if self.normalizer.log_domain != self.map.log_domain:
             raise SpecError(
                 f"{self.normalizer.spec}/{self.map.spec}: the normalizer logB<n> and the maps log2 "

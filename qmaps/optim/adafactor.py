@@ -28,6 +28,7 @@ from qmaps.optim.apollo import SCALE_TYPES, Projection
 from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.factored import clipped, confident, decayed, limited, scaled
 from qmaps.optim.fixed_width import FixedWidth
+from qmaps.optim.norms import check_bound
 from qmaps.optim.rule import (
     ascent,
     check_above_0,
@@ -214,12 +215,15 @@ class Adafactor(QuantizedOptimizer):
         for name in ("beta1", "beta2", "beta3"):
             if group[name] is not None:
                 check_decay(name, group[name])
-        margin = group["fira_margin"]
-        if margin is not None and not number("fira_margin", margin) >= 0:
-            raise BadValueError(f"fira_margin={shown(margin)} must be None or at least 0")
+        check_bound(group, "fira_margin", or_0=True)
         check_bool(group, "relative_step", "scale_parameter", "scale_weight_decay", "factored",
                    "apollo_factorize")  # fmt: skip
-        _check_apollo(group)
+        check_int("apollo_rank", group["apollo_rank"], 0)
+        check_int("apollo_update_proj_gap", group["apollo_update_proj_gap"], 1)
+        scale_type = group["apollo_scale_type"]
+        if not isinstance(scale_type, str) or scale_type not in SCALE_TYPES:
+            allowed = ", ".join(map(repr, SCALE_TYPES))
+            raise BadValueError(f"apollo_scale_type={shown(scale_type)} must be one of {allowed}")
         if group["apollo_rank"] and group.get("reset_every"):
             raise BadValueError(
                 f"reset_every={group['reset_every']} needs apollo_rank=0, but it is "
@@ -344,15 +348,6 @@ def _moment_shapes(
         return {**shapes, f"{prefix}variance": shape}
     statistics = {"row_var": factored.row_shape(shape), "col_var": factored.col_shape(shape)}
     return {**shapes, **{f"{prefix}{name}": shape for name, shape in statistics.items()}}
-
-
-def _check_apollo(group: dict[str, Any]) -> None:
-    for name, minimum in (("apollo_rank", 0), ("apollo_update_proj_gap", 1)):
-        check_int(name, group[name], minimum)
-    scale_type = group["apollo_scale_type"]
-    if not isinstance(scale_type, str) or scale_type not in SCALE_TYPES:
-        allowed = ", ".join(map(repr, SCALE_TYPES))
-        raise BadValueError(f"apollo_scale_type={shown(scale_type)} must be one of {allowed}")
 
 
 SLOW = 1e-6

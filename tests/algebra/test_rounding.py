@@ -15,15 +15,12 @@ from qmaps.normalize import BlockWise
 NEAREST = BlockWise(128) / Linear(4)
 
 
-def test_stochastic_is_short_for_a_rounding() -> None:
+def test_a_quantizer_is_stochastic_by_its_rounding() -> None:
     normalizer, map_ = NEAREST.normalizer, NEAREST.map
     stochastic = qmaps.Quantizer(normalizer, map_, rounding=Rounding.STOCHASTIC)
     assert stochastic.stochastic
     assert not NEAREST.stochastic
-    assert qmaps.Quantizer(normalizer, map_, True) == stochastic
-    assert qmaps.Quantizer(normalizer, map_, stochastic=True) == stochastic
-    assert dataclasses.replace(NEAREST, stochastic=True) == stochastic
-    assert dataclasses.replace(stochastic, stochastic=False) == NEAREST
+    assert dataclasses.replace(NEAREST, rounding=Rounding.STOCHASTIC) == stochastic
     # What is not named stays.
     assert dataclasses.replace(stochastic, map=Linear(8)).spec == "B128/linear@8s+sr"
 
@@ -51,7 +48,6 @@ def test_files_keep_the_rounding_of_a_codebook(rounding: Rounding) -> None:
             {"rounding": "+sr"},
             "rounding='+sr' must be a qmaps.Rounding, such as Rounding.STOCHASTIC",
         ),
-        ({"stochastic": "no"}, "stochastic='no' must be a bool or None"),
     ],
 )
 def test_bad_roundings(options: dict[str, str], message: str) -> None:
