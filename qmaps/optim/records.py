@@ -44,26 +44,14 @@ def places(groups: Sequence[Mapping[str, Any]]) -> Iterator[Place]:
 
 @dataclass(frozen=True, eq=False)
 class StateRecord(StateStep):
-    """A state of a parameter: shape, quantizer, random numbers, shard and initial value.
-
-    Attributes:
-        whole_shape: shape of all shards together.
-        why: reason for the quantizer.
-    """
+    """A state of a parameter; `whole_shape` is that of all shards, `why` the quantizer's reason."""
 
     whole_shape: Shape = ()
     why: str = ""
 
 
 class Parameters(NamedTuple):
-    """The parameters of an optimizer, for all that describes, steps, saves or counts them.
-
-    Attributes:
-        rule: the update rule.
-        choices: the choices of quantizers.
-        groups: the parameter groups.
-        state: the states of each parameter.
-    """
+    """The parameters of an optimizer, for all that describes, steps, saves or counts them."""
 
     rule: UpdateRule
     choices: Choices
@@ -98,12 +86,9 @@ class ParameterRecord:
     """A parameter of an optimizer, with the records of its states.
 
     Attributes:
-        parameters: all parameters of the optimizer.
-        number: number of the parameter among them, from 0 on.
-        place: numbers of its group, and of the parameter within the group.
-        param: the parameter; of a sharded one the DTensor.
-        group: its parameter group.
-        owners: matrices of all parameters that are computed by their owners, by number.
+        number: number of the parameter among all of the optimizer, from 0 on. place: numbers of its
+        group, and of the parameter within the group. param: the parameter; of a sharded one the
+        DTensor. owners: matrices of all parameters that are computed by their owners, by number.
     """
 
     parameters: Parameters

@@ -55,12 +55,10 @@ class KernelRule:
     """An update rule with one set of states, as a header declares it.
 
     Attributes:
-        name: the name in an optimizer's `native_rule`, such as "adamw".
         states: the names of its states; "factored" stands for all with fewer elements than the
             parameter.
-        scalars: the names of its step scalars, in the order of kernels' arguments.
-        type: the C++ type, such as ``"Lars<true>"``.
-        takes_norms: whether it takes norms of whole tensors.
+        scalars: the names of its step scalars, in the order of kernels' arguments. type: the C++
+        type, such as ``"Lars<true>"``. takes_norms: whether it takes norms of whole tensors.
         factoring: how it combines the states called "factored".
     """
 
