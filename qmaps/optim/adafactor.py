@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from qmaps.algebra.feedback import restored
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantizer import values_of
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import (
     Corrected,
@@ -368,29 +367,28 @@ def _with_paper_options(saved: Any) -> Any:
 
 def _warn_of_differences(optimizer: QuantizedOptimizer, saved: Mapping[str, Any]) -> None:
     """Warn if steps will differ from torch's after loading its checkpoint."""
-    below: list[str] = []
-    pairs = zip(optimizer.param_groups, saved["param_groups"], strict=True)
-    for index, (group, saved_group) in enumerate(pairs):
-        if not _is_torchs(saved_group):
-            continue
-        lr, (floor, *_) = float(group["lr"]), saved_group.get("eps") or (None,)
-        if group["weight_decay"] and group["relative_step"] and lr > SLOW:
+    pairs = list(zip(optimizer.param_groups, saved["param_groups"], strict=True))
+    for group, saved_group in pairs:
+        lr = float(group["lr"])
+        decays = group["weight_decay"] and group["relative_step"] and lr > SLOW
+        if decays and _is_torchs(saved_group):
             warnings.warn(
                 "torch.optim.Adafactor decays weights by lr * weight_decay, but Adafactor of "
                 "qmaps by min(lr, 1 / sqrt(step)) * weight_decay, which is less from step "
                 f"{int(lr**-2) + 1} on",
                 stacklevel=5,
             )
-        for position, param in enumerate(group["params"]):
-            if _is_below(floor, param, optimizer.state.get(param, {})):
-                names = group.get("param_names")
-                unnamed = f"{position} of group {index}"
-                below.append(repr(names[position]) if names else unnamed)
+    below = []
+    for record in optimizer._parameters.records():
+        saved_group = pairs[record.place[0]][1]
+        state = optimizer.state.get(record.param, {})
+        if _is_torchs(saved_group) and _is_below(saved_group.get("eps"), record.param, state):
+            below.append(record.label)
     if below:
         warnings.warn(
             "torch.optim.Adafactor keeps second moments above eps[0], but Adafactor of qmaps does "
             f"not: updates of {len(below)} parameters will differ while their second moments are "
-            f"lower, the first of them parameter {below[0]:.80}",
+            f"lower, the first of them {below[0]:.90}",
             stacklevel=5,
         )
 
@@ -407,21 +405,16 @@ def _with_options(group: Any) -> Any:
     return {**group, "scale_weight_decay": False, **replaced}
 
 
-def _is_below(floor: float | None, param: Tensor, state: Mapping[str, Any]) -> bool:
-    """Return True if torch would raise the root of a second moment to its floor."""
-    if floor is None:
-        floor = torch.finfo(param.dtype).eps
+def _is_below(eps: Any, param: Tensor, state: Mapping[str, Any]) -> bool:
+    """Return True if torch would raise the root of a second moment to its floor, eps[0]."""
+    floor = eps[0] if eps and eps[0] is not None else torch.finfo(param.dtype).eps
     if "row_var" in state:
-        moments, smallest = _floats(state["row_var"]).mean(dim=-2), floor
+        moments, smallest = values_of(state["row_var"]).mean(dim=-2), floor
     elif "variance" in state:
-        moments, smallest = _floats(state["variance"]), floor * floor
+        moments, smallest = values_of(state["variance"]), floor * floor
     else:
         return False
     return bool(((moments > 0) & (moments < smallest)).any())
-
-
-def _floats(value: Tensor | QuantizedTensor) -> Tensor:
-    return restored(value) if isinstance(value, QuantizedTensor) else value
 
 
 class Adafactor8bit(FixedWidth, Adafactor):
