@@ -108,8 +108,8 @@ class Quantizer:
     Made by ``BlockWise(128) / DynamicExponent(bits=4)`` or ``quantizer("B128/DE@4s")``.
 
     Attributes:
-        normalizer: gives the scales. map: gives the codebook; a floating-point format becomes
-        `Map.for_scales` if scales are
+        normalizer: gives the scales.
+        map: gives the codebook; a floating-point format becomes `Map.for_scales` if scales are
             powers of two or 1.
         rounding: rounding of values to codes.
         low_rank: the additional low-rank part of matrices, as in
@@ -139,6 +139,13 @@ class Quantizer:
             raise SpecError(f"{self.spec}: {why}")
         if self.low_rank is not None and (why := _low_rank_refusal(self)):
             raise SpecError(f"{self.spec}: the quantizer of the rest {why}")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Set pickled fields; version 0.2 has `stochastic` instead of `rounding`."""
+        fields = {**state}
+        if fields.pop("stochastic", False):
+            fields["rounding"] = Rounding.STOCHASTIC
+        self.__dict__.update(fields)
 
     @property
     def stochastic(self) -> bool:
@@ -337,8 +344,8 @@ class Quantizer:
         Arguments and result are those of `QuantizedTensor.dequantize`.
 
         Raises:
-            BadTypeError: `t` is no `QuantizedTensor`, or a dtype is not allowed. BadValueError: `t`
-            was made by a quantizer with another normalizer or map, or `out`
+            BadTypeError: `t` is no `QuantizedTensor`, or a dtype is not allowed.
+            BadValueError: `t` was made by a quantizer with another normalizer or map, or `out`
                 does not match.
         """
         if not isinstance(t, QuantizedTensor):

@@ -88,8 +88,8 @@ class Rule:
     """An update rule.
 
     Attributes:
-        name: its name in kernels; None if there are none. apply: the rule in plain PyTorch, for the
-        reference: changes a float32 parameter and its
+        name: its name in kernels; None if there are none.
+        apply: the rule in plain PyTorch, for the reference: changes a float32 parameter and its
             states in place, given the gradient and the scalars rounded to float32.
         phases: `apply` in parts, where it needs whole matrices.
     """
@@ -105,10 +105,10 @@ class StateStep:
     """One state of one parameter; of a shard this process's part.
 
     Attributes:
-        key: of stochastic rounding, for step 0; None for a state in float32. initial: the value of
-        all elements before the first step. factored: whether it is a statistic with fewer elements
-        than the parameter, computed
-            by kernels.
+        key: of stochastic rounding, for step 0; None for a state in float32.
+        initial: the value of all elements before the first step.
+        factored: whether it is a statistic with fewer elements than the parameter, computed by
+            kernels.
     """
 
     name: str
@@ -125,20 +125,22 @@ class ParameterStep:
     """One parameter in a step; of a sharded one the tensors of this process.
 
     Attributes:
-        number: its number among all parameters of all groups, from 0 on. label: how messages name
-        it. codes: its values as codes, where it is kept in low precision; the rule updates these.
-        gradient: of the shape of `param`; codes where it is kept in low precision. storage: the
-        dict of its states, by name, with `step`. group: the number of its parameter group, for
-        `Inputs.scalars`. reset_every: steps after which the states begin anew; 0 if they do not.
-        skips: whether the whole step is left out where this gradient is not finite. key: rounds new
-        values stochastically, for step 0; None rounds to the nearest. master: whether the rule
-        updates a float32 copy (`qmaps.engines.masters`). remainder: the dtype of the remainder
-        updated together with the bfloat16
-            parameter (`qmaps.engines.bfloat16`); None if there is none.
-        observers: called with each update of `codes`. product: initial value of `PRODUCT` in
-        `storage`; None if it is there, or not needed. matrices: those that this process and others
-        have parts of, where the rule needs them
-            whole: one, or those of a stack.
+        number: its number among all parameters of all groups, from 0 on.
+        label: how messages name it.
+        codes: its values as codes, where it is kept in low precision; the rule updates these.
+        gradient: of the shape of `param`; codes where it is kept in low precision.
+        storage: the dict of its states, by name, with `step`.
+        group: the number of its parameter group, for `Inputs.scalars`.
+        reset_every: steps after which the states begin anew; 0 if they do not.
+        skips: whether the whole step is left out where this gradient is not finite.
+        key: rounds new values stochastically, for step 0; None rounds to the nearest.
+        master: whether the rule updates a float32 copy (`qmaps.engines.masters`).
+        remainder: the dtype of the remainder updated together with the bfloat16 parameter
+            (`qmaps.engines.bfloat16`); None if there is none.
+        observers: called with each update of `codes`.
+        product: initial value of `PRODUCT` in `storage`; None if it is there, or not needed.
+        matrices: those that this process and others have parts of, where the rule needs them whole:
+            one, or those of a stack.
     """
 
     number: int

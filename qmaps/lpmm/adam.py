@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
 
 from qmaps.lpmm.optimizer import LowPrecisionOptimizer
 from qmaps.optim.adam import Adam
@@ -33,4 +36,26 @@ class LPMMAdam(LowPrecisionOptimizer, Adam):
     Source: LPMM, appendix B.
     """
 
-    default_quantizers: ClassVar[StateQuantizers] = MOMENTS
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        *,
+        accumulation_steps: int = 1,
+        state_quantizers: StateQuantizers = None,
+        **shared: Any,
+    ) -> None:
+        options: dict[str, Any] = {"min_quantized_size": 0, "nonfinite": "raise", **shared}
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            accumulation_steps=accumulation_steps,
+            state_quantizers=dict(MOMENTS) if state_quantizers is None else state_quantizers,
+            **options,
+        )

@@ -14,7 +14,6 @@ from qmaps.engines.step import Observer
 from qmaps.errors import BadValueError
 from qmaps.lpmm.parameter import Accumulator, LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
-from qmaps.optim.choice import StateQuantizers
 from qmaps.optim.nonfinite import bad_scales
 from qmaps.optim.rule import check_int
 from qmaps.optim.saved_states import check_form
@@ -49,33 +48,15 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     _drops: int | None
     """How often gradients had been dropped by then; None if unknown."""
     _steps_codes: ClassVar[bool] = True
-    default_quantizers: ClassVar[StateQuantizers] = None
-    """Quantizers of the states where `state_quantizers` is None."""
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        *args: Any,
-        accumulation_steps: int = 1,
-        state_quantizers: StateQuantizers = None,
-        min_quantized_size: int = 0,
-        nonfinite: str = "raise",
-        **options: Any,
+        self, params: Iterable[Any], *args: Any, accumulation_steps: int = 1, **options: Any
     ) -> None:
         check_int("accumulation_steps", accumulation_steps, 1)
         self.accumulation_steps = accumulation_steps
         self._micro_batches = 0
         self._bad, self._drops = False, None
-        super().__init__(
-            params,
-            *args,
-            state_quantizers=(
-                self.default_quantizers if state_quantizers is None else state_quantizers
-            ),
-            min_quantized_size=min_quantized_size,
-            nonfinite=nonfinite,
-            **options,
-        )
+        super().__init__(params, *args, **options)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -51,14 +51,30 @@ class LPMMSGD(LowPrecisionOptimizer, SGD):
     QuantizedTensor('B2048/DE@8s+sr', shape=(64, 64), 4104 bytes)
     """
 
-    default_quantizers: ClassVar[StateQuantizers] = {"momentum_buffer": MOMENTUM}
-
     def __init__(
         self,
         params: Iterable[Any],
         lr: float | Tensor = 1e-3,
         momentum: float = 0.9,
-        *args: Any,
-        **options: Any,
+        dampening: float = 0,
+        weight_decay: float = 0,
+        nesterov: bool = False,
+        *,
+        accumulation_steps: int = 1,
+        state_quantizers: StateQuantizers = None,
+        **shared: Any,
     ) -> None:
-        super().__init__(params, lr, momentum, *args, **options)
+        options: dict[str, Any] = {"min_quantized_size": 0, "nonfinite": "raise", **shared}
+        super().__init__(
+            params,
+            lr,
+            momentum,
+            dampening,
+            weight_decay,
+            nesterov,
+            accumulation_steps=accumulation_steps,
+            state_quantizers=(
+                {"momentum_buffer": MOMENTUM} if state_quantizers is None else state_quantizers
+            ),
+            **options,
+        )

@@ -86,9 +86,10 @@ class ParameterRecord:
     """A parameter of an optimizer, with the records of its states.
 
     Attributes:
-        number: number of the parameter among all of the optimizer, from 0 on. place: numbers of its
-        group, and of the parameter within the group. param: the parameter; of a sharded one the
-        DTensor. owners: matrices of all parameters that are computed by their owners, by number.
+        number: number of the parameter among all of the optimizer, from 0 on.
+        place: numbers of its group, and of the parameter within the group.
+        param: the parameter; of a sharded one the DTensor.
+        owners: matrices of all parameters that are computed by their owners, by number.
     """
 
     parameters: Parameters

@@ -172,19 +172,20 @@ class _Places:
     """The places of an optimizer's parameters, listed once for all steps."""
 
     def __init__(self) -> None:
-        self._sizes: list[int] = []
-        self._by_param: dict[Tensor, list[Place]] = {}
+        self._listed: tuple[list[int], dict[Tensor, list[Place]]] = [], {}
 
     def of(self, param: Tensor, groups: list[dict[str, Any]]) -> list[Place]:
         """The places of a parameter; those of all are listed anew if groups have changed."""
         sizes = [len(group["params"]) for group in groups]
-        here = self._by_param.get(param, ())
-        moved = sizes != self._sizes or any(_at(place, groups) is not param for place in here)
-        if moved:
-            self._sizes, self._by_param = sizes, {}
+        listed_sizes, by_param = self._listed
+        here = by_param.get(param, [])
+        if not here or sizes != listed_sizes or any(_at(at, groups) is not param for at in here):
+            by_param = {}
             for place in places(groups):
-                self._by_param.setdefault(_at(place, groups), []).append(place)
-        return self._by_param.get(param, [])
+                by_param.setdefault(_at(place, groups), []).append(place)
+            # At once: hooks of parameters on other devices run in other threads.
+            self._listed = sizes, by_param
+        return by_param.get(param, [])
 
 
 def _at(place: Place, groups: list[dict[str, Any]]) -> Tensor:

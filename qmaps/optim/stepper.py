@@ -49,8 +49,8 @@ class Stepper:
     It holds no reference to its optimizer, and does not keep it alive.
 
     Attributes:
-        observers: called with each update of a parameter stored as codes. reference_count: number
-        of parameters of the last step that the reference stepped.
+        observers: called with each update of a parameter stored as codes.
+        reference_count: number of parameters of the last step that the reference stepped.
     """
 
     def __init__(self, native_rule: str | None) -> None:
@@ -263,10 +263,12 @@ class _PlannedStep:
     """The plans of a step, with everything they depend on.
 
     Attributes:
-        alone: True if one CUDA engine decides by itself whether to skip the step. plans: plans of
-        fused engines, and of the reference. positions: for each fused engine, the positions of its
-        parameters in the step. reference_count: number of parameters stepped by the reference.
-        settings: result of `_settings`; empty before `remember`. policed: result of `_policed`.
+        alone: True if one CUDA engine decides by itself whether to skip the step.
+        plans: plans of fused engines, and of the reference.
+        positions: for each fused engine, the positions of its parameters in the step.
+        reference_count: number of parameters stepped by the reference.
+        settings: result of `_settings`; empty before `remember`.
+        policed: result of `_policed`.
     """
 
     def __init__(self, alone: bool, storages: list[dict[str, Any]]) -> None:

@@ -57,8 +57,9 @@ class KernelRule:
     Attributes:
         states: the names of its states; "factored" stands for all with fewer elements than the
             parameter.
-        scalars: the names of its step scalars, in the order of kernels' arguments. type: the C++
-        type, such as ``"Lars<true>"``. takes_norms: whether it takes norms of whole tensors.
+        scalars: the names of its step scalars, in the order of kernels' arguments.
+        type: the C++ type, such as ``"Lars<true>"``.
+        takes_norms: whether it takes norms of whole tensors.
         factoring: how it combines the states called "factored".
     """
 

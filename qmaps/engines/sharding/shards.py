@@ -76,10 +76,11 @@ class Shard:
     """A box of a whole tensor: this process's part.
 
     Attributes:
-        shape: the shape of the whole tensor. local_shape, offsets: the shape of the box, and the
-        index of its first element. splits: for each mesh dimension, the tensor dimension split by
-        it, or None. mesh: the DTensor's device mesh. strided: the mesh dimensions that split what
-        later ones have left.
+        shape: the shape of the whole tensor.
+        local_shape, offsets: the shape of the box, and the index of its first element.
+        splits: for each mesh dimension, the tensor dimension split by it, or None.
+        mesh: the DTensor's device mesh.
+        strided: the mesh dimensions that split what later ones have left.
     """
 
     shape: Shape
