@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.command import one_line_errors
-from benchmarks.gpu.chips import CHIPS, Chip
+from benchmarks.gpu.chips import CHIPS, SOURCES, Chip
 from benchmarks.gpu.counts import CountingEngine, Counts, Line
 from benchmarks.markdown import markdown, number
 from qmaps.cuda import compiler
@@ -345,15 +345,14 @@ takes one.
 
 def report(table: Sequence[dict[str, str]]) -> str:
     """The page."""
-    sources = [f"- {chip.name}: {chip.source}" for chip in CHIPS]
     lines = [
         ABOUT,
         *markdown(COLUMNS, [list(row.values()) for row in table]),
         "",
-        "Registers of a thread, warps that a multiprocessor holds at once. Sources:",
+        "Registers of a thread, warps that a multiprocessor holds at once. Sources of the numbers,",
+        "which were compared with public pages that quote these documents, not with them:",
         "",
-        *sources,
-        "- Rates of the other pipes: CUDA C++ Programming Guide, Arithmetic Instructions",
+        *(f"- {source}" for source in SOURCES),
     ]
     return stamped("\n".join(lines) + "\n", now(), html=False)
 
