@@ -111,6 +111,8 @@ stand_in: ContextVar[Engine | None] = ContextVar("qmaps_cuda_stand_in", default=
 
 def missing() -> str:
     """Reason why this engine cannot run on this machine; empty if it can."""
+    if torch.version.hip:
+        return f"torch {torch.__version__} is built for ROCm {torch.version.hip}, not for CUDA"
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():

@@ -15,8 +15,8 @@ import torch
 from benchmarks.case import OURS, Setup, UnavailableError
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import case as cases
+from benchmarks.gpu import first_step, predictions
 from benchmarks.gpu import items as all_items
-from benchmarks.gpu import predictions
 from benchmarks.gpu import table as tables
 from benchmarks.gpu.case import COPY, GpuCase, launches
 from benchmarks.gpu.cases import CASES
@@ -179,6 +179,16 @@ def test_numerators_are_next_to_a_tie() -> None:
         # In units of the last place of a float32.
         place = quotient / Fraction(2) ** (math.frexp(float(quotient))[1] - 24)
         assert abs(place % 1 - Fraction(1, 2)) <= Fraction(1, 2**23)
+
+
+def test_kernels_of_the_first_step() -> None:
+    states = "Format<8, 256, false, false, true, 1>, Format<8, 256, false, false, false, 1>"
+    assert list(map(str, first_step.kernels("AdamW8bit", torch.bfloat16))) == [
+        "write_words",
+        "begin_step",
+        f"step<Kind<AdamW, Bf16, Bf16, false, {states}>>",
+        "step<Kind<AdamW, Bf16, Bf16, false, Plain, Plain>>",
+    ]
 
 
 def test_a_process_that_ends_or_hangs_is_replaced() -> None:

@@ -21,7 +21,7 @@ from qmaps.cuda.compiler import Entry
 from qmaps.cuda.kernels import FILES, kernel
 from qmaps.cuda.source import SOURCES
 from qmaps.errors import BackendError, BadValueError
-from qmaps.ops.backends import cuda_engine, use_backend
+from qmaps.ops.backends import Backend, cuda_engine, use_backend
 
 needs_nvrtc = pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())
 GRIDS = kernel("new_tensor_grids")
@@ -137,6 +137,20 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (5, 0))
         assert engine.missing().startswith("no device has an architecture that this NVRTC knows: ")
+
+
+def test_rocm_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = "torch 2.13.0+rocm7.2 is built for ROCm 7.2.5, not for CUDA"
+    monkeypatch.setattr(torch, "__version__", "2.13.0+rocm7.2")
+    monkeypatch.setattr(torch.version, "hip", "7.2.5")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(engine, "available", engine.missing)
+    assert qmaps.backends()[2] == Backend("cuda", available=False, reason=reason)
+    assert engine.engine_of.__wrapped__(torch.device("cuda", 0)) is None
+    with pytest.raises(BadValueError) as caught:
+        use_backend("cuda").__enter__()
+    assert str(caught.value) == f"name='cuda' is not available: {reason}"
 
 
 @needs_nvrtc
