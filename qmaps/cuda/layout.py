@@ -50,7 +50,7 @@ SCALES = np.dtype(
 SEARCH = np.dtype(
     [("limit", _address), ("guess", _address)]
     + [(name, _i32) for name in ("shift", "first", "buckets", "negative")]
-    + [("below", _address)]
+    + [("cells", _address), ("cell", "<f4"), ("cell_count", _i32), ("below", _address)]
 )
 CODEBOOK = np.dtype(
     [("values", _address), ("nearest", SEARCH), ("lower", SEARCH), ("size", _i64), ("ties", _i64),

@@ -88,7 +88,9 @@ def block_of(geometry: Geometry, numel: int) -> int:
 
 def format_name(map_: Map, scale_layout: ScaleLayout, *, stochastic: bool = False) -> str:
     """The ``Format`` of ``src/codebook.cuh`` as C++ text, a template argument of kernels."""
-    search = searching(map_, stochastic=stochastic)
+    bounded = bool(scale_layout.block) and scale_layout.scaling == "kMaxima"
+    bounded = bounded and not scale_layout.log
+    search = searching(map_, stochastic=stochastic, bounded=bounded)
     flags = [str(flag).lower() for flag in (scale_layout.log, stochastic, search.signed)]
     arguments = [map_.bits, scale_layout.block, *flags, search.steps]
     if scale_layout.scaling != "kMaxima":  # the default
