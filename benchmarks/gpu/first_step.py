@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu.first_step``: time that compiling takes before an optimizer's first step.
+"""``python -m benchmarks.gpu.first_step``: time of compiling for an optimizer's first step.
 
 The kernels are those that the step launches, recorded without a GPU; NVRTC compiles them as the
 engine does, into an empty cache, and then they are read from the cache.
@@ -32,7 +32,7 @@ class RecordingEngine(Engine):
         self.device, self.blocks = torch.device("cpu"), 1
         self.entries: dict[Entry, None] = {}
 
-    def launch(self, entry: Entry, blocks: int, argument: np.ndarray) -> None:
+    def launch(self, entry: Entry, blocks: int, argument: np.ndarray) -> None:  # noqa: ARG002
         """Record a kernel."""
         self.entries[entry] = None
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from qmaps.algebra.quantizer import quantizer
-from qmaps.cuda.compiler import Entry
-from qmaps.cuda.kernels import kernel
+from qmaps.cuda.compiler import Entry, kernel
 from qmaps.cuda.plan import SPLIT_TYPES
 from qmaps.cuda.tensors import format_name, layout_of
 from qmaps.engines.rules import Factoring, rules

@@ -203,11 +203,8 @@ def test_cells_leave_one_comparison() -> None:
         assert counts is not None
         assert len(counts) == size
         x = np.concatenate([limits, -limits, generator.uniform(-1, 1, 5000), [-1, 1, 0.0, -0.0]])
-        x = (
-            np.concatenate([np.nextafter(x, -1), x, np.nextafter(x, 1)])
-            .astype(np.float32)
-            .clip(-1, 1)
-        )
+        x = x.astype(np.float32)
+        x = np.concatenate([np.nextafter(x, np.float32(end)) for end in (-1, 1)] + [x])
         cell = np.rint((x.astype(np.float64) + 1) * (size // 2)).astype(np.int64)
         rest = np.searchsorted(limits, x) - counts[cell].astype(int)
         assert set(rest) == {0, 1}
