@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.offload`` trains a small net with ZeRO 2 and the optimizer on the CPU, once
 with each optimizer, on two gloo processes, and writes reports/offload.{json,md}: the time of
-``engine.step()`` in interleaved rounds, bytes of the states, the losses, and whether a resumed run
-has the same losses. It needs ``qmaps[deepspeed]``, ninja's program on the path, and a compiler.
+``engine.step()`` in interleaved rounds, the memory of a process that has only this optimizer, bytes
+of the states, the losses, and whether a resumed run has the same losses. It needs
+``qmaps[deepspeed]``, ninja's program on the path, and a compiler.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from torch import Tensor, nn
 from benchmarks import machine
 from benchmarks.command import count, one_line_errors
 from benchmarks.markdown import markdown as table_lines
+from benchmarks.process import ALLOCATOR, resident
 from benchmarks.timing import interleaved, ratio
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.errors import BadValueError
@@ -42,7 +45,14 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer] | None] = {
     "AdamW8bit": functools.partial(AdamW8bit, weight_decay=0.0),
     "AdamW4bit": functools.partial(AdamW4bit, weight_decay=0.0),
 }
-HEAD = ("optimizer", "a step, times torch", "states, MiB a process", "loss", "resumed alike")
+HEAD = (
+    "optimizer",
+    "a step, times torch",
+    "memory of a process, MiB",
+    "of it states",
+    "loss",
+    "resumed alike",
+)
 
 
 def engine_of(name: str, width: int) -> Any:
@@ -105,8 +115,9 @@ def resumes(name: str, engine: Any, width: int, folder: str, step: int) -> bool:
     return losses[0] == losses[1]
 
 
-def rank_main(rank: int, folder: str, width: int, rounds: int) -> None:
-    """One of the ranks; the first writes the results."""
+@contextmanager
+def process_group(rank: int, folder: str) -> Iterator[None]:
+    """The group of all ranks; `folder` must be new."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
     import deepspeed
 
@@ -114,6 +125,39 @@ def rank_main(rank: int, folder: str, width: int, rounds: int) -> None:
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS)
     deepspeed.init_distributed("gloo")
+    yield
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def memory_main(rank: int, folder: str, name: str, width: int) -> None:
+    """One of the ranks with one optimizer; the first writes its memory in MiB."""
+    with process_group(rank, folder):
+        # A small model first, so that what engines load with their first step does not count.
+        small = engine_of(name, 16)
+        backward(small, 0)
+        turn(small)
+        before = resident()
+        engine = engine_of(name, width)
+        for step in range(3):
+            backward(engine, step)
+            turn(engine)
+        after = resident()
+        result = {"process_mib": after - before if before and after else None}
+        if rank == 0:
+            Path(folder, "memory.json").write_text(json.dumps(result))
+
+
+def rank_main(rank: int, folder: str, width: int, rounds: int) -> None:
+    """One of the ranks with all optimizers; the first writes the results."""
+    with process_group(rank, folder):
+        results = measured(folder, width, rounds)
+        if rank == 0:
+            Path(folder, "results.json").write_text(json.dumps(results))
+
+
+def measured(folder: str, width: int, rounds: int) -> dict[str, dict[str, Any]]:
+    """Times, states and losses of all optimizers."""
     engines = {name: engine_of(name, width) for name in OPTIMIZERS}
     losses: dict[str, list[float]] = {name: [] for name in OPTIMIZERS}
 
@@ -139,10 +183,15 @@ def rank_main(rank: int, folder: str, width: int, rounds: int) -> None:
             "loss": float(last) / RANKS,
             "resumes": resumes(name, engines[name], width, folder, len(losses[name])),
         }
-    if rank == 0:
-        Path(folder, "results.json").write_text(json.dumps(results))
-    dist.barrier()
-    dist.destroy_process_group()
+    return results
+
+
+def in_processes(work: Callable[..., None], file: str, *arguments: object) -> dict[str, Any]:
+    """The JSON that `work` writes, on all ranks in a folder of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(work, (folder, *arguments), nprocs=RANKS)
+        results: dict[str, Any] = json.loads(Path(folder, file).read_text())
+    return results
 
 
 def page(results: dict[str, dict[str, Any]], width: int, rounds: int) -> str:
@@ -151,7 +200,8 @@ def page(results: dict[str, dict[str, Any]], width: int, rounds: int) -> str:
         (
             name,
             f"{result['ratio']:.2f} ({result['q1']:.2f} to {result['q3']:.2f})",
-            f"{result['state_nbytes'] / 2**20:.2f}",
+            "-" if (mib := result["process_mib"]) is None else f"{mib:.0f}",
+            f"{result['state_nbytes'] / 2**20:.1f}",
             f"{result['loss']:.4f}",
             "yes" if result["resumes"] else "no",
         )
@@ -164,9 +214,10 @@ def page(results: dict[str, dict[str, Any]], width: int, rounds: int) -> str:
         f"gloo with one thread each and no GPU; {DEPTH + 1} linear layers of {width} by {width} in "
         "bfloat16, ZeRO 2 with the optimizer on the CPU. The time is that of `engine.step()`, so "
         "with the exchange of parameters, as ratios of medians over interleaved rounds (quartiles "
-        f"of the ratios in parentheses). The loss is the mean of the last {LAST} steps on the same "
-        "batches. All optimizers have float32 weights beside the states. Without a GPU nothing is "
-        "copied over a bus.",
+        "of the ratios in parentheses). The memory is what two processes with this optimizer alone "
+        "have more after three steps than before the engine, each: weights and gradients in "
+        "bfloat16, float32 weights, buffers of the exchange, and states. The loss is the mean of "
+        f"the last {LAST} steps on the same batches. Without a GPU nothing is copied over a bus.",
         "",
         *table_lines(HEAD, rows),
     ]
@@ -187,11 +238,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError:
         raise BadValueError("deepspeed is not installed (pip install qmaps[deepspeed])") from None
     out = output_folder(options.out)
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(
-            rank_main, (folder, options.width, options.rounds), nprocs=RANKS
-        )
-        results = json.loads(Path(folder, "results.json").read_text())
+    results = in_processes(rank_main, "results.json", options.width, options.rounds)
+    os.environ.update(ALLOCATOR)
+    for name, result in results.items():
+        result |= in_processes(memory_main, "memory.json", name, options.width)
     argv = sys.argv[1:] if arguments is None else list(arguments)
     about = machine.about(argv, "benchmarks.offload")
     about["versions"]["deepspeed"] = deepspeed.__version__
