@@ -58,7 +58,8 @@ def measure(
     counts = [int(result["nonzero"]), int(result["zeroed"])]
     largest = float(result["largest"].view(np.float64))
     codes = torch.from_numpy(result["codes"][: table(map_).numel()].astype(np.int64))
-    totals = Sums(numel, *map(float, result["sums"]), largest, *counts, codes)
+    absolute, square, signal, relative = map(float, result["sums"])
+    totals = Sums(numel, absolute, square, signal, relative, largest, *counts, codes)
     return totals, packed, scales, int(result["flags"])
 
 
