@@ -55,11 +55,11 @@ def measure(
     del memory  # the kernels read it until here
     add_parts(engine, parts, address(sums))
     result = sums.cpu().numpy().view(layout.MEASURED)[0]
-    counts = [int(result["nonzero"]), int(result["zeroed"])]
+    nonzero, zeroed = int(result["nonzero"]), int(result["zeroed"])
     largest = float(result["largest"].view(np.float64))
     codes = torch.from_numpy(result["codes"][: table(map_).numel()].astype(np.int64))
     absolute, square, signal, relative = map(float, result["sums"])
-    totals = Sums(numel, absolute, square, signal, relative, largest, *counts, codes)
+    totals = Sums(numel, absolute, square, signal, relative, largest, nonzero, zeroed, codes)
     return totals, packed, scales, int(result["flags"])
 
 
