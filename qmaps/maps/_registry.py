@@ -20,14 +20,7 @@ def modules(package: str, path: list[str]) -> list[ModuleType]:
 
 
 def load_entry_points(points: EntryPoints) -> Iterator[tuple[str, Any]]:
-    """Load the objects of other packages; see `qmaps.algebra.plugins`.
-
-    Args:
-        points: entry points of one group.
-
-    Yields:
-        The name and the object of each entry point; one with an error is ignored with a warning.
-    """
+    """Names and objects of other packages' entry points; a broken one is warned of."""
     for point in points:
         try:
             yield point.name, point.load()
@@ -36,17 +29,7 @@ def load_entry_points(points: EntryPoints) -> Iterator[tuple[str, Any]]:
 
 
 def refuse_built_in(name: str, made: Any, registry: Mapping[str, Any], kind: str) -> None:
-    """Raise if a built-in part has this `name`, in any letter case.
-
-    Args:
-        name: the name of a new part.
-        made: the new part, a class or a function.
-        registry: existing parts, by name.
-        kind: for the error message, such as ``map``.
-
-    Raises:
-        BadValueError: a part of qmaps has the name.
-    """
+    """Raise if another part of qmaps in `registry` has this name, in any letter case."""
     for label, part in registry.items():
         module = part.__module__
         built_in = module.startswith("qmaps.") and module != getattr(made, "__module__", "")

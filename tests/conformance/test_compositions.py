@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from qmaps.algebra.rounding import Rounding
 from qmaps.normalize import BlockWise
 from qmaps.normalize.base import Normalizer, Scales, Shape
 from qmaps.testing import check_normalizer
@@ -56,7 +57,7 @@ def test_cuda_gives_the_bits_of_the_cpu() -> None:
         for q in compositions(bits):
             x = sample((40, 64), q.map.signed)
             frozen = q.fit(x)
-            for quantizer in (frozen, dataclasses.replace(frozen, stochastic=True)):
+            for quantizer in (frozen, dataclasses.replace(frozen, rounding=Rounding.STOCHASTIC)):
                 with about(quantizer):
                     here, there = quantizer.quantize(x), quantizer.quantize(x.cuda())
                     assert torch.equal(here.packed, there.packed.cpu())

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import qmaps
 from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.rounding import Rounding
 from qmaps.cuda import layout
 from qmaps.cuda.codebooks import cells, guesses
 from qmaps.engines.support import CUDA
@@ -163,7 +164,7 @@ def test_codebooks_without_structure(size: int, on_device: EmulatedEngine) -> No
         near = [n, np.nextafter(n, np.float32(-2)), np.nextafter(n, np.float32(2))]
         x = torch.from_numpy(np.concatenate([*near, [1, -1]]))
         for rounding in (None, RoundingKey(seed=1)):
-            q = qmaps.Quantizer(PerTensor(), map_, stochastic=rounding is not None)
+            q = qmaps.Quantizer(PerTensor(), map_, rounding=Rounding("+sr" if rounding else ""))
             positive = x.float() if map_.signed else x.float().abs()
             assert_as_reference(q, positive, rounding)
 
@@ -238,7 +239,7 @@ def test_of_equal_values_the_lowest_code_is_taken(
 ) -> None:
     map_ = Codebook(values, label="lloyd@8s", signed=True, per_tensor=True)
     found = qmaps.quantizer(f"{normalizer}/DE@8s").normalizer
-    q = qmaps.Quantizer(found, map_, stochastic)
+    q = qmaps.Quantizer(found, map_, rounding=Rounding("+sr" if stochastic else ""))
     x = torch.cat([table(map_).repeat(3), torch.linspace(-1, 1, 400)])
     assert_as_reference(q, x)
     codes = q.quantize(x).codes()
