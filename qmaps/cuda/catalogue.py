@@ -25,8 +25,10 @@ def _format(spec: str) -> str:
     return format_name(q.map, layout_of(q.normalizer, (64, 2048)), stochastic=q.stochastic)
 
 
-FORMATS = {spec: _format(spec) for spec in SPECS}
-FORMATS["any codebook"] = "Format<8, 256, false, false, true, 4>"
+FORMATS = {
+    **{spec: _format(spec) for spec in SPECS},
+    "any codebook": "Format<8, 256, false, false, true, 4>",
+}
 """Template arguments of kernels, by a quantizer that needs them; ``B128/DE-0@4u`` needs the same as
 ``B128/linear@4u``."""
 
