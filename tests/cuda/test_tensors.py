@@ -13,7 +13,7 @@ import qmaps
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.rounding import Rounding
 from qmaps.cuda import layout
-from qmaps.cuda.codebooks import guesses
+from qmaps.cuda.codebooks import cells, guesses
 from qmaps.engines.support import CUDA
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps import Codebook
@@ -193,6 +193,23 @@ def test_guesses_are_lower_bounds_that_the_halvings_reach() -> None:
         rest = np.searchsorted(limits, x) - found.counts[bucket + negative * sides].astype(int)
         assert rest.min() >= 0
         assert rest.max() < 2**found.steps
+
+
+def test_cells_leave_one_comparison() -> None:
+    generator = np.random.default_rng(0)
+    sizes = {"DE@4s": 513, "DE-0@4u": 129, "linear@8u": 1025, "linear0@6s": 65}
+    for spec, size in sizes.items():
+        limits = thresholds_of(qmaps.quantizer(f"tensor/{spec}").map).numpy()
+        counts = cells(limits)
+        assert counts is not None
+        assert len(counts) == size
+        x = np.concatenate([limits, -limits, generator.uniform(-1, 1, 5000), [-1, 1, 0.0, -0.0]])
+        x = x.astype(np.float32)
+        x = np.concatenate([np.nextafter(x, np.float32(end)) for end in (-1, 1)] + [x])
+        cell = np.rint((x.astype(np.float64) + 1) * (size // 2)).astype(np.int64)
+        rest = np.searchsorted(limits, x) - counts[cell].astype(int)
+        assert set(rest) == {0, 1}
+    assert cells(thresholds_of(qmaps.quantizer("tensor/DE@8s").map).numpy()) is None
 
 
 def test_what_must_not_be_there_is_found(on_device: EmulatedEngine) -> None:
