@@ -218,14 +218,14 @@ def _end_with_the_parent() -> None:
 def _finished(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, Any]]:
     futures: dict[Future[Any], Job] = {}
     try:
-        for job in sorted(jobs, key=lambda job: -job.work):
-            futures[executor.submit(_measured, job)] = job
-    except BrokenExecutor:
-        raise
-    except RuntimeError as error:  # it was shut down
-        name = type(executor).__name__
-        raise BadValueError(f"executor={name} accepts no work ({error})") from None
-    try:
+        try:
+            for job in sorted(jobs, key=lambda job: -job.work):
+                futures[executor.submit(_measured, job)] = job
+        except BrokenExecutor:
+            raise
+        except RuntimeError as error:  # it was shut down
+            name = type(executor).__name__
+            raise BadValueError(f"executor={name} accepts no work ({error})") from None
         for future in as_completed(futures):
             yield futures[future], future.result()
     finally:

@@ -9,7 +9,7 @@ A workload is a frozen dataclass in a module of its own; `REGISTRY` finds it by 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from qmaps.errors import BadValueError, nearest
@@ -34,14 +34,22 @@ def get(name: str, **options: Any) -> Workload:
         **options: values of the workload's fields, such as ``stable_embedding=True``.
 
     Raises:
-        BadValueError: there is no such workload.
+        BadValueError: there is no such workload, or it has no such option.
     """
     if name not in REGISTRY:
         raise BadValueError(
             f"workload={name!r} is unknown; allowed are {', '.join(names())}"
             f"{nearest(name, names())}"
         )
-    return replace(REGISTRY[name](), **options)
+    work = REGISTRY[name]()
+    allowed = [field.name for field in fields(work)]
+    for option in options:
+        if option not in allowed:
+            raise BadValueError(
+                f"{option} is not an option of {name}; allowed are "
+                f"{', '.join(allowed)}{nearest(option, allowed)}"
+            )
+    return replace(work, **options)
 
 
 __all__ = ["REGISTRY", "TrainingRun", "Workload", "get", "names", "train"]
