@@ -44,7 +44,6 @@ MEASURED = {
     "scale": ("qmaps/sweep", "qmaps/engines"),
     "sharded": ("qmaps/distributed", *STEPS),
     "speedup/": ("reproduction/speedup", "qmaps/distributed"),
-    "stdlib-lm-beside-the-papers": ("qmaps/analyze", *MATHEMATICS),
 }
 """Code that reports measure, by the beginning of their names; the longest one counts."""
 

@@ -24,7 +24,6 @@ import qmaps
 from benchmarks import halving
 from benchmarks.command import command_line, one_line_errors
 from benchmarks.markdown import markdown as table_lines
-from qmaps.lab.report.claim import published
 from qmaps.lab.workloads.digits import Digits
 from qmaps.maps import Linear0, Mantissa, StaticTree
 from qmaps.maps.base import Map
@@ -32,6 +31,7 @@ from qmaps.maps.tree import DynamicTree
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.tensor import PerTensor
 from qmaps.storage.files import output_folder, replacing
+from reproduction.claim import published
 from reproduction.report_file import write_report
 
 TYPES = ("dynamic tree", "linear", "mantissa", "static tree", "static tree, 4 levels")

@@ -36,6 +36,7 @@ from benchmarks.timing import interleaved, quartiles, ratio
 from qmaps.distributed import comm
 from qmaps.errors import BadValueError
 from qmaps.storage.files import output_folder, write_json
+from reproduction.parallelism_2015._one_bit import one_bit_hook
 from reproduction.report_file import write_report
 
 PLAIN, HALF = "plain DDP", "DDP's float16 hook"
@@ -44,7 +45,7 @@ CONTENDERS: dict[str, Callable[[], comm.QuantizedHook]] = {
     "B2048/tree@8s": lambda: comm.quantized_hook("B2048/tree@8s"),
     "B2048/DE@4s": lambda: comm.quantized_hook("B2048/DE@4s"),
     "B2048/DE@4s, error feedback": lambda: comm.quantized_hook("B2048/DE@4s", error_feedback=True),
-    "1 bit, error feedback": comm.one_bit_hook,
+    "1 bit, error feedback": one_bit_hook,
 }
 TIMEOUT_S = 300
 HEAD = ("messages", "seconds of a step", "times plain", "sent, MB a step", "times fewer bytes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from qmaps.lab.report.claim import Claim, Verdict
+from reproduction.claim import Claim, Verdict
 
 UNTUNED = (
     "The learning rates were not tuned, so a quantizer may end below 32 bits because it makes "

@@ -34,7 +34,7 @@ from qmaps.capture import CapturedStates
 from qmaps.capture.recorder import write
 from qmaps.capture.snapshot import Lazy
 from qmaps.storage.files import output_folder, write_text
-from qmaps.sweep.plan import items_of
+from qmaps.sweep.plan import Item, items_of
 from reproduction.report_file import write_report
 
 MODELLED = (1, 2, 4, 8, 16, 32, 64)
@@ -88,7 +88,7 @@ def snapshot(by_name: Mapping[str, tuple[int, ...]], folder: Path) -> Path:
     return write(CapturedStates(states, step=1, optimizer="AdamW"), folder / "states")
 
 
-def planned(pairs: Sequence[str]) -> list[sweep.Item]:
+def planned(pairs: Sequence[str]) -> list[Item]:
     """The items of a sweep of all of GPT-2 small, whose states nobody reads."""
 
     def absent() -> torch.Tensor:
@@ -98,7 +98,7 @@ def planned(pairs: Sequence[str]) -> list[sweep.Item]:
         name: dict.fromkeys(("exp_avg", "exp_avg_sq"), Lazy(shape, torch.float32, absent))
         for name, shape in shapes().items()
     }
-    return items_of(CapturedStates(states, step=1), pairs, 4096, (), None)
+    return items_of(CapturedStates(states, step=1), pairs)
 
 
 def read(path: Path) -> None:
@@ -107,7 +107,7 @@ def read(path: Path) -> None:
         pass
 
 
-def parallel_share(items: Sequence[sweep.Item], workers: int) -> float:
+def parallel_share(items: Sequence[Item], workers: int) -> float:
     """The share of the work that the busiest worker has, the items with most begun first."""
     loads = [0] * workers
     for work in sorted((item.work for item in items), reverse=True):
@@ -115,7 +115,7 @@ def parallel_share(items: Sequence[sweep.Item], workers: int) -> float:
     return max(loads) / sum(loads)
 
 
-def model(items: Sequence[sweep.Item], workers: int, reading: float) -> float:
+def model(items: Sequence[Item], workers: int, reading: float) -> float:
     """The time of a sweep on one machine, in units of that of one process.
 
     Measuring is divided among the workers as `parallel_share` says. Reading is not: all of them
@@ -124,9 +124,9 @@ def model(items: Sequence[sweep.Item], workers: int, reading: float) -> float:
     return max(reading, parallel_share(items, workers))
 
 
-def on(pool: Executor, items: Sequence[sweep.Item]) -> None:
+def on(pool: Executor, items: Sequence[Item]) -> None:
     """Measure all items in a pool that is warm."""
-    for _ in executors.on_executor(items, pool):
+    for _ in executors.on_executor([item.job for item in items], pool):
         pass
 
 
@@ -158,7 +158,7 @@ def measure(
         sweep.run(path, pairs)
         spent.append(processor_seconds() - before)
 
-    items = sweep.plan(path, pairs)
+    items = items_of(capture.load(path), pairs)
     pools = {count: executors.new_pool(count) for count in (1, 2)}
     try:
         seconds, failed = interleaved(
@@ -189,7 +189,7 @@ def whole(pairs: Sequence[str]) -> tuple[float, float]:
 
 
 def frame(
-    seconds: dict[str, list[float]], items: Sequence[sweep.Item], pairs: Sequence[str]
+    seconds: dict[str, list[float]], items: Sequence[Item], pairs: Sequence[str]
 ) -> pd.DataFrame:
     """A row for each number of workers."""
     one = seconds["one process"]
@@ -212,7 +212,7 @@ def page(
     rows: pd.DataFrame,
     found: dict[str, list[float]],
     spent: Sequence[float],
-    items: Sequence[sweep.Item],
+    items: Sequence[Item],
     about: dict[str, Any],
     in_pool: tuple[float, float] | None,
     load: float,
@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             path = snapshot(shapes(options.layers, options.width), Path(folder))
             found, spent = measure(path, pairs, options.rounds)
-            items = sweep.plan(path, pairs)
+            items = items_of(capture.load(path), pairs)
         in_pool = whole(pairs) if options.whole else None
     finally:
         torch.set_num_threads(threads)

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.judges import JUDGES as WORKLOADS
 from reproduction.numbers import LEVEL, MARGIN, interval, scientific

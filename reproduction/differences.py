@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qmaps.lab.report.claim import Verdict
+from reproduction.claim import Verdict
 
 
 @dataclass(frozen=True)

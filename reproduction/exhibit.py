@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 import pandas as pd
 from matplotlib.figure import Figure
 
-from qmaps.lab.report.claim import Claim, Verdict
+from reproduction.claim import Claim, Verdict
 from reproduction.context import Context
 from reproduction.differences import Difference
 

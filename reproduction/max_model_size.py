@@ -6,8 +6,8 @@ import pandas as pd
 import torch
 
 from qmaps.lab import workloads
-from qmaps.lab.report.claim import Claim, rows
 from qmaps.optim import AdamW
+from reproduction.claim import Claim, rows
 from reproduction.context import Context
 from reproduction.exhibit import Finding, Frames
 from reproduction.memory import (

@@ -10,10 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from qmaps.lab.report.claims import number, percent
-
-__all__ = ["Interval", "interval", "mean_and_error", "number", "percent", "ratio_interval",
-           "smaller"]  # fmt: skip
 LEVEL, POWER = 0.05, 0.8
 """Of t-tests, and the probability with which one is to see a difference."""
 MARGIN = 0.005
@@ -80,6 +76,18 @@ def smaller(ours: Sequence[float], theirs: Sequence[float]) -> bool | tuple[bool
     """True if ours are smaller, seed by seed; empty if the seeds cannot tell."""
     _, low, high = ratio_interval(ours, theirs)
     return high < 1 if high < 1 or low > 1 else ()
+
+
+def percent(value: float) -> str:
+    """A fraction as percent with three significant digits, plain up to a million."""
+    return f"{100 * value:,.3g} %" if value < 10 else f"{100 * value:,.0f} %"
+
+
+def number(value: float) -> str:
+    """Three significant digits, plain where readable."""
+    if 1000 <= abs(value) < 1e7:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if 1e-4 <= abs(value) < 1000 or value == 0 else f"{value:.2e}"
 
 
 def scientific(value: float) -> str:

@@ -11,7 +11,7 @@ from itertools import combinations
 import pandas as pd
 
 from qmaps.errors import BadValueError
-from qmaps.lab.report.claim import TOLERANCE, Claim, Verdict
+from reproduction.claim import TOLERANCE, Claim, Verdict
 from reproduction.numbers import MARGIN
 from reproduction.verdict import COLUMNS, Measured, beside
 
@@ -64,7 +64,7 @@ def in_place(
     single row is not compared.
 
     Args:
-        paper: of `qmaps.lab.report.claim.published`.
+        paper: of `reproduction.claim.published`.
         proxies: several may stand for one quantity; its rows are then repeated.
         ours: measured as the paper does, for the other quantities.
         tolerance: tolerance of the other quantities.
@@ -94,7 +94,7 @@ def opposed(paper: pd.DataFrame, proxy: ProxyMetric) -> list[tuple[str, str]]:
     """Pairs of rows of which one is better in the paper and the other in ours.
 
     Args:
-        paper: of `qmaps.lab.report.claim.published`.
+        paper: of `reproduction.claim.published`.
         proxy: what stands for one of its quantities.
     """
     rows = paper[paper["quantity"] == proxy.quantity]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qmaps.lab.report.claim import Verdict
+from reproduction.claim import Verdict
 from reproduction.exhibit import Exhibit, Finding
 
 

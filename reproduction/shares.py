@@ -21,7 +21,7 @@ def decided(
     (Clopper and Pearson's).
 
     Args:
-        paper: of `qmaps.lab.report.claim.published`, shares in percent.
+        paper: of `reproduction.claim.published`, shares in percent.
         counts: how many of our runs, of how many, by row.
         runs: number of the paper's runs; None if it does not say.
     """

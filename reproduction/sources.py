@@ -17,6 +17,7 @@ PAGES = (
     "__main__",
     "catalogue",
     "cell_text",
+    "claim",
     "differences",
     "page",
     "pictures",

@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from qmaps.lab.report.claim import Verdict
 from qmaps.lab.report.templating import Cell, cell, judged
 from reproduction import page
+from reproduction.claim import Verdict
 from reproduction.exhibit import Kind, Paper
 from reproduction.numbers import MARGIN
 from reproduction.report_file import write_report

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from qmaps.lab.report.claim import Claim
 from reproduction import committed
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.numbers import Interval, interval, percent
 from reproduction.proxy_metrics import ProxyMetric
@@ -133,7 +133,7 @@ def power(rows: Iterable[Beside], paper: pd.DataFrame, quantity: str) -> str:
 
     Args:
         rows: those that were compared with a baseline.
-        paper: of `qmaps.lab.report.claim.published`.
+        paper: of `reproduction.claim.published`.
         quantity: of it, whose largest relative difference between rows is the effect.
     """
     told = [row for row in rows if row.apart.std > 0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from qmaps.lab.report.claim import TOLERANCE, Claim, Verdict
+from reproduction.claim import TOLERANCE, Claim, Verdict
 
 KEYS = ("what", "quantity")
 COLUMNS = (

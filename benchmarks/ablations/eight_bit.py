@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from benchmarks.ablations.study import Point, Setting, Study
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 
 BASE_RATE = 3e-3
 """The best of 1e-3, 3e-3 and 1e-2 for 32-bit Adam on this workload."""

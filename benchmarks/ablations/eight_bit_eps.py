@@ -6,7 +6,7 @@ import pandas as pd
 
 from benchmarks.ablations import eight_bit
 from benchmarks.ablations.study import Setting, Study
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 
 FACTORS = (1, 10, 100, 1_000)
 """By which the paper's eps are multiplied."""

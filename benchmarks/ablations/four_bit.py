@@ -6,7 +6,7 @@ from itertools import product
 
 from benchmarks.ablations.study import Point, Setting, Study
 from qmaps import optim
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 
 FIRST = "B128/DE@4s"
 NONE = "32 bits"

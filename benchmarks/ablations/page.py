@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.ablations.study import WINDOW, WORKLOAD, Study, summary
 from benchmarks.markdown import UNTUNED, markdown, verdicts
-from qmaps.lab.report.claim import rows as published
+from reproduction.claim import rows as published
 
 OURS = ("runs", "unstable", "loss", "minus baseline", "MiB")
 EXPLAINED = (

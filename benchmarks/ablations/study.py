@@ -14,9 +14,9 @@ from torch import nn
 
 from qmaps import optim
 from qmaps.lab import workloads
-from qmaps.lab.report.claim import Claim
 from qmaps.lab.workloads import TrainingRun, Workload, train
 from qmaps.optim.choice import StateQuantizers
+from reproduction.claim import Claim
 
 WORKLOAD = "stdlib-lm-tiny"
 WINDOW = 5
@@ -84,7 +84,7 @@ class Study:
     Attributes:
         name: of its files.
         title, source: for the page.
-        exhibit: the paper and the table, as `qmaps.lab.report.claim` names them.
+        exhibit: the paper and the table, as `reproduction.claim` names them.
         columns: heads of the settings' parts.
         metric: what the paper measures.
         settings: its rows.

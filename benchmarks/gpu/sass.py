@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.command import one_line_errors
-from benchmarks.gpu.chips import CHIPS, Chip
+from benchmarks.gpu.chips import CHIPS, SOURCES, Chip
 from benchmarks.gpu.counts import CountingEngine, Counts, Line
 from benchmarks.markdown import markdown, number
 from qmaps.cuda import compiler
@@ -55,7 +55,7 @@ RATES = {"issue": 128, "alu": 64, "imad": 64, "xu": 16, "lsu": 32}
 """Threads of a multiprocessor per clock. A read of shared memory takes as many turns of ``lsu`` as
 its bank conflicts say, one of global memory a turn for every 4 bytes of a thread."""
 PIPES = (
-    ("xu", r"MUFU|I2F$|F2I|F2F$|FRND|POPC|FLO|FCHK"),
+    ("xu", r"MUFU|I2F$|F2I|F2FP?$|FRND|POPC|FLO|FCHK|REDUX"),
     ("lsu", r"LDG|LD$|STG|ST$|LDS|STS|SHFL|ATOM|RED|LDL|STL"),
     ("imad", r"IMAD"),
     ("fma", r"FADD|FMUL|FFMA|HFMA2"),
@@ -90,7 +90,9 @@ class Instruction:
 
     @property
     def width(self) -> int:
-        """Turns of ``lsu`` without conflicts."""
+        """Turns of its pipe without conflicts."""
+        if self.name.startswith("F2FP"):
+            return 2
         match = re.search(r"\.(64|128)\b", self.name)
         return int(match[1]) // 32 if match else 1
 
@@ -213,7 +215,7 @@ class Kernel:
         for one in self.path:
             counts["issue"] += 1
             conflicts = self.turns.get(one.lines[0], 1.0) if one.name.startswith("LDS") else 1.0
-            counts[one.pipe] += max(conflicts, one.width) if one.pipe == "lsu" else 1
+            counts[one.pipe] += max(conflicts, one.width)
         return Counter({pipe: count / UNIT for pipe, count in counts.items()})
 
 
@@ -345,15 +347,14 @@ takes one.
 
 def report(table: Sequence[dict[str, str]]) -> str:
     """The page."""
-    sources = [f"- {chip.name}: {chip.source}" for chip in CHIPS]
     lines = [
         ABOUT,
         *markdown(COLUMNS, [list(row.values()) for row in table]),
         "",
-        "Registers of a thread, warps that a multiprocessor holds at once. Sources:",
+        "Registers of a thread, warps that a multiprocessor holds at once. Sources of the numbers,",
+        "which were compared with public pages that quote these documents, not with them:",
         "",
-        *sources,
-        "- Rates of the other pipes: CUDA C++ Programming Guide, Arithmetic Instructions",
+        *(f"- {source}" for source in SOURCES),
     ]
     return stamped("\n".join(lines) + "\n", now(), html=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 
 WITHIN = 2.0
 """Spreads over seeds within which two losses count as one."""

@@ -23,13 +23,7 @@ def packed_bytes(count: int, bits: int) -> int:
 
 
 class Stored(NamedTuple):
-    """Storage of a quantized tensor: dtype and shape of its parts.
-
-    Attributes:
-        packed: bytes of its packed codes.
-        layout: data type and shape of each part of its scales.
-        scales: number of scales in each part.
-    """
+    """Bytes of packed codes, `layout` of the scales, and number of scales in each part."""
 
     packed: int
     layout: Layout

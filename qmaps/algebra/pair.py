@@ -105,15 +105,9 @@ def spec_of(q: Quantizer | None) -> str:
 def adam_update(m: Tensor, v: Tensor, eps: float) -> Tensor:
     """``u = m / (sqrt(v) + eps)``, the Adam update without bias correction, in float32.
 
+    Where `v` and `eps` are 0 it is infinite, or NaN if `m` is 0 too.
+
     Source: 8-bit optimizers, equation 2 and appendix C.
-
-    Args:
-        m: float32 first moment, of any shape.
-        v: float32 second moment of the same shape, not negative.
-        eps: added to the denominator, at least 0.
-
-    Returns:
-        float32 of the same shape. Where `v` and `eps` are 0 it is infinite, or NaN if `m` is 0 too.
     """
     return m / (sqrt(v) + eps)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -101,7 +101,7 @@ class LowRank:
         return (rows, self.rank), (columns, self.rank)
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Quantizer:
     """Q = M after N: divide by the normalizer's scales, then take the map's nearest code.
 
@@ -114,45 +114,19 @@ class Quantizer:
         rounding: rounding of values to codes.
         low_rank: the additional low-rank part of matrices, as in
             ``lowrank4(B128/DE@8s)+B128/DE@4s``; None for none.
-
-    Args:
-        normalizer: as above.
-        map: as above.
-        stochastic: True is short for ``rounding=Rounding.STOCHASTIC``, False for
-            ``Rounding.NEAREST``; None leaves it to `rounding`.
-        rounding: as above.
-        low_rank: as above.
     """
 
     normalizer: Normalizer
     map: Map
-    rounding: Rounding
-    low_rank: LowRank | None = None
+    rounding: Rounding = field(default=Rounding.NEAREST, kw_only=True)
+    low_rank: LowRank | None = field(default=None, kw_only=True)
 
-    def __init__(
-        self,
-        normalizer: Normalizer,
-        map: Map,  # noqa: A002
-        stochastic: bool | None = None,
-        *,
-        rounding: Rounding = Rounding.NEAREST,
-        low_rank: LowRank | None = None,
-    ) -> None:
-        if not isinstance(rounding, Rounding):
+    def __post_init__(self) -> None:
+        if not isinstance(self.rounding, Rounding):
             raise BadTypeError(
-                f"rounding={shown(rounding)} must be a qmaps.Rounding, such as Rounding.STOCHASTIC"
+                f"rounding={shown(self.rounding)} must be a qmaps.Rounding, such as "
+                "Rounding.STOCHASTIC"
             )
-        if stochastic is not None and not isinstance(stochastic, bool):
-            raise BadTypeError(f"stochastic={shown(stochastic)} must be a bool or None")
-        if stochastic is not None:
-            rounding = Rounding.STOCHASTIC if stochastic else Rounding.NEAREST
-        # The way a frozen dataclass does it.
-        fields = {"normalizer": normalizer, "map": map, "rounding": rounding, "low_rank": low_rank}
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
-        self._check()
-
-    def _check(self) -> None:
         if self.normalizer.log_domain != self.map.log_domain:
             raise SpecError(
                 f"{self.normalizer.spec}/{self.map.spec}: the normalizer logB<n> and the maps log2 "
@@ -167,11 +141,10 @@ class Quantizer:
             raise SpecError(f"{self.spec}: the quantizer of the rest {why}")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Set pickled fields; versions before 0.2 have `stochastic` instead of `rounding`."""
-        fields = dict(state)
-        if "rounding" not in fields:
-            old = fields.pop("stochastic", False)
-            fields["rounding"] = Rounding.STOCHASTIC if old else Rounding.NEAREST
+        """Set pickled fields; version 0.2 has `stochastic` instead of `rounding`."""
+        fields = {**state}
+        if fields.pop("stochastic", False):
+            fields["rounding"] = Rounding.STOCHASTIC
         self.__dict__.update(fields)
 
     @property
@@ -366,16 +339,9 @@ class Quantizer:
     def dequantize(
         self, t: QuantizedTensor, *, out: Tensor | None = None, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """The values of `t`; the same as ``t.dequantize(out=out, dtype=dtype)``.
+        """The values of `t`, which has this normalizer and a map of this spec.
 
-        Args:
-            t: a tensor made by a quantizer with this normalizer and a map of this spec.
-            out: floating-point tensor of the same shape, written into and returned; its dtype
-                replaces `dtype`.
-            dtype: float32, float16 or bfloat16. Values are computed in float32 and then rounded.
-
-        Returns:
-            `out`, or a new tensor of the shape of `t` on its device.
+        Arguments and result are those of `QuantizedTensor.dequantize`.
 
         Raises:
             BadTypeError: `t` is no `QuantizedTensor`, or a dtype is not allowed.
@@ -499,8 +465,11 @@ class QuantizedTensor:
         Where there is a low-rank part, it is added before.
 
         Args:
-            out: a tensor of the same shape, written into and returned; its dtype wins.
+            out: floating-point tensor of the same shape, written into and returned; its dtype wins.
             dtype: float32, float16 or bfloat16.
+
+        Returns:
+            `out`, or a new tensor of the same shape on the same device.
         """
         from qmaps.ops.quantize import dequantize
 
@@ -525,15 +494,16 @@ class QuantizedTensor:
 
     def to(self, device: torch.device | str) -> QuantizedTensor:
         """The same on another device."""
-        scales = tuple(scale.to(device) for scale in self.scales)
-        beside = tuple(part.to(device) for part in self.beside)
-        return replace(self, packed=self.packed.to(device), scales=scales, beside=beside)
+        return self._changed(lambda part: part.to(device))
 
     def clone(self) -> QuantizedTensor:
         """A copy with storage of its own."""
-        scales = tuple(scale.clone() for scale in self.scales)
-        beside = tuple(part.clone() for part in self.beside)
-        return replace(self, packed=self.packed.clone(), scales=scales, beside=beside)
+        return self._changed(Tensor.clone)
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> QuantizedTensor:
+        scales = tuple(map(change, self.scales))
+        beside = tuple(part._changed(change) for part in self.beside)
+        return replace(self, packed=change(self.packed), scales=scales, beside=beside)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as a safetensors file; see `qmaps.save` for several."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from qmaps.algebra.pair import Pair, adam_update
@@ -48,27 +49,18 @@ def code_pairs(
     for spec in pairs:
         pair = Pair.parse(spec)
         grid = _accumulate(states, pair, min_quantized_size)
-        first, second = (index.numpy() for index in grid.count.nonzero(as_tuple=True))
-        count, nonzero = grid.count.numpy()[first, second], grid.nonzero.numpy()[first, second]
-        with np.errstate(invalid="ignore"):
-            relative = grid.relative.numpy()[first, second] / nonzero
-        frames.append(
-            pd.DataFrame(
-                {
-                    "quantizer": pair.spec,
-                    "code_first": first,
-                    "code_second": second,
-                    "value_first": grid.first.numpy()[first],
-                    "value_second": grid.second.numpy()[second],
-                    "size_first": grid.first.numel(),
-                    "size_second": grid.second.numel(),
-                    "count": count.astype(np.int64),
-                    "use": count / count.sum(),
-                    "mean_abs_error": grid.absolute.numpy()[first, second] / count,
-                    "mean_rel_error": relative,
-                }
-            )
-        )
+        first, second = (index.numpy() for index in grid.sums[0].nonzero(as_tuple=True))
+        columns = {
+            "quantizer": pair.spec,
+            "code_first": first,
+            "code_second": second,
+            "value_first": grid.first.numpy()[first],
+            "value_second": grid.second.numpy()[second],
+            "size_first": grid.first.numel(),
+            "size_second": grid.second.numel(),
+        }
+        sums = (part.numpy()[first, second] for part in grid.sums)
+        frames.append(pd.DataFrame({**columns, **_means(*sums)}))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -100,43 +92,44 @@ def first_code_error(
     for spec in pairs:
         pair = Pair.parse(spec)
         grid = _accumulate(states, pair, min_quantized_size, exact_second=True)
-        count, nonzero = grid.count.sum(1).numpy(), grid.nonzero.sum(1).numpy()
-        with np.errstate(invalid="ignore"):
-            absolute = grid.absolute.sum(1).numpy() / count
-            relative = grid.relative.sum(1).numpy() / nonzero
-        frames.append(
-            pd.DataFrame(
-                {
-                    "quantizer": pair.spec,
-                    "code": np.arange(count.size),
-                    "value": grid.first.numpy(),
-                    "position": np.linspace(-1, 1, count.size),
-                    "count": count.astype(np.int64),
-                    "use": count / count.sum(),
-                    "mean_abs_error": absolute,
-                    "mean_rel_error": relative,
-                }
-            )
-        )
+        size = grid.first.numel()
+        columns = {
+            "quantizer": pair.spec,
+            "code": np.arange(size),
+            "value": grid.first.numpy(),
+            "position": np.linspace(-1, 1, size),
+        }
+        frames.append(pd.DataFrame({**columns, **_means(*(s.sum(1).numpy() for s in grid.sums))}))
     return pd.concat(frames, ignore_index=True)
 
 
-@dataclass
-class _Grid:
-    """Sums over all elements for each pair (first code, second code), float64 and on the CPU.
+def _means(
+    count: NDArray[np.float64],
+    absolute: NDArray[np.float64],
+    relative: NDArray[np.float64],
+    nonzero: NDArray[np.float64],
+) -> dict[str, NDArray[Any]]:
+    """The last columns of both frames, from the sums of `_Grid`."""
+    with np.errstate(invalid="ignore"):
+        return {
+            "count": count.astype(np.int64),
+            "use": count / count.sum(),
+            "mean_abs_error": absolute / count,
+            "mean_rel_error": relative / nonzero,
+        }
+
+
+class _Grid(NamedTuple):
+    """Sums over all elements for each pair (first code, second code), on the CPU.
 
     Attributes:
-        count: number of elements.
-        absolute, relative: sums of |u - u_quantized|, and of that over |u| where u != 0.
-        nonzero: number of elements with u != 0.
+        sums: float64 of shape (4, first codes, second codes): number of elements, sums of
+            |u - u_quantized| and of that over |u| where u != 0, and number of elements with u != 0.
         first, second: the codebooks, 1-D. Each entry is the mean over parameters, weighted by
             their sizes; the parameters differ only where the map is fitted to data.
     """
 
-    count: Tensor
-    absolute: Tensor
-    relative: Tensor
-    nonzero: Tensor
+    sums: Tensor
     first: Tensor
     second: Tensor
 
@@ -176,11 +169,11 @@ def _accumulate(
             total += codebook * m.numel()
         numel += m.numel()
     assert sums is not None  # adam_pairs yields or raises
-    return _Grid(*sums.cpu(), *(total / numel for total in codebooks))
+    return _Grid(sums.cpu(), *(total / numel for total in codebooks))
 
 
 def _add(sums: Tensor, exact: Exact, tm: QuantizedTensor, tv: QuantizedTensor) -> None:
-    """Add one parameter's sums to those of `_Grid`, of shape (4, first, second) in their order."""
+    """Add one parameter's sums to those of `_Grid`."""
     if dispatch.runs_native(sums) and NATIVE.decodes(tm) and NATIVE.decodes(tv):
         native.add_update_grid(exact.update, tm, tv, exact.eps, list(sums))
         return

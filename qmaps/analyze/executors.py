@@ -1,4 +1,4 @@
-"""Measuring items of work one after another, in a pool of processes, or on any executor."""
+"""Doing jobs one after another, in a pool of processes, or on any executor."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, TypeVar
-
-import pandas as pd
+from typing import Any
 
 from qmaps.capture import CapturedStates
 from qmaps.engines.threads import one_thread
@@ -21,35 +19,30 @@ from qmaps.errors import BadTypeError, BadValueError, CommunicationError, shown
 from qmaps.storage.files import exists
 
 RESTARTS = 3
-"""Pools that are made in place of broken ones until an item is done again."""
+"""Pools that are made in place of broken ones until a job is done again."""
 
 RESUMED = "the sweep goes on from its parts"
 
 
-class Work(Protocol):
-    """A piece of work for any process: small, for workers read the states themselves."""
+@dataclass(frozen=True)
+class Job:
+    """A piece of work for any process: small, for workers read the states themselves.
 
-    @property
-    def number(self) -> int:
-        """Its place among the items, from 0 on."""
+    Attributes:
+        number: its place among the jobs, from 0 on.
+        name: text about it, for progress.
+        work: approximate amount of work, for comparing jobs.
+        measure: does the work in this process; with None it opens the states itself.
+    """
 
-    @property
-    def source(self) -> str:
-        """The file or folder of the states; empty for states in memory."""
-
-    @property
-    def work(self) -> int:
-        """Approximate amount of work, for comparing items."""
-
-    def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
-        """Measure the item in this process; without `states` they are read from `source`."""
+    number: int
+    name: str
+    work: int
+    measure: Callable[[CapturedStates | None], Any]
 
 
-W = TypeVar("W", bound=Work)
-
-
-def check(items: Sequence[Work], executor: Executor | None, workers: int | None) -> None:
-    """Raise if the items cannot be measured by these workers.
+def check(states: CapturedStates, executor: Executor | None, workers: int | None) -> None:
+    """Raise if these workers cannot measure these states.
 
     Raises:
         BadTypeError: `executor` or `workers` has a wrong type.
@@ -60,20 +53,22 @@ def check(items: Sequence[Work], executor: Executor | None, workers: int | None)
         raise BadTypeError(
             f"executor={shown(executor)} must be a concurrent.futures.Executor or None"
         )
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
-        raise BadTypeError(f"workers={shown(workers)} must be an int or None")
-    if executor is not None and workers is not None:
-        raise BadValueError(
-            f"workers={workers} cannot be combined with an executor, which has workers of its own"
-        )
-    if workers is not None and workers < 1:
-        raise BadValueError(f"workers={workers} must be at least 1")
-    if workers is not None and multiprocessing.current_process().daemon:
-        raise BadValueError(
-            f"workers={workers} cannot be started by a daemonic process, such as a worker of "
-            "multiprocessing.Pool or of a DataLoader; use workers=None there"
-        )
-    if (executor is not None or workers is not None) and not items[0].source:
+    if workers is not None:
+        if isinstance(workers, bool) or not isinstance(workers, int):
+            raise BadTypeError(f"workers={shown(workers)} must be an int or None")
+        if executor is not None:
+            raise BadValueError(
+                f"workers={workers} cannot be combined with an executor, which has workers of its "
+                "own"
+            )
+        if workers < 1:
+            raise BadValueError(f"workers={workers} must be at least 1")
+        if multiprocessing.current_process().daemon:
+            raise BadValueError(
+                f"workers={workers} cannot be started by a daemonic process, such as a worker of "
+                "multiprocessing.Pool or of a DataLoader; use workers=None there"
+            )
+    if (executor is not None or workers is not None) and not source_of(states):
         raise BadValueError(
             "states in memory cannot be read by workers; give the path of captured states or of a "
             "checkpoint"
@@ -86,78 +81,78 @@ def source_of(states: CapturedStates) -> str:
 
 
 def measured(
-    items: Sequence[W],
-    states: CapturedStates,
+    jobs: Sequence[Job],
+    states: CapturedStates | None,
     executor: Executor | None,
-    workers: int | None,
+    workers: int | None = None,
     *,
     progress: Callable[[int, int, str], None] | None,
-    note: Callable[[W], str],
-    earlier: Mapping[int, pd.DataFrame] = MappingProxyType({}),
-    keep: Callable[[W, pd.DataFrame], None] = lambda _, __: None,
+    earlier: Mapping[int, Any] = MappingProxyType({}),
+    keep: Callable[[Job, Any], None] = lambda _, __: None,
     what: str = "items",
     then: str = RESUMED,
-) -> list[pd.DataFrame]:
-    """Measure items here, on an executor, or in a pool of processes.
+) -> list[Any]:
+    """Do jobs here, on an executor, or in a pool of processes.
 
     Args:
-        items: the items, accepted by `check` for these workers.
-        states: the states of the items.
-        executor: where they are measured; None measures them here, or in a pool.
+        jobs: the jobs.
+        states: their states, accepted by `check` for these workers.
+        executor: where they are done; None does them here, or in a pool.
         workers: number of processes of the pool; None for no pool.
-        progress: called with the number of items done, the number of all, and a note: that of each
-            item before it is measured, or with workers after that; with workers also at the start;
-            at the end with an empty note.
-        note: text about an item.
-        earlier: rows by number of items that are done already.
-        keep: called with each item and its rows.
-        what: name of the items, in the plural.
+        progress: called with the number of jobs done, the number of all, and the name of each job
+            before it is done, or with workers after that; with workers also at the start; at the
+            end with an empty text.
+        earlier: results by number of jobs that are done already.
+        keep: called with each job and its result.
+        what: what the jobs are, in the plural.
         then: effect of a second call, for messages.
 
     Returns:
-        The rows of each item, in the order of the items.
+        The result of each job, in the order of the jobs.
 
     Raises:
         CommunicationError: as `on_executor` and `in_pool`.
     """
-    frames = dict(earlier)
-    todo = [item for item in items if item.number not in frames]
+    results = dict(earlier)
+    todo = [job for job in jobs if job.number not in results]
 
     def tell(text: str) -> None:
         if progress:
-            progress(len(frames), len(items), text)
+            progress(len(results), len(jobs), text)
 
-    def take(item: W, frame: pd.DataFrame) -> None:
-        frames[item.number] = frame
-        keep(item, frame)
+    def take(job: Job, result: Any) -> None:
+        results[job.number] = result
+        keep(job, result)
 
     if executor is None and workers is None:
-        for item in todo:
-            tell(note(item))
-            take(item, item.measure(states))
+        for job in todo:
+            tell(job.name)
+            take(job, job.measure(states))
     elif todo:
         tell(f"{len(todo)} {what} on workers")
-        if executor is not None:
-            results = on_executor(todo, executor, then)
-        else:
-            results = in_pool(todo, workers or 1, then)
-        for item, frame in results:
-            take(item, frame)
-            tell(note(item))
+        of_workers = (
+            in_pool(todo, workers or 1, then)
+            if executor is None
+            else on_executor(todo, executor, then)
+        )
+        for job, result in of_workers:
+            take(job, result)
+            tell(job.name)
     tell("")
-    return [frames[item.number] for item in items]
+    return [results[job.number] for job in jobs]
 
 
-@contextmanager
-def communication_errors(executor: Executor, then: str) -> Iterator[None]:
-    """Raise a `CommunicationError` where an executor loses its workers within the block.
+def on_executor(
+    jobs: Sequence[Job], executor: Executor, then: str = RESUMED
+) -> Iterator[tuple[Job, Any]]:
+    """Yield each job with its result as workers finish them, the most work begun first.
 
-    Args:
-        executor: the executor.
-        then: effect of a second call, for the message.
+    Raises:
+        BadValueError: the executor was shut down.
+        CommunicationError: the executor lost its workers.
     """
     try:
-        yield
+        yield from _finished(jobs, executor)
     except BrokenExecutor:
         raise CommunicationError(
             f"executor={type(executor).__name__} has lost a worker, perhaps for lack of memory; "
@@ -165,30 +160,16 @@ def communication_errors(executor: Executor, then: str) -> Iterator[None]:
         ) from None
 
 
-def on_executor(
-    items: Sequence[W], executor: Executor, then: str = RESUMED
-) -> Iterator[tuple[W, pd.DataFrame]]:
-    """Yield each item with its rows as workers finish them, the most work begun first.
+def in_pool(jobs: Sequence[Job], workers: int, then: str = RESUMED) -> Iterator[tuple[Job, Any]]:
+    """Yield each job with its result as processes of a pool finish them, the most work first.
+
+    Where a worker is killed, a new pool does the other jobs.
 
     Raises:
-        CommunicationError: the executor lost its workers.
-    """
-    with communication_errors(executor, then):
-        yield from _finished(items, executor)
-
-
-def in_pool(
-    items: Sequence[W], workers: int, then: str = RESUMED
-) -> Iterator[tuple[W, pd.DataFrame]]:
-    """Yield each item with its rows as processes of a pool finish them, the most work begun first.
-
-    Where a worker is killed, the items without rows are measured by a new pool.
-
-    Raises:
-        CommunicationError: `RESTARTS` pools in a row have lost a worker and finished no item, or no
+        CommunicationError: `RESTARTS` pools in a row have lost a worker and finished no job, or no
             worker has started.
     """
-    waiting = {item.number: item for item in items}
+    waiting = {job.number: job for job in jobs}
     restarts = 0
     while waiting:
         count = min(workers, len(waiting))
@@ -196,10 +177,10 @@ def in_pool(
         try:
             next(as_completed([pool.submit(os.getpid) for _ in range(count)])).result()
             started = True
-            for item, frame in _finished(list(waiting.values()), pool):
-                del waiting[item.number]
+            for job, result in _finished(list(waiting.values()), pool):
+                del waiting[job.number]
                 restarts = 0
-                yield item, frame
+                yield job, result
         except BrokenExecutor:
             restarts += 1
             if not started:
@@ -224,22 +205,27 @@ def new_pool(workers: int) -> Executor:
 
 def _end_with_the_parent() -> None:
     """Let a worker end silently at Ctrl-C, and when the main process is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_end_after_parent, daemon=True).start()
 
-
-def _end_after_parent() -> None:
-    if (parent := multiprocessing.parent_process()) is not None:
+    def end_after(parent: Any) -> None:
         parent.join()
         os._exit(1)
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=end_after, args=[parent], daemon=True).start()
 
-def _finished(items: Sequence[W], executor: Executor) -> Iterator[tuple[W, pd.DataFrame]]:
-    most_first = sorted(items, key=lambda item: -item.work)
-    futures = {}
+
+def _finished(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, Any]]:
+    futures: dict[Future[Any], Job] = {}
     try:
-        for item in most_first:
-            futures[_submitted(item, executor)] = item
+        try:
+            for job in sorted(jobs, key=lambda job: -job.work):
+                futures[executor.submit(_measured, job)] = job
+        except BrokenExecutor:
+            raise
+        except RuntimeError as error:  # it was shut down
+            name = type(executor).__name__
+            raise BadValueError(f"executor={name} accepts no work ({error})") from None
         for future in as_completed(futures):
             yield futures[future], future.result()
     finally:
@@ -247,18 +233,7 @@ def _finished(items: Sequence[W], executor: Executor) -> Iterator[tuple[W, pd.Da
             future.cancel()
 
 
-def _submitted(item: Work, executor: Executor) -> Future[pd.DataFrame]:
-    try:
-        return executor.submit(_measured, item)
-    except BrokenExecutor:
-        raise
-    except RuntimeError as error:  # it was shut down
-        raise BadValueError(
-            f"executor={type(executor).__name__} accepts no work ({error})"
-        ) from None
-
-
-def _measured(item: Work) -> pd.DataFrame:
-    """Measure an item with one thread: there are as many workers as processors."""
+def _measured(job: Job) -> Any:
+    """Do a job with one thread: there are as many workers as processors."""
     with one_thread():
-        return item.measure()
+        return job.measure(None)

@@ -136,30 +136,19 @@ def _list(as_json: bool) -> None:
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Run folder with figures, frames or a sweep.")],
-    markdown: Annotated[
-        Path | None, typer.Option(help="Also write the claims and numbers as Markdown here.")
-    ] = None,
+    run: Annotated[Path, typer.Argument(help="Run folder with figures or a recommendation.")],
     as_json: AsJson = False,
 ) -> None:
     """Write RUN/report.html, one page that needs no other file.
 
-    Examples:
+    Example:
 
         qmaps report runs/lab
-
-        qmaps report runs/lab --markdown beside-the-papers.md
     """
     from qmaps.lab import report as reports
-    from qmaps.storage.files import output_file
 
-    if markdown is not None:
-        output_file(markdown, "markdown")
-    pages = {"report": reports.write(run)}
-    if markdown is not None:
-        pages["markdown"] = reports.write_markdown(run, markdown)
+    page = reports.write(run)
     if as_json:
-        print_json({name: str(path) for name, path in pages.items()})
+        print_json({"report": str(page)})
     else:
-        for name, path in pages.items():
-            print_lines(f"{name}: {path.resolve()}")
+        print_lines(f"report: {page.resolve()}")

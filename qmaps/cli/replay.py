@@ -112,9 +112,7 @@ def replay(
     summary = replays.summarize(frame)
     write_frame(folder / "replay.parquet", frame)
     write_frame(folder / "summary.parquet", summary)
-    for draw in (
-        figures.replay, figures.replay_updates, figures.replay_states, figures.replay_errors
-    ):  # fmt: skip
+    for draw in (figures.replay, figures.replay_states):
         figures.save(draw(summary), folder / f"{draw.__name__}.png")
     if as_json:
         print_json(records(summary))
@@ -145,8 +143,8 @@ def recommend(
     step_cost: Annotated[
         float | None,
         typer.Option(
-            help="Largest step cost, instead of --bits: the fewest bytes that keep to it. 0.02 "
-            "stands for steps that make 2 % less progress."
+            help="Largest step cost, instead of --bits: the pair of fewest bytes that keeps to it. "
+            "0.02 stands for steps that make 2 % less progress."
         ),
     ] = None,
     spec: Pairs = None,
@@ -172,7 +170,7 @@ def recommend(
     """Recommend quantizers for Adam's moments; the choice goes to OUT/recommend/choice.json.
 
     Pairs of quantizers are replayed on recorded gradients, or on simulated ones. Each gets a
-    verdict, and each parameter a pair within the budget. `qmaps.load_choice` reads the choice.
+    verdict, and the best safe one within the budget is chosen. `qmaps.load_choice` reads it.
 
     Examples:
 

@@ -69,9 +69,9 @@ def sweep(
     ] = None,
     workers: Workers = None,
     sample: Annotated[
-        str | None,
+        float | None,
         typer.Option(
-            help="Measure only this share of each tensor, such as 1%, with a confidence interval "
+            help="Measure only this share of each tensor, such as 0.01, with a confidence interval "
             "beside each mean in the rows."
         ),
     ] = None,
@@ -93,7 +93,7 @@ def sweep(
 
         qmaps sweep states --workers 8
 
-        qmaps sweep states --workers 8 --sample 1%
+        qmaps sweep states --workers 8 --sample 0.01
     """
     from qmaps import capture as captures
     from qmaps import sweep as sweeps

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from itertools import product
 
-from qmaps.cuda.compiler import Entry
-from qmaps.cuda.kernels import kernel
+from qmaps.algebra.quantizer import quantizer
+from qmaps.cuda.compiler import Entry, kernel
 from qmaps.cuda.plan import SPLIT_TYPES
+from qmaps.cuda.tensors import format_name, layout_of
 from qmaps.engines.rules import Factoring, rules
 from qmaps.engines.step import FACTORED
 
+SPECS = (
+    *("B256/DE@8s", "B256/DE@8s+sr", "B2048/DE-0@8u", "B128/DE@4s", "B128/DE@4s+sr"),
+    *("B128/linear@4u", "rank1/linear@4u", "B64/DE@5s+sr", "logB128/log2@8u"),
+    *("logB128q0.1/log2-0@4u", "powB128r100352/e4m3@8s", "powB128r100352/e4m3@8u"),
+    *("powB128r16/linear@4s+sr", "B32xf16/softsign@8s", "B32xf16sq/sqrt@8u"),
+    *("B16xe4m3/e2m1@4s", "bf16+sr", "fp16", "B256/linear@12u"),
+)
+
+
+def _format(spec: str) -> str:
+    q = quantizer(spec)
+    return format_name(q.map, layout_of(q.normalizer, (64, 2048)), stochastic=q.stochastic)
+
+
 FORMATS = {
-    "B256/DE@8s": "Format<8, 256, false, false, true, 1>",
-    "B256/DE@8s+sr": "Format<8, 256, false, true, true, 1>",
-    "B2048/DE-0@8u": "Format<8, 2048, false, false, false, 1>",
-    "B128/DE@4s": "Format<4, 128, false, false, true, 1>",
-    "B128/DE@4s+sr": "Format<4, 128, false, true, true, 1>",
-    "B128/linear@4u": "Format<4, 128, false, false, false, 1>",
-    "rank1/linear@4u": "Format<4, 0, false, false, false, 1>",
-    "B64/DE@5s+sr": "Format<5, 64, false, true, true, 1>",
-    "logB128/log2@8u": "Format<8, 128, true, false, false, 1>",
-    "logB128q0.1/log2-0@4u": "Format<4, 128, true, false, false, 1, kQuantile>",
-    "powB128r100352/e4m3@8s": "Format<8, 128, false, false, true, 1, kPowers>",
-    "powB128r100352/e4m3@8u": "Format<8, 128, false, false, false, 1, kPowers>",
-    "powB128r16/linear@4s+sr": "Format<4, 128, false, true, true, 1, kPowers>",
-    "B32xf16/softsign@8s": "Format<8, 32, false, false, true, 1, kFormatted>",
-    "B32xf16sq/sqrt@8u": "Format<8, 32, false, false, false, 1, kFormatted>",
-    "B16xe4m3/e2m1@4s": "Format<4, 0, false, false, true, 1>",
-    "bf16+sr": "Format<16, 0, false, true, false, 0>",
-    "fp16": "Format<16, 0, false, false, false, 0>",
-    "B256/linear@12u": "Format<12, 256, false, false, false, 5>",
+    **{spec: _format(spec) for spec in SPECS},
     "any codebook": "Format<8, 256, false, false, true, 4>",
 }
 """Template arguments of kernels, by a quantizer that needs them; ``B128/DE-0@4u`` needs the same as

@@ -17,6 +17,10 @@ MANTISSA_BITS = 23
 
 BYTE = 8
 """Bits of the codes whose tables kernels copy to shared memory."""
+CELL_BITS = 10
+"""At most, of `cells`."""
+CELLS = -1
+"""``kCells`` of ``src/codebook.cuh``."""
 HALVES = {torch.float16: Dtype.FLOAT16, torch.bfloat16: Dtype.BFLOAT16}
 
 
@@ -87,6 +91,26 @@ def _counted(limits: np.ndarray, shift: int, first: int, buckets: int) -> Guesse
     return Guesses(shift, first, buckets, below.astype(np.uint8), spread.bit_length())
 
 
+def cells(limits: np.ndarray) -> np.ndarray | None:
+    """Number of limits below all numbers of each cell; None if none of the widths parts the limits.
+
+    Cells are 2**-bits wide; the number n from -1 to 1 belongs to cell ``round((n + 1) * 2**bits)``.
+
+    Args:
+        limits: ascending float32 of shape (count,).
+
+    Returns:
+        uint8 of shape (2**(bits + 1) + 1,), for as few bits as no two limits share a cell.
+    """
+    if not (np.abs(limits) < 1).all():
+        return None
+    for bits in range(1, CELL_BITS + 1):
+        places = np.rint((limits.astype(np.float64) + 1) * 2**bits)
+        if (np.diff(places) > 0).all():
+            return np.searchsorted(places, np.arange(2 ** (bits + 1) + 1)).astype(np.uint8)
+    return None
+
+
 @cached(512)
 def searches(map_: Map) -> tuple[Guesses, Guesses]:
     """The guesses for the nearest code, and those for the lower of the two codes around a value.
@@ -94,8 +118,20 @@ def searches(map_: Map) -> tuple[Guesses, Guesses]:
     Args:
         map_: a map of at most 8 bits.
     """
-    values = table(map_)
-    return guesses(limits(map_).numpy()), guesses(_below(values).numpy())
+    nearest, lower = _limits(map_)
+    return guesses(nearest.numpy()), guesses(lower.numpy())
+
+
+@cached(512)
+def cells_of(map_: Map) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The same as `searches`, of `cells`."""
+    nearest, lower = _limits(map_)
+    return cells(nearest.numpy()), cells(lower.numpy())
+
+
+def _limits(map_: Map) -> tuple[Tensor, Tensor]:
+    """The limits between nearest codes, and those between lower codes."""
+    return limits(map_), _below(table(map_))
 
 
 def _below(values: Tensor) -> Tensor:
@@ -118,12 +154,7 @@ class Half:
     above: int
 
     def holds(self, values: Tensor, above: Tensor) -> bool:
-        """Return True if these are the codes' values, and codes those of rounded numbers.
-
-        Args:
-            values: ascending float32 of shape (count,).
-            above: the thresholds between them: float32 of shape (count - 1,).
-        """
+        """Return True if codes have these ascending values, and `above` are limits between them."""
         codes = torch.arange(values.numel(), dtype=torch.int32)
         bits = torch.where(codes < self.zero, (self.zero - codes) | 0x8000, codes - self.zero)
         held = bits.to(torch.int16).view(self.dtype).float()
@@ -153,55 +184,44 @@ def half(map_: Map) -> Half | None:
     return next((codes for codes in candidates if codes.holds(values, limits(map_))), None)
 
 
-@dataclass(frozen=True)
-class Wide:
+def wide_search(above: Tensor) -> tuple[np.ndarray, int]:
     """A search among the limits between more than 256 codes; see ``src/wide_codebook.cuh``.
 
-    Attributes:
-        below: uint16 of shape (65536,): the number of limits below all floats with these upper 16
-            bits, in the order of numbers.
-        steps: remaining halvings: at most ``2**steps - 1`` limits share those bits.
+    Args:
+        above: ascending float32 limits of shape (count,), fewer than 65536.
+
+    Returns:
+        uint16 of shape (65536,): the number of limits below all floats with these upper 16 bits, in
+        the order of numbers; and the remaining halvings: at most ``2**steps - 1`` limits share
+        those bits.
     """
-
-    below: np.ndarray
-    steps: int
-
-
-def wide_search(above: Tensor) -> Wide:
-    """The search among ascending float32 limits of shape (count,), fewer than 65536."""
     bits = (above + 0.0).numpy().view(np.uint32)  # -0 becomes 0
     order = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31)) >> 16
     counts = np.bincount(order, minlength=1 << 16)
     below = np.cumsum(counts) - counts
-    return Wide(below.astype(np.uint16), int(counts.max()).bit_length())
+    return below.astype(np.uint16), int(counts.max()).bit_length()
 
 
 @cached(64)
-def wide_searches(map_: Map) -> tuple[Wide, Wide]:
+def wide_searches(map_: Map) -> tuple[tuple[np.ndarray, int], tuple[np.ndarray, int]]:
     """The same as `searches` of a map of more than 8 bits."""
-    return wide_search(limits(map_)), wide_search(_below(table(map_)))
+    nearest, lower = _limits(map_)
+    return wide_search(nearest), wide_search(lower)
 
 
-@dataclass(frozen=True)
-class Searching:
-    """Template arguments of ``Format`` for the search of codes.
+def searching(map_: Map, *, stochastic: bool, bounded: bool) -> tuple[bool, int]:
+    """``kSigned`` and ``kSteps`` of the kernels' search for the codes of a map.
 
-    Attributes:
-        signed: whether some limits are negative and have guesses of their own.
-        steps: halvings after the first guess.
+    Args:
+        map_: the map.
+        stochastic: whether codes are rounded stochastically.
+        bounded: whether all numbers that are encoded lie between -1 and 1.
     """
-
-    signed: bool
-    steps: int
-
-
-def searching(map_: Map, *, stochastic: bool) -> Searching:
-    """Parameters of the kernels' search for the codes of a map."""
     if map_.bits > BYTE:
-        steps = 0 if half(map_) else wide_searches(map_)[stochastic].steps
-        return Searching(signed=False, steps=steps)
+        return False, 0 if half(map_) else wide_searches(map_)[stochastic][1]
     table = searches(map_)[stochastic]
-    return Searching(len(table.counts) > table.buckets, table.steps)
+    in_cells = bounded and cells_of(map_)[stochastic] is not None
+    return len(table.counts) > table.buckets, CELLS if in_cells else table.steps
 
 
 class DeviceCodebook:
@@ -228,8 +248,8 @@ class DeviceCodebook:
 
     def _describe(self, map_: Map) -> None:
         self._add(self.described, "values", _filled(table(map_), layout.MAX_CODES))
-        pair = (limits(map_), _below(table(map_)))
-        for name, above, start in zip(("nearest", "lower"), pair, searches(map_), strict=True):
+        parts = (("nearest", "lower"), _limits(map_), searches(map_), cells_of(map_))
+        for name, above, start, counts in zip(*parts, strict=True):
             search = self.described[name]
             search["shift"], search["first"] = start.shift, start.first
             search["buckets"] = start.buckets
@@ -237,6 +257,10 @@ class DeviceCodebook:
             # No limit is -0, whose sign kernels would read.
             self._add(search, "limit", _filled(above + 0.0, 2 * layout.MAX_CODES, float("inf")))
             self._add(search, "guess", start.counts)
+            if counts is not None:
+                self._add(search, "cells", counts)
+                search["cell_count"] = len(counts)
+                search["cell"] = len(counts) // 2 * 2.0**-149
 
     def _describe_wide(self, map_: Map) -> None:
         if codes := half(map_):
@@ -245,11 +269,11 @@ class DeviceCodebook:
             self._pieces.append(bytes(16))  # so that there is memory
             return
         self._add(self.described, "values", _filled(table(map_), 1 << map_.bits))
-        pair = (limits(map_), _below(table(map_)))
-        for name, above, wide in zip(("nearest", "lower"), pair, wide_searches(map_), strict=True):
-            filled = _filled(above, above.numel() + (1 << wide.steps), float("inf"))
+        parts = (("nearest", "lower"), _limits(map_), wide_searches(map_))
+        for name, above, (below, steps) in zip(*parts, strict=True):
+            filled = _filled(above, above.numel() + (1 << steps), float("inf"))
             self._add(self.described[name], "limit", filled)
-            self._add(self.described[name], "below", wide.below)
+            self._add(self.described[name], "below", below)
 
     def _add(self, record: np.ndarray, name: str, data: np.ndarray) -> None:
         """Add a table; its address is written to a field."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qmaps.cuda import libraries
-from qmaps.cuda.source import SOURCES, plain_kernels, source_of
+from qmaps.cuda.source import SOURCES, kernels, plain_kernels, source_of
 from qmaps.errors import BackendError, OutputError
 from qmaps.storage.files import read_record, write_record
 
@@ -40,6 +40,16 @@ class Entry:
 
     def __str__(self) -> str:
         return self.name
+
+
+def kernel(name: str, *arguments: str | int) -> Entry:
+    """A kernel with its template arguments.
+
+    >>> kernel("find_maxima", "float")
+    Entry(file='quantize.cuh', name='find_maxima<float>')
+    """
+    template = f"<{', '.join(map(str, arguments))}>" if arguments else ""
+    return Entry(kernels()[name], name + template)
 
 
 @dataclass(frozen=True)

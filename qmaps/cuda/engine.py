@@ -71,11 +71,6 @@ class CudaEngine(Engine):
     def launch(self, entry: Entry, blocks: int, argument: np.ndarray) -> None:
         """Run a kernel; at its first use it is compiled and loaded.
 
-        Args:
-            entry: the kernel.
-            blocks: the number of blocks of `THREADS` threads, at least 1.
-            argument: the kernel's argument structure, copied before this returns.
-
         Raises:
             BackendError: the kernel does not compile, or the driver refuses it.
         """
@@ -111,6 +106,8 @@ stand_in: ContextVar[Engine | None] = ContextVar("qmaps_cuda_stand_in", default=
 
 def missing() -> str:
     """Reason why this engine cannot run on this machine; empty if it can."""
+    if torch.version.hip:
+        return f"torch {torch.__version__} is built for ROCm {torch.version.hip}, not for CUDA"
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
@@ -125,15 +122,9 @@ def missing() -> str:
 
 
 @functools.cache
-def available() -> str:
-    """`missing`, evaluated once."""
-    return missing()
-
-
-@functools.cache
 def engine_of(device: torch.device) -> Engine | None:
     """The engine of a CUDA device, or None if it has no engine."""
-    if available():
+    if missing():
         return None
     major, minor = torch.cuda.get_device_capability(device)
     supported = f"sm_{major}{minor}" in compiler.architectures()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,20 +11,8 @@ from qmaps.cuda.tensors import ScaleLayout
 from qmaps.engines.addresses import address
 from qmaps.normalize.geometry import Geometry, slice_part
 
-Item = tuple[int, int]
-
-
-@dataclass
-class Work:
-    """The work items of one batch: pairs of a parameter and a tile; see ``src/factored.cuh``.
-
-    Attributes:
-        tiles: items of the kernel `factored_sums`.
-        finishing: items of the kernel `finish_factored`.
-    """
-
-    tiles: list[Item] = field(default_factory=list)
-    finishing: list[Item] = field(default_factory=list)
+Items = list[tuple[int, int]]
+"""Pairs of a parameter and a tile; see ``src/factored.cuh``."""
 
 
 class Statistics:
@@ -37,58 +23,50 @@ class Statistics:
     """
 
     def __init__(self) -> None:
-        self._floats = self._doubles = 0
-        self._places: list[tuple[np.ndarray, dict[str, int], dict[str, int]]] = []
-        self._memory: list[Tensor] = []
+        self._sizes = {torch.float32: 0, torch.float64: 0}
+        self._places: list[tuple[np.ndarray, str, torch.dtype, int]] = []
+        self._memory: dict[torch.dtype, Tensor] = {}
 
     def add(self, row: np.ndarray, shape: tuple[int, ...], states: list[Tensor]) -> None:
-        """Describe a parameter's statistics; the addresses of memory are set by `place`.
+        """Describe float32 statistics of the rows, then of the columns, of a parameter's matrices.
 
-        Args:
-            row: the ``FactoredStates`` of the parameter, changed in place, also by `place`.
-            shape: the shape of the parameter, of at least two dimensions. The last two are those
-                of its matrices.
-            states: float32 statistics of all rows, then those of all columns.
+        `row`, the ``FactoredStates`` of the parameter, is changed in place, also by `place`.
         """
         matrices, rows, columns = _matrices(shape)
         row["rows"], row["columns"] = rows, columns
         for part, state in zip(row["slices"]["part"], states, strict=False):
             part["values"] = address(state)
-        floats = {"row_factor": self._floats}
-        floats["column_factor"] = self._floats + matrices * rows
-        self._floats += matrices * (rows + columns)
         down, across = _chunks(rows, columns)
-        doubles = {"row_sums": self._doubles}
-        doubles["column_sums"] = self._doubles + matrices * rows * across
-        if down * across > 1:
-            self._doubles += matrices * (rows * across + columns * down)
-        self._places.append((row, floats, doubles))
+        parted = matrices if down * across > 1 else 0
+        self._reserve(row, "row_factor", torch.float32, matrices * rows)
+        self._reserve(row, "column_factor", torch.float32, matrices * columns)
+        self._reserve(row, "row_sums", torch.float64, parted * rows * across)
+        self._reserve(row, "column_sums", torch.float64, parted * columns * down)
+
+    def _reserve(self, row: np.ndarray, name: str, dtype: torch.dtype, count: int) -> None:
+        self._places.append((row, name, dtype, self._sizes[dtype]))
+        self._sizes[dtype] += count
 
     def place(self, device: torch.device) -> None:
         """Allocate the memory on `device`, and write its addresses to all rows."""
-        for count, dtype, which in (
-            (self._floats, torch.float32, 1),
-            (self._doubles, torch.float64, 2),
-        ):
-            memory = torch.zeros(max(count, 1), dtype=dtype, device=device)
-            self._memory.append(memory)
-            for place in self._places:
-                for name, at in dict(place[which]).items():
-                    place[0][name] = address(memory) + memory.element_size() * at
+        for dtype, size in self._sizes.items():
+            self._memory[dtype] = torch.zeros(max(size, 1), dtype=dtype, device=device)
+        for row, name, dtype, at in self._places:
+            row[name] = address(self._memory[dtype]) + dtype.itemsize * at
 
 
-def work_of(members: list[int], shapes: list[tuple[int, ...]]) -> Work:
-    """The work items for parameters."""
-    made = Work()
+def work_of(members: list[int], shapes: list[tuple[int, ...]]) -> tuple[Items, Items]:
+    """The work of `factored_sums` and of `finish_factored` for parameters."""
+    tiles: Items = []
+    finishing: Items = []
     for index, shape in zip(members, shapes, strict=True):
         matrices, rows, columns = _matrices(shape)
         down, across = _chunks(rows, columns)
-        made.tiles += [(index, tile) for tile in range(matrices * down * across)]
+        tiles += [(index, tile) for tile in range(matrices * down * across)]
         if down * across > 1:
             strips = -(-matrices * columns // layout.THREADS)
-            made.finishing += [(index, matrix) for matrix in range(matrices)]
-            made.finishing += [(index, -1 - strip) for strip in range(strips)]
-    return made
+            finishing += [(index, place) for place in range(-strips, matrices)]
+    return tiles, finishing
 
 
 def slices(shape: tuple[int, ...]) -> ScaleLayout:

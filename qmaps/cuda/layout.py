@@ -50,7 +50,7 @@ SCALES = np.dtype(
 SEARCH = np.dtype(
     [("limit", _address), ("guess", _address)]
     + [(name, _i32) for name in ("shift", "first", "buckets", "negative")]
-    + [("below", _address)]
+    + [("cells", _address), ("cell", "<f4"), ("cell_count", _i32), ("below", _address)]
 )
 CODEBOOK = np.dtype(
     [("values", _address), ("nearest", SEARCH), ("lower", SEARCH), ("size", _i64), ("ties", _i64),
@@ -116,9 +116,8 @@ NARROWING = np.dtype(
 )  # fmt: skip
 SELECTION = np.dtype(
     [("x", _address), ("numel", _i64), ("bits", _i64), ("ranks", _address), ("count", _i64)]
-    + [(name, _address)
-       for name in ("narrowing", "bad", "values", "cell_bits", "before", "inside")]
-)  # fmt: skip
+    + [(name, _address) for name in ("narrowing", "bad", "values")]
+)
 WRITTEN = 480
 WRITE = np.dtype([("to", _address), ("count", _i64), ("word", "<u8", WRITTEN)])
 PARTIAL_SUMS = np.dtype([("parts", _address), ("count", _i64), ("totals", _address)])
@@ -129,15 +128,10 @@ MEASURED = np.dtype(
 )
 MEASURE = np.dtype([("tensor", TENSOR), ("found", _address), ("parts", _address)])
 STRUCTURES = {
-    "Part": PART, "Scales": SCALES, "Search": SEARCH, "Codebook": CODEBOOK, "Noise": NOISE,
-    "Tensor": TENSOR, "State": STATE, "FactoredStates": FACTORED_STATES, "Parameter": PARAMETER,
-    "Address": ADDRESS, "Item": ITEM,
-    "StepScalar": STEP_SCALAR, "Batch": BATCH, "Prologue": PROLOGUE,
-    "GradientCheck": GRADIENT_CHECK, "MultiBlockItem": MULTI_BLOCK_ITEM,
-    "MultiBlock": MULTI_BLOCK, "Write": WRITE, "PartialSums": PARTIAL_SUMS, "Measured": MEASURED,
-    "Measure": MEASURE, "Stretches": STRETCHES, "Rank": RANK, "Narrowing": NARROWING,
-    "Selection": SELECTION,
-}  # fmt: skip
+    name.title().replace("_", ""): dtype
+    for name, dtype in dict(globals()).items()
+    if isinstance(dtype, np.dtype)
+}
 """Every structure by its name in C++."""
 
 

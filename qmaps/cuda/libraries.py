@@ -114,7 +114,9 @@ def nvrtc() -> Library:
         except OSError as error:
             reasons.append(str(error))
     wheel = "nvidia-cuda-nvrtc" + (f"-cu{majors[0]}" if majors[0] < 13 else "")
-    raise BackendError(f"NVRTC cannot be loaded ({', '.join(dict.fromkeys(reasons))}); pip install {wheel}")
+    raise BackendError(
+        f"NVRTC cannot be loaded ({', '.join(dict.fromkeys(reasons))}); pip install {wheel}"
+    )
 
 
 def _paths(major: int) -> Iterator[tuple[str, int]]:

@@ -9,8 +9,8 @@ from torch import Tensor
 from qmaps.algebra.packing import packed_bytes
 from qmaps.algebra.philox import RoundingKey
 from qmaps.cuda import layout
+from qmaps.cuda.compiler import kernel
 from qmaps.cuda.engine import Engine
-from qmaps.cuda.kernels import kernel
 from qmaps.cuda.tensors import DTYPES, described, format_name, layout_of, prepare, store_scales
 from qmaps.engines.addresses import address
 from qmaps.maps.base import Map, table
@@ -55,7 +55,12 @@ def measure(
     del memory  # the kernels read it until here
     add_parts(engine, parts, address(sums))
     result = sums.cpu().numpy().view(layout.MEASURED)[0]
-    return _sums(result, numel, table(map_).numel()), packed, scales, int(result["flags"])
+    nonzero, zeroed = int(result["nonzero"]), int(result["zeroed"])
+    largest = float(result["largest"].view(np.float64))
+    codes = torch.from_numpy(result["codes"][: table(map_).numel()].astype(np.int64))
+    absolute, square, signal, relative = map(float, result["sums"])
+    totals = Sums(numel, absolute, square, signal, relative, largest, nonzero, zeroed, codes)
+    return totals, packed, scales, int(result["flags"])
 
 
 def partial_sums(numel: int, count: int, device: torch.device) -> Tensor:
@@ -68,11 +73,3 @@ def add_parts(engine: Engine, parts: Tensor, totals: int) -> None:
     task = np.zeros((), dtype=layout.PARTIAL_SUMS)
     task["parts"], task["count"], task["totals"] = address(parts), len(parts), totals
     engine.launch(kernel("add_parts", parts.shape[1]), 1, task)
-
-
-def _sums(measured: np.void, numel: int, size: int) -> Sums:
-    absolute, square, signal, relative = map(float, measured["sums"])
-    largest = float(measured["largest"].view(np.float64))
-    nonzero, zeroed = int(measured["nonzero"]), int(measured["zeroed"])
-    codes = torch.from_numpy(measured["codes"][:size].astype(np.int64))
-    return Sums(numel, absolute, square, signal, relative, largest, nonzero, zeroed, codes)

@@ -19,12 +19,11 @@ from torch import Tensor
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.cuda import layout
 from qmaps.cuda.codebooks import DeviceCodebook, codebook
+from qmaps.cuda.compiler import kernel
 from qmaps.cuda.engine import Engine, recording
 from qmaps.cuda.factored import Statistics, slices, work_of
-from qmaps.cuda.kernels import PRODUCTS, kernel, rule
 from qmaps.cuda.tensors import (
     DTYPES,
-    Places,
     ScaleLayout,
     Workspace,
     describe_noise,
@@ -36,7 +35,7 @@ from qmaps.cuda.tensors import (
 from qmaps.engines.addresses import address, in_memory
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.plan import FusedPlan
-from qmaps.engines.rules import ordered
+from qmaps.engines.rules import Factoring, KernelRule, ordered, rules
 from qmaps.engines.sharding.exchange import SharedScales
 from qmaps.engines.step import (
     NONE_SHARED,
@@ -87,7 +86,7 @@ class Batch:
     """Parameters of one kind, stepped by one launch.
 
     Attributes:
-        rule: the C++ type of the update rule.
+        rule: the update rule.
         kind: the ``Kind`` of ``src/step.cuh``.
         codebooks: the codebook of each state; None for a state in float32.
         gradients: the C++ type of the gradients.
@@ -95,7 +94,7 @@ class Batch:
         members: the parameters, as rows of the table of parameters.
     """
 
-    rule: str
+    rule: KernelRule
     kind: str
     codebooks: tuple[DeviceCodebook | None, ...]
     gradients: str
@@ -103,75 +102,38 @@ class Batch:
     members: list[int] = field(default_factory=list)
 
 
-class Spans:
-    """Describes states in the table of parameters, and collects those with multi-block scales.
+class Spans(Workspace):
+    """Multi-block scales of states, in the table of parameters.
 
     Attributes:
-        grids: whether some multi-block scales are codes of grids.
+        grids: whether some are codes of grids.
         rounds: whether some are stored in another form than their maxima.
         pieces: rows of ``MultiBlockItem``: parameter, state, part and chunk.
     """
 
-    def __init__(self, table: np.ndarray) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         self.grids = self.rounds = False
         self.pieces: list[tuple[int, int, int, int]] = []
-        self._table = table
-        self._workspace = Workspace()
-        self._multi_block: list[tuple[np.ndarray, ScaleLayout, Sequence[Tensor], list[Places]]] = []
 
-    def add(self, index: int, place: int, value: Tensor | QuantizedTensor) -> None:
-        """Describe a state; multi-block scales are described later, by `place`.
-
-        Args:
-            index: the row of the parameter in the table.
-            place: the number of the state within the rule, from 0 to ``MAX_STATES - 1``.
-            value: contiguous float32, or a quantized tensor, on the engine's device.
-        """
-        target = self._table[index]["state"][place]
-        if isinstance(value, Tensor):
-            target["data"] = address(value)
-            return
-        target["packed"] = address(value.packed)
-        scale_layout = _layout(value)
-        if scale_layout.block:
-            nowhere = [Places()] * layout.MAX_PARTS
-            describe_scales(target["scales"], scale_layout, value.scales, nowhere, value.packed)
-            return
-        self._add_multi_block(target["scales"], index, place, scale_layout, value.scales)
-
-    def add_slices(self, index: int, shape: tuple[int, ...], states: Sequence[Tensor]) -> None:
-        """Describe maxima over slices, one float32 state for each dimension; `place` follows."""
-        target = self._table[index]["factored"]["slices"]
-        self._add_multi_block(target, index, layout.MAX_STATES, slices(shape), states)
-
-    def _add_multi_block(
+    def add_state(
         self,
         target: np.ndarray,
         index: int,
-        place: int,
+        state: int,
         scale_layout: ScaleLayout,
         scales: Sequence[Tensor],
     ) -> None:
-        workspace = self._workspace.place(scale_layout, fresh_floats=True)
-        self._multi_block.append((target, scale_layout, scales, workspace))
+        """Add the scales of a state; `index` is the row of its parameter in the table.
+
+        `state` is its number within the rule, or ``MAX_STATES`` for maxima over slices.
+        """
+        self.add(target, scale_layout, scales, fresh_floats=True)
         self.grids = self.grids or scale_layout.grids
         self.rounds = self.rounds or scale_layout.rounds
         for number, part in enumerate(scale_layout.geometry.parts):
             chunks = -(-part.count // layout.SCALES_CHUNK)
-            self.pieces += [(index, place, number, chunk) for chunk in range(chunks)]
-
-    def place(self, device: torch.device) -> Tensor | None:
-        """Describe the multi-block scales, and allocate memory for their maxima.
-
-        Returns:
-            The memory, to be kept as long as the table; None if there are no such scales.
-        """
-        if not self._multi_block:
-            return None
-        workspace = self._workspace.memory(device)
-        for target, scale_layout, scales, places in self._multi_block:
-            describe_scales(target, scale_layout, scales, places, workspace)
-        return workspace
+            self.pieces += [(index, state, number, chunk) for chunk in range(chunks)]
 
 
 class CudaPlan(FusedPlan):
@@ -202,14 +164,13 @@ class CudaPlan(FusedPlan):
         self._write_resets()
         self._begin(found_inf)
         self._take_factored(scale)
-        if self._takes_norms:
-            self._take_norms(scale)
-        if self._workspace is not None:
+        if self._takes_norms:  # new states may depend on them
+            self._launch("step_norms", scale)
+            self._launch("finish_norms", scale)
+        if self._multi_block_count:
             self._workspace.zero_()
             self._make_scales(scale)
-        for batch, (items, count) in zip(self._batches, self._items, strict=True):
-            argument = self._argument(batch, items, count, scale)
-            self._engine.launch_over(kernel("step", batch.kind), count, argument)
+        self._launch("step", scale)
         self._over_scales("commit_step_scales")
         del copies  # the kernels read them until here
         self._round_masters()
@@ -235,6 +196,13 @@ class CudaPlan(FusedPlan):
         blocks = -(-len(self._parameters) // layout.THREADS)
         self._engine.launch(kernel("begin_step"), blocks, prologue)
 
+    def _launch(self, name: str, scale: Tensor | None, *, multi_block: bool = False) -> None:
+        """Launch a kernel over all tiles of each batch, or of those with multi-block scales."""
+        for batch, (items, count) in zip(self._batches, self._items, strict=True):
+            if batch.multi_block or not multi_block:
+                argument = self._argument(batch, items, count, scale)
+                self._engine.launch_over(kernel(name, batch.kind), count, argument)
+
     def _take_factored(self, scale: Tensor | None) -> None:
         """Update statistics of rows and columns before all other kernels."""
         for place, name in enumerate(("factored_sums", "finish_factored")):
@@ -245,21 +213,11 @@ class CudaPlan(FusedPlan):
                 blocks = -(-count // layout.WARPS) if place == 0 else count
                 self._engine.launch_over(kernel(name, batch.kind), blocks, argument)
 
-    def _take_norms(self, scale: Tensor | None) -> None:
-        """Compute norms and values derived from them; new states may depend on it."""
-        for name in ("step_norms", "finish_norms"):
-            for batch, (items, count) in zip(self._batches, self._items, strict=True):
-                argument = self._argument(batch, items, count, scale)
-                self._engine.launch_over(kernel(name, batch.kind), count, argument)
-
     def _make_scales(self, scale: Tensor | None) -> None:
         """Compute new multi-block scales."""
         if self._grids:
             self._over_scales("read_step_grids")
-        for batch, (items, count) in zip(self._batches, self._items, strict=True):
-            if batch.multi_block:
-                argument = self._argument(batch, items, count, scale)
-                self._engine.launch_over(kernel("step_maxima", batch.kind), count, argument)
+        self._launch("step_maxima", scale, multi_block=True)
         if self._grids:
             self._over_scales("find_step_ends")
             self._over_scales("new_step_grids")
@@ -270,10 +228,8 @@ class CudaPlan(FusedPlan):
         if self._multi_block_count == 0:
             return
         multi_block = np.zeros((), dtype=layout.MULTI_BLOCK)
-        multi_block["parameters"], multi_block["items"] = (
-            address(self._table),
-            address(self._multi_block),
-        )
+        multi_block["parameters"] = address(self._table)
+        multi_block["items"] = address(self._multi_block)
         multi_block["count"], multi_block["skip"] = self._multi_block_count, address(self._skip)
         self._engine.launch_over(kernel(name), self._multi_block_count, multi_block)
 
@@ -327,7 +283,7 @@ class CudaPlan(FusedPlan):
         self._policed = any(parameter.skips for parameter in self._parameters)
         order = {group: row for row, group in enumerate(self._groups)}
         table = np.zeros(len(self._parameters), dtype=layout.PARAMETER)
-        spans, statistics = Spans(table), Statistics()
+        spans, statistics = Spans(), Statistics()
         batches: dict[Any, Batch] = {}
         for index, parameter in enumerate(self._parameters):
             row = table[index]
@@ -346,13 +302,23 @@ class CudaPlan(FusedPlan):
             made = self._batch(parameter, self._targets[index].dtype, values)
             batches.setdefault((made.kind, *map(id, made.codebooks)), made).members.append(index)
             for place, (state, value) in enumerate(zip(elementwise, values, strict=True)):
+                target = row["state"][place]
                 if state.key is not None:
-                    describe_noise(row["state"][place]["noise"], state.key)
-                spans.add(index, place, value)
-            if factored and made.rule in PRODUCTS:
-                statistics.add(row["factored"], tuple(parameter.param.shape), factored)
+                    describe_noise(target["noise"], state.key)
+                if isinstance(value, Tensor):
+                    target["data"] = address(value)
+                    continue
+                target["packed"], scale_layout = address(value.packed), _layout(value)
+                if scale_layout.block:
+                    describe_scales(target["scales"], scale_layout, value.scales)
+                else:
+                    spans.add_state(target["scales"], index, place, scale_layout, value.scales)
+            shape = tuple(parameter.param.shape)
+            if factored and made.rule.factoring is Factoring.PRODUCT:
+                statistics.add(row["factored"], shape, factored)
             elif factored:
-                spans.add_slices(index, tuple(parameter.param.shape), factored)
+                target = row["factored"]["slices"]
+                spans.add_state(target, index, layout.MAX_STATES, slices(shape), factored)
         statistics.place(self._engine.device)
         self._statistics = statistics  # keeps the workspace
         self._sums = self._place_sums(table)
@@ -402,11 +368,11 @@ class CudaPlan(FusedPlan):
             multi_block = multi_block or not scale_layout.block
         assert isinstance(parameter.gradient, Tensor)
         gradients = DTYPES[parameter.gradient.dtype]
-        kernel_rule = rule(self._rule, parameter.kernel_states)
+        rule = rules()[self._rule, parameter.kernel_states]
         rounds = str(parameter.key is not None).lower()
         stored = DTYPES[dtype] if parameter.remainder is None else SPLIT_TYPES[parameter.remainder]
-        kind = ", ".join([kernel_rule, stored, gradients, rounds, *formats])
-        return Batch(kernel_rule, f"Kind<{kind}>", tuple(codebooks), gradients, multi_block)
+        kind = ", ".join([rule.type, stored, gradients, rounds, *formats])
+        return Batch(rule, f"Kind<{kind}>", tuple(codebooks), gradients, multi_block)
 
     def _items_of(self, batch: Batch) -> tuple[Tensor, int]:
         """The tiles of a batch, on the device, and their number."""
@@ -418,12 +384,9 @@ class CudaPlan(FusedPlan):
 
     def _factored_work_of(self, batch: Batch) -> list[tuple[Tensor, int]]:
         """The items of `factored_sums` and `finish_factored`, on the device, and their numbers."""
-        members = batch.members if batch.rule in PRODUCTS else []
+        members = batch.members if batch.rule.factoring is Factoring.PRODUCT else []
         work = work_of(members, [tuple(self._params[index].shape) for index in members])
-        return [
-            (self._on_device(np.array(items, dtype=layout.ITEM)), len(items))
-            for items in (work.tiles, work.finishing)
-        ]
+        return [(self._on_device(np.array(some, dtype=layout.ITEM)), len(some)) for some in work]
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         # One byte at least, so that there is an address.

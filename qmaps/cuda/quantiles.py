@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from qmaps.cuda import layout
+from qmaps.cuda.compiler import kernel
 from qmaps.cuda.engine import Engine
-from qmaps.cuda.kernels import kernel
 from qmaps.cuda.tensors import DTYPES, tiles
 from qmaps.engines.addresses import address
 
@@ -32,9 +32,13 @@ class Quantiles:
     """Elements of a stretch that a block of threads sorts."""
 
     def order_statistics(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
-        x = _readable(x)
+        x, ranks = _readable(x), ranks.contiguous()
         values = torch.empty(ranks.numel(), dtype=torch.float32, device=x.device)
-        return values, self._select(x, ranks, _SIGNIFICANT[x.dtype], {"values": values})
+        bad = torch.zeros((), dtype=torch.int64, device=x.device)
+        for first in range(0, ranks.numel(), layout.MAX_RANKS):
+            span = slice(first, first + layout.MAX_RANKS)
+            self._select(x, ranks[span], values[span], bad.zero_())
+        return values, bad
 
     def add_quantiles(
         self, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor
@@ -60,26 +64,15 @@ class Quantiles:
             self.engine.launch_over(kernel("add_rows"), -(-num // _COLUMNS), task)
         return bad
 
-    def _select(self, x: Tensor, ranks: Tensor, bits: int, out: dict[str, Tensor]) -> Tensor:
-        """Find the leading `bits` of the elements of these ranks; returns how many are bad."""
-        ranks = ranks.contiguous()
-        bad = torch.zeros((), dtype=torch.int64, device=x.device)
-        for first in range(0, ranks.numel(), layout.MAX_RANKS):
-            span = slice(first, first + layout.MAX_RANKS)
-            bad.zero_()
-            self._select_some(x, ranks[span], bits, {name: out[name][span] for name in out}, bad)
-        return bad
-
-    def _select_some(
-        self, x: Tensor, ranks: Tensor, bits: int, out: dict[str, Tensor], bad: Tensor
-    ) -> None:
+    def _select(self, x: Tensor, ranks: Tensor, values: Tensor, bad: Tensor) -> None:
+        """Find the elements of at most `layout.MAX_RANKS` ranks, and count those that are bad."""
+        bits = _SIGNIFICANT[x.dtype]
         narrowing = torch.zeros(layout.NARROWING.itemsize, dtype=torch.uint8, device=x.device)
         task = np.zeros((), dtype=layout.SELECTION)
         task["x"], task["numel"], task["bits"] = address(x), x.numel(), bits
         task["ranks"], task["count"] = address(ranks), ranks.numel()
         task["narrowing"], task["bad"] = address(narrowing), address(bad)
-        for name, tensor in out.items():
-            task[name] = address(tensor)
+        task["values"] = address(values)
         # As many blocks as a device holds at once, given their shared memory.
         blocks = min(tiles(x.numel()), -(-self.engine.blocks // 2))
         for number in range(passes(ranks.numel(), bits)):

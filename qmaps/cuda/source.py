@@ -40,6 +40,17 @@ def source_of(file: str) -> str:
 
 
 @functools.cache
+def kernels() -> dict[str, str]:
+    """The file of ``src`` of each kernel, by its name."""
+    found = {}
+    for path in sorted(SOURCES.glob("*.cuh")):
+        text = path.read_text(encoding="utf-8")
+        names = re.findall(r"^__global__ .*?(\w+)\(const", text, re.MULTILINE)
+        found.update(dict.fromkeys(names, path.name))
+    return found
+
+
+@functools.cache
 def plain_kernels(file: str) -> tuple[str, ...]:
     """The kernels in a file of ``src`` that are no templates; all programs of it contain them."""
     text = (SOURCES / file).read_text(encoding="utf-8")

@@ -15,8 +15,8 @@ from qmaps.algebra.packing import packed_bytes
 from qmaps.algebra.philox import RoundingKey
 from qmaps.cuda import layout
 from qmaps.cuda.codebooks import codebook, searching
+from qmaps.cuda.compiler import kernel
 from qmaps.cuda.engine import Engine
-from qmaps.cuda.kernels import kernel
 from qmaps.engines.addresses import address
 from qmaps.maps.base import Map
 from qmaps.normalize.base import Normalizer, Scales
@@ -88,9 +88,11 @@ def block_of(geometry: Geometry, numel: int) -> int:
 
 def format_name(map_: Map, scale_layout: ScaleLayout, *, stochastic: bool = False) -> str:
     """The ``Format`` of ``src/codebook.cuh`` as C++ text, a template argument of kernels."""
-    search = searching(map_, stochastic=stochastic)
-    flags = [str(flag).lower() for flag in (scale_layout.log, stochastic, search.signed)]
-    arguments = [map_.bits, scale_layout.block, *flags, search.steps]
+    bounded = bool(scale_layout.block) and scale_layout.scaling == "kMaxima"
+    bounded = bounded and not scale_layout.log
+    signed, steps = searching(map_, stochastic=stochastic, bounded=bounded)
+    flags = [str(flag).lower() for flag in (scale_layout.log, stochastic, signed)]
+    arguments = [map_.bits, scale_layout.block, *flags, steps]
     if scale_layout.scaling != "kMaxima":  # the default
         arguments.append(scale_layout.scaling)
     return f"Format<{', '.join(map(str, arguments))}>"
@@ -113,21 +115,24 @@ class Places(NamedTuple):
 class Workspace:
     """Memory for the maxima and grids of one or more tensors' scales, all zero at first.
 
-    First `place` every tensor's scales, then allocate the `memory`, then take addresses in it.
+    First `add` every tensor's scales, then `place` them.
     """
 
     def __init__(self) -> None:
         self._floats = 0
+        self._added: list[tuple[np.ndarray, ScaleLayout, Sequence[Tensor], list[Places]]] = []
 
-    def place(self, scale_layout: ScaleLayout, *, fresh_floats: bool) -> list[Places]:
-        """Reserve memory for maxima, grids and stored scales.
+    def add(
+        self,
+        target: np.ndarray,
+        scale_layout: ScaleLayout,
+        scales: Sequence[Tensor],
+        *,
+        fresh_floats: bool = False,
+    ) -> None:
+        """Reserve memory for maxima, grids and stored scales; `target` is a ``Scales``.
 
-        Args:
-            scale_layout: the layout of the scales.
-            fresh_floats: whether scales stored in float32 get maxima of their own, too.
-
-        Returns:
-            The places of each part.
+        With `fresh_floats`, scales stored in float32 get maxima of their own, too.
         """
         places = []
         for part in scale_layout.geometry.parts:
@@ -136,29 +141,33 @@ class Workspace:
             fresh = -1 if as_stored and not fresh_floats else self._take(part.count)
             made = -1 if part.plain else self._take(-(-part.count // 2))
             places.append(Places(fresh, grid, made))
-        return places
+        self._added.append((target, scale_layout, scales, places))
 
     def _take(self, floats: int) -> int:
         at = self._floats
         self._floats += -(-floats // 4) * 4
         return at
 
-    def memory(self, device: torch.device) -> Tensor:
-        """Allocate the reserved memory: zeros, float32 of shape (floats,)."""
-        return torch.zeros(self._floats, dtype=torch.float32, device=device)
+    def place(self, device: torch.device) -> Tensor:
+        """Describe all scales; returns the memory, to be kept as long as the descriptions."""
+        memory = torch.zeros(self._floats, dtype=torch.float32, device=device)
+        for target, scale_layout, scales, places in self._added:
+            describe_scales(target, scale_layout, scales, places, memory)
+        return memory
 
 
 def describe_scales(
     target: np.ndarray,
     scale_layout: ScaleLayout,
     scales: Sequence[Tensor],
-    places: Sequence[Places],
-    memory: Tensor,
+    places: Sequence[Places] = (Places(),) * layout.MAX_PARTS,
+    memory: Tensor | None = None,
 ) -> None:
     """Fill in ``Scales``; a part without maxima of its own uses its stored scales."""
-    target["parts"], target["log"] = len(scale_layout.geometry.parts), scale_layout.log
     geometry = scale_layout.geometry
+    target["parts"], target["log"] = len(geometry.parts), scale_layout.log
     target["quantile"], target["ratio"] = geometry.quantile, geometry.ratio
+    begin = 0 if memory is None else address(memory)
     for row, part, place in zip(target["part"], geometry.parts, places, strict=False):
         row["divisor"], row["count"] = part.divisor, part.count
         row["kind"] = part.stored
@@ -168,9 +177,9 @@ def describe_scales(
             row["values"] = stored if part.stored.nbytes == 4 else 0
         else:
             row["codes"], row["ends"] = stored, address(scales[part.ends])
-        row["fresh"] = stored if place.fresh < 0 else address(memory) + 4 * place.fresh
-        row["grid"] = 0 if place.grid < 0 else address(memory) + 4 * place.grid
-        row["made"] = 0 if place.made < 0 else address(memory) + 4 * place.made
+        row["fresh"] = stored if place.fresh < 0 else begin + 4 * place.fresh
+        row["grid"] = 0 if place.grid < 0 else begin + 4 * place.grid
+        row["made"] = 0 if place.made < 0 else begin + 4 * place.made
 
 
 def describe_noise(target: np.ndarray, key: RoundingKey) -> None:
@@ -242,9 +251,7 @@ def prepare(
     scales: Scales,
     key: RoundingKey | None,
 ) -> Tensor:
-    """Prepare a tensor for encoding: describe its scales and noise.
-
-    Computes the new scales if ``scale_layout.block`` is 0; else the encoding kernel computes them.
+    """Prepare a tensor for encoding: describe its scales and noise, and make multi-block scales.
 
     Args:
         engine: the engine of the device of all tensors.
@@ -252,9 +259,8 @@ def prepare(
             function computes new scales, it sets flags, and sets their address to 0 afterwards.
         dtype: the dtype of the elements.
         scale_layout: the layout of the scales.
-        scales: the scales to be written. If ``scale_layout.block`` is 0, maxima stored in float32
-            start from their values.
-        key: names the random numbers of stochastic rounding; None rounds to nearest.
+        scales: the scales to be written; multi-block maxima in float32 start from their values.
+        key: of stochastic rounding; None rounds to nearest.
 
     Returns:
         Memory to be kept until the last launch with `task`.
@@ -263,21 +269,14 @@ def prepare(
     if key is not None:
         describe_noise(task["noise"], key)
     if not scale_layout.block:
-        _make_scales(engine, task, dtype, scale_layout)
+        engine.launch_over(kernel("find_maxima", DTYPES[dtype]), tiles(int(task["numel"])), task)
+        if scale_layout.grids:
+            engine.launch_over(kernel("find_tensor_ends"), chunks(scale_layout), task)
+            engine.launch(kernel("new_tensor_grids"), len(scale_layout.geometry.parts), task)
+        if scale_layout.rounds:
+            engine.launch_over(kernel("round_tensor_scales"), chunks(scale_layout), task)
         task["flags"] = 0
     return memory
-
-
-def _make_scales(
-    engine: Engine, task: np.ndarray, dtype: torch.dtype, scale_layout: ScaleLayout
-) -> None:
-    """Compute the new scales of a tensor if `ScaleLayout.block` is 0."""
-    engine.launch_over(kernel("find_maxima", DTYPES[dtype]), tiles(int(task["numel"])), task)
-    if scale_layout.grids:
-        engine.launch_over(kernel("find_tensor_ends"), chunks(scale_layout), task)
-        engine.launch(kernel("new_tensor_grids"), len(scale_layout.geometry.parts), task)
-    if scale_layout.rounds:
-        engine.launch_over(kernel("round_tensor_scales"), chunks(scale_layout), task)
 
 
 def store_scales(engine: Engine, task: np.ndarray, scale_layout: ScaleLayout) -> None:
@@ -292,30 +291,12 @@ def dequantize(
     """See `qmaps.ops.dispatch.dequantize`; all tensors are contiguous, on the engine's device."""
     scale_layout = layout_of(normalizer, tuple(out.shape))
     task = described(out, packed, map_, scale_layout)
-    memory = describe_stored(engine, task, scale_layout, scales)
-    decode = kernel("decode", DTYPES[out.dtype], format_name(map_, scale_layout))
-    engine.launch_over(decode, tiles(out.numel()), task)
-    del memory  # the kernels read it until here
-
-
-def describe_stored(
-    engine: Engine, task: np.ndarray, scale_layout: ScaleLayout, scales: Sequence[Tensor]
-) -> Tensor:
-    """Describe stored scales to be decoded with.
-
-    Args:
-        engine: the engine of the device.
-        task: a ``Tensor``; its scales are filled in.
-        scale_layout: the layout of the scales.
-        scales: the stored scales.
-
-    Returns:
-        Memory to be kept until the last launch with `task`.
-    """
     memory = _place_scales(engine, task, scale_layout, scales)
     if scale_layout.grids:
         engine.launch(kernel("read_tensor_grids"), len(scale_layout.geometry.parts), task)
-    return memory
+    decode = kernel("decode", DTYPES[out.dtype], format_name(map_, scale_layout))
+    engine.launch_over(decode, tiles(out.numel()), task)
+    del memory  # the kernels read it until here
 
 
 def _place_scales(
@@ -323,10 +304,8 @@ def _place_scales(
 ) -> Tensor:
     """Fill in the addresses of scales, and of new memory for maxima and grids; returns it."""
     workspace = Workspace()
-    places = workspace.place(scale_layout, fresh_floats=False)
-    memory = workspace.memory(engine.device)
-    describe_scales(task["scales"], scale_layout, scales, places, memory)
-    return memory
+    workspace.add(task["scales"], scale_layout, scales)
+    return workspace.place(engine.device)
 
 
 def described(x: Tensor, packed: Tensor | None, map_: Map, scale_layout: ScaleLayout) -> np.ndarray:

@@ -199,10 +199,7 @@ class Rows:
 def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
     """The rows of `t` as a dict of tensors, strings and numbers for `read`.
 
-    Args:
-        t: a whole tensor, or a shard of one.
-        shard: the box of `t` in the whole tensor; None for a whole tensor. Tensors of the dict are
-            DTensors if there is one.
+    With a `shard`, the box of `t` in the whole tensor, tensors of the dict are DTensors.
     """
     rows = Rows.of(t)
     shape = t.shape if shard is None else shard.shape

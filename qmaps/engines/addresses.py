@@ -68,10 +68,7 @@ def check_memory(x: Tensor, name: str) -> None:
 
 
 def plain(x: Tensor, name: str) -> Tensor:
-    """`x` without a pending negation, so that its memory holds its values.
-
-    Returns:
-        `x` itself where nothing is pending or `x` is not dense; else a dense copy.
+    """`x` itself, or a dense copy where a negation is pending, so that its memory holds its values.
 
     Raises:
         BadValueError: as `check_memory`.
@@ -129,15 +126,10 @@ def overlapping(tensors: Sequence[Tensor]) -> set[int]:
 
 
 def tensor_info(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
-    """Addresses of tensors, and a value that changes with any other property of theirs.
+    """Addresses of tensors, 0 without memory, and a value that changes with any other property.
 
-    Args:
-        tensors: tensors of classes with torch's operations.
-
-    Returns:
-        One address for each tensor, 0 for those without memory; and their attributes. These
-        are equal if layouts, dtypes, devices, shapes and strides are equal, and if the
-        same tensors have all of their memory and a pending negation.
+    The properties are layouts, dtypes, devices, shapes and strides, and which tensors have all of
+    their memory and a pending negation. All must be of classes with torch's operations.
     """
     if _TORCH:
         compiled: tuple[list[int], bytes] = core.tensor_info(list(map(_IMPLEMENTATION, tensors)))

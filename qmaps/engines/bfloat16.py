@@ -49,20 +49,13 @@ def round_stochastically(x: Tensor, key: RoundingKey) -> Tensor:
 
 
 def split(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The bfloat16 numbers nearest to `values`, and their remainders.
+    """The bfloat16 numbers nearest to float32 `values`, and their remainders in int8 or int16.
 
     With int8 `values` are first rounded to 24 bits, ties to even. A value in the middle between two
     bfloat16 numbers goes to the one of larger magnitude: with ties to even, remainders could have
     one value more than 8 or 16 bits can hold. From the middle between the largest finite bfloat16
     number and 2**128 on, the bfloat16 number is infinite, as after any rounding, and the remainder
     leads back to the finite value. Infinities and NaN have remainder 0.
-
-    Args:
-        values: float32.
-        dtype: int8 or int16.
-
-    Returns:
-        Two contiguous tensors of the shape of `values`: bfloat16, and `dtype`.
 
     >>> split(torch.tensor([1.0, 1 + 2**-8, 1 - 2**-12]), torch.int8)
     (tensor([1.0000, 1.0078, 1.0000], dtype=torch.bfloat16),

@@ -36,11 +36,6 @@ def offsets(like: Tensor, map_: Map, key: RoundingKey) -> Tensor:
     return (uniform(like.numel(), key, like.device).view(like.shape) - 0.5) * gap
 
 
-def added(n: Tensor, map_: Map, key: RoundingKey) -> Tensor:
-    """Normalized values `n` plus offsets, float32, to be rounded to the nearest code."""
-    return n + offsets(n, map_, key)
-
-
 def removed(values: Tensor, map_: Map, key: RoundingKey) -> Tensor:
     """The normalized values of decoded codes, float32; at least 0 under an unsigned map."""
     x = values - offsets(values, map_, key)

@@ -56,9 +56,6 @@ def updated(parameter: ParameterStep) -> Tensor:
 
     A missing copy or remainder is created in ``parameter.storage`` from the stored values; an
     unused one is removed.
-
-    Returns:
-        The copy, contiguous float32 of the local shape; or ``parameter.param`` itself.
     """
     storage, param = parameter.storage, parameter.param
     if parameter.master:
@@ -85,12 +82,7 @@ def updated(parameter: ParameterStep) -> Tensor:
 def exact(param: Tensor, storage: Mapping[str, Any]) -> Tensor:
     """Values of a parameter's master weights, or of the parameter if it has none.
 
-    Args:
-        param: the parameter, of a sharded one its local part.
-        storage: its states.
-
-    Returns:
-        Contiguous float32 of the same shape: the master copy itself, or a new tensor.
+    Contiguous float32: the master copy itself, or a new tensor.
     """
     if MASTER in storage:
         master: Tensor = storage[MASTER]

@@ -196,11 +196,7 @@ def start(parameter: ParameterStep) -> Tensor:
 
 
 def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> QuantizedTensor:
-    """A quantized tensor with codes and scales of 0, as a state begins.
-
-    Returns:
-        A tensor of `shape`, with packed codes of dtype uint8 and the normalizer's zero scales.
-    """
+    """A quantized tensor with codes and scales of 0, as a state begins."""
     numel = torch.Size(shape).numel()
     packed = huge_pages.zeros((packed_bytes(numel, q.map.bits),), dtype=torch.uint8, device=device)
     return QuantizedTensor(q, shape, packed, q.normalizer.zero_scales(shape, device))

@@ -92,7 +92,7 @@ def quantize(
     if key is None:
         return encode(n, map_), scales
     if dithered:
-        return encode(dither.added(n, map_, key), map_), scales
+        return encode(n + dither.offsets(n, map_, key), map_), scales
     if normalizer.linear or map_.position_rounding:
         return encode_stochastic(n, map_, key), scales
 

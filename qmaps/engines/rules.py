@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -85,43 +85,18 @@ def check_build(compiled: Any) -> None:
 
 def _difference(compiled: Any) -> str:
     """The first difference between the compiled module and the Python tables, or ``""``."""
-    numbers = [f"{kind.__name__}.{e.name} = {e.value}" for kind in ENUMERATIONS for e in kind]
-    compiled_numbers = [f"{kind}.{name} = {value}" for kind, name, value in compiled.enumerators()]
-    if (pair := _first_pair(compiled_numbers, numbers)) is not None:
-        return f"the module has {pair[0]} where {pair[1]} is expected"
-    built = _as_rules(compiled.rules())
-    declared = rules()
-    for key in [*declared, *built]:
-        if key not in built:
-            return f"{declared[key]} is not in the module"
-        if key not in declared:
-            return f"{built[key]} has no header any more"
-        if (pair := _first_pair(_parts(built[key]), _parts(declared[key]))) is not None:
-            return f"{declared[key]} has {pair[0]} in the module and {pair[1]} in its header"
-    return ""
+    built = [f"{kind}.{name} = {value}" for kind, name, value in compiled.enumerators()]
+    for name, states, scalars, type_, norms, factoring in compiled.rules():
+        names = tuple(scalar.strip() for scalar in scalars.split(","))
+        rule = KernelRule(name, tuple(states.split()), names, type_, norms, Factoring(factoring))
+        built += _described(rule)
+    declared = [f"{kind.__name__}.{e.name} = {e.value}" for kind in ENUMERATIONS for e in kind]
+    declared += [line for rule in rules().values() for line in _described(rule)]
+    pairs = zip_longest(built, declared, fillvalue="nothing")
+    return next((f"it has {a} where {b} is declared" for a, b in pairs if a != b), "")
 
 
-def _as_rules(rows: Iterable[Sequence[Any]]) -> dict[tuple[str, str], KernelRule]:
-    return {
-        (name, states): KernelRule(
-            name,
-            tuple(states.split()),
-            tuple(scalar.strip() for scalar in scalars.split(",")),
-            type_,
-            norms,
-            Factoring(factoring),
-        )
-        for name, states, scalars, type_, norms, factoring in rows
-    }
-
-
-def _parts(rule: KernelRule) -> list[str]:
-    """Fields of a rule besides its name and states, as text."""
+def _described(rule: KernelRule) -> list[str]:
     scalars = [f"scalar {number} {name!r}" for number, name in enumerate(rule.scalars)]
-    return [rule.type, f"takes_norms={rule.takes_norms}", rule.factoring.name, *scalars]
-
-
-def _first_pair(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[Any, Any] | None:
-    """The first difference of two lists; None if they are equal."""
-    pairs = zip_longest(ours, theirs, fillvalue="nothing")
-    return next((pair for pair in pairs if pair[0] != pair[1]), None)
+    parts = [rule.type, f"takes_norms={rule.takes_norms}", rule.factoring.name, *scalars]
+    return [str(rule), *(f"{part} of {rule}" for part in parts)]

@@ -63,10 +63,8 @@ Observer = Callable[[str, int, Tensor, Tensor, QuantizedTensor], None]
 class Context(NamedTuple):
     """The parameter and the step passed to a rule by the reference.
 
-    Attributes:
-        number: the parameter's number among all parameters of all groups, from 0 on.
-        step: number of the parameter's step, from 1 on; after a reset of its states from 1 again.
-        group: the options of its parameter group.
+    `number` is the parameter's among all of all groups, from 0 on; `step` is counted from 1 on,
+    after a reset of the states from 1 again; `group` has the options of its parameter group.
     """
 
     number: int
@@ -78,13 +76,7 @@ Apply = Callable[[Context, Tensor, Tensor, dict[str, Tensor], dict[str, float]],
 
 
 class Phases(NamedTuple):
-    """A rule in three parts, for a sharded parameter; `MatrixRule` has these methods.
-
-    Attributes:
-        prepare: for the local part of the parameter.
-        transform: for a whole matrix, on the process that owns it.
-        finish: for the local part again.
-    """
+    """A rule in three parts, for a sharded parameter: those of `MatrixRule`."""
 
     prepare: Callable[[Context, Tensor, dict[str, Tensor], dict[str, float]], Tensor]
     transform: Callable[[Context, Tensor, dict[str, Tensor], dict[str, float]], Tensor]
@@ -97,7 +89,6 @@ class Rule:
 
     Attributes:
         name: its name in kernels; None if there are none.
-        takes_norms: whether it takes norms of whole tensors.
         apply: the rule in plain PyTorch, for the reference: changes a float32 parameter and its
             states in place, given the gradient and the scalars rounded to float32.
         phases: `apply` in parts, where it needs whole matrices.
@@ -111,17 +102,13 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class StateStep:
-    """One state of one parameter.
+    """One state of one parameter; of a shard this process's part.
 
     Attributes:
-        name: the state's name, under which it is stored.
-        shape: shape of this process's part.
-        quantizer: its quantizer; None for float32.
         key: of stochastic rounding, for step 0; None for a state in float32.
         initial: the value of all elements before the first step.
-        factored: whether it is a statistic with fewer elements than the parameter, computed
-            by kernels.
-        shard: this process's part of the state; None if it keeps the whole.
+        factored: whether it is a statistic with fewer elements than the parameter, computed by
+            kernels.
     """
 
     name: str
@@ -135,30 +122,25 @@ class StateStep:
 
 @dataclass(frozen=True, eq=False)
 class ParameterStep:
-    """One parameter in a step.
+    """One parameter in a step; of a sharded one the tensors of this process.
 
     Attributes:
         number: its number among all parameters of all groups, from 0 on.
         label: how messages name it.
-        param: its values, of a sharded one those of this process.
         codes: its values as codes, where it is kept in low precision; the rule updates these.
         gradient: of the shape of `param`; codes where it is kept in low precision.
-        states: states read and written by the rule.
         storage: the dict of its states, by name, with `step`.
         group: the number of its parameter group, for `Inputs.scalars`.
-        options: the options of that group.
-        refit_every: steps between fits of fitted maps.
         reset_every: steps after which the states begin anew; 0 if they do not.
         skips: whether the whole step is left out where this gradient is not finite.
         key: rounds new values stochastically, for step 0; None rounds to the nearest.
         master: whether the rule updates a float32 copy (`qmaps.engines.masters`).
-        remainder: the dtype of the remainder updated together with the bfloat16
-            parameter (`qmaps.engines.bfloat16`); None if there is none.
-        shard: this process's part of the parameter; None if it keeps the whole.
+        remainder: the dtype of the remainder updated together with the bfloat16 parameter
+            (`qmaps.engines.bfloat16`); None if there is none.
         observers: called with each update of `codes`.
         product: initial value of `PRODUCT` in `storage`; None if it is there, or not needed.
-        matrices: those that this process and others have parts of, where the rule needs them
-            whole: one, or those of a stack.
+        matrices: those that this process and others have parts of, where the rule needs them whole:
+            one, or those of a stack.
     """
 
     number: int

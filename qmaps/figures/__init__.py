@@ -21,9 +21,7 @@ from qmaps.figures.map_curves import map_curves
 from qmaps.figures.outliers import outliers
 from qmaps.figures.pareto import pareto
 from qmaps.figures.replay import replay
-from qmaps.figures.replay_errors import replay_errors
 from qmaps.figures.replay_states import replay_states
-from qmaps.figures.replay_updates import replay_updates
 from qmaps.figures.update_error import update_error
 from qmaps.maps._registry import ignored, load_entry_points, modules
 
@@ -41,9 +39,7 @@ __all__ = [
     "pareto",
     "pictures",
     "replay",
-    "replay_errors",
     "replay_states",
-    "replay_updates",
     "save",
     "update_error",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,7 @@ COMPARED = (
     "32-bit + B128/DE-0@4u",
     "32-bit + rank1/linear@4u",
 )
-"""Pairs that the report sets beside the papers."""
+"""Pairs of the figure of update errors: those of the papers."""
 
 HEATMAPS = (
     "tensor/linear0@8s + tensor/linear0@8u",
@@ -95,31 +95,32 @@ def analyze_states(
             another process.
     """
     captured = as_states(states)
-    source, names = executors.source_of(captured), tuple(captured.parameters())
-    items = [
-        Item(number, source, name, names, tuple(pairs), min_quantized_size)
+    about = (
+        executors.source_of(captured), captured.parameters(), tuple(pairs), min_quantized_size
+    )  # fmt: skip
+    jobs = [
+        executors.Job(number, name, SPECS.get(name, 1), partial(_computed, name, *about))
         for number, name in enumerate(_jobs(captured, tuple(pairs), min_quantized_size))
     ]
-    executors.check(items, executor, workers)
+    executors.check(captured, executor, workers)
     captured.with_moments()  # raises at once if there are no Adam states
     identity = {"states": captured.fingerprint(), "min_quantized_size": min_quantized_size}
     if pairs:
         identity["pairs"] = list(pairs)
     with FolderLock(Path(out) / "frames", "frames") as lock:
         same_states = claim(lock.folder / "states.json", identity, "frames of other states")
-        paths = [lock.folder / f"{item.name}.parquet" for item in items]
+        paths = [lock.folder / f"{job.name}.parquet" for job in jobs]
         # Where the states are known, only frames that are not there already are computed.
-        known = {i.number: earlier_frame(paths[i.number]) for i in items} if same_states else {}
-        earlier = {number: frame for number, frame in known.items() if frame is not None}
+        known = enumerate(map(earlier_frame, paths)) if same_states else ()
+        earlier = {number: frame for number, frame in known if frame is not None}
         executors.measured(
-            items,
+            jobs,
             captured,
             executor,
             workers,
             progress=progress,
-            note=lambda item: item.name,
             earlier=earlier,
-            keep=lambda item, frame: write_frame(paths[item.number], frame),
+            keep=lambda job, frame: write_frame(paths[job.number], frame),
             what="frames",
             then="frames that are written are kept",
         )
@@ -135,38 +136,23 @@ SPECS = {
 """Number of quantizers or pairs that a frame is of, where it is of all parameters."""
 
 
-@dataclass(frozen=True)
-class Item:
-    """A frame to compute, by any process able to read the states.
+def _computed(
+    name: str,
+    path: str,
+    parameters: list[str],
+    pairs: tuple[str, ...],
+    min_quantized_size: int,
+    states: CapturedStates | None,
+) -> pd.DataFrame:
+    """Compute a frame in this process; without `states` they are read from `path`.
 
-    Attributes:
-        number: its place among the frames, from 0 on.
-        source: the file or folder of the states; empty for states in memory.
-        name: its name.
-        parameters: names of the parameters, perhaps given by the caller.
-        pairs: further pairs of quantizers.
-        min_quantized_size: parameters of at most this many elements are left out.
+    The names of the parameters may have been given by the caller.
     """
-
-    number: int
-    source: str
-    name: str
-    parameters: tuple[str, ...] = field(repr=False)
-    pairs: tuple[str, ...]
-    min_quantized_size: int
-
-    @property
-    def work(self) -> int:
-        """Number of quantizers or pairs, at least 1."""
-        return SPECS.get(self.name, 1)
-
-    def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
-        """Compute the frame in this process; without `states` they are read from `source`."""
-        if states is None:
-            states = opened(self.source)
-            if states.parameters() != list(self.parameters):
-                states = states.renamed(self.parameters)
-        return _jobs(states, self.pairs, self.min_quantized_size)[self.name]()
+    if states is None:
+        states = opened(path)
+        if states.parameters() != parameters:
+            states = states.renamed(parameters)
+    return _jobs(states, pairs, min_quantized_size)[name]()
 
 
 def frame_of(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps import analyze, figures, sweep
+from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States
-from qmaps.analyze.executors import communication_errors
+from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError, CaptureError, nearest, shown
 from qmaps.figures._declare import FILES
 from qmaps.lab.frames import frame_of
@@ -50,7 +52,7 @@ def draw(
     folder = Path(run)
     frames = {p.name: p.frame for p in plots().values() if p.frame}
     files = {
-        name: folder / "figures" / f"{name}.png"
+        name: _png(folder, name)
         for name, frame in frames.items()
         if _frame(folder, frame) is not None
     }
@@ -59,31 +61,32 @@ def draw(
             f"run={str(folder)!r} has no frames to draw (frames/*.parquet, sweep/sweep.parquet)"
         )
     output_folder(folder / "figures")
-    todo = [n for n, path in files.items() if not (keep and _newer(path, folder, frames[n]))]
-    done = len(files) - len(todo)
-
-    def tell(name: str) -> None:
-        if progress:
-            progress(done, len(files), name)
-
-    if executor is None:
-        for name in todo:
-            tell(name)
-            _draw(name, folder, files[name])
-            done += 1
-    else:
-        with communication_errors(executor, "the figures are drawn again"):
-            jobs = {executor.submit(_draw, name, folder, files[name]): name for name in todo}
-            for job in as_completed(jobs):
-                job.result()
-                done += 1
-                tell(jobs[job])
-    tell("")
+    jobs = [
+        executors.Job(number, name, 1, partial(_draw, name, folder))
+        for number, name in enumerate(files)
+    ]
+    executors.measured(
+        jobs,
+        None,
+        executor,
+        progress=progress,
+        earlier={
+            job.number: None
+            for job in jobs
+            if keep and _newer(files[job.name], folder, frames[job.name])
+        },
+        what="figures",
+        then="the figures are drawn again",
+    )
     return list(files.values())
 
 
-def _draw(name: str, folder: Path, path: Path) -> None:
-    figures.save(of_run(plot(name), folder), path)
+def _draw(name: str, folder: Path, _: CapturedStates | None) -> None:
+    figures.save(of_run(plot(name), folder), _png(folder, name))
+
+
+def _png(folder: Path, name: str) -> Path:
+    return folder / "figures" / f"{name}.png"
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ import torch
 
 from qmaps import capture, sweep
 from qmaps.algebra.pair import Pair
-from qmaps.analyze import executors, recommend, replay
+from qmaps.analyze import executors, recommend
 from qmaps.analyze._states import MIN_SIZE, adam_pairs
-from qmaps.analyze.recommend.candidates import PRESETS
 from qmaps.analyze.recommend.verdict import LEVELS
 from qmaps.capture import CapturedStates, Gradients, StateRecorder
 from qmaps.capture.naming import Names
@@ -43,8 +42,6 @@ PAPER = Contender("4-bit AdamW (B128/DE, rank1/linear)", "paper-4bit", key="pape
 
 GRADIENTS = Gradients(steps=60, max_bytes=2**26)
 """Gradients recorded after the states in the middle of the 32-bit run."""
-CURVES = 64
-"""Parameters with replay curves: those with the most elements."""
 
 Progress = Callable[[str, int, int, str], None]
 
@@ -298,10 +295,7 @@ def recommend_for(
     progress: Callable[[int, int, str], None] | None = None,
     executor: Executor | None = None,
 ) -> None:
-    """Recommend quantizers for states, and replay some parameters step by step.
-
-    Everything goes to ``run/recommend``. An earlier result for the same states is kept.
-    """
+    """Recommend quantizers for states in ``run/recommend``; an earlier result for them is kept."""
     folder = run / "recommend"
     identity: dict[str, Any] = {
         "states": states.fingerprint(),
@@ -314,17 +308,7 @@ def recommend_for(
     result = recommend.run(
         states, min_quantized_size=min_quantized_size, progress=progress, executor=executor
     )
-    tensors = result.tensors.drop_duplicates("parameter")
-    chosen = result.tensors.loc[result.tensors["chosen"], "quantizer"].unique()
-    curves = replay.curves(
-        states,
-        dict.fromkeys([*PRESETS, *chosen]),
-        steps=60,
-        parameters=list(tensors.nlargest(CURVES, "numel")["parameter"]),
-        min_quantized_size=min_quantized_size,
-        progress=progress,
-    )
-    recommend.write(result, folder, curves=curves, states=identity)
+    recommend.write(result, folder, states=identity)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ Source: LPMM, "Training neural networks with low-precision model memory".
 """
 
 from qmaps.lpmm.adam import LPMMAdam
-from qmaps.lpmm.convert import convert, low_precision_parameters
+from qmaps.lpmm.convert import convert
 from qmaps.lpmm.footprint import ModelMemory, measure, predict
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.lpmm.sgd import LPMMSGD
@@ -17,7 +17,6 @@ __all__ = [
     "LowPrecisionTensor",
     "ModelMemory",
     "convert",
-    "low_precision_parameters",
     "measure",
     "predict",
 ]

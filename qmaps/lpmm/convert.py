@@ -206,12 +206,3 @@ def check_initialized(name: str, param: Tensor) -> None:
             f"parameter {name!r} has no shape yet; call the model once so that its lazy modules "
             "see their inputs"
         )
-
-
-def low_precision_parameters(model: nn.Module) -> dict[str, LowPrecisionParameter]:
-    """The converted parameters of a model by name, tied ones once."""
-    return {
-        name: param
-        for name, param in model.named_parameters()
-        if isinstance(param, LowPrecisionParameter)
-    }

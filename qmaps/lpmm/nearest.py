@@ -24,10 +24,7 @@ def nearest(values: Tensor, q: Quantizer, *, check: bool = False) -> QuantizedTe
 
     Blocks that decode from codes under the scale that one of the codebook's ends implies get those
     codes, so that decoding gives back the same values. Scales that overlap (``rank1``, ``&``) or
-    are stored in 8 bits are the maxima in any case.
-
-    Raises:
-        NonFiniteError: `check` is set and `values` hold NaN or infinity.
+    are stored in 8 bits are the maxima in any case. `check` refuses NaN and infinity.
     """
     plain = Quantizer(q.normalizer, q.map)
     encode = plain.quantize if check else plain.quantize_unchecked

@@ -122,17 +122,15 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             )
         return super()._step_supports_amp_scaling
 
-    def _pending(self) -> list[Accumulator]:
-        """The accumulators that are not empty."""
-        accumulators = [param.accumulator for param in self._low_precision().values()]
-        return [a for a in accumulators if a is not None and a.count]
+    def _accumulators(self) -> list[Accumulator]:
+        params = self._low_precision().values()
+        return [a for param in params if (a := param.accumulator) is not None]
 
     def _holds_bad(self) -> bool:
-        return any(bad_scales(accumulator.total)[0] for accumulator in self._pending())
+        return any(bad_scales(a.total)[0] for a in self._accumulators() if a.count)
 
     def _dropped(self) -> int:
-        accumulators = [param.accumulator for param in self._low_precision().values()]
-        return sum(a.drops for a in accumulators if a is not None)
+        return sum(a.drops for a in self._accumulators())
 
     @contextmanager
     def observed(self, *observers: Observer) -> Iterator[None]:

@@ -16,7 +16,7 @@ from qmaps.engines.plan import memory_of, zero
 from qmaps.engines.threads import safe_after_fork
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.lpmm.nearest import nearest
-from qmaps.lpmm.tensor import LowPrecisionTensor
+from qmaps.lpmm.tensor import LowPrecisionTensor, decoded
 
 # The hooks that are in force; versions of torch that lack it cannot pass tensors on to them.
 _outer_hooks: Callable[[bool], Any] = getattr(
@@ -166,23 +166,27 @@ class LowPrecisionParameter(LowPrecisionTensor):
 
     @classmethod
     def call(cls, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Call `func` with decoded parameters, which stay in autograd's graph.
+        """Call `func` with parameters decoded once, which stay in autograd's graph."""
+        weights: dict[int, tuple[LowPrecisionParameter, Tensor]] = {}
 
-        Parameters are decoded at any depth of lists and tuples, but not in dicts.
-        """
-        opened = _Opened()
-        plain = [opened(value) for value in args]
-        plain_named = {key: opened(value) for key, value in named.items()}
-        if not any(weight.requires_grad for _, weight in opened.weights.values()):
+        def opened(t: LowPrecisionTensor) -> Tensor:
+            if not isinstance(t, LowPrecisionParameter):
+                return t.decode()
+            if id(t) not in weights:
+                weights[id(t)] = t, t._in_graph()
+            return weights[id(t)][1]
+
+        plain, plain_named = decoded(args, opened), decoded(named, opened)
+        if not any(weight.requires_grad for _, weight in weights.values()):
             return func(*plain, **plain_named)
-        with _saving_codes(opened.weights.values()):
+        with _saving_codes(weights.values()):
             return func(*plain, **plain_named)
 
     def _in_graph(self) -> Tensor:
         if torch.is_grad_enabled() and self.accumulating() is not None and self.requires_grad:
             _refuse_replicas()
-            decoded: Tensor = _Decode.apply(self)  # type: ignore[no-untyped-call]
-            return decoded
+            values: Tensor = _Decode.apply(self)  # type: ignore[no-untyped-call]
+            return values
         return self.decode()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -203,26 +207,6 @@ class LowPrecisionParameter(LowPrecisionTensor):
             return about
         grads, seed, number = self.thawed
         return _rebuilt, (*about[1], grads.spec, seed, number, None)
-
-
-class _Opened:
-    """Decodes each parameter among a function's arguments once.
-
-    Not a function in a function: one that calls itself is a cycle, and would keep what is decoded
-    until the garbage collector runs.
-    """
-
-    def __init__(self) -> None:
-        self.weights: dict[int, tuple[LowPrecisionParameter, Tensor]] = {}
-
-    def __call__(self, value: Any) -> Any:
-        if isinstance(value, LowPrecisionParameter):
-            if id(value) not in self.weights:
-                self.weights[id(value)] = value, value._in_graph()
-            return self.weights[id(value)][1]
-        if isinstance(value, LowPrecisionTensor):
-            return value.decode()
-        return type(value)(map(self, value)) if type(value) in (list, tuple) else value
 
 
 def _rebuilt(

@@ -105,7 +105,9 @@ class LowPrecisionTensor(Tensor):
             return _moved(func, args, named)
         elif _writes(name):
             return _in_place(func, name, args, named)
-        _refuse_out(name, named)
+        if isinstance(named.get("out"), LowPrecisionTensor):
+            message = f"{name} cannot write its result into low-precision codes; use copy_"
+            raise BadTypeError(message)
         return cls.call(func, args, named)
 
     @classmethod
@@ -141,14 +143,14 @@ class LowPrecisionTensor(Tensor):
         return _rebuilt, (type(self), to_plain(self.codes), self.dtype, self.requires_grad)
 
 
-def decoded(value: Any) -> Any:
-    """`value` with every low-precision tensor in it, at any depth of lists, decoded."""
+def decoded(value: Any, decode: Callable[[Any], Tensor] = LowPrecisionTensor.decode) -> Any:
+    """`value` with every low-precision tensor in it decoded, at any depth of lists and dicts."""
     if isinstance(value, LowPrecisionTensor):
-        return value.decode()
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(decoded, value)) if type(value) in (list, tuple) else value
+        return decode(value)
+    if type(value) in (list, tuple):
+        return type(value)(decoded(member, decode) for member in value)
     if isinstance(value, dict):
-        return {key: decoded(member) for key, member in value.items()}
+        return {key: decoded(member, decode) for key, member in value.items()}
     return value
 
 
@@ -194,21 +196,14 @@ def _in_place(
     with torch.no_grad():
         # Each is decoded once, so that what is written is what is kept.
         plain = {id(t): t.decode() for t in ours}
-        result = func(*_opened(args, plain), **_opened(named, plain))
+
+        def opened(t: LowPrecisionTensor) -> Tensor:
+            return plain[id(t)] if id(t) in plain else t.decode()
+
+        result = func(*decoded(args, opened), **decoded(named, opened))
         for t in ours:
             t.encode(plain[id(t)])
     return target if name != "__setitem__" and result is not None else result
-
-
-def _opened(value: Any, plain: Mapping[int, Tensor]) -> Any:
-    """`value` with low-precision tensors decoded, those in `plain` already."""
-    if id(value) in plain:
-        return plain[id(value)]
-    if isinstance(value, (list, tuple)):
-        return [_opened(member, plain) for member in value]
-    if isinstance(value, dict):
-        return {key: _opened(member, plain) for key, member in value.items()}
-    return decoded(value)
 
 
 def _set(func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -242,8 +237,3 @@ def _moved(func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any
         f"a low-precision parameter of {self.dtype} on {self.device} cannot become {target.dtype} "
         f"on {target.device}; move the model first and convert it then"
     )
-
-
-def _refuse_out(name: str, named: dict[str, Any]) -> None:
-    if isinstance(named.get("out"), LowPrecisionTensor):
-        raise BadTypeError(f"{name} cannot write its result into low-precision codes; use copy_")

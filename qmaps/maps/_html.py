@@ -11,24 +11,14 @@ LEFT = 'style="text-align:left"'
 def table(title: str, rows: Iterable[tuple[str, object]]) -> str:
     """Return names and values as an HTML table.
 
-    Args:
-        title: kind of the object; shown above the table.
-        rows: name and value of each row. A value is shown as its ``str``, or as that of what it
-            returns where it is callable. One that raises an error is shown as unknown: a notebook
-            shows an object in whatever state it is.
+    A value is shown as its ``str``, or as that of what it returns where it is callable. One that
+    raises an error is shown as unknown: a notebook shows an object in whatever state it is.
     """
     return _framed(title, [[_cell("th", name), _cell("td", value)] for name, value in rows])
 
 
 def grid(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> str:
-    """Return rows of several columns as an HTML table.
-
-    Args:
-        title: kind of the object; shown above the table.
-        header: names of the columns.
-        rows: texts of each row.
-        note: text below the table; its lines are kept.
-    """
+    """Return rows of several columns as an HTML table; the lines of `note` are below it."""
     lines = [[_cell("th", name) for name in header]]
     lines += [[_cell("td", text) for text in row] for row in rows]
     return _framed(title, lines, note)

@@ -30,14 +30,7 @@ def declared(package: str, path: list[str], base: type) -> list[Any]:
 
 
 def load_entry_points(points: EntryPoints) -> Iterator[tuple[str, Any]]:
-    """Load the objects of other packages; see `qmaps.algebra.plugins`.
-
-    Args:
-        points: entry points of one group.
-
-    Yields:
-        The name and the object of each entry point; one with an error is ignored with a warning.
-    """
+    """Names and objects of other packages' entry points; a broken one is warned of."""
     for point in points:
         try:
             yield point.name, point.load()
@@ -46,17 +39,7 @@ def load_entry_points(points: EntryPoints) -> Iterator[tuple[str, Any]]:
 
 
 def refuse_built_in(name: str, made: Any, registry: Mapping[str, Any], kind: str) -> None:
-    """Raise if a built-in part has this `name`, in any letter case.
-
-    Args:
-        name: the name of a new part.
-        made: the new part, a class or a function.
-        registry: existing parts, by name.
-        kind: for the error message, such as ``map``.
-
-    Raises:
-        BadValueError: a part of qmaps has the name.
-    """
+    """Raise if another part of qmaps in `registry` has this name, in any letter case."""
     for label, part in registry.items():
         module = part.__module__
         built_in = module.startswith("qmaps.") and module != getattr(made, "__module__", "")

@@ -101,10 +101,7 @@ class Map(ABC):
     def near(cls, bits: int, signed: bool | None = None) -> Self:
         """The map of this class with the width nearest to `bits`; the narrower one of two.
 
-        Args:
-            bits: requested width.
-            signed: whether the codebook covers [-1, 1] or [0, 1]; left out, as in a spec
-                without a sign.
+        Without `signed` it has the sign of a spec without one.
 
         >>> from qmaps.maps import NormalFloat4
         >>> str(NormalFloat4.near(8))
@@ -237,18 +234,12 @@ def spacing(map_: Map) -> float | None:
 
 
 def thresholds(codebook: Tensor) -> Tensor:
-    """For each pair of neighbours, the largest float32 that is not nearer to the upper one.
+    """For each two ascending neighbours, the largest float32 that is not nearer to the upper one.
 
-    Then ``code = number of thresholds below n`` is exact without any arithmetic on n. The
-    midpoint is kept as an unevaluated float64 sum (two-sum), so its rounding is known. Equal
-    neighbours take the threshold after them. Equal neighbours at the end of the codebook take the
-    largest finite float32, which only infinity exceeds.
-
-    Args:
-        codebook: ascending float32 values of shape (size,).
-
-    Returns:
-        Ascending float32 values of shape (size - 1,).
+    Then ``code = number of thresholds below n`` is exact without any arithmetic on n. The midpoint
+    is kept as an unevaluated float64 sum (two-sum), so its rounding is known. Equal neighbours take
+    the threshold after them. Equal neighbours at the end of the codebook take the largest finite
+    float32, which only infinity exceeds.
     """
     low, high = codebook[:-1].double(), codebook[1:].double()
     total = low + high
@@ -265,16 +256,7 @@ def thresholds(codebook: Tensor) -> Tensor:
 
 
 def mirror(magnitudes: Sequence[float], *extra: float, signed: bool) -> Tensor:
-    """Ascending float64 values: `magnitudes`, their negatives if `signed`, and `extra`.
-
-    Args:
-        magnitudes: values of at least 0, in any order.
-        *extra: further values, without mirror images.
-        signed: whether to add the negatives of `magnitudes`.
-
-    Returns:
-        float64 of one dimension; equal values occur once.
-    """
+    """Ascending float64: `magnitudes`, their negatives if `signed`, and `extra`, each once."""
     negatives = [-magnitude for magnitude in magnitudes] if signed else []
     # The first of two equal numbers stays, so that zero has no sign.
     return torch.tensor(sorted({*extra, *magnitudes, *negatives}), dtype=torch.float64)
@@ -282,15 +264,6 @@ def mirror(magnitudes: Sequence[float], *extra: float, signed: bool) -> Tensor:
 
 @functools.cache
 def cell_midpoints(levels: int, low: float = 0.1, high: float = 1.0) -> tuple[float, ...]:
-    """The midpoints of ``2**levels`` equal cells of [`low`, `high`].
-
-    Args:
-        levels: log2 of the number of cells, at least 0.
-        low: the lower end.
-        high: the upper end.
-
-    Returns:
-        ``2**levels`` ascending floats.
-    """
+    """The midpoints of ``2**levels`` equal cells of [`low`, `high`], ascending."""
     cells = 2**levels
     return tuple([low + (high - low) * (i + 0.5) / cells for i in range(cells)])

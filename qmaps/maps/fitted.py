@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from types import ModuleType
+from typing import ClassVar, Self
 
 from torch import Tensor
 
@@ -82,13 +83,8 @@ class FittedMap(Map):
     ) -> list[Tensor]:
         """`fit_values` of several maps; override it to share the work that they have in common.
 
-        Args:
-            maps: at least one, all of this class.
-            values: float32 of shape (n,), n at least 1, all finite.
-            weights: importance of each value, of shape (n,), or None if all count the same.
-
-        Returns:
-            The ascending codebook of each map, in the same order.
+        `values` are float32 of shape (n,), n at least 1, all finite; `weights` None if all count
+        the same.
         """
         return [map_.fit_values(values, weights) for map_ in maps]
 
@@ -97,50 +93,8 @@ class FittedMap(Map):
         """The ascending codebook fitted to 1-D non-empty float32 `values`."""
 
 
-class Cells(Protocol):
-    """Data in ascending order, any interval of which can be a code's cell.
+def engine() -> ModuleType:
+    """The module with the heavy parts of fits, `quantiles` and `cells`."""
+    from qmaps.ops import fit
 
-    Attributes:
-        x: the data, float64 of shape (n,).
-        w: prefix sums of their weights, float64 of shape (n + 1,).
-        wx: of weights times data.
-    """
-
-    x: Tensor
-    w: Tensor
-    wx: Tensor
-
-    def error(self, codebook: Tensor) -> float:
-        """The weighted sum of squared errors of the nearest codes."""
-
-    def refined(self, codebook: Tensor) -> Tensor:
-        """Refine an ascending float64 codebook by Lloyd's iteration."""
-
-    def partition(self, cut: Tensor, size: int) -> list[int]:
-        """Return the cuts that end the `size` intervals of the lowest cost, last first."""
-
-
-class Engine(Protocol):
-    """The heavy parts of fits."""
-
-    def quantiles(self, values: Tensor, num: int, offset: float | None = None) -> Tensor:
-        """Ascending quantiles of `values`, as `qmaps.quantiles` defines them.
-
-        Args:
-            values: float32 of shape (n,), not empty, finite.
-            num: number of quantiles, at least 2.
-            offset: probability trimmed from both ends, in [0, 0.5); default ``1 / (2 * num)``.
-
-        Returns:
-            float32 of shape (num,) on the device of `values`.
-        """
-
-    def cells(self, values: Tensor, weights: Tensor | None) -> Cells:
-        """1-D float32 `values`, ready for least-squares fits."""
-
-
-def engine() -> Engine:
-    """Engine of fits."""
-    from qmaps.ops.fit import FitEngine
-
-    return FitEngine()
+    return fit

@@ -1,5 +1,6 @@
 """Quantiles of the data: every code is used equally often."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,7 +33,8 @@ class Quantile(FittedMap, name="quantile"):
         super().__post_init__()
 
     def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:
+        quantiles: Callable[..., Tensor] = engine().quantiles
         if not self.midpoints:
-            return engine().quantiles(values, num=2**self.bits)
-        edges = engine().quantiles(values, num=2**self.bits + 1, offset=0.0).double()
+            return quantiles(values, num=2**self.bits)
+        edges = quantiles(values, num=2**self.bits + 1, offset=0.0).double()
         return ((edges[:-1] + edges[1:]) / 2).float()

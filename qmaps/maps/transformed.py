@@ -34,29 +34,26 @@ class CompandedMap(Map):
     def transform(self) -> Transform:
         """Transform under which the values are evenly spaced."""
 
+    @property
+    def inner(self) -> Map:
+        """Map of the transforms."""
+        return Linear0(self.bits, self.signed)
+
     def values(self) -> Tensor:
-        return self.transform.expanded(self._transforms())
+        return self.transform.expanded(self.inner.values())
 
     def thresholds(self) -> Tensor:
         if self.nearest:
             return thresholds(table(self))
-        return thresholds_within(self.transform.expanded, self._transforms())
-
-    def _transforms(self) -> Tensor:
-        return Linear0(self.bits, self.signed).values()
+        return thresholds_within(self.transform.expanded, self.inner.values())
 
 
 def thresholds_within(expanded: Callable[[Tensor], Tensor], transforms: Tensor) -> Tensor:
     """The thresholds of a map that rounds in a transformed domain.
 
-    Args:
-        expanded: the inverse of the transform, on float64.
-        transforms: those of the map's values, ascending, float64 of shape (size,).
-
-    Returns:
-        float32 of shape (size - 1,): the largest numbers that are not above the values whose
-        transforms are halfway between neighbours. Where two values are the same in float32, that
-        of rounding to the nearest value.
+    They are the largest numbers that are not above the values whose transforms are halfway between
+    neighbours, for ascending float64 `transforms` of the map's values. Where two values are the
+    same in float32, the threshold is that of rounding to the nearest value.
     """
     values = expanded(transforms).float()
     exact = expanded((transforms[1:] + transforms[:-1]) / 2)
@@ -73,7 +70,7 @@ _SQUARE_ROOT, _LINEAR = SquareRootOf(), Linear0(8)
 
 
 @dataclass(frozen=True, init=False)
-class Transformed(Map):
+class Transformed(CompandedMap):
     """The values whose transforms are those of another map: the map after a transform.
 
     ``sqrt:DE@8u`` holds the squares of the values of ``DE@8u``. A value takes the code whose
@@ -98,7 +95,6 @@ class Transformed(Map):
 
     transform: Transform = _SQUARE_ROOT
     inner: Map = _LINEAR
-    nearest: bool = False
 
     def __init__(self, transform: str | Transform, inner: Map, *, nearest: bool = False) -> None:
         function = named(transform) if isinstance(transform, str) else transform
@@ -108,7 +104,7 @@ class Transformed(Map):
             )
         if not isinstance(inner, Map):
             raise BadTypeError(f"inner={shown(inner)} must be a map")
-        unsuitable = (Codebook, CompandedMap, Transformed)
+        unsuitable = (Codebook, CompandedMap)
         if inner.fitted or inner.log_domain or isinstance(inner, unsuitable):
             raise BadValueError(
                 f"inner={inner.spec} cannot follow a transform; it must be a map with a formula "
@@ -125,14 +121,6 @@ class Transformed(Map):
 
     def widths(self, signed: bool) -> range:
         return self.inner.widths(signed)
-
-    def values(self) -> Tensor:
-        return self.transform.expanded(self.inner.values())
-
-    def thresholds(self) -> Tensor:
-        if self.nearest:
-            return thresholds(table(self))
-        return thresholds_within(self.transform.expanded, self.inner.values())
 
     @property
     def spec(self) -> str:

@@ -34,16 +34,7 @@ def blocks(x: Tensor, size: int) -> Tensor:
 
 
 def per_element(per_block: Tensor, size: int, shape: Shape) -> Tensor:
-    """The value of each element's block.
-
-    Args:
-        per_block: one value for each block, of shape (blocks,), in the order of the blocks.
-        size: elements per block, at least 1.
-        shape: shape of the tensor, of at most ``blocks * size`` elements.
-
-    Returns:
-        A tensor of this shape, of the dtype and on the device of `per_block`.
-    """
+    """The value of each element's block, in a tensor of `shape`; the last may be ragged."""
     elements = per_block[:, None].expand(-1, size).reshape(-1)
     return elements[: math.prod(shape)].view(shape)
 

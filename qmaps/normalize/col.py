@@ -1,5 +1,6 @@
 """One scale per column."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qmaps.normalize.row import Slices
@@ -12,5 +13,5 @@ class PerColumn(Slices, name="col"):
     Source: 4-bit optimizers, section 3 ("per-column").
     """
 
-    def dimension(self, dims: int) -> int:
-        return dims - 1
+    def dimensions(self, dims: int) -> Sequence[int]:
+        return (dims - 1,)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from qmaps.normalize.base import Scales, Shape
-from qmaps.normalize.geometry import Geometry
+from qmaps.normalize.base import Scales
 from qmaps.normalize.scale_format import ScaleFormat
 from qmaps.normalize.scale_kind import ScaleKind
 
@@ -36,13 +35,8 @@ class TwoLevel(ScaleFormat, suffix="xe4m3"):
     """
 
     dtype: ClassVar[torch.dtype] = torch.uint8
+    kind: ClassVar[ScaleKind | None] = ScaleKind.E4M3
     shared: ClassVar[int] = 1
-
-    def geometry(self, shape: Shape) -> Geometry | None:
-        if (inner := self.inner.geometry(shape)) is None:
-            return None
-        parts = tuple(replace(p, ends=inner.arrays, stored=ScaleKind.E4M3) for p in inner.parts)
-        return replace(inner, parts=parts, arrays=inner.arrays + 1)
 
     @property
     def clips(self) -> bool:

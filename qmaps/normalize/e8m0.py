@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.normalize._float_scales import FloatScales
+from qmaps.normalize.scale_format import FloatScales
 from qmaps.normalize.scale_kind import ScaleKind
 
 _EXPONENT = 23

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from qmaps.normalize._float32 import exp2, log2
-from qmaps.normalize.base import Scales, Shape
-from qmaps.normalize.geometry import Geometry
+from qmaps.normalize.base import Scales
 from qmaps.normalize.scale_format import ScaleFormat
+from qmaps.normalize.scale_kind import ScaleKind
 
 STEPS = 254
 
@@ -28,13 +28,8 @@ class EightBit(ScaleFormat, suffix="x8"):
     """
 
     dtype: ClassVar[torch.dtype] = torch.uint8
+    kind: ClassVar[ScaleKind | None] = ScaleKind.FLOAT32
     shared: ClassVar[int] = 2
-
-    def geometry(self, shape: Shape) -> Geometry | None:
-        if (inner := self.inner.geometry(shape)) is None:
-            return None
-        parts = tuple(replace(part, ends=inner.arrays) for part in inner.parts)
-        return replace(inner, parts=parts, arrays=inner.arrays + 1)
 
     def stored(self, parts: Sequence[Tensor], ends: Tensor) -> Scales:
         """Float32 scales rounded up to the grid between these ends, in the parts of `layout`."""

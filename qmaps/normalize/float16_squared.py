@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qmaps.normalize._float32 import sqrt
-from qmaps.normalize._float_scales import FloatScales, nearest_float
+from qmaps.normalize.scale_format import FloatScales, nearest_float
 from qmaps.normalize.scale_kind import ScaleKind
 
 

@@ -39,13 +39,7 @@ class Part:
 
 
 def slice_part(shape: tuple[int, ...], dimension: int, array: int = 0) -> Part:
-    """One scale per index of `dimension`.
-
-    Args:
-        shape: shape of the tensor, of at least one dimension.
-        dimension: the dimension, from 0 on; not negative.
-        array: index of the stored part of the scales.
-    """
+    """One scale per index of `dimension`, which is not negative."""
     return Part(max(1, math.prod(shape[dimension + 1 :])), shape[dimension], array)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -13,7 +13,8 @@ from torch import Tensor
 from qmaps.errors import SpecError
 from qmaps.maps._registry import refuse_built_in
 from qmaps.normalize.base import Layout, Minimum, Normalizer, Scales, Shape, refuse_combined
-from qmaps.normalize.geometry import Extent
+from qmaps.normalize.geometry import Extent, Geometry
+from qmaps.normalize.scale_kind import ScaleKind
 
 SUFFIXES: dict[str, type[ScaleFormat]] = {}
 """Every scale format by its suffix, such as ``x8``."""
@@ -30,6 +31,8 @@ class ScaleFormat(Normalizer):
     suffix: ClassVar[str] = ""
     dtype: ClassVar[torch.dtype]
     """Of each stored scale."""
+    kind: ClassVar[ScaleKind | None] = None
+    """How engines are told; None leaves it to the reference."""
     shared: ClassVar[int] = 0
     """Float32 numbers that are stored besides, which depend on all scales of the tensor."""
     inner: Normalizer
@@ -61,6 +64,14 @@ class ScaleFormat(Normalizer):
         parts = tuple((self.dtype, part) for _, part in self.inner.layout(shape))
         return (*parts, (torch.float32, (self.shared,))) if self.shared else parts
 
+    def geometry(self, shape: Shape) -> Geometry | None:
+        inner = self.inner.geometry(shape)
+        if inner is None or self.kind is None:
+            return None
+        ends = inner.arrays if self.shared else None
+        parts = tuple(replace(part, stored=self.kind, ends=ends) for part in inner.parts)
+        return replace(inner, parts=parts, arrays=inner.arrays + (self.shared > 0))
+
     def extents(self, dims: int) -> tuple[Extent, ...] | None:
         inner = self.inner.extents(dims)
         if inner is None or not self.shared:
@@ -91,3 +102,38 @@ class ScaleFormat(Normalizer):
 
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
         return self.inner.expand(self.read(scales), shape)
+
+
+@dataclass(frozen=True)
+class FloatScales(ScaleFormat):
+    """A format with independent scales."""
+
+    @property
+    def clips(self) -> bool:
+        return not self.powers_of_two or self.inner.clips
+
+    def stored(self, parts: Sequence[Tensor], ends: Tensor) -> Scales:
+        return tuple(self.rounded(part) for part in parts)
+
+    def read(self, scales: Scales) -> Scales:
+        return tuple(self.widened(part) for part in scales)
+
+    @abstractmethod
+    def rounded(self, scale: Tensor) -> Tensor:
+        """Non-negative float32 scales as `dtype`."""
+
+    @abstractmethod
+    def widened(self, stored: Tensor) -> Tensor:
+        """The float32 values of stored scales."""
+
+
+def nearest_float(scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """The nearest number of float16 or bfloat16, a tie going to the even one.
+
+    A finite scale stays finite: it becomes at most the largest number of the dtype. A nonzero scale
+    becomes at least the smallest number.
+    """
+    info = torch.finfo(dtype)
+    floor = torch.where(scale > 0, info.smallest_normal * info.eps, 0.0)
+    bounded = torch.where(scale.isfinite(), scale.clamp(max=info.max), scale)
+    return torch.maximum(bounded, floor).to(dtype)

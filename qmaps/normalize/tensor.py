@@ -19,7 +19,7 @@ class PerTensor(Normalizer, name="tensor"):
 
     @property
     def spec(self) -> str:
-        return "tensor"
+        return self.spec_name
 
     def layout(self, shape: Shape) -> Layout:
         return ((torch.float32, ()),)

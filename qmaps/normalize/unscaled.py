@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
-from qmaps.normalize.geometry import Extent, Geometry, Part
+from qmaps.normalize.base import Scales, Shape, largest
+from qmaps.normalize.geometry import Geometry, Part
 from qmaps.normalize.scale_kind import ScaleKind
+from qmaps.normalize.tensor import PerTensor
 
 
 @dataclass(frozen=True)
-class Unscaled(Normalizer, name="unscaled"):
+class Unscaled(PerTensor, name="unscaled"):
     """The scale 1, whatever the tensor holds: elements above the codebook's end take that end.
 
     One float32 is stored for the whole tensor: 1; 0 if all elements are zeros; NaN if one of them
@@ -25,25 +26,12 @@ class Unscaled(Normalizer, name="unscaled"):
     """
 
     @property
-    def spec(self) -> str:
-        return "unscaled"
-
-    @property
     def ones(self) -> bool:
         return True
-
-    def layout(self, shape: Shape) -> Layout:
-        return ((torch.float32, ()),)
 
     def geometry(self, shape: Shape) -> Geometry:
         return Geometry((Part(max(1, math.prod(shape)), 1, stored=ScaleKind.ONE),))
 
-    def extents(self, dims: int) -> tuple[Extent, ...]:
-        return (Extent(),)
-
     def scales(self, x: Tensor) -> Scales:
         amax = largest(x)
         return (torch.where(amax.isfinite(), (amax > 0).float(), torch.nan),)
-
-    def expand(self, scales: Scales, shape: Shape) -> Tensor:
-        return scales[0]

@@ -48,7 +48,7 @@ def backends() -> list[Backend]:
     return [
         Backend("reference", True, "plain PyTorch, on CPU and CUDA tensors"),
         Backend("native", built, _instruction_sets() if built else native.reason),
-        Backend("cuda", not (reason := cuda.available()), reason or _devices()),
+        Backend("cuda", not (reason := cuda.missing()), reason or _devices()),
     ]
 
 

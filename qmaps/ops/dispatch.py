@@ -47,21 +47,11 @@ def quantize(
     dithered: bool = False,
     check: bool = False,
 ) -> tuple[Tensor, Scales, bool]:
-    """Quantize `x` to packed codes and scales.
+    """Quantize `x` to packed codes and scales, into `out` if given; fitted maps must be frozen.
 
-    Args:
-        x: float32, float16 or bfloat16 of any shape and strides.
-        normalizer: computes the scales.
-        map_: holds the codebook; a fitted map must be frozen.
-        key: names the random numbers of rounding; None rounds to nearest.
-        out: packed codes and scales to write into; None allocates them.
-        dithered: round with subtractive dither instead of stochastically.
-        check: whether to look for NaN, infinity and other unsuitable values.
-
-    Returns:
-        Packed codes (1-D uint8), scales, and, with `check`, whether `x` holds unsuitable
-        values. If it does, `out` is unchanged, and allocated codes and scales are
-        meaningless. Without `check` the third value means nothing.
+    With `check`, the third value is True if `x` holds NaN, infinity or other unsuitable values.
+    Then `out` is unchanged, and new codes and scales are meaningless. Without `check` it means
+    nothing.
     """
     parts = () if out is None else (out[0], *out[1])
     fused = out is None or all(part.is_contiguous() for part in parts)
@@ -98,20 +88,9 @@ def dequantize(
     *,
     dithered_by: RoundingKey | None = None,
 ) -> Tensor:
-    """Decode packed codes.
+    """Decode packed codes to `shape`, into `out` or a new tensor of `dtype`.
 
-    Args:
-        packed: packed codes as `quantize` returns them.
-        scales: scales as `quantize` returns them.
-        normalizer: the normalizer that computed the scales.
-        map_: the map of the codes; a fitted map must be frozen.
-        shape: the shape of the tensor.
-        dtype: the dtype of the result where there is no `out`.
-        out: a tensor of `shape`, written into and returned; None allocates one.
-        dithered_by: the key they were dithered with; None if they were not.
-
-    Returns:
-        The decoded values, of `shape`.
+    `dithered_by` is the key that they were dithered with; None if they were not.
     """
     stored = (packed, *scales)
     fused = dithered_by is None and all(part.is_contiguous() for part in stored)
@@ -134,16 +113,9 @@ def measure(
 ) -> tuple[Sums, Tensor | None, Scales, bool] | None:
     """Sums of the errors of quantizing `x`, or None where only the reference supports it.
 
-    Args:
-        x: float32, float16 or bfloat16 of any shape and strides.
-        normalizer: computes the scales.
-        map_: holds the codebook; a fitted map must be frozen.
-        key: names the random numbers of stochastic rounding; None rounds to nearest.
-        keep: whether to store the codes.
-
     Returns:
-        Sums, packed codes (None without `keep`), scales, and whether `x` holds unsuitable
-        values. If it does, the others are meaningless.
+        Sums, packed codes (None without `keep`), scales, and whether `x` holds unsuitable values.
+        If it does, the others are meaningless.
     """
     shape = tuple(x.shape)
     device = cuda_engine(x) if x.numel() else None

@@ -9,35 +9,29 @@ from dataclasses import replace
 from torch import Tensor
 
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.engines.least_squares import Cells
 from qmaps.engines.native.least_squares import NativeCells
 from qmaps.maps.base import Map
 from qmaps.maps.fitted import FittedMap
-from qmaps.ops import quantiles
+from qmaps.maps.lloyd import Cells
 from qmaps.ops.backends import native_runs
+from qmaps.ops.quantiles import exact, sram
 
 
-class FitEngine:
-    """Quantiles and least squares for `qmaps.maps.fitted`."""
+def quantiles(values: Tensor, num: int, offset: float | None = None) -> Tensor:
+    """Exact quantiles on the CPU; on CUDA, whatever the engine, those of SRAM-Quantiles."""
+    return (sram if values.is_cuda else exact)(values, num=num, offset=offset)
 
-    def quantiles(self, values: Tensor, num: int, offset: float | None = None) -> Tensor:
-        """Exact quantiles on the CPU; on CUDA, whatever the engine, those of SRAM-Quantiles."""
-        estimate = quantiles.sram if values.is_cuda else quantiles.exact
-        return estimate(values, num=num, offset=offset)
 
-    def cells(self, values: Tensor, weights: Tensor | None) -> Cells:
-        """`values` in ascending order, with prefix sums."""
-        fast = values.device.type == "cpu" and native_runs()
-        return (NativeCells if fast else Cells)(values, weights)
+def cells(values: Tensor, weights: Tensor | None) -> Cells:
+    """1-D float32 `values` in ascending order, with prefix sums."""
+    fast = values.device.type == "cpu" and native_runs()
+    return (NativeCells if fast else Cells)(values, weights)
 
 
 def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
-    """Freeze several quantizers of one normalizer, all with fitted maps, to the same tensor.
+    """Freeze quantizers of one normalizer, all with fitted maps, to the same tensor.
 
-    Args:
-        quantizers: at least one.
-        x: float32, float16 or bfloat16 of any shape. The fit ignores non-finite elements
-            and those sharing a scale with them, which decode to NaN with any codebook.
+    The fit ignores non-finite elements and those that share a scale with them.
     """
     normalizer = quantizers[0].normalizer
     x = x.float()
@@ -47,13 +41,7 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
 
 
 def fit_normalized(quantizers: Sequence[Quantizer], n: Tensor, scale: Tensor) -> list[Quantizer]:
-    """As `fit_each`, where the normalized values are known.
-
-    Args:
-        quantizers: at least one, all of one normalizer and with fitted maps.
-        n: normalized values, float32 of any shape.
-        scale: the scale of each, float32 of the same shape.
-    """
+    """As `fit_each`, from float32 normalized values and the scale of each."""
     normalizer = quantizers[0].normalizer
     if normalizer.clips:
         n = n.clamp(-1, 1)  # a codebook that ends beyond would decode to more than the scale

@@ -12,12 +12,7 @@ from qmaps.engines import reference
 def gap(state: QuantizedTensor, movement: Tensor) -> Tensor:
     """Distance from each decoded value to the next code's value, under the same scales.
 
-    Args:
-        state: the codes and scales.
-        movement: the next code lies above if it is positive, else below.
-
-    Returns:
-        float32 of the state's shape, at least 0; 0 where there is no code on that side.
+    The next code lies above where `movement` is positive, else below; 0 where there is none.
     """
     return gap_at(state, state.codes(), state.dequantize(), movement)
 
@@ -34,13 +29,8 @@ def gap_at(state: QuantizedTensor, codes: Tensor, at: Tensor, movement: Tensor) 
 def moved(state: QuantizedTensor, movement: Tensor) -> Tensor:
     """Mark the elements whose exact state moved by more than the distance to the next code.
 
-    Args:
-        state: the codes and scales at the start.
-        movement: by how much the exact state has moved since then, float32 of the same shape.
-
-    Returns:
-        bool of the same shape; False if there is no code on its side. An element is stalled if
-        it has moved and still has its code.
+    False if there is no code on that side. An element is stalled if it has moved and still has its
+    code.
     """
     wide = gap(state, movement)
     return (movement.abs() > wide) & (wide > 0)

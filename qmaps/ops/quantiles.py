@@ -13,7 +13,7 @@ few MiB. The CUDA engine returns them too, and needs 17 MiB.
 from __future__ import annotations
 
 import sys
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,40 +30,6 @@ MOST = 2**24
 
 Count = int | Tensor
 """A number, or an integer tensor without dimensions, on a device that may still be at work."""
-
-
-class Executor(Protocol):
-    """Order statistics on an engine.
-
-    Each function takes `x`, a floating-point tensor of shape (n,), read as float32, and also
-    returns the number of NaN or infinite elements; if there are any, its other results are
-    meaningless.
-    """
-
-    @property
-    def LONGEST(self) -> int:  # noqa: N802
-        """Elements of a stretch of `add_quantiles`, at most."""
-
-    def order_statistics(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
-        """The elements at some ranks in ascending order, float32; -0 comes before 0.
-
-        `ranks` are int64 of shape (count,), each in [0, n), in any order.
-        """
-
-    def add_quantiles(
-        self, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor, /
-    ) -> Count:
-        """Add to `sums` the quantiles of each stretch of `size` elements, times `size`, in order.
-
-        Args:
-            x: as above; its number of elements is a multiple of `size`.
-            size: elements of a stretch, from 1 to `LONGEST`.
-            below: int64 of shape (num,), the lower rank of each quantile in a stretch, from 0 to
-                ``size - 1``.
-            fraction: float64 of shape (num,), distance of the quantile from this rank towards
-                the next, in [0, 1).
-            sums: contiguous float64 of shape (num,), changed in place.
-        """
 
 
 def exact(x: Tensor, num: int = 256, offset: float | None = None) -> Tensor:
@@ -180,7 +146,8 @@ def _add_quantiles(part: Tensor, size: int, levels: Tensor, sums: Tensor) -> Cou
     below, above, fraction = _positions(levels, size)
     executor = _executor(part)
     if size <= executor.LONGEST:
-        return executor.add_quantiles(part, size, below, fraction, sums)
+        counted: Count = executor.add_quantiles(part, size, below, fraction, sums)
+        return counted
     total: Count = 0
     for stretch in part.view(-1, size):
         values, bad = executor.order_statistics(stretch, torch.cat([below, above]))
@@ -190,25 +157,36 @@ def _add_quantiles(part: Tensor, size: int, levels: Tensor, sums: Tensor) -> Cou
     return total
 
 
-def _executor(flat: Tensor) -> Executor:
+def _executor(flat: Tensor) -> Any:
     if (device := cuda_engine(flat)) is not None:
         return cuda.Quantiles(device)
     if flat.device.type == "cpu" and native_runs() and in_memory(flat):
         return native
-    return _Reference()
+    return Executor()
 
 
-class _Reference:
-    """Plain PyTorch: every result comes from the sorted elements."""
+class Executor:
+    """Order statistics in plain PyTorch, from sorted elements; other engines have these members.
+
+    Each function takes `x`, a floating-point tensor of shape (n,), read as float32, and also
+    returns the number of NaN or infinite elements; if there are any, its other results are
+    meaningless. `LONGEST` is the largest stretch of `add_quantiles`.
+    """
 
     LONGEST: ClassVar[int] = sys.maxsize
 
     def order_statistics(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
+        """The elements at some int64 ranks in ascending order, float32; -0 comes before 0."""
         return x.float().sort().values[ranks], _non_finite(x)
 
     def add_quantiles(
         self, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor
     ) -> int:
+        """Add to `sums` the quantiles of each stretch of `size` elements, times `size`, in order.
+
+        A quantile lies between the ranks `below` (int64) and ``below + 1`` of a stretch, `fraction`
+        (float64) of the way. `size` divides the number of elements and is at most `LONGEST`.
+        """
         rows = x.float().view(-1, size).sort(dim=1).values
         above = (below + 1).clamp(max=size - 1)
         for row in _between(rows[:, below].double(), rows[:, above].double(), fraction):

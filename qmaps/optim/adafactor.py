@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from qmaps.algebra.feedback import restored
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantizer import values_of
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import (
     Corrected,
@@ -28,6 +27,7 @@ from qmaps.optim.apollo import SCALE_TYPES, Projection
 from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.factored import clipped, confident, decayed, limited, scaled
 from qmaps.optim.fixed_width import FixedWidth
+from qmaps.optim.norms import check_bound
 from qmaps.optim.rule import (
     ascent,
     check_above_0,
@@ -214,12 +214,15 @@ class Adafactor(QuantizedOptimizer):
         for name in ("beta1", "beta2", "beta3"):
             if group[name] is not None:
                 check_decay(name, group[name])
-        margin = group["fira_margin"]
-        if margin is not None and not number("fira_margin", margin) >= 0:
-            raise BadValueError(f"fira_margin={shown(margin)} must be None or at least 0")
+        check_bound(group, "fira_margin", or_0=True)
         check_bool(group, "relative_step", "scale_parameter", "scale_weight_decay", "factored",
                    "apollo_factorize")  # fmt: skip
-        _check_apollo(group)
+        check_int("apollo_rank", group["apollo_rank"], 0)
+        check_int("apollo_update_proj_gap", group["apollo_update_proj_gap"], 1)
+        scale_type = group["apollo_scale_type"]
+        if not isinstance(scale_type, str) or scale_type not in SCALE_TYPES:
+            allowed = ", ".join(map(repr, SCALE_TYPES))
+            raise BadValueError(f"apollo_scale_type={shown(scale_type)} must be one of {allowed}")
         if group["apollo_rank"] and group.get("reset_every"):
             raise BadValueError(
                 f"reset_every={group['reset_every']} needs apollo_rank=0, but it is "
@@ -346,15 +349,6 @@ def _moment_shapes(
     return {**shapes, **{f"{prefix}{name}": shape for name, shape in statistics.items()}}
 
 
-def _check_apollo(group: dict[str, Any]) -> None:
-    for name, minimum in (("apollo_rank", 0), ("apollo_update_proj_gap", 1)):
-        check_int(name, group[name], minimum)
-    scale_type = group["apollo_scale_type"]
-    if not isinstance(scale_type, str) or scale_type not in SCALE_TYPES:
-        allowed = ", ".join(map(repr, SCALE_TYPES))
-        raise BadValueError(f"apollo_scale_type={shown(scale_type)} must be one of {allowed}")
-
-
 SLOW = 1e-6
 """A learning rate that 1 / sqrt(step) takes 10^12 steps to reach."""
 
@@ -373,29 +367,28 @@ def _with_paper_options(saved: Any) -> Any:
 
 def _warn_of_differences(optimizer: QuantizedOptimizer, saved: Mapping[str, Any]) -> None:
     """Warn if steps will differ from torch's after loading its checkpoint."""
-    below: list[str] = []
-    pairs = zip(optimizer.param_groups, saved["param_groups"], strict=True)
-    for index, (group, saved_group) in enumerate(pairs):
-        if not _is_torchs(saved_group):
-            continue
-        lr, (floor, *_) = float(group["lr"]), saved_group.get("eps") or (None,)
-        if group["weight_decay"] and group["relative_step"] and lr > SLOW:
+    pairs = list(zip(optimizer.param_groups, saved["param_groups"], strict=True))
+    for group, saved_group in pairs:
+        lr = float(group["lr"])
+        decays = group["weight_decay"] and group["relative_step"] and lr > SLOW
+        if decays and _is_torchs(saved_group):
             warnings.warn(
                 "torch.optim.Adafactor decays weights by lr * weight_decay, but Adafactor of "
                 "qmaps by min(lr, 1 / sqrt(step)) * weight_decay, which is less from step "
                 f"{int(lr**-2) + 1} on",
                 stacklevel=5,
             )
-        for position, param in enumerate(group["params"]):
-            if _is_below(floor, param, optimizer.state.get(param, {})):
-                names = group.get("param_names")
-                unnamed = f"{position} of group {index}"
-                below.append(repr(names[position]) if names else unnamed)
+    below = []
+    for record in optimizer._parameters.records():
+        saved_group = pairs[record.place[0]][1]
+        state = optimizer.state.get(record.param, {})
+        if _is_torchs(saved_group) and _is_below(saved_group.get("eps"), record.param, state):
+            below.append(record.label)
     if below:
         warnings.warn(
             "torch.optim.Adafactor keeps second moments above eps[0], but Adafactor of qmaps does "
             f"not: updates of {len(below)} parameters will differ while their second moments are "
-            f"lower, the first of them parameter {below[0]:.80}",
+            f"lower, the first of them {below[0]:.90}",
             stacklevel=5,
         )
 
@@ -412,21 +405,16 @@ def _with_options(group: Any) -> Any:
     return {**group, "scale_weight_decay": False, **replaced}
 
 
-def _is_below(floor: float | None, param: Tensor, state: Mapping[str, Any]) -> bool:
-    """Return True if torch would raise the root of a second moment to its floor."""
-    if floor is None:
-        floor = torch.finfo(param.dtype).eps
+def _is_below(eps: Any, param: Tensor, state: Mapping[str, Any]) -> bool:
+    """Return True if torch would raise the root of a second moment to its floor, eps[0]."""
+    floor = eps[0] if eps and eps[0] is not None else torch.finfo(param.dtype).eps
     if "row_var" in state:
-        moments, smallest = _floats(state["row_var"]).mean(dim=-2), floor
+        moments, smallest = values_of(state["row_var"]).mean(dim=-2), floor
     elif "variance" in state:
-        moments, smallest = _floats(state["variance"]), floor * floor
+        moments, smallest = values_of(state["variance"]), floor * floor
     else:
         return False
     return bool(((moments > 0) & (moments < smallest)).any())
-
-
-def _floats(value: Tensor | QuantizedTensor) -> Tensor:
-    return restored(value) if isinstance(value, QuantizedTensor) else value
 
 
 class Adafactor8bit(FixedWidth, Adafactor):

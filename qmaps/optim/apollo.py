@@ -67,15 +67,8 @@ class Projection:
     def factor(self, adapted: Tensor, low: Tensor, scale_type: str) -> Tensor:
         """``norm(adapted) / norm(low)`` by channel or in all, to multiply a gradient with.
 
-        The factor is 0 where the norm of the projected gradient is 0, and 1 where it overflows.
-
-        Args:
-            adapted: result of the adaptive rule for `low`, float32 of `low_shape`.
-            low: projected gradient, float32 of `low_shape`.
-            scale_type: "channel" for one factor per channel, or "tensor" for one in all.
-
-        Returns:
-            float32 that broadcasts to `shape`; 0-d where there is one factor.
+        It is 0 where the norm of the projected gradient `low` is 0, and 1 where it overflows. It
+        broadcasts to `shape`, and is 0-d where there is one.
         """
         over_rank = (1,) if self.from_right else (0,)
         dims = over_rank if scale_type == "channel" else (0, 1)

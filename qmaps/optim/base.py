@@ -27,7 +27,7 @@ from qmaps.optim.options import (
 )
 from qmaps.optim.other_libraries import TAGS
 from qmaps.optim.presets import Preset
-from qmaps.optim.records import Parameters, states_of
+from qmaps.optim.records import Parameters
 from qmaps.optim.rule import State, States, UpdateRule, Values
 from qmaps.optim.stepper import Stepper
 
@@ -237,10 +237,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         scalars = self.step_scalars(group)
         return dict(zip(scalars, values_at(scalars.values(), step), strict=True))
 
-    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The states of the rule under a group's options, for any parameter."""
-        return states_of(self, group)
-
     def quantizer_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Quantizer | None:
         """The quantizer of a parameter's state; None keeps it in 32 bits.
 
@@ -264,16 +260,14 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         # Parameters that are copied lose their marks.
         marked = [(param, getattr(param, MARK)) for param in params if hasattr(param, MARK)]
         more = {"choices": self.choices, "_skipped": self.skipped_steps, "_marked": marked}
-        return {**super().__getstate__(), **more, "_stream": saved_states.STREAM}
+        return {**super().__getstate__(), **more}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for param, why in state.pop("_marked", ()):
             keep_in_32_bits(param, why)
         skipped = state.pop("_skipped", None)
-        stream = state.pop("_stream", 1)
         super().__setstate__(state)
         if skipped is not None:  # a copy, or one from a pickle
-            saved_states.warn_of_stream(stream, self.param_groups, self.state, stacklevel=2)
             self._stepper = Stepper(self.native_rule)
             self._stepper.skipped = skipped
 
@@ -328,8 +322,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         """`load_state_dict` without hooks."""
         groups, states = saved_states.read(self._parameters, saved)
         saved_states.warn_of_overrides(self.param_groups, groups, stacklevel=4)
-        if (metadata := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
-            saved_states.warn_of_stream(metadata.get("stream", 1), groups, states, stacklevel=4)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
 
 

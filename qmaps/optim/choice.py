@@ -21,19 +21,11 @@ Specs = dict[str, str | None]
 MARK = "qmaps_states_in_32_bits"
 """The attribute of a parameter whose states stay in 32 bits: a str that says why."""
 
-GLOBAL_NUMEL = "qmaps_global_numel"
-"""The attribute of a parameter that tells how many elements the whole of it has."""
-
 _marks = 0
 
 
 class Decision(NamedTuple):
-    """Decision about one state of one parameter.
-
-    Attributes:
-        quantizer: None keeps it in 32 bits.
-        why: the reason, in a few words.
-    """
+    """The quantizer of a state, None for 32 bits, and the reason in a few words."""
 
     quantizer: Quantizer | None
     why: str
@@ -56,24 +48,10 @@ def keep_in_32_bits(param: Tensor, why: str) -> None:
         _marks += 1
 
 
-def global_numel(param: Tensor) -> int:
-    """Number of elements of a parameter before it is sharded.
-
-    A DTensor (``fully_shard``, tensor parallelism) knows by itself. A wrapper with plain tensors as
-    shards sets their attribute `qmaps_global_numel`. Other shards are taken for whole parameters.
-    """
-    numel = getattr(param, GLOBAL_NUMEL, None)
-    return param.numel() if numel is None else int(numel)
-
-
 class Choices:
     """An optimizer's choices of quantizers, from the options of its parameter groups.
 
-    Args:
-        owner: the optimizer's name, for error messages.
-        states: the names of its states.
-        signed: states with negative values.
-        exact: states in 32 bits under any preset.
+    `signed` are states with negative values, `exact` those in 32 bits under any preset.
     """
 
     def __init__(
@@ -116,7 +94,8 @@ class Choices:
             return Decision(
                 None, f"override {override}" if override else f"no quantizer for {state}"
             )
-        numel = global_numel(param) if shape is None else math.prod(shape)
+        # A DTensor counts all of its shards.
+        numel = param.numel() if shape is None else math.prod(shape)
         if numel <= (minimum := group["min_quantized_size"]):
             return Decision(None, f"{numel} <= min_quantized_size={minimum}")
         if spec not in self._known:

@@ -116,11 +116,9 @@ class Choice:
         return self.code_for({})
 
     def code_for(self, options: Mapping[str, Mapping[str, Any]]) -> str:
-        """Python code of the optimizer with parameter groups.
+        """Python code of the optimizer with groups, from options by the parameter's name.
 
-        Args:
-            options: options of each parameter's group by the parameter's name. Those of lr, betas,
-                eps and weight_decay that differ are given to the groups.
+        Those of lr, betas, eps and weight_decay that differ are given to the groups.
         """
         books = {label: _described(book) for label, book in self.codebooks().items()}
         return choice_code.of(
@@ -262,15 +260,10 @@ def load_choice(path: str | os.PathLike[str]) -> dict[str, Any]:
     that is made of the same quantizers, bit for bit.
 
     Args:
-        path: a file of `Choice.save`, or one written by hand; it ends in ``.json``,
-            ``.yaml`` or ``.yml``.
+        path: as for `Choice.load`, which has the errors too.
 
     Returns:
         `state_quantizers`, and `overrides` and `min_quantized_size` if the file has them.
-
-    Raises:
-        BadValueError: the file is missing, damaged, of a later format, or no choice; or YAML
-            without PyYAML.
     """
     return Choice.load(path).kwargs
 

@@ -167,20 +167,13 @@ V = TypeVar("V", bound=Hashable)
 
 
 def grouped(overrides: Mapping[str, V], names: Iterable[str]) -> dict[str, V]:
-    """Write overrides of single parameters as patterns of names.
+    """Write overrides of single parameters, among all `names`, as patterns of names.
 
     A pattern matches parameters with one and the same value and no other name, so the order of the
     patterns does not matter. It replaces one or more parts of a dotted name by ``*``, or the last
     digit of a numbered part by the digits that occur, as in ``layers.[03].weight``. A parameter
-    that shares no such pattern with another one gets its own name, escaped.
-
-    Args:
-        overrides: a value by parameter name.
-        names: the names of all parameters, those without a value included.
-
-    Returns:
-        A value by pattern, for `fnmatch.fnmatchcase`. Patterns that match more parameters come
-        first among those of a value; values have the order of `overrides`.
+    that shares no such pattern with another one gets its own name, escaped. Patterns that match
+    more parameters come first among those of a value; values have the order of `overrides`.
 
     >>> names = [f"layers.{n}.{part}" for n in range(4) for part in ("weight", "bias")]
     >>> grouped({name: 8 for name in names if name.endswith("weight")}, names)

@@ -215,33 +215,28 @@ def _merged(blocks: Sequence[list[StateMemory]]) -> list[list[StateMemory]]:
         pattern = re.sub(r"\d+", "*", block[0].parameter)
         kind = [(r.shape, r.dtype, r.state, r.quantizer, r.why, r.predicted) for r in block]
         alike.setdefault((pattern, tuple(kind)), []).append(block)
-    merged = []
-    for (pattern, _), same in alike.items():
-        name = pattern if len(same) > 1 else same[0][0].parameter
-        merged.append(
-            [
-                replace(
-                    rows[0], parameter=name, nbytes=sum(row.nbytes for row in rows), count=len(same)
-                )
-                for rows in zip(*same, strict=True)
-            ]
-        )
-    return merged
+    return [
+        [
+            replace(
+                rows[0],
+                parameter=pattern if len(same) > 1 else rows[0].parameter,
+                nbytes=sum(row.nbytes for row in rows),
+                count=len(same),
+            )
+            for rows in zip(*same, strict=True)
+        ]
+        for (pattern, _), same in alike.items()
+    ]
 
 
 def _largest(
     blocks: list[list[StateMemory]], longest: int
 ) -> tuple[list[list[StateMemory]], list[list[StateMemory]]]:
     """The blocks to show, in their order, and the others."""
-    if len(blocks) <= longest:
-        return blocks, []
     sizes = [sum(row.nbytes for row in block) for block in blocks]
     order = sorted(range(len(blocks)), key=lambda index: -sizes[index])
-    shown = set(order[:longest])
-    return (
-        [block for index, block in enumerate(blocks) if index in shown],
-        [block for index, block in enumerate(blocks) if index not in shown],
-    )
+    largest, smaller = sorted(order[:longest]), sorted(order[longest:])
+    return [blocks[index] for index in largest], [blocks[index] for index in smaller]
 
 
 def _cells(row: StateMemory, *, first: bool) -> tuple[str, ...]:

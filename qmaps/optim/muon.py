@@ -38,18 +38,9 @@ LARGEST = torch.finfo(torch.bfloat16).max
 def orthogonal(
     matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
 ) -> Tensor:
-    """A matrix with the singular vectors of another one, and singular values near 1.
+    """A matrix with the singular vectors of another one, and singular values near 1, in bfloat16.
 
     Each step is X = a X + (b A + c A A) X with A = X X^T, in bfloat16, on the side with fewer rows.
-
-    Args:
-        matrix: of shape (rows, columns); it is not changed.
-        coefficients: a, b and c.
-        steps: how many, at least 1.
-        eps: smallest divisor of the matrix.
-
-    Returns:
-        A bfloat16 tensor of the same shape.
 
     Source: Jordan et al. (2024), "Muon: an optimizer for hidden layers in neural networks".
     """

@@ -32,14 +32,9 @@ def check_policy(policy: Any) -> None:
 
 
 def leaves_out(parameters: Parameters, entries: Sequence[Entry], *, skipping: bool = True) -> bool:
-    """Return True if to skip the step of these parameters.
+    """Return True if to skip the step of these parameters, on all processes with shards of one.
 
-    All processes with shards of a parameter make the same decision.
-
-    Args:
-        parameters: all parameters of the optimizer.
-        entries: those of the step, with their gradients.
-        skipping: False checks gradients only if a group has the policy "raise".
+    With `skipping` False, gradients are checked only if a group has the policy "raise".
 
     Raises:
         NonFiniteError: a gradient holds NaN or infinity, and its group has the policy "raise".
@@ -112,8 +107,7 @@ def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
 def bad_scales(t: QuantizedTensor) -> tuple[int, int]:
     """Number of NaN or infinite scales of `t`, and the flat index of the first.
 
-    A NaN or infinite element makes its scale NaN or infinite, and all its elements decode to NaN or
-    infinity.
+    A NaN or infinite element makes its scale NaN or infinite.
     """
     for scale in t.scales:
         bad = ~scale.isfinite().reshape(-1)

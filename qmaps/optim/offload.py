@@ -242,18 +242,11 @@ def _taking(copy: HostCopy) -> Callable[[Tensor], None]:
 
 
 class HostCopy:
-    """A parameter's copy on the CPU, and the transfers between both.
+    """A parameter's copy on the CPU, `param`, and the transfers between both.
 
     Transfers of CUDA tensors are asynchronous, by page-locked memory. Those to the CPU run on a
-    stream of their own, to overlap with the backward pass; `wait` waits for them. Those
-    to the GPU run on the current stream, before whatever is launched next.
-
-    Args:
-        device_param: the parameter.
-
-    Attributes:
-        param: the copy, a leaf tensor of the same shape and dtype that requires a gradient if the
-            parameter does.
+    stream of their own, to overlap with the backward pass; `wait` waits for them. Those to the GPU
+    run on the current stream, before whatever is launched next.
     """
 
     def __init__(self, device_param: Tensor) -> None:

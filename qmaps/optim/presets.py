@@ -29,11 +29,7 @@ class Preset:
     def specs(
         self, states: Iterable[str], signed: Collection[str], block_size: int | None = None
     ) -> dict[str, str | None]:
-        """The spec of each state.
-
-        Returns:
-            Specs by state name; None keeps a state in 32 bits.
-        """
+        """The spec of each state; None keeps it in 32 bits."""
         size = self.block_size if block_size is None else block_size
         chosen = {name: self.signed if name in signed else self.unsigned for name in states}
         return {name: spec and spec.format(block=size) for name, spec in chosen.items()}

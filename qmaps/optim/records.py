@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
@@ -26,49 +26,49 @@ Entry = tuple[int, Tensor, dict[str, Any], Tensor]
 Of a sharded parameter these are the DTensor and the local part of the gradient."""
 
 
+class Place(NamedTuple):
+    """Number of a parameter among all, number of its group, and its position there."""
+
+    number: int
+    group: int
+    position: int
+
+
+def places(groups: Sequence[Mapping[str, Any]]) -> Iterator[Place]:
+    """The places of all parameters, in the order of their groups."""
+    numbers = count()
+    for group_number, group in enumerate(groups):
+        for position in range(len(group["params"])):
+            yield Place(next(numbers), group_number, position)
+
+
 @dataclass(frozen=True, eq=False)
 class StateRecord(StateStep):
-    """A state of a parameter: shape, quantizer, random numbers, shard and initial value.
-
-    Attributes:
-        whole_shape: shape of all shards together.
-        why: reason for the quantizer.
-    """
+    """A state of a parameter; `whole_shape` is that of all shards, `why` the quantizer's reason."""
 
     whole_shape: Shape = ()
     why: str = ""
 
 
 class Parameters(NamedTuple):
-    """The parameters of an optimizer, for all that describes, steps, saves or counts them.
-
-    Attributes:
-        rule: the update rule.
-        choices: the choices of quantizers.
-        groups: the parameter groups.
-        state: the states of each parameter.
-    """
+    """The parameters of an optimizer, for all that describes, steps, saves or counts them."""
 
     rule: UpdateRule
     choices: Choices
     groups: list[dict[str, Any]]
     state: dict[Any, Any]
 
-    def records(self, only: Tensor | None = None) -> list[ParameterRecord]:
-        """Records of all parameters, in the order of their groups.
+    def records(self, only: Sequence[Place] | None = None) -> list[ParameterRecord]:
+        """Records of all parameters in the order of their groups, or of those at some places.
 
-        Args:
-            only: make the record of this parameter alone, which is not sharded.
+        Parameters of `only` are not sharded.
         """
-        records: list[ParameterRecord] = []
-        numbers = count()
         owners: dict[int, list[Matrix]] = defaultdict(list)
-        for group_number, group in enumerate(self.groups):
-            for position, param in enumerate(group["params"]):
-                number, place = next(numbers), (group_number, position)
-                if only is None or param is only:
-                    record = ParameterRecord(self, number, place, param, group, owners)
-                    records.append(record)
+        records: list[ParameterRecord] = []
+        for number, group_number, position in places(self.groups) if only is None else only:
+            group = self.groups[group_number]
+            place, param = (group_number, position), group["params"][position]
+            records.append(ParameterRecord(self, number, place, param, group, owners))
         if only is None and isinstance(self.rule, MatrixRule):
             loads: Loads = {}
             for group_number in range(len(self.groups)):
@@ -86,11 +86,9 @@ class ParameterRecord:
     """A parameter of an optimizer, with the records of its states.
 
     Attributes:
-        parameters: all parameters of the optimizer.
-        number: number of the parameter among them, from 0 on.
+        number: number of the parameter among all of the optimizer, from 0 on.
         place: numbers of its group, and of the parameter within the group.
         param: the parameter; of a sharded one the DTensor.
-        group: its parameter group.
         owners: matrices of all parameters that are computed by their owners, by number.
     """
 
@@ -236,15 +234,9 @@ def is_whole(rule: UpdateRule, name: str) -> bool:
 
 
 def state_dims(rule: UpdateRule, name: str, dims: int) -> Dims:
-    """The parameter's dimension followed by each dimension of a state.
+    """The parameter's dimension followed by each dimension of a state; None where its size is 1.
 
-    Args:
-        rule: the update rule of the state.
-        name: name of the state; states unknown to the rule have the parameter's shape.
-        dims: number of the parameter's dimensions.
-
-    Returns:
-        One entry for each dimension of the state; None where its size is always 1.
+    States unknown to the rule have the parameter's shape.
     """
     state = rule.states.get(name)
     return (every if state is None or state.dims is None else state.dims)(dims)

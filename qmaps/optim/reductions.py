@@ -34,11 +34,7 @@ COLUMN_CHUNK = 64
 
 
 def row_means(x: Tensor, dim: int = -1) -> Tensor:
-    """Means of float32 `x` over its last dimension, kept with size 1.
-
-    Args:
-        x: as the parameter, or a part of it (`qmaps.engines.sharding.over_shards`).
-        dim: the parameter's dimension of the last one of `x`.
+    """Means of float32 `x` over its last dimension, the parameter's `dim`, kept with size 1.
 
     >>> row_means(torch.tensor([[1.0, 2.0, 6.0]]))
     tensor([[3.]])

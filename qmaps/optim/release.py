@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from qmaps.engines.sharding.shards import is_distributed, is_flat
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.records import Place, places
 from qmaps.optim.rule import check_above_0
 from qmaps.optim.stepper import Stepper
 
@@ -91,7 +92,8 @@ class GradientRelease:
         self._optimizer = weakref.ref(optimizer)
         self._clip_value, self._scaler = clip_value, scaler
         self._names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
-        self._steps = {param: _OneStep(optimizer, param) for param in _trained(optimizer)}
+        found = _Places()
+        self._steps = {param: _OneStep(optimizer, param, found) for param in _trained(optimizer)}
         self._stepped: set[Tensor] = set()
         self._hooks = [
             optimizer.register_step_pre_hook(lambda *_: self._before_end()),
@@ -166,19 +168,45 @@ class GradientRelease:
         return "a parameter" if name is None else f"parameter {name!r}"
 
 
+class _Places:
+    """The places of an optimizer's parameters, listed once for all steps."""
+
+    def __init__(self) -> None:
+        self._listed: tuple[list[int], dict[Tensor, list[Place]]] = [], {}
+
+    def of(self, param: Tensor, groups: list[dict[str, Any]]) -> list[Place]:
+        """The places of a parameter; those of all are listed anew if groups have changed."""
+        sizes = [len(group["params"]) for group in groups]
+        listed_sizes, by_param = self._listed
+        here = by_param.get(param, [])
+        if not here or sizes != listed_sizes or any(_at(at, groups) is not param for at in here):
+            by_param = {}
+            for place in places(groups):
+                by_param.setdefault(_at(place, groups), []).append(place)
+            # At once: hooks of parameters on other devices run in other threads.
+            self._listed = sizes, by_param
+        return by_param.get(param, [])
+
+
+def _at(place: Place, groups: list[dict[str, Any]]) -> Tensor:
+    param: Tensor = groups[place.group]["params"][place.position]
+    return param
+
+
 class _OneStep:
     """The step of one parameter, in the form of an optimizer, as gradient scalers take it."""
 
-    def __init__(self, optimizer: QuantizedOptimizer, param: Tensor) -> None:
+    def __init__(self, optimizer: QuantizedOptimizer, param: Tensor, places: _Places) -> None:
         self.param_groups = [{"params": [param]}]
-        self._param = param
+        self._param, self._places = param, places
         self._optimizer = weakref.ref(optimizer)
         self._stepper = Stepper(optimizer.native_rule)
 
     def step(self) -> None:
         """Take it."""
         if (optimizer := self._optimizer()) is not None:
-            self._stepper.step(optimizer._parameters, only=self._param)
+            only = self._places.of(self._param, optimizer.param_groups)
+            self._stepper.step(optimizer._parameters, only=only)
 
 
 def _calling(release: weakref.ref[GradientRelease]) -> Any:

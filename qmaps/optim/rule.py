@@ -121,17 +121,11 @@ class UpdateRule:
     def advance(
         self, context: Context, param: Tensor, grad: Tensor, states: States, scalars: Values
     ) -> None:
-        """Apply the rule to a parameter in a step; the default calls `update`.
+        """Apply the rule to a parameter in a step; the default calls `update`, with its arguments.
 
-        An override may use whole tensors in any way. Parameters with states that the
-        kernels do not support are stepped only by this method.
-
-        Args:
-            context: number of the parameter, number of its step, and options of its group.
-            param: as for `update`.
-            grad: as for `update`.
-            states: as for `update`.
-            scalars: as for `update`.
+        An override may use whole tensors in any way, and `context`: number of the parameter, number
+        of its step, and options of its group. Parameters with states that the kernels do not
+        support are stepped only by this method.
         """
         self.update(param, grad, states, scalars)
 
@@ -190,11 +184,8 @@ class MatrixRule(UpdateRule):
     def transform(self, context: Context, x: Tensor, states: States, scalars: Values) -> Tensor:
         """Return the update of a whole matrix, of the shape and the dtype of `x`.
 
-        Args:
-            context: as for `advance`.
-            x: result of `prepare` for the whole matrix; it is not changed.
-            states: float32 states of `transform`, changed in place.
-            scalars: as for `advance`.
+        `x` is the result of `prepare` for the whole matrix, and is not changed; float32 `states` of
+        `transform` are changed in place.
         """
 
     @abstractmethod

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -24,7 +23,7 @@ from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
 from qmaps.engines.sharding.exchange import Request, shared_scales, spans_shards
 from qmaps.engines.sharding.over_shards import largest_bits, whole_of
 from qmaps.engines.sharding.shards import Shard, is_distributed, local, shard_of
-from qmaps.engines.step import COUNTER, NUMBERS, PRODUCT, RESET, codes_of
+from qmaps.engines.step import COUNTER, NUMBERS, PRODUCT, RESET
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, StateWarning, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import check_patterns, listed
@@ -41,7 +40,7 @@ FORMAT = 1
 STREAM = 2
 """Number of the stream of random numbers that stochastic rounding takes (`qmaps.algebra.philox`).
 
-Stream 1, of versions up to 0.2, took 32 bits per element. Those versions did not store a number.
+Stream 1, of versions up to 0.2, took 32 bits per element; those versions stored no number.
 """
 
 ABOUT = "qmaps"
@@ -51,12 +50,9 @@ ABOUT = "qmaps"
 def written(record: ParameterRecord, name: str, value: Any) -> Any:
     """A state as a state_dict stores it; of a sharded parameter all processes call this.
 
-    Returns:
-        A tensor, or a dict of plain tensors, strings and numbers where the state is quantized. For
-        a sharded parameter it is a DTensor, or a dict of DTensors where codes can be cut by rows;
-        other codes are decoded, their residuals added. A remainder of 16 bits becomes int32,
-        because gloo and NCCL send no int16. `step` and other values are returned
-        unchanged.
+    Quantized states become dicts of plain tensors, strings and numbers, tensors of shards DTensors.
+    Codes of shards that cannot be cut by rows are decoded, their residuals added. A remainder of 16
+    bits becomes int32, because gloo and NCCL send no int16.
     """
     if record.shard is None:
         if not isinstance(value, QuantizedTensor):
@@ -142,22 +138,6 @@ def read(
         choices.forget_names()
 
 
-def warn_of_stream(
-    stream: object, groups: Iterable[Group], states: Mapping[Any, Any], stacklevel: int
-) -> None:
-    """Warn if loaded states go on to be rounded stochastically, with other random numbers."""
-    if stream == STREAM:
-        return
-    members = ((param, group) for group in groups for param in group["params"])
-    if any(_rounds_stochastically(param, group, states.get(param)) for param, group in members):
-        warnings.warn(
-            "this checkpoint was written by another version of qmaps; stochastic rounding goes on "
-            "with other random numbers",
-            UserWarning,
-            stacklevel=stacklevel + 1,
-        )
-
-
 def warn_of_overrides(before: Sequence[Group], after: Sequence[Group], stacklevel: int) -> None:
     """Warn if loading replaces overrides by others."""
     replaced = [
@@ -183,16 +163,6 @@ def _overridden(group: Group) -> Iterator[State | None]:
         matching = (s for pattern, s in group["overrides"].items() if fnmatchcase(name, pattern))
         specs = next(matching, None)
         yield specs and {state: spec for state, spec in specs.items() if spec is not None}
-
-
-def _rounds_stochastically(param: Tensor, group: Group, state: Any) -> bool:
-    gradients = getattr(param, "accumulator", None)
-    coded = [codes_of(param), None if gradients is None else gradients.total]
-    values = list(state.values()) if isinstance(state, Mapping) else []
-    return (group.get("stochastic_rounding", False) and param.dtype == torch.bfloat16) or any(
-        isinstance(value, QuantizedTensor) and value.quantizer.rounding.random
-        for value in coded + values
-    )
 
 
 def _read(
@@ -348,11 +318,7 @@ def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[An
 
 
 def read_state(record: ParameterRecord, saved: Mapping[str, Any]) -> State:
-    """One parameter's state, quantized where the optimizer quantizes it.
-
-    Returns:
-        The state as the optimizer stores it: float32 tensors and `QuantizedTensor` on the
-        parameter's device, and `step`. It shares no storage with `saved`.
+    """One parameter's state as the optimizer stores it, without the storage of `saved`.
 
     Raises:
         BadValueError, BadTypeError: a state is unknown, damaged, or of another shape or kind than
@@ -390,7 +356,10 @@ def read_state(record: ParameterRecord, saved: Mapping[str, Any]) -> State:
                 f"state_dict has the state {shown(name)} for {where}; {type(rule).__name__} "
                 f"has the states {allowed}"
             )
-        state[name] = _placed(value, param.device)
+        if isinstance(value, QuantizedTensor):
+            state[name] = value.to(param.device).clone()
+        else:
+            state[name] = value.to(param.device, torch.float32, copy=True)
     if state:
         # torch's SGD counts no steps; one at least has been taken.
         state.setdefault("step", torch.ones((), dtype=COUNTER))
@@ -563,13 +532,6 @@ def _value(
     return value
 
 
-def _placed(value: Tensor | QuantizedTensor, device: torch.device) -> Tensor | QuantizedTensor:
-    """A copy on the parameter's device, in float32 if it is not quantized."""
-    if isinstance(value, QuantizedTensor):
-        return value.to(device).clone()
-    return value.to(device, torch.float32, copy=True)
-
-
 def save_with_hooks(
     optimizer: torch.optim.Optimizer, saved: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
@@ -595,19 +557,12 @@ def load_with_hooks(
     for before in optimizer._optimizer_load_state_dict_pre_hooks.values():
         changed = before(optimizer, saved)
         saved = saved if changed is None else changed
-    with damage():
-        loading(saved)
-    for after in optimizer._optimizer_load_state_dict_post_hooks.values():
-        after(optimizer)
-
-
-@contextmanager
-def damage() -> Iterator[None]:
-    """Turn whatever taking a damaged state_dict apart raises into a `BadValueError` of one line."""
     try:
-        yield
+        loading(saved)
     except (QmapsError, MemoryError, Warning):
         raise
     except Exception as error:  # the cause is kept in case it is an error of qmaps
         reason = f"{type(error).__name__}: {error}"
         raise BadValueError(f"the parts of state_dict do not fit together ({reason})") from error
+    for after in optimizer._optimizer_load_state_dict_post_hooks.values():
+        after(optimizer)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from qmaps.engines.sharding import over_shards
 from qmaps.engines.step_scalars import StepScalar
-from qmaps.errors import BadValueError
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import Dims, ascent, check_at_least_0, check_decay, coupled
@@ -90,15 +89,12 @@ class SM3(QuantizedOptimizer):
         check_at_least_0(group, "lr", "weight_decay")
         check_decay("momentum", group["momentum"])
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a parameter group; options left out take the optimizer's defaults."""
-        super().add_param_group(param_group)
-        for param in self.param_groups[-1]["params"]:
-            if param.dim() > DIMENSIONS:
-                self.param_groups.pop()
-                raise BadValueError(
-                    f"a parameter has {param.dim()} dimensions; SM3 supports at most {DIMENSIONS}"
-                )
+    @classmethod
+    def unsupported_reason(cls, param: Tensor) -> str:
+        """Reason why the rule cannot step a parameter; empty if it can."""
+        if param.dim() <= DIMENSIONS:
+            return ""
+        return f"has {param.dim()} dimensions, and SM3 supports at most {DIMENSIONS}"
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         shape = tuple(param.shape)

@@ -186,11 +186,7 @@ class SOAP4bit(FourBit, SOAP):
 def eigenbasis(gram: Tensor) -> Tensor:
     """The eigenvectors of a symmetric matrix as columns, largest eigenvalue first.
 
-    Args:
-        gram: float32 of shape (n, n).
-
-    Returns:
-        float32 of shape (n, n); NaN if `gram` holds NaN or infinity.
+    NaN if `gram` holds NaN or infinity.
     """
     if not gram.isfinite().all():
         return torch.full_like(gram, torch.nan)
@@ -204,13 +200,9 @@ def eigenbasis(gram: Tensor) -> Tensor:
 def refined(gram: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
     """One step of power iteration towards the eigenvectors, made orthogonal by QR.
 
-    Args:
-        gram: float32 of shape (n, n).
-        basis: float32 of shape (n, n), a basis as columns.
-
     Returns:
-        The new basis, sorted by eigenvalues estimated with the old one, and the old numbers of
-        its columns, int64 of shape (n,). The basis is NaN if an argument holds NaN or infinity.
+        The new basis, sorted by eigenvalues estimated with the old one, and the old numbers of its
+        columns. The basis is NaN if an argument holds NaN or infinity.
     """
     product = gram @ basis
     order = (basis * product).sum(0).argsort(descending=True)

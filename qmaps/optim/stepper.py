@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 from collections.abc import Sequence
 from itertools import chain
 from operator import is_, itemgetter
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -14,7 +16,6 @@ from torch import Tensor
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.cuda.plan import CudaSteps
 from qmaps.engines.addresses import overlapping, plain
-from qmaps.engines.native import forget_at_exit
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.reference_plan import ReferenceEngine
 from qmaps.engines.sharding.exchange import Request, shared_scales
@@ -34,7 +35,7 @@ from qmaps.ops.backends import cuda_engine_on, native_runs, requested
 from qmaps.optim.checks import check_gradient, check_shard, check_states
 from qmaps.optim.choice import choice_settings
 from qmaps.optim.nonfinite import leaves_out
-from qmaps.optim.records import Entry, Parameters, states_of
+from qmaps.optim.records import Entry, Parameters, Place, states_of
 from qmaps.optim.resets import reset
 from qmaps.optim.rule import MatrixRule, UpdateRule
 from qmaps.optim.saved_states import take_in
@@ -46,9 +47,6 @@ class Stepper:
     """Takes the steps of one optimizer, and caches the plans of its engines.
 
     It holds no reference to its optimizer, and does not keep it alive.
-
-    Args:
-        native_rule: name of the rule in kernels; None if there are none.
 
     Attributes:
         observers: called with each update of a parameter stored as codes.
@@ -62,7 +60,7 @@ class Stepper:
         self._cached: _PlannedStep | None = None
         self._cuda: dict[torch.device, CudaSteps] = {}
         self._skipped = 0
-        forget_at_exit(self)
+        _steppers.add(self)
 
     @property
     def skipped(self) -> int:
@@ -88,14 +86,15 @@ class Stepper:
         grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
         *,
-        only: Tensor | None = None,
+        only: Sequence[Place] | None = None,
     ) -> None:
-        """Take one step of all parameters with gradients, or of one of them.
+        """Take one step of all parameters with gradients, or of those at some places.
 
         Raises:
             NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise".
         """
-        entries = _with_gradients(parameters.groups, only)
+        groups = parameters.groups
+        entries = _with_gradients(groups) if only is None else _at_places(groups, only)
         if not entries:
             return
         # Only the reference divides gradients of parameters kept as codes.
@@ -155,7 +154,7 @@ class Stepper:
         entries: list[Entry],
         states: dict[Tensor, dict[str, Any]],
         scaled: bool,
-        only: Tensor | None,
+        only: Sequence[Place] | None,
     ) -> _PlannedStep:
         """A new plan of a step, or the cached one if it fits after all."""
         cached = self._cached
@@ -246,14 +245,25 @@ class Stepper:
         return self._cuda[engine.device]
 
 
+_steppers: WeakSet[Stepper] = WeakSet()
+
+
+@atexit.register
+def _forget_engines() -> None:
+    """Release the plans of optimizers that are never freed, which would be reported as leaked.
+
+    A hook of autograd with a reference to its optimizer closes a cycle that Python's garbage
+    collector does not see.
+    """
+    for stepper in list(_steppers):
+        stepper.forget_engine()
+
+
 class _PlannedStep:
     """The plans of a step, with everything they depend on.
 
-    Args:
-        alone: True if one CUDA engine decides by itself whether to skip the step.
-        storages: the dicts of the parameters' states.
-
     Attributes:
+        alone: True if one CUDA engine decides by itself whether to skip the step.
         plans: plans of fused engines, and of the reference.
         positions: for each fused engine, the positions of its parameters in the step.
         reference_count: number of parameters stepped by the reference.
@@ -322,16 +332,23 @@ class _PlannedStep:
         return [*parameters.groups, *params, *groups, *storages, *values]
 
 
-def _with_gradients(groups: Sequence[dict[str, Any]], only: Tensor | None) -> list[Entry]:
-    """Parameters of these groups, or one of them, with their gradients, where they have one."""
+def _with_gradients(groups: Sequence[dict[str, Any]]) -> list[Entry]:
+    """Parameters of these groups with their gradients, where they have one."""
     entries: list[Entry] = []
     number = 0
     for group in groups:
         for param in group["params"]:
-            if (only is None or param is only) and (gradient := param.grad) is not None:
+            if (gradient := param.grad) is not None:
                 entries.append((number, param, group, gradient))
             number += 1
     return entries
+
+
+def _at_places(groups: Sequence[dict[str, Any]], places: Sequence[Place]) -> list[Entry]:
+    """`_with_gradients` of the parameters at these places."""
+    params = [(place.number, groups[place.group], place.position) for place in places]
+    entries = [(number, group["params"][at], group) for number, group, at in params]
+    return [(*entry, entry[1].grad) for entry in entries if entry[1].grad is not None]
 
 
 def _scalars(parameters: Parameters, entries: Sequence[Entry]) -> list[Scalars]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 import zipfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,9 +16,9 @@ import pandas as pd
 from qmaps.algebra.pair import Pair, listed
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States, as_states, none_is_large, opened
+from qmaps.analyze._states import MIN_SIZE, none_is_large, opened
 from qmaps.capture import CapturedStates, snapshot
-from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
+from qmaps.errors import BadValueError, CaptureError, check_number
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import PRESETS, pair_of
 from qmaps.storage import checksums
@@ -82,34 +81,6 @@ WORK = 2**29
 the largest tensors that are not sampled two gigabytes."""
 
 
-def parse_share(sample: float | str) -> float:
-    """Parse the share of each tensor to measure: a number, or a text such as ``1%`` or ``0.01``.
-
-    A text above 0.5 needs a percent sign, for ``1`` could mean all or a hundredth.
-
-    Raises:
-        BadValueError: it is not above 0 and at most 1, or not a share.
-        BadTypeError: it is neither a number nor a text.
-
-    >>> parse_share("1%"), parse_share("0.01"), parse_share(1)
-    (0.01, 0.01, 1.0)
-    """
-    if isinstance(sample, bool) or not isinstance(sample, (int, float, str)):
-        raise BadTypeError(f"sample={shown(sample)} must be a number, or a text such as '1%'")
-    if not isinstance(sample, str):
-        if not 0 < sample <= 1:
-            raise BadValueError(f"sample={sample:g} must be above 0 and at most 1")
-        return float(sample)
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+) ?(%?)", sample.strip(), re.ASCII)
-    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
-    if match is None or not 0 < share <= (1 if match[2] else 0.5):
-        raise BadValueError(
-            f"sample={sample!r} must be a share above 0 and at most 100%, such as 1% or 0.01; "
-            "above 0.5 with a percent sign"
-        )
-    return share
-
-
 def digest_of(states: CapturedStates) -> str:
     """A digest of the states.
 
@@ -152,7 +123,6 @@ class Item:
         pairs: quantizers of both moments.
         part: of a divided parameter, the specs of this item, singles first:
             from the first number on, up to and without the second. None for all of them.
-        sweep: digest of the sweep; empty where nothing is written.
         sample: the measured share of the parameter; None for all of it.
     """
 
@@ -165,13 +135,7 @@ class Item:
     singles: tuple[Quantizer, ...] = field(repr=False)
     pairs: tuple[Pair, ...] = field(repr=False)
     part: tuple[int, int] | None = None
-    sweep: str = ""
     sample: float | None = None
-
-    @property
-    def digest(self) -> str:
-        """A SHA-256 that identifies the item among those of all sweeps."""
-        return hashlib.sha256(f"{self.sweep}:{self.number}".encode()).hexdigest()
 
     @property
     def work(self) -> int:
@@ -179,15 +143,13 @@ class Item:
         begin, end = self.part or (0, len(self.singles) + len(self.pairs))
         return self.numel * max(1, end - begin)
 
+    @property
+    def job(self) -> executors.Job:
+        """The item as a job."""
+        return executors.Job(self.number, self.parameter, self.work, self.measure)
+
     def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
-        """Measure the item in this process.
-
-        Args:
-            states: the states, if they are open already; by default they are read from `source`.
-
-        Returns:
-            The rows of `qmaps.sweep.run` for this parameter. Of a divided one, those that no
-            earlier item of it has.
+        """Measure the item in this process: of a divided parameter, rows that no earlier item has.
 
         Raises:
             CaptureError: the states cannot be read, or hold NaN or infinity.
@@ -214,59 +176,29 @@ class Item:
         )
 
 
-def plan(
-    states: States,
-    specs: Spec | Iterable[Spec],
-    *,
-    min_quantized_size: int = MIN_SIZE,
-    codebooks: Iterable[Codebook] = (),
-    sample: float | str | None = None,
-) -> list[Item]:
-    """Divide a sweep into items for any process.
-
-    The items depend on the arguments alone. The specs of a large parameter that is not sampled are
-    divided among several items. The rows of `qmaps.sweep.run` are those of the items in their
-    order, whoever measures them.
-
-    Args:
-        states: captured states, their path, or tensors by parameter and state name. Only items
-            of states with a path can be measured by other processes.
-        specs: quantizers and pairs, as for `qmaps.sweep.run`; or one of them.
-        min_quantized_size: parameters of at most this many elements are left out.
-        codebooks: codebooks of the caller's own that the specs name.
-        sample: the share of each tensor to measure, as for `qmaps.sweep.run`.
-
-    Returns:
-        The items, those of a parameter side by side, in the order of the states.
-
-    Raises:
-        SpecError: a spec does not parse.
-        CaptureError: there are no states, none is large enough, or a pair is given and no
-            parameter has both moments.
-        BadValueError: `sample` is not above 0 and at most 1.
-
-    >>> import torch
-    >>> states = {"weight": {"exp_avg": torch.randn(100, 100)}}
-    >>> [item] = plan(states, ["B128/DE@4s", "B128/linear@4s"])
-    >>> item.parameter, item.states, item.numel
-    ('weight', ('exp_avg',), 10000)
-    >>> item.measure(as_states(states))["quantizer"].tolist()
-    ['B128/DE@4s', 'B128/linear@4s']
-    """
-    captured = as_states(states)
-    items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample)
-    return identified(items, captured, min_quantized_size)
-
-
 def items_of(
     states: CapturedStates,
     specs: Spec | Iterable[Spec],
-    min_quantized_size: int,
-    codebooks: tuple[Codebook, ...],
-    sample: float | str | None,
+    min_quantized_size: int = MIN_SIZE,
+    codebooks: tuple[Codebook, ...] = (),
+    sample: float | None = None,
 ) -> list[Item]:
-    """The items of `plan` without the digest of the sweep, so no state is read."""
-    share = None if sample is None else parse_share(sample)
+    """Divide a sweep into items for any process; the arguments are those of `qmaps.sweep.run`.
+
+    The items depend on the arguments alone, and no state is read. Those of a parameter are side by
+    side, in the order of the states. The specs of a large parameter that is not sampled are divided
+    among several items.
+
+    Raises:
+        SpecError: a spec does not parse.
+        CaptureError: there are no states, none is large enough, or a pair is given and no parameter
+            has both moments.
+        BadTypeError, BadValueError: `sample` is not a number above 0 and at most 1.
+    """
+    if sample is not None:
+        check_number("sample", sample)
+        if not 0 < sample <= 1:
+            raise BadValueError(f"sample={sample:g} must be above 0 and at most 1")
     singles, pairs = _parse(specs, codebooks)
     chosen = _parameters(states, min_quantized_size)
     if pairs:
@@ -280,7 +212,7 @@ def items_of(
         largest = max(shapes, key=math.prod)
         sampled = None
         if len(set(shapes)) == 1 and largest:  # of states of one shape the same rows are chosen
-            sampled = share_of_large(largest, quantizers) if share is None else share
+            sampled = share_of_large(largest, quantizers) if sample is None else sample
         count = len(singles) + (len(pairs) if set(names) >= MOMENTS else 0)
         numel = math.prod(largest)
         in_part = sampled is not None and _leaves_rows_out(largest, quantizers, sampled)
@@ -311,8 +243,8 @@ def _divided(
     return list(pairwise([*ends, len(singles) + len(pairs)]))
 
 
-def identified(items: list[Item], states: CapturedStates, min_quantized_size: int) -> list[Item]:
-    """The items with the digest of their sweep: specs, sizes and contents of the states."""
+def sweep_digest(items: list[Item], states: CapturedStates, min_quantized_size: int) -> str:
+    """A SHA-256 of a sweep: specs, sizes and contents of the states."""
     identity = {
         "specs": specs_of(items),
         "step": states.step,
@@ -333,9 +265,7 @@ def identified(items: list[Item], states: CapturedStates, min_quantized_size: in
         identity["codebooks"] = books  # of which a spec has the label alone
     if any(item.part for item in items):
         identity["parts"] = [(item.parameter, item.part) for item in items]
-    text = json.dumps(identity, sort_keys=True)
-    sweep = hashlib.sha256(text.encode()).hexdigest()
-    return [replace(item, sweep=sweep) for item in items]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def specs_of(items: list[Item]) -> list[str]:

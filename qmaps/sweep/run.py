@@ -3,77 +3,21 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
+from pathlib import Path
 
 import pandas as pd
 
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.maps.codebook import Codebook
-from qmaps.storage.files import earlier_frame, write_frame
+from qmaps.storage.files import claim, earlier_frame, output_folder, write_frame
 from qmaps.storage.locks import FolderLock
-from qmaps.sweep.parts import RESULT, begin, joined, part
-from qmaps.sweep.plan import Item, Spec, identified, items_of
+from qmaps.sweep.plan import Item, Spec, items_of, specs_of, sweep_digest
 
-
-class Meter:
-    """Counts the work done, in elements measured with all specs.
-
-    Args:
-        items: the items to measure.
-        clock: gives seconds.
-    """
-
-    def __init__(self, items: Sequence[Item], clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._begun = clock()
-        self._all = sum(item.work for item in items)
-        self._numel = sum({item.position: item.numel for item in items}.values())
-        self._done = 0
-
-    def add(self, item: Item) -> None:
-        """Count a measured item."""
-        self._done += item.work
-
-    def note(self, item: Item) -> str:
-        """The name of an item's parameter, with throughput and time left once they are known."""
-        seconds = self._clock() - self._begun
-        if not self._done or seconds <= 0:
-            return item.parameter
-        rate = self._done / seconds
-        remaining = (self._all - self._done) / rate
-        elements = amount(rate * self._numel / self._all)
-        return f"{item.parameter} ({elements} elements/s, {duration(remaining)} left)"
-
-
-def amount(number: float) -> str:
-    """A number with three digits and a letter for thousands, millions or billions.
-
-    >>> amount(1_234_567)
-    '1.23M'
-    """
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g}{letter}"
-    return f"{number:.3g}"
-
-
-def duration(seconds: float) -> str:
-    """A duration in its two largest units.
-
-    >>> duration(42), duration(200), duration(7300)
-    ('42 s', '3 min 20 s', '2 h 1 min')
-    """
-    total = round(seconds)
-    if total < 60:
-        return f"{total} s"
-    minutes, seconds_left = divmod(total, 60)
-    if minutes < 60:
-        return f"{minutes} min {seconds_left} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+RECORD, RESULT = "sweep.json", "sweep.parquet"
 
 
 def summarize(sweep: pd.DataFrame, *, state: str = "update") -> pd.DataFrame:
@@ -130,7 +74,7 @@ def run(
     progress: Callable[[int, int, str], None] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
-    sample: float | str | None = None,
+    sample: float | None = None,
 ) -> pd.DataFrame:
     """Measure quantizers on every tensor of captured states.
 
@@ -150,15 +94,14 @@ def run(
             optimizers leave them in 32 bits.
         codebooks: codebooks of the caller's own that the specs name.
         progress: called before each item, or with workers after each, with the number of items
-            done, the number of all, and the name of its parameter with the throughput and the
-            time left; at the end with an empty text.
+            done, the number of all, and the name of its parameter; at the end with an empty text.
         executor: where items are measured, each by one thread: any
             `concurrent.futures.Executor`, such as ``Client.get_executor()`` of Dask. Its workers
             read the states themselves, which therefore must have a path that they can read.
         workers: number of processes to start for the sweep, in place of an executor. The items
             of killed ones are measured again. As everywhere with `multiprocessing`, a script that
             calls this needs ``if __name__ == "__main__":``.
-        sample: the share of each tensor to measure, such as 0.01 or ``"1%"``: whole rows and whole
+        sample: the share of each tensor to measure, such as 0.01: whole rows and whole
             blocks, chosen by a fixed rule (`qmaps.sweep.units`), at least 128 units of them. Scales
             are still those of the whole tensor; maps are fitted to at most 2^24 elements. Beside
             each mean are the ends of its 95 % confidence interval, ``mean_abs_error_low`` and
@@ -166,8 +109,7 @@ def run(
             measured. An interval is too narrow where few elements hold most of an error, as for
             relative errors of maps without 0. Maxima, code entropy and codes used are those of the
             sample. `mean_square` is exact. By default tensors of at most 50 million elements are
-            measured in full, and a sample of 2^20 elements of larger ones. A text above 0.5 needs a
-            percent sign: ``"1"`` could mean all or a hundredth.
+            measured in full, and a sample of 2^20 elements of larger ones.
 
     Returns:
         One row per parameter, state and quantizer, and one per parameter and pair. The columns
@@ -192,28 +134,25 @@ def run(
     """
     captured = as_states(states)
     items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample)
-    executors.check(items, executor, workers)
+    executors.check(captured, executor, workers)
     with nullcontext() if out is None else FolderLock(out, "sweep") as lock:
         folder = None if lock is None else lock.folder
         parts: dict[int, pd.DataFrame] = {}
         if folder is not None:
-            begin(folder, identified(items, captured, min_quantized_size))
-            rows = {item.number: earlier_frame(part(folder, item.number)) for item in items}
+            _begin(folder, items, sweep_digest(items, captured, min_quantized_size))
+            rows = {item.number: earlier_frame(_part(folder, item.number)) for item in items}
             parts = {number: frame for number, frame in rows.items() if frame is not None}
-        meter = Meter([item for item in items if item.number not in parts])
 
-        def keep(item: Item, frame: pd.DataFrame) -> None:
+        def keep(job: executors.Job, frame: pd.DataFrame) -> None:
             if folder is not None:
-                write_frame(part(folder, item.number), frame)
-            meter.add(item)
+                write_frame(_part(folder, job.number), frame)
 
         frames = executors.measured(
-            items,
+            [item.job for item in items],
             captured,
             executor,
             workers,
             progress=progress,
-            note=meter.note,
             earlier=parts,
             keep=keep,
         )
@@ -221,3 +160,44 @@ def run(
         if folder is not None:
             write_frame(folder / RESULT, result)
     return result
+
+
+def _begin(out: Path, items: list[Item], digest: str) -> None:
+    """Prepare the locked folder of a sweep of these items, or go on with the parts of another call.
+
+    Raises:
+        OutputError: the folder cannot be written, or holds another sweep or a damaged record.
+    """
+    parts = output_folder(out / "parts")
+    if not (out / RECORD).exists():
+        for unknown in parts.glob("*.parquet"):
+            unknown.unlink()
+    description = {
+        "sweep": digest,
+        "specs": specs_of(items),
+        "parameters": [item.parameter for item in items],
+        "states": [item.states for item in items],
+    }
+    claim(out / RECORD, description, "a sweep of other specs or states")
+
+
+def _part(folder: Path, number: int) -> Path:
+    """The file of an item's rows."""
+    return folder / "parts" / f"{number:05d}.parquet"
+
+
+def joined(frames: Sequence[pd.DataFrame], states: Sequence[Sequence[str]]) -> pd.DataFrame:
+    """The rows of all items: by parameter, then by state with updates last, then by item."""
+    # A column without a text in one frame has another dtype there.
+    frame = pd.concat(frames, ignore_index=True).infer_objects()
+    if frame.empty:
+        return frame
+    parameter = frame["parameter"].ne(frame["parameter"].shift()).cumsum()
+    item_of_row = pd.Series(range(len(frames))).repeat([len(rows) for rows in frames])
+    place = [
+        states[item].index(state) if state in states[item] else len(states[item])
+        for item, state in zip(item_of_row, frame["state"], strict=True)
+    ]
+    order = pd.DataFrame({"parameter": parameter, "place": place})
+    rows = order.sort_values(["parameter", "place"], kind="stable").index
+    return frame.loc[rows].reset_index(drop=True)

@@ -111,4 +111,4 @@ def check_normalizer(
     chosen = registered(4) if with_maps is None else list(with_maps)
     for check in normalizers.CHECKS:
         with about(f"{check.__name__} of {normalizer}"):
-            check(normalizer, chosen, torch.device(device))
+            normalizers.run(check, normalizer, chosen, torch.device(device))

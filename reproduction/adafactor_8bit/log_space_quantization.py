@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 
 from qmaps import figures
 from qmaps.lab import Contender, loss_frame, summarize_losses, workloads
-from qmaps.lab.report.claim import Claim
 from reproduction import committed, tuned_losses
 from reproduction.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG, NAMES
+from reproduction.claim import Claim
 from reproduction.context import BASE, Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from qmaps import optim
-from qmaps.lab.report.claim import Claim
 from qmaps.optim import QuantizedOptimizer
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.memory import architectures

@@ -8,10 +8,10 @@ import pandas as pd
 from torch import Tensor
 
 from qmaps.analyze._states import adam_pairs
-from qmaps.lab.report.claim import Claim
 from qmaps.optim.reductions import column_means, row_means
 from reproduction import analyses, figures
 from reproduction.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG, NAMES, OTHERS
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent

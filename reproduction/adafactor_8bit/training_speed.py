@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from qmaps.capture import CapturedStates
-from qmaps.lab.report.claim import published
+from reproduction.claim import published
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.eight_bit import _vocabulary

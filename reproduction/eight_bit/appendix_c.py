@@ -6,7 +6,7 @@ import pandas as pd
 
 from qmaps import analyze, figures
 from qmaps.lab.frames import COMPARED
-from qmaps.lab.report.claim import Claim, Verdict, published
+from reproduction.claim import Claim, Verdict, published
 from reproduction.context import Context
 from reproduction.eight_bit._maps import NAMES, both, first_only
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

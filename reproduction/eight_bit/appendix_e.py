@@ -6,7 +6,7 @@ import pandas as pd
 import torch
 
 import qmaps
-from qmaps.lab.report.claim import Claim, published
+from reproduction.claim import Claim, published
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Kind, Needs
 from reproduction.numbers import number

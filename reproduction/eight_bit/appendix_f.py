@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qmaps import quantiles
-from qmaps.lab.report.claim import Claim, published
+from reproduction.claim import Claim, published
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number

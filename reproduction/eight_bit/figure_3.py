@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from qmaps.lab.report.claim import Claim
 from reproduction import committed, figures, tuned_losses
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from qmaps import analyze, figures
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.eight_bit._maps import both
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from qmaps import analyze, figures
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.eight_bit._maps import NAMES, first_only
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

@@ -6,7 +6,7 @@ import pandas as pd
 
 import qmaps
 from qmaps import analyze, figures
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent

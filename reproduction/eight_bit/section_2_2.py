@@ -7,7 +7,7 @@ import torch
 
 from qmaps.analyze._states import MIN_SIZE, adam_pairs
 from qmaps.capture import CapturedStates
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number

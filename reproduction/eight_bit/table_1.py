@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from qmaps.lab.report.claim import Claim, published
 from reproduction import committed, tuned_losses
+from reproduction.claim import Claim, published
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qmaps.lab.report.claim import published
 from reproduction import committed
+from reproduction.claim import published
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.proxy_metrics import ProxyMetric, in_place

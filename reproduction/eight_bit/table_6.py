@@ -8,7 +8,7 @@ import torch
 import qmaps
 from qmaps.analyze._states import MIN_SIZE, adam_pairs
 from qmaps.capture import CapturedStates
-from qmaps.lab.report.claim import published
+from reproduction.claim import published
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.eight_bit._maps import NAMES

@@ -9,7 +9,7 @@ from torch import Tensor
 import qmaps
 from qmaps import analyze, figures
 from qmaps.analyze.outliers import LINES
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.four_bit import _pretrained

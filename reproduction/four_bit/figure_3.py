@@ -7,7 +7,7 @@ import pandas as pd
 import qmaps
 from qmaps import analyze, figures
 from qmaps.capture import CapturedStates
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 import qmaps
 from qmaps import analyze, figures
-from qmaps.lab.report.claim import published
+from reproduction.claim import published
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.four_bit._names import renamed

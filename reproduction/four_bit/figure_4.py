@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from qmaps import figures
 from qmaps.lab import loss_frame, summarize_losses, workloads
 from qmaps.lab.pipeline import PAPER
-from qmaps.lab.report.claim import Claim
 from reproduction import committed
+from reproduction.claim import Claim
 from reproduction.context import BASE, FULL, Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import qmaps
 from qmaps import analyze, figures
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

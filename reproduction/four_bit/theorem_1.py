@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qmaps.lab.report.claim import Claim
 from reproduction import figures
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm._underflow import DIGITS

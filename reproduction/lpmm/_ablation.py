@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from qmaps.lab.report.claim import Claim
 from reproduction import tuned_losses
+from reproduction.claim import Claim
 from reproduction.committed import within
 from reproduction.context import Context
 from reproduction.differences import Difference

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pandas as pd
 from matplotlib.figure import Figure
 
-from qmaps.lab.report.claim import Claim
 from reproduction import figures
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm._ablation import NEAREST, STOCHASTIC

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from qmaps import figures
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _ablation

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qmaps.lab.report.claim import Claim, published
 from reproduction import tuned_losses
+from reproduction.claim import Claim, published
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _ablation as runs

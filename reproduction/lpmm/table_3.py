@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from qmaps.lab.report.claim import Claim, published
 from reproduction import tuned_losses
+from reproduction.claim import Claim, published
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _ablation as runs

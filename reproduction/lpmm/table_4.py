@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from qmaps.lab.report.claim import FIELDS
 from reproduction import tuned_losses
+from reproduction.claim import FIELDS
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent

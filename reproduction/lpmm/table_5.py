@@ -7,9 +7,9 @@ from torch import nn
 
 from qmaps import lpmm
 from qmaps.lab import workloads
-from qmaps.lab.report.claim import Claim, published
 from qmaps.lpmm.footprint import ModelMemory
 from qmaps.lpmm.optimizer import LowPrecisionOptimizer
+from reproduction.claim import Claim, published
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _memory as kept

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from qmaps.lab.report.claim import Claim
 from reproduction import figures
+from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm._underflow import DIGITS

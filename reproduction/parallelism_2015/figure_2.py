@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pandas as pd
 from scipy import stats
 
-from qmaps.lab.report.claim import Claim, published
 from reproduction import figures
+from reproduction.claim import Claim, published
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

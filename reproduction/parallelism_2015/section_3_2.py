@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from qmaps.lab.report.claim import published
 from reproduction import committed
+from reproduction.claim import published
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.verdict import beside

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from qmaps.lab.report.claim import Verdict, published
+from reproduction.claim import Verdict, published
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 import qmaps
-from qmaps.lab.report.claim import Claim, published
+from reproduction.claim import Claim, published
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number

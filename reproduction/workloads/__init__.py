@@ -30,6 +30,6 @@ def get(name: str, **options: Any) -> Workload:
         **options: fields of the workload that get other values than their defaults.
 
     Raises:
-        BadValueError: there is no such workload, or one of the laboratory has no such option.
+        BadValueError: there is no such workload.
     """
     return OWN[name](**options) if name in OWN else workloads.get(name, **options)

@@ -14,6 +14,7 @@ from torch import Tensor
 import qmaps
 from qmaps.algebra.feedback import restored
 from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.errors import BadTypeError, BadValueError
 from tests.helpers import examples, sample
@@ -189,7 +190,7 @@ def test_files_copies_and_bytes(spec: str, tmp_path: Path) -> None:
     residual = 960 * bits // 8 + 8 * 4
     assert t.beside[0].nbytes == residual
     assert t.nbytes == q.nbytes((24, 40))
-    assert t.nbytes == dataclasses.replace(q, stochastic=False).nbytes((24, 40)) + residual
+    assert t.nbytes == dataclasses.replace(q, rounding=Rounding.NEAREST).nbytes((24, 40)) + residual
     assert t.bits_per_element == 8 * t.nbytes / 960
     assert t.clone().beside[0].packed.data_ptr() != t.beside[0].packed.data_ptr()
 

@@ -16,15 +16,12 @@ from qmaps.normalize import BlockWise
 NEAREST = BlockWise(128) / Linear(4)
 
 
-def test_stochastic_is_short_for_a_rounding() -> None:
+def test_a_quantizer_is_stochastic_by_its_rounding() -> None:
     normalizer, map_ = NEAREST.normalizer, NEAREST.map
     stochastic = qmaps.Quantizer(normalizer, map_, rounding=Rounding.STOCHASTIC)
     assert stochastic.stochastic
     assert not NEAREST.stochastic
-    assert qmaps.Quantizer(normalizer, map_, True) == stochastic
-    assert qmaps.Quantizer(normalizer, map_, stochastic=True) == stochastic
-    assert dataclasses.replace(NEAREST, stochastic=True) == stochastic
-    assert dataclasses.replace(stochastic, stochastic=False) == NEAREST
+    assert dataclasses.replace(NEAREST, rounding=Rounding.STOCHASTIC) == stochastic
     # What is not named stays.
     assert dataclasses.replace(stochastic, map=Linear(8)).spec == "B128/linear@8s+sr"
 
@@ -52,7 +49,6 @@ def test_files_keep_the_rounding_of_a_codebook(rounding: Rounding) -> None:
             {"rounding": "+sr"},
             "rounding='+sr' must be a qmaps.Rounding, such as Rounding.STOCHASTIC",
         ),
-        ({"stochastic": "no"}, "stochastic='no' must be a bool or None"),
     ],
 )
 def test_bad_roundings(options: dict[str, str], message: str) -> None:
@@ -61,12 +57,12 @@ def test_bad_roundings(options: dict[str, str], message: str) -> None:
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("stochastic", [True, False])
-def test_pickles_of_earlier_versions(stochastic: bool) -> None:
+@pytest.mark.parametrize("rounding", [Rounding.STOCHASTIC, Rounding.NEAREST])
+def test_pickles_of_version_0_2(rounding: Rounding) -> None:
     """They hold `stochastic` where there is `rounding` today."""
-    q = dataclasses.replace(NEAREST, stochastic=stochastic)
-    kept = {name: value for name, value in vars(q).items() if name != "rounding"}
-    old = qmaps.Quantizer.__new__(qmaps.Quantizer)
-    old.__setstate__({**kept, "stochastic": stochastic})
-    assert old == q
+    q = dataclasses.replace(NEAREST, rounding=rounding)
+    fields = {name: value for name, value in vars(q).items() if name != "rounding"}
+    loaded = qmaps.Quantizer.__new__(qmaps.Quantizer)
+    loaded.__setstate__({**fields, "stochastic": q.stochastic})
+    assert loaded == q
     assert pickle.loads(pickle.dumps(q)) == q

@@ -13,8 +13,8 @@ from benchmarks.ablations import __main__ as command
 from benchmarks.ablations import eight_bit, eight_bit_eps, four_bit
 from benchmarks.ablations.page import page
 from benchmarks.ablations.study import Point, Setting, Study, is_unstable, run, summary
-from qmaps.lab.report.claim import Claim, published
 from qmaps.lab.workloads import TrainingRun
+from reproduction.claim import Claim, published
 
 assert ablations.__doc__
 

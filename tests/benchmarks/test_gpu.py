@@ -6,6 +6,7 @@ import json
 import math
 import os
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,12 @@ import torch
 from benchmarks.case import OURS, Setup, UnavailableError
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import case as cases
+from benchmarks.gpu import first_step, predictions
 from benchmarks.gpu import items as all_items
-from benchmarks.gpu import predictions
 from benchmarks.gpu import table as tables
 from benchmarks.gpu.case import COPY, GpuCase, launches
 from benchmarks.gpu.cases import CASES
-from benchmarks.gpu.checks import CHECKS, Check, differing
+from benchmarks.gpu.checks import CHECKS, Check, differing, hard_numerators
 from benchmarks.gpu.clock import MOST_CALLS, SHORT, DeviceClock, at_most
 from benchmarks.gpu.place import LEAST, Place
 from benchmarks.gpu.table import table
@@ -49,7 +50,7 @@ def test_every_case_and_check_runs(tmp_path: Path) -> None:
     text = (tmp_path / "gpu.md").read_text()
     assert all(f"| {case.name} |" in text or "graph" in case.name for case in CASES)
     assert "A dry run: one call of everything on the CPU, no measurement" in text
-    assert "All 21: the same bits" in text
+    assert "All 29: the same bits" in text
     assert (tmp_path / "gpu.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -168,6 +169,26 @@ def test_differences() -> None:
     assert differing(one, one * (1 + 1e-6), 1e-5) == 0
     assert differing(one, one.double(), 0.0) == 3
     assert differing(torch.tensor([1, 2]), torch.tensor([1, 3]), 0.0) == 1
+
+
+def test_numerators_are_next_to_a_tie() -> None:
+    d = torch.rand(1000, generator=torch.Generator().manual_seed(0)) + 1
+    d = (d.view(torch.int32) | 1).view(torch.float32)
+    for x, by in zip(hard_numerators(d).tolist(), d.tolist(), strict=True):
+        quotient = Fraction(x) / Fraction(by)
+        # In units of the last place of a float32.
+        place = quotient / Fraction(2) ** (math.frexp(float(quotient))[1] - 24)
+        assert abs(place % 1 - Fraction(1, 2)) <= Fraction(1, 2**23)
+
+
+def test_kernels_of_the_first_step() -> None:
+    states = "Format<8, 256, false, false, true, 1>, Format<8, 256, false, false, false, 1>"
+    assert list(map(str, first_step.kernels("AdamW8bit", torch.bfloat16))) == [
+        "write_words",
+        "begin_step",
+        f"step<Kind<AdamW, Bf16, Bf16, false, {states}>>",
+        "step<Kind<AdamW, Bf16, Bf16, false, Plain, Plain>>",
+    ]
 
 
 def test_a_process_that_ends_or_hangs_is_replaced() -> None:

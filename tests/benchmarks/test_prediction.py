@@ -93,7 +93,7 @@ def test_a_judge_is_recorded_measured_and_reported(
     assert found["replay_steps"].eq(11).all()
     assert found["window_steps"].between(2, 3).all()
     assert found["replay_progress"][0] == pytest.approx(1, abs=0.02)
-    assert {"step_mean_abs_error", "window_net_progress"} <= set(found.columns)
+    assert {"step_mean_abs_error", "window_progress"} <= set(found.columns)
     random = np.random.default_rng(1)
     cost = dict(zip([FULL, *chosen], [0.0, *range(8)], strict=True))
     losses = {q: list(value + random.normal(size=4) / 10) for q, value in cost.items()}

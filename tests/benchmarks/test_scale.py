@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from benchmarks import scale
-from qmaps import sweep
+from qmaps.capture import CapturedStates
+from qmaps.sweep.plan import items_of
 
 
 def test_measured_and_modelled(tmp_path: Path) -> None:
@@ -34,7 +35,8 @@ def test_states_of_gpt2_small_and_a_hundred_pairs() -> None:
 
 def test_the_busiest_worker_and_the_reading_bound_the_time() -> None:
     shapes = {"a": (80, 80), "b": (100, 64), "c": (200, 64)}
-    items = sweep.plan({name: {"m": torch.randn(s)} for name, s in shapes.items()}, ["B64/DE@4s"])
+    states = {name: {"m": torch.randn(shape)} for name, shape in shapes.items()}
+    items = items_of(CapturedStates.from_tensors(states), ["B64/DE@4s"])
     assert scale.model(items, 1, 0.1) == 1
     assert scale.model(items, 2, 0.1) == scale.model(items, 64, 0.1) == 0.5
     assert scale.model(items, 64, 0.7) == 0.7

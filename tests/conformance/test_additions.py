@@ -291,14 +291,14 @@ def test_a_map_is_one_file(facts: dict[str, Any]) -> None:
     assert "cubic" in [row["map"] for row in facts["listed"]["maps"]]
     assert "B64/cubic@4s" in facts["run"]["quantizers"], facts["run"]
     assert "cubic@8s" in facts["run"]["curves"]
-    assert "B64/cubic@4s + whole/linear@4u" in facts["run"]["page"]
+    assert "B64/cubic@4s + whole/linear@4u" in facts["run"]["quantizers"]
 
 
 def test_a_normalizer_is_one_file(facts: dict[str, Any]) -> None:
     assert facts["suite_of_normalizers"] is None, facts["suite_of_normalizers"]
     assert "whole" in facts["listed"]["normalizers"]
     assert "whole/linear@4u" in facts["run"]["quantizers"], facts["run"]
-    assert "B64/cubic@4s + whole/linear@4u" in facts["run"]["page"]
+    assert "B64/cubic@4s + whole/linear@4u" in facts["run"]["quantizers"]
 
 
 def test_a_metric_is_one_file(facts: dict[str, Any]) -> None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
 
 import pytest
 import torch
 
+from qmaps.algebra.rounding import Rounding
 from qmaps.normalize import BlockWise
 from qmaps.normalize.base import Normalizer, Scales, Shape
 from qmaps.testing import check_normalizer
-from qmaps.testing.normalizers import CHECKS
+from qmaps.testing.normalizers import CHECKS, Check, run
 from tests.helpers import about, compositions, normalizers, representatives, sample
 
 NORMALIZERS = list(normalizers())
@@ -25,14 +25,12 @@ NORMALIZERS = list(normalizers())
 @pytest.mark.fuzz
 @pytest.mark.parametrize("normalizer", NORMALIZERS, ids=str)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_compositions(
-    check: Callable[..., None], normalizer: Normalizer, device: torch.device
-) -> None:
+def test_compositions(check: Check, normalizer: Normalizer, device: torch.device) -> None:
     maps = [map_ for map_ in representatives(4) if map_.log_domain == normalizer.log_domain]
     if "QMAPS_FUZZ" not in os.environ:
         number = CHECKS.index(check) + NORMALIZERS.index(normalizer)
         maps = maps[number % min(8, len(maps)) :: 8]
-    check(normalizer, maps, device)
+    run(check, normalizer, maps, device)
 
 
 def test_a_wrong_normalizer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +54,7 @@ def test_cuda_gives_the_bits_of_the_cpu() -> None:
         for q in compositions(bits):
             x = sample((40, 64), q.map.signed)
             frozen = q.fit(x)
-            for quantizer in (frozen, dataclasses.replace(frozen, stochastic=True)):
+            for quantizer in (frozen, dataclasses.replace(frozen, rounding=Rounding.STOCHASTIC)):
                 with about(quantizer):
                     here, there = quantizer.quantize(x), quantizer.quantize(x.cuda())
                     assert torch.equal(here.packed, there.packed.cpu())

@@ -6,7 +6,6 @@ import ctypes
 import importlib.util
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +15,11 @@ import torch
 
 import qmaps
 from qmaps.cuda import catalogue, compiler, engine, libraries
-from qmaps.cuda.__main__ import main
-from qmaps.cuda.compiler import Entry
-from qmaps.cuda.kernels import FILES, kernel
-from qmaps.cuda.source import SOURCES
+from qmaps.cuda.__main__ import COLUMNS, main
+from qmaps.cuda.compiler import Entry, kernel
+from qmaps.cuda.source import kernels
 from qmaps.errors import BackendError, BadValueError
-from qmaps.ops.backends import cuda_engine, use_backend
+from qmaps.ops.backends import Backend, cuda_engine, use_backend
 
 needs_nvrtc = pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())
 GRIDS = kernel("new_tensor_grids")
@@ -46,22 +44,9 @@ def test_a_step_compiles_without_spills(arch: str) -> None:
 
 
 def test_the_catalogue_has_every_kernel() -> None:
-    names = {(entry.file, entry.name.split("<")[0]) for entry in catalogue.entries()}
-    assert names == {(file, name) for file, kernels in FILES.items() for name in kernels}
-
-
-def test_kernels_are_those_of_the_files() -> None:
-    found = {}
-    for path in SOURCES.glob("*.cuh"):
-        if kernels := re.findall(r"^__global__ .*?(\w+)\(const", path.read_text(), re.MULTILINE):
-            found[path.name] = set(kernels)
-    assert found == {file: set(names) for file, names in FILES.items()}
+    assert {entry.name.split("<")[0]: entry.file for entry in catalogue.entries()} == kernels()
+    assert len(kernels()) > 25
     assert kernel("step", "Kind<Lion>") == Entry("step.cuh", "step<Kind<Lion>>")
-    with pytest.raises(BackendError) as caught:
-        kernel("stride")
-    assert str(caught.value) == (
-        "name='stride' is not a CUDA kernel; qmaps/cuda/kernels.py lists all kernels"
-    )
 
 
 @needs_nvrtc
@@ -105,16 +90,18 @@ def test_what_does_not_compile_is_said() -> None:
 @needs_nvrtc
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "entries", lambda **_: [GRIDS])
-    assert main(["compile", "--arch", "sm_90", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["sm_90"]
-    assert row["kernel"] == "new_tensor_grids"
-    assert row["registers"] > 10
-    assert main(["compile", "--arch", "sm_75", "--quick"]) == 0
-    assert "1 kernels in" in capsys.readouterr().out
+    assert main(["compile", "--arch", "sm_90", "--quick"]) == 0
+    architecture, names, row, summary = capsys.readouterr().out.splitlines()
+    registers, *others, name = row.split()
+    assert (architecture, name) == ("sm_90", "new_tensor_grids")
+    assert names.split() == [*COLUMNS, "kernel"]
+    assert int(registers) > 10
+    assert others[:2] == ["0", "0"]
+    assert summary.startswith("sm_90: 1 kernels in ")
     assert main(["compile", "--arch", "sm_75", "--arch", "sm_90", "--summary"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["sm_75", "sm_90"]
-    assert lines[1].endswith(f", up to {row['registers']} registers, 0 bytes spilled")
+    assert lines[1].endswith(f", up to {registers} registers, 0 bytes spilled")
     assert main(["compile", "--arch", "sm_1"]) == 2
     assert "error: arch='sm_1' is not supported" in capsys.readouterr().err
 
@@ -137,6 +124,19 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (5, 0))
         assert engine.missing().startswith("no device has an architecture that this NVRTC knows: ")
+
+
+def test_rocm_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = "torch 2.13.0+rocm7.2 is built for ROCm 7.2.5, not for CUDA"
+    monkeypatch.setattr(torch, "__version__", "2.13.0+rocm7.2")
+    monkeypatch.setattr(torch.version, "hip", "7.2.5")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert qmaps.backends()[2] == Backend("cuda", available=False, reason=reason)
+    assert engine.engine_of.__wrapped__(torch.device("cuda", 0)) is None
+    with pytest.raises(BadValueError) as caught:
+        use_backend("cuda").__enter__()
+    assert str(caught.value) == f"name='cuda' is not available: {reason}"
 
 
 @needs_nvrtc

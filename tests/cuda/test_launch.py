@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from qmaps.cuda import compiler, layout, libraries
+from qmaps.cuda.compiler import kernel
 from qmaps.cuda.engine import CudaEngine
-from qmaps.cuda.kernels import kernel
 from qmaps.cuda.libraries import DRIVER, Library
 from qmaps.errors import BackendError
 

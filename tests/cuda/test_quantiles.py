@@ -13,7 +13,7 @@ from torch import Tensor
 from qmaps import quantiles
 from qmaps.cuda import compiler, layout
 from qmaps.cuda import quantiles as cuda
-from qmaps.cuda.kernels import kernel
+from qmaps.cuda.compiler import kernel
 from qmaps.cuda.quantiles import Quantiles, passes
 from qmaps.cuda.source import source_of
 from qmaps.errors import NonFiniteError

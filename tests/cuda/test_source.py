@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from qmaps.cuda import layout, source
-from qmaps.cuda.kernels import FILES
-from qmaps.cuda.source import NUMBERS, source_of
+from qmaps.cuda.source import NUMBERS, kernels, source_of
 from qmaps.engines import step_scalars
 from qmaps.engines.kernels.declarations import Flags
 from tests.cuda.emulation import EmulatedEngine, build
@@ -32,13 +31,13 @@ def compiled(file: str, folder: Path) -> None:
     build(f'#include "block.hpp"\n{source.source_of(file)}', folder)
 
 
-@pytest.mark.parametrize("file", sorted(FILES))
+@pytest.mark.parametrize("file", sorted(set(kernels().values())))
 def test_structures_are_those_of_cpp(file: str, folder: Path) -> None:
     compiled(file, folder)
 
 
 def test_every_number_and_structure_is_compared() -> None:
-    text = "".join(map(source_of, FILES))
+    text = "".join(map(source_of, sorted(set(kernels().values()))))
     for name, value in NUMBERS.items():
         assert f"static_assert({name} == {value}," in text, name
     for name, dtype in layout.STRUCTURES.items():

@@ -11,8 +11,9 @@ from torch import Tensor
 
 import qmaps
 from qmaps.algebra.philox import RoundingKey
+from qmaps.algebra.rounding import Rounding
 from qmaps.cuda import layout
-from qmaps.cuda.codebooks import guesses
+from qmaps.cuda.codebooks import cells, guesses
 from qmaps.engines.support import CUDA
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps import Codebook
@@ -163,7 +164,7 @@ def test_codebooks_without_structure(size: int, on_device: EmulatedEngine) -> No
         near = [n, np.nextafter(n, np.float32(-2)), np.nextafter(n, np.float32(2))]
         x = torch.from_numpy(np.concatenate([*near, [1, -1]]))
         for rounding in (None, RoundingKey(seed=1)):
-            q = qmaps.Quantizer(PerTensor(), map_, stochastic=rounding is not None)
+            q = qmaps.Quantizer(PerTensor(), map_, rounding=Rounding("+sr" if rounding else ""))
             positive = x.float() if map_.signed else x.float().abs()
             assert_as_reference(q, positive, rounding)
 
@@ -194,6 +195,23 @@ def test_guesses_are_lower_bounds_that_the_halvings_reach() -> None:
         assert rest.max() < 2**found.steps
 
 
+def test_cells_leave_one_comparison() -> None:
+    generator = np.random.default_rng(0)
+    sizes = {"DE@4s": 513, "DE-0@4u": 129, "linear@8u": 1025, "linear0@6s": 65}
+    for spec, size in sizes.items():
+        limits = thresholds_of(qmaps.quantizer(f"tensor/{spec}").map).numpy()
+        counts = cells(limits)
+        assert counts is not None
+        assert len(counts) == size
+        x = np.concatenate([limits, -limits, generator.uniform(-1, 1, 5000), [-1, 1, 0.0, -0.0]])
+        x = x.astype(np.float32)
+        x = np.concatenate([np.nextafter(x, np.float32(end)) for end in (-1, 1)] + [x])
+        cell = np.rint((x.astype(np.float64) + 1) * (size // 2)).astype(np.int64)
+        rest = np.searchsorted(limits, x) - counts[cell].astype(int)
+        assert set(rest) == {0, 1}
+    assert cells(thresholds_of(qmaps.quantizer("tensor/DE@8s").map).numpy()) is None
+
+
 def test_what_must_not_be_there_is_found(on_device: EmulatedEngine) -> None:
     x = torch.randn(3000)
     x[2999] = float("nan")
@@ -221,7 +239,7 @@ def test_of_equal_values_the_lowest_code_is_taken(
 ) -> None:
     map_ = Codebook(values, label="lloyd@8s", signed=True, per_tensor=True)
     found = qmaps.quantizer(f"{normalizer}/DE@8s").normalizer
-    q = qmaps.Quantizer(found, map_, stochastic)
+    q = qmaps.Quantizer(found, map_, rounding=Rounding("+sr" if stochastic else ""))
     x = torch.cat([table(map_).repeat(3), torch.linspace(-1, 1, 400)])
     assert_as_reference(q, x)
     codes = q.quantize(x).codes()

@@ -224,35 +224,10 @@ def replay_states() -> pd.DataFrame:
             "gain_second": [1.7, np.nan, 0.99],
             "lag_first": [9.0, np.inf, 9.5],
             "lag_second": [999.0, 20.0, 1000.0],
-            "rerounded_share_first": [0.1, 0.0, np.nan],
-            "rerounded_share_second": [1.0, 0.5, 0.02],
-        }
-    )
-
-
-def replay_errors() -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "quantizer": [PAIR, OTHER, "32-bit + B256/DE-0@8u"],
             "bias_first": [0.02, 0.9, 0.0],
             "bias_second": [0.3, 5.0, 0.001],
-            "noise_first": [0.05, 0.0, np.nan],
-            "noise_second": [0.2, 30.0, 0.004],
             "amplification_first": [5.0, 0.9, np.nan],
             "amplification_second": [80.0, 1.0, 3.0],
-        }
-    )
-
-
-def replay_updates() -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "quantizer": [PAIR, OTHER, "32-bit + B256/DE-0@8u"],
-            "progress": [0.97, -3.0, np.nan],
-            "displacement_error": [0.02, 400.0, 0.0],
-            "displacement_gain": [0.9, 2.5, 1.0],
-            "explosion_share": [0.0, 0.3, 1e-5],
-            "zero_point_share": [0.0, 1.0, np.nan],
         }
     )
 
@@ -307,20 +282,9 @@ SUBJECTS = {
     ),
     "replay_states": Subject(
         replay_states(),
-        "quantizer gain_first gain_second lag_first lag_second rerounded_share_first "
-        "rerounded_share_second",
-        3,
-    ),
-    "replay_errors": Subject(
-        replay_errors(),
-        "quantizer bias_first bias_second noise_first noise_second amplification_first "
-        "amplification_second",
-        3,
-    ),
-    "replay_updates": Subject(
-        replay_updates(),
-        "quantizer progress displacement_error displacement_gain explosion_share zero_point_share",
-        5,
+        "quantizer gain_first gain_second lag_first lag_second bias_first bias_second "
+        "amplification_first amplification_second",
+        4,
     ),
     "update_error": Subject(
         update_error(),

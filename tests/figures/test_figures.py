@@ -6,7 +6,6 @@ import functools
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import LogNorm, to_hex
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation, Text
+from matplotlib.text import Annotation
 
 from qmaps import figures
 from qmaps.errors import BadValueError, OutputError
@@ -401,41 +400,17 @@ def test_pareto_draws_points_frontier_and_limits() -> None:
     assert np.array_equal(lines["Lloyd-Max limit (B128)"].get_ydata(), limit["error"])
 
 
-def test_pareto_names_the_frontier_and_no_name_covers_another_or_a_point() -> None:
+def test_pareto_names_the_frontier() -> None:
     frame = FRAMES["pareto"]
     figure = draw("pareto")
-    figure.draw_without_rendering()
-    axis = figure.axes[0]
-    notes = [text for text in axis.texts if isinstance(text, Annotation)]
-    assert sorted(note.get_text() for note in notes) == sorted(
-        frame.loc[frame["on_frontier"], "quantizer"]
-    )
-    for note in notes:
-        row = frame[frame["quantizer"] == note.get_text()].iloc[0]
-        assert note.xy == (row["bits_per_element"], row["error"])
-    extents = [Text.get_window_extent(note) for note in notes]
-    for one, other in combinations(extents, 2):
-        assert not one.overlaps(other)
-    inside = axis.get_window_extent()
-    drawn = frame[~frame["is_limit"]]
-    dots = axis.transData.transform(drawn[["bits_per_element", "error"]].to_numpy())
-    for box in extents:
-        assert inside.x0 <= box.x0 < box.x1 <= inside.x1
-        assert inside.y0 <= box.y0 < box.y1 <= inside.y1
-        assert not any(box.contains(*dot) for dot in dots)
-
-
-def test_names_of_a_crowded_frontier_do_not_overlap() -> None:
-    frame = FRAMES["pareto"]
-    crowd = frame[frame["map"] == "DE"].assign(
-        bits_per_element=4 + np.arange(12) / 100, error=1 - np.arange(12) / 100
-    )
-    figure = draw("pareto", pd.concat([frame[frame["map"] == "linear"], crowd]))
-    figure.draw_without_rendering()
+    frontier = frame[frame["on_frontier"]].sort_values("bits_per_element")
     notes = [text for text in figure.axes[0].texts if isinstance(text, Annotation)]
-    assert len(notes) >= 10
-    for one, other in combinations([Text.get_window_extent(note) for note in notes], 2):
-        assert not one.overlaps(other)
+    assert [note.get_text() for note in notes] == [str(n + 1) for n in range(len(frontier))]
+    assert [note.xy for note in notes] == list(
+        zip(frontier["bits_per_element"], frontier["error"], strict=True)
+    )
+    names = [text.get_text() for text in figure.legends[-1].get_texts()]
+    assert names == [f"{n}  {name}" for n, name in enumerate(frontier["quantizer"], 1)]
 
 
 def test_pareto_without_frontier_or_limit_is_drawn() -> None:
@@ -567,19 +542,8 @@ REPLAYED = {
     "replay_states": (
         (["gain_first", "gain_second"], 1),
         (["lag_first", "lag_second"], 1),
-        (["rerounded_share_first", "rerounded_share_second"], 100),
-    ),
-    "replay_errors": (
         (["bias_first", "bias_second"], 1),
-        (["noise_first", "noise_second"], 1),
         (["amplification_first", "amplification_second"], 1),
-    ),
-    "replay_updates": (
-        (["progress"], 1),
-        (["displacement_error"], 1),
-        (["displacement_gain"], 1),
-        (["explosion_share"], 100),
-        (["zero_point_share"], 100),
     ),
 }
 """The columns of each panel of the figures of replays, and what they are multiplied by."""
@@ -588,9 +552,6 @@ EDGES = {
     "update_gain": (0, 1.5),
     "gain_first": (0, 1.5),
     "gain_second": (0, 1.5),
-    "progress": (-0.5, 2),
-    "displacement_gain": (-0.5, 2),
-    "displacement_error": (0, 100),
 }
 """Between which values a measure is drawn; what is beyond stands at the edge."""
 

@@ -51,9 +51,7 @@ def test_the_figures_of_replays_take_a_summary_and_rows() -> None:
     for given in (qmaps.replay.summarize(frame), frame[frame["parameter"] == "a"]):
         for draw in (
             figures.replay,
-            figures.replay_updates,
             figures.replay_states,
-            figures.replay_errors,
         ):
             draw(given).draw_without_rendering()
 

@@ -73,8 +73,7 @@ def test_the_report_is_one_self_contained_page(lab: Path) -> None:
     page = (lab / "report.html").read_text()
     assert len(re.findall(r'<img [^>]*src="data:image/png;base64,', page)) == 11
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
-    for text in ("Beside the papers", "201.0 ± 17.0 %", "B128/DE-0@4u", "paper, mean absolute",
-                 "zero-point share", "one step under 77 pairs", "stdlib-lm-tiny"):  # fmt: skip
+    for text in ("B128/DE-0@4u", "zero points", 'id="losses"', "stdlib-lm-tiny"):
         assert text in page
     losses = pd.read_parquet(lab / "frames" / "losses.parquet")
     first = page[: page.index('id="tensors"')]
@@ -123,13 +122,9 @@ def test_report_and_figures_of_a_run(lab: Path, capsys, monkeypatch) -> None:
     code, out, _ = call(f"figures --out {lab} --json", capsys)
     assert code == 0
     assert len(json.loads(out)) == 11
-    code, out, _ = call(f"report {lab} --markdown {lab}/claims/c.md --json", capsys)
-    assert code == 0
-    assert set(json.loads(out)) == {"report", "markdown"}
+    code, out, _ = call(f"report {lab} --json", capsys)
+    assert (code, json.loads(out)) == (0, {"report": str(lab / "report.html")})
     assert (lab / "report.html").read_bytes() == before
-    text = (lab / "claims" / "c.md").read_text()
-    assert text.count("\n## ") == 7 + 1
-    assert "| dynamic | 4.8 ± 0.4 % |" in text
 
 
 @pytest.mark.usefixtures("few_pictures")
@@ -160,7 +155,7 @@ def test_capture_sweep_figures_and_report_of_own_states(tmp_path: Path, capsys) 
     code, out, _ = call(f"report {run}", capsys)
     assert code == 0
     assert out == f"report: {run / 'report.html'}\n"
-    assert "Beside the papers" in (run / "report.html").read_text()
+    assert 'id="figures"' in (run / "report.html").read_text()
 
 
 def test_capture_and_replay_of_gradients(tmp_path: Path, capsys, monkeypatch) -> None:
@@ -182,8 +177,7 @@ def test_capture_and_replay_of_gradients(tmp_path: Path, capsys, monkeypatch) ->
     assert rows.loc[pairs[0], "explosion_share"] > 0
     assert rows.loc[pairs[1], "explosion_share"] == 0
     assert sorted(path.name for path in (run / "replay").iterdir()) == [
-        "replay.parquet", "replay.png", "replay_errors.png", "replay_states.png",
-        "replay_updates.png", "summary.parquet",
+        "replay.parquet", "replay.png", "replay_states.png", "summary.parquet",
     ]  # fmt: skip
     frame = pd.read_parquet(run / "replay" / "replay.parquet")
     assert set(frame["step"]) == {4}
@@ -342,7 +336,7 @@ BAD = {
     "figures {states} --out {file}": "cannot be written",
     "figures {sgd} --out {new}": "has no Adam states",
     "figures --out {new}": "has no frames to draw",
-    "report {new}": "must hold figures, frames, a sweep or a recommendation",
+    "report {new}": "must hold figures, losses or a recommendation",
     "capture --checkpoint {missing} --out {new}": "does not exist",
     "capture --checkpoint {text} --out {new}": "is not a checkpoint that torch can load",
     "capture --out {new}": "give either a workload or --checkpoint, not both",

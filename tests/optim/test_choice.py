@@ -14,7 +14,6 @@ from qmaps.errors import BadTypeError, BadValueError
 from qmaps.nn import StableEmbedding
 from qmaps.ops.backends import use_backend
 from qmaps.optim import SGD, AdamW, AdamW4bit, AdamW8bit, keep_in_32_bits
-from qmaps.optim.choice import GLOBAL_NUMEL, global_numel
 
 EIGHT, FOUR = ("B256/DE@8s", "B256/DE-0@8u"), ("B128/DE@4s+sr", "B128/DE-0@4u")
 FLOATS = (None, None)
@@ -252,18 +251,6 @@ def test_deep_copies_choose_alike(steps: int) -> None:
     assert stored(again)["1.weight"] == EIGHT
 
 
-def test_the_whole_parameter_is_counted_not_a_shard() -> None:
-    shard = nn.Parameter(torch.zeros(3000))
-    assert global_numel(shard) == 3000
-    setattr(shard, GLOBAL_NUMEL, 6000)
-    assert global_numel(shard) == 6000
-    optimizer = AdamW8bit([("w", shard)])
-    assert chosen(optimizer) == {"w": EIGHT}
-    shard.grad = torch.ones(3000)
-    optimizer.step()
-    assert stored(optimizer) == {"w": EIGHT}
-
-
 def test_a_dtensor_counts_all_of_its_shards() -> None:
     dist = pytest.importorskip("torch.distributed")
     fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
@@ -276,7 +263,6 @@ def test_a_dtensor_counts_all_of_its_shards() -> None:
         mesh = dist.init_device_mesh("cpu", (4,))
         sharded = nn.Parameter(distribute_tensor(torch.zeros(80, 64), mesh, [Shard(0)]))
         assert sharded.to_local().numel() == 1280
-        assert global_numel(sharded) == 5120
         optimizer = AdamW8bit([sharded])
         group = optimizer.param_groups[0]
         assert str(optimizer.quantizer_of("exp_avg", sharded, group)) == EIGHT[0]

@@ -11,6 +11,7 @@ from torch import nn
 import qmaps
 from qmaps.optim import QuantizedOptimizer
 from qmaps.optim.presets import PRESETS
+from qmaps.optim.records import states_of
 from tests.optim.families import (
     CASES,
     FAMILIES,
@@ -44,7 +45,7 @@ def test_low_bits_learn_as_32_bits_do(family: Family, width: str) -> None:
     )
     optimizer = getattr(family, width)(net.parameters(), **options)
     loss = train(net, optimizer, range(120))
-    names = set(optimizer.states_of(optimizer.param_groups[0])) - optimizer.exact_states
+    names = set(states_of(optimizer, optimizer.param_groups[0])) - optimizer.exact_states
     kinds = {type(optimizer.state[net[0].weight][name]) for name in names}
     assert kinds == {qmaps.QuantizedTensor}
     assert target < 0.6 * start
@@ -171,7 +172,7 @@ def test_propagate_lets_no_nan_become_finite(
     give(params, torch.Generator().manual_seed(0))
     p.grad[3, 4] = float("nan")
     optimizer.step()
-    for name in ("p", *optimizer.states_of(optimizer.param_groups[0])):
+    for name in ("p", *states_of(optimizer, optimizer.param_groups[0])):
         assert bool(floats(p if name == "p" else optimizer.state[p][name])[3, 4].isnan()), name
 
 

@@ -11,6 +11,7 @@ from torch import nn
 import qmaps
 from qmaps.nn import StableEmbedding
 from qmaps.optim import SGD, AdamW, AdamW4bit, AdamW8bit, RMSprop8bit
+from qmaps.optim.records import states_of
 from tests.optim.families import FAMILIES, Family, label
 
 SHAPES = ((70, 90), (5000,), (3, 40, 50), (64,), (), (0,), (16, 33, 3, 3))
@@ -49,7 +50,7 @@ def test_what_is_predicted_is_what_a_step_takes(family: Family, specs: str) -> N
     assert [dataclasses.replace(row, predicted=False) for row in before] == list(after)
     assert before.nbytes == after.nbytes == optimizer.state_nbytes
     assert not after.predicted
-    used = len(optimizer.states_of(optimizer.param_groups[0]))
+    used = len(states_of(optimizer, optimizer.param_groups[0]))
     assert after.numel == sum(p.numel() for p in params)
     assert after.nbytes_in_32_bits == 4 * used * after.numel
 

@@ -262,10 +262,6 @@ WRONG = [
     (("param_groups", 0, "betas"), 0.9, BadTypeError, "betas=0.9 must be two numbers"),
     (("state", 0, "reset_step"), 3, BadValueError,
      "state_dict has reset_step=3 for parameter 'weight', above its step=1"),
-    (("qmaps", "stream"), torch.ones(2), BadValueError, (
-        "the parts of state_dict do not fit together (RuntimeError: Boolean value of Tensor with "
-        "more than one value is ambiguous)"
-    )),
     (("param_groups", 0, "params"), [[0], [1]], BadValueError, (
         "the parts of state_dict do not fit together (TypeError: unhashable type: 'list')"
     )),

@@ -6,7 +6,7 @@ import copy
 import gc
 import pickle
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +315,35 @@ def test_each_step_makes_the_record_of_its_parameter_alone(
     )
     loss_of(model, 0).backward()
     assert sorted(numbers) == [0, 1, 2]
+
+
+class Watched(list[Tensor]):
+    """A group's parameters, which counts how often all of them are looked through."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[Tensor]:
+        self.looks += 1
+        return super().__iter__()
+
+
+def test_a_step_finds_its_parameter_without_looking_through_all() -> None:
+    losses = []
+    for released in (False, True):
+        model = Net()
+        optimizer = optim.AdamW4bit(model.named_parameters(), lr=0.01)
+        if released:
+            release_gradients(model, optimizer)
+        train(model, optimizer, range(2))
+        params = Watched(optimizer.param_groups[0]["params"])
+        optimizer.zero_grad()
+        optimizer.param_groups[0]["params"] = params
+        loss_of(model, 2).backward()
+        assert params.looks == 0
+        optimizer.step()
+        params.reverse()  # parameters get other random numbers, with their new places
+        losses.append(train(model, optimizer, range(3)))
+    assert losses[0] == losses[1]
 
 
 def test_it_keeps_nothing_alive_and_plans_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:

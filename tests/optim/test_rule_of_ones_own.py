@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from qmaps.engines.step import Context
 from qmaps.optim import QuantizedOptimizer, State
+from qmaps.optim.records import states_of
 
 
 class Signed(QuantizedOptimizer):
@@ -60,7 +61,7 @@ def test_states_are_as_declared() -> None:
         {"average"},
         {"steps"},
     )
-    assert optimizer.states_of(optimizer.param_groups[0]) == ("average", "steps")
+    assert states_of(optimizer, optimizer.param_groups[0]) == ("average", "steps")
     again = Signed(params)
     again.load_state_dict(optimizer.state_dict())
     assert float(again.state[first]["steps"]) == 2.5

@@ -8,6 +8,7 @@ from torch import nn
 
 import qmaps
 from qmaps.optim import AdamW
+from qmaps.optim.records import states_of
 from tests.optim.families import (
     CASES,
     FAMILIES,
@@ -95,7 +96,7 @@ def test_in_32_bits_it_is_the_textbook_rule(family: Family, options: Options) ->
 def test_the_states_and_constants_of_a_group_are_known(family: Family, options: Options) -> None:
     params, optimizer, _ = run(family.full, options, steps=2)
     group = optimizer.param_groups[0]
-    used = optimizer.states_of(group)
+    used = states_of(optimizer, group)
     assert tuple(name for name in optimizer.state_names if name in used) == used
     for p in params:
         assert set(optimizer.state[p]) == {"step", *optimizer._numbers, *used}
@@ -112,7 +113,7 @@ def test_the_rule_is_element_wise_and_leaves_the_gradient(family: Family, option
     params, optimizer, _ = run(family.full, options, steps=3, shapes=((6, 50),))
     group = optimizer.param_groups[0]
     scalars = optimizer.scalars(group, 4)
-    states = {name: optimizer.state[params[0]][name] for name in optimizer.states_of(group)}
+    states = {name: optimizer.state[params[0]][name] for name in states_of(optimizer, group)}
     param, grad = params[0].detach(), torch.randn(6, 50)
     order = torch.randperm(300)
 

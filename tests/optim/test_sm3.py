@@ -122,6 +122,8 @@ def test_bad_options(options: dict[str, object], message: str) -> None:
 def test_too_many_dimensions() -> None:
     optimizer = SM3([torch.zeros(1)])
     with pytest.raises(ValueError) as caught:
-        optimizer.add_param_group({"params": [torch.zeros([1] * 9)]})
-    assert str(caught.value) == ("a parameter has 9 dimensions; SM3 supports at most 8")
+        optimizer.add_param_group({"params": [torch.zeros([1] * 9, requires_grad=True)]})
+    assert str(caught.value) == (
+        "parameter 0 of group 1 has 9 dimensions, and SM3 supports at most 8"
+    )
     assert len(optimizer.param_groups) == 1

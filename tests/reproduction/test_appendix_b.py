@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from qmaps.lab.report.claim import Verdict
+from reproduction.claim import Verdict
 from reproduction.eight_bit import _vocabulary, appendix_b
 from reproduction.exhibit import explain
 

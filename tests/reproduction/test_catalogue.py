@@ -33,7 +33,7 @@ EXHIBIT = '''
 
 import pandas as pd
 
-from qmaps.lab.report.claim import Claim
+from reproduction.claim import Claim
 from reproduction.exhibit import Exhibit, Finding, Needs
 
 EXHIBIT = Exhibit(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from qmaps.lab.report.claim import Claim, Verdict
+from reproduction.claim import Claim, Verdict
 from reproduction.differences import Difference, lines
 from reproduction.exhibit import Finding, explain, weakest
 from reproduction.verdict import beside

@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from qmaps.lab.report.claim import Claim, Verdict, published
 from reproduction.catalogue import PAPERS
+from reproduction.claim import Claim, Verdict, published
 from reproduction.context import Context
 from reproduction.exhibit import ERRORS, weakest
 from reproduction.four_bit import table_4

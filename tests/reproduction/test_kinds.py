@@ -12,8 +12,8 @@ import pytest
 from markupsafe import escape
 
 from qmaps.lab import pipeline
-from qmaps.lab.report.claim import Claim, Verdict
 from reproduction import PAPERS, page, summary
+from reproduction.claim import Claim, Verdict
 from reproduction.eight_bit import table_1
 from reproduction.exhibit import Finding, Kind, Needs
 from reproduction.parallelism_2015 import tables

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from qmaps import lpmm
-from qmaps.lab.report.claim import Verdict
 from reproduction import tuned_losses
+from reproduction.claim import Verdict
 from reproduction.context import Context, NotYetError
 from reproduction.exhibit import Finding, Needs, explain
 from reproduction.lpmm import (

@@ -12,8 +12,8 @@ from markupsafe import escape
 
 from qmaps import analyze
 from qmaps.errors import BadValueError
-from qmaps.lab.report.claim import published
 from reproduction import PAPERS, page, run, workloads
+from reproduction.claim import published
 from reproduction.context import Context, NotYetError
 from reproduction.eight_bit import appendix_b, table_6
 from reproduction.eight_bit._maps import first_only

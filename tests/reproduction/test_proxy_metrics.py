@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from qmaps.errors import BadValueError
-from qmaps.lab.report.claim import Claim, Verdict, published
 from reproduction import PAPERS, cell_text
+from reproduction.claim import Claim, Verdict, published
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Needs
 from reproduction.proxy_metrics import Better, ProxyMetric, in_place

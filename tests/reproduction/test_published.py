@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qmaps.lab.report.claim import published
 from reproduction import PAPERS
+from reproduction.claim import published
 
 EIGHT, FOUR = "8-bit-optimizers", "4-bit-optimizers"
 

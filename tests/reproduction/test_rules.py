@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from qmaps.lab.report.claim import Verdict
 from reproduction import committed, max_model_size, memory, shares
+from reproduction.claim import Verdict
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.eight_bit import appendix_c, table_2, table_3

@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from qmaps.lab.report.claim import Verdict
 from reproduction import tuned_losses
+from reproduction.claim import Verdict
 from reproduction.context import Context
 from reproduction.eight_bit import figure_3
 from reproduction.eight_bit import table_1 as eight_bit_table_1

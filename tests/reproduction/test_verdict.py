@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from qmaps.lab.report.claim import Claim, Verdict
+from reproduction.claim import Claim, Verdict
 from reproduction.exhibit import Finding, _ranges, weakest
 from reproduction.verdict import beside
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
 
-from qmaps.capture import CapturedStates
+from qmaps.capture import CapturedStates, load
 from qmaps.capture.recorder import write
-from qmaps.sweep import Item
+from qmaps.sweep.plan import Item, Spec, items_of, sweep_digest
 
 SPECS = [
     "B128/DE@4s", "B128/DE@4s + B128/DE-0@4u", "B2048/quantile@8s + rank1/linear@4u",
@@ -37,6 +39,17 @@ def tensors() -> dict[str, dict[str, torch.Tensor]]:
 def on_disk(folder: Path) -> Path:
     """The path of a snapshot with the states of `tensors`."""
     return write(CapturedStates.from_tensors(tensors(), step=7), folder / "states")
+
+
+def plan(path: Path, specs: Sequence[Spec], **options: Any) -> list[Item]:
+    """The items of a sweep of states on disk."""
+    return items_of(load(path), specs, **options)
+
+
+def digest(path: Path, specs: Sequence[Spec], **options: Any) -> str:
+    """The digest of a sweep of states on disk."""
+    size = options.get("min_quantized_size", 4096)
+    return sweep_digest(plan(path, specs, **options), load(path), size)
 
 
 def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:

@@ -11,9 +11,9 @@ import pytest
 from qmaps import sweep
 from qmaps.errors import OutputError
 from qmaps.sweep import units
-from tests.sweep.data import SPECS, on_disk, same
+from tests.sweep.data import SPECS, on_disk, plan, same
 
-PLAN = import_module("qmaps.sweep.plan")  # the package has a function of this name
+PLAN = import_module("qmaps.sweep.plan")
 FEW = 60300 * 2
 """The work of two specs on parameter a."""
 
@@ -31,12 +31,12 @@ def whole(path: Path) -> pd.DataFrame:
 
 
 def test_no_parameter_of_usual_size_is_divided(path: Path) -> None:
-    assert [item.part for item in sweep.plan(path, SPECS)] == [None] * 5
+    assert [item.part for item in plan(path, SPECS)] == [None] * 5
 
 
 def test_items_of_a_divided_parameter(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PLAN, "WORK", FEW)
-    items = sweep.plan(path, SINGLES + SPECS)
+    items = plan(path, SINGLES + SPECS)
     parts = {name: [i.part for i in items if i.parameter == name] for name in ("a", "b", "first")}
     assert parts == {
         "a": [(0, 2), (2, 4), (4, 6), (6, 8)],
@@ -46,7 +46,7 @@ def test_items_of_a_divided_parameter(path: Path, monkeypatch: pytest.MonkeyPatc
     assert [item.number for item in items] == list(range(len(items)))
     assert [item.work for item in items if item.parameter == "a"] == [FEW] * 4
     monkeypatch.setattr(PLAN, "WORK", 5400)
-    parts_of_first = [i.part for i in sweep.plan(path, SINGLES + SPECS) if i.parameter == "first"]
+    parts_of_first = [i.part for i in plan(path, SINGLES + SPECS) if i.parameter == "first"]
     assert parts_of_first == [(0, 1), (1, 2), (2, 8)]  # it has no pairs
 
 
@@ -69,14 +69,14 @@ def test_a_pool_measures_the_items_of_one_parameter(
 
 def test_a_sample_of_all_rows_is_divided(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PLAN, "WORK", FEW)
-    whole, sampled = (sweep.plan(path, SINGLES + SPECS, sample=share) for share in (None, 1.0))
+    whole, sampled = (plan(path, SINGLES + SPECS, sample=share) for share in (None, 1.0))
     assert [item.part for item in sampled] == [item.part for item in whole]
 
 
 def test_a_sample_is_not_divided(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PLAN, "WORK", 1)
     monkeypatch.setattr(units, "LEAST", 1)
-    items = sweep.plan(path, SPECS, sample=0.1)
+    items = plan(path, SPECS, sample=0.1)
     assert [item.part for item in items if item.parameter == "c"] == [None]  # of several units
 
 

@@ -20,8 +20,9 @@ import torch
 from qmaps import capture, sweep
 from qmaps.analyze import executors
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, CommunicationError
-from qmaps.sweep.parts import joined
-from tests.sweep.data import SPECS, Deadly, on_disk, same, tensors
+from qmaps.sweep.plan import Item
+from qmaps.sweep.run import joined
+from tests.sweep.data import SPECS, Deadly, on_disk, plan, same, tensors
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +78,9 @@ def test_one_frame_whoever_measures(path: Path, serial: pd.DataFrame) -> None:
         same(sweep.run(path, SPECS, executor=client.get_executor()), serial)
 
 
-def deadly(path: Path, place: Path, lives: int) -> list[sweep.Item]:
+def deadly(path: Path, place: Path, lives: int) -> list[Item]:
     """The items of a sweep, of which the last kills its worker."""
-    items = sweep.plan(path, SPECS)
+    items = plan(path, SPECS)
     last = {name: getattr(items[-1], name) for name in asdict(items[-1])}
     return [*items[:-1], Deadly(**last, place=str(place), lives=lives)]
 
@@ -89,7 +90,8 @@ def test_items_of_a_killed_worker_run_again(
 ) -> None:
     pools = counted(monkeypatch)
     items = deadly(path, tmp_path / "died", 1)
-    frames = {item.number: frame for item, frame in executors.in_pool(items, 2)}
+    jobs = [item.job for item in items]
+    frames = {job.number: frame for job, frame in executors.in_pool(jobs, 2)}
     found = joined([frames[item.number] for item in items], [item.states for item in items])
     same(found, serial)
     assert (tmp_path / "died").read_text() == "x"
@@ -102,7 +104,7 @@ def test_a_worker_that_dies_again_and_again(
     monkeypatch.setattr(executors, "RESTARTS", 1)
     items = deadly(path, tmp_path / "died", 99)
     with pytest.raises(CommunicationError) as caught:
-        list(executors.in_pool(items[-1:], 2))
+        list(executors.in_pool([items[-1].job], 2))
     assert str(caught.value) == (
         "workers=2: a worker was killed 2 times in a row, perhaps for lack of memory; use fewer "
         "workers, and the sweep goes on from its parts"
@@ -276,16 +278,16 @@ def test_an_error_in_a_worker_is_that_of_one_process(tmp_path: Path) -> None:
 def test_a_worker_has_one_thread_and_others_keep_theirs(path: Path) -> None:
     seen = []
 
-    class Looking(sweep.Item):
+    class Looking(Item):
         def measure(self, states: capture.CapturedStates | None = None) -> pd.DataFrame:
             seen.append(torch.get_num_threads())
             return super().measure(states)
 
-    [item, *_] = sweep.plan(path, SPECS)
+    [item, *_] = plan(path, SPECS)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        executors._measured(Looking(**{name: getattr(item, name) for name in asdict(item)}))
+        executors._measured(Looking(**{name: getattr(item, name) for name in asdict(item)}).job)
         assert (seen, torch.get_num_threads()) == ([1], 2)
     finally:
         torch.set_num_threads(threads)

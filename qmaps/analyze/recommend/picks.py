@@ -1,10 +1,10 @@
-"""The pair of each parameter: within a budget of bytes, or in the fewest bytes for a step cost."""
+"""The pair of all parameters, or of each kind, within a budget of bytes or a step cost."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -12,16 +12,15 @@ import pandas as pd
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
 from qmaps.analyze.recommend.candidates import FULL, MOMENTS
-from qmaps.analyze.recommend.verdict import cost_of, dangerous, smallest
+from qmaps.analyze.recommend.verdict import cost_of, dangerous
 from qmaps.analyze.replay.summary import SUMMED
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError, check_number, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.files import records
 
-TIE, NOTHING = 1.05, 1e-3
-"""A simpler choice is preferred to one that lowers the error by less than this factor, or by less
-than this; under a step cost, to one that lowers the bytes by less than the factor."""
+TIE = 1.05
+"""Single pairs whose errors differ by less than this factor count as equally good."""
 NEGLIGIBLE = 1e-4
 """Single pairs whose errors are below this count as equally good."""
 
@@ -175,53 +174,43 @@ def within(
 ) -> dict[str, Pair]:
     """The pair of each parameter within a budget of bytes.
 
-    It is one pair for all parameters, or one for each kind, where that is as good.
+    It is the best safe pair for all parameters, or, where none within the budget is safe, one for
+    each kind of parameter, of the least total error.
     """
-    picks = _Options(tensors, pairs, str).within(budget)
-    simpler = []
-    single = best_of(table, [p for p in pairs if sizes.total(p) <= budget], math.inf)
+    safe = set(table.loc[table["verdict"] == "safe", "quantizer"])
+    affordable = [pair for pair in pairs if pair.spec in safe and sizes.total(pair) <= budget]
+    single = best_of(table, affordable, math.inf)
     if single is not None:
-        simpler.append(dict.fromkeys(picks, single))
-    kinds = _Options(tensors, pairs, kind)
-    if kinds.smallest <= budget:
-        simpler.append(kinds.within(budget))
-    limit = TIE * _error(tensors, picks) + NOTHING
-    return next((choice for choice in simpler if _error(tensors, choice) <= limit), picks)
+        return dict.fromkeys(sizes.numel, single)
+    kinds = {name: kind(name) for name in sizes.numel}
+    sums = tensors.groupby([tensors["parameter"].map(kinds), "quantizer"])[
+        ["nbytes", "error"]
+    ].sum()
+    options = dict(zip(sums.index, map(Option, sums["nbytes"], sums["error"]), strict=True))
+    mixed = [*pairs, FULL]
+    of_kinds = {name: [options[name, pair.spec] for pair in mixed] for name in kinds.values()}
+    places = dict(zip(of_kinds, choose(list(of_kinds.values()), budget), strict=True))
+    return {name: mixed[places[of_name]] for name, of_name in kinds.items()}
 
 
 def least(
-    step_cost: float, tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes
+    step_cost: float, table: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes
 ) -> dict[str, Pair]:
-    """The pair of each parameter, in the fewest bytes for a step cost.
-
-    It is one pair for all parameters, or one for each kind, where that is as small.
+    """The pair of fewest bytes whose step cost is at most this one, for all parameters.
 
     Raises:
-        BadValueError: no choice has so small a step cost.
+        BadValueError: no pair has so small a step cost.
     """
-
-    def cost(picks: Mapping[str, Pair]) -> float:
-        measures = measures_of(tensors, picks)
-        return math.inf if dangerous(measures) else cost_of(measures)
-
-    def fits(picks: Mapping[str, Pair]) -> bool:
-        return cost(picks) <= step_cost
-
-    def total(picks: Mapping[str, Pair]) -> int:
-        return sum(sizes.of(name, pair) for name, pair in picks.items())
-
-    parameters, kinds = (_Options(tensors, pairs, key) for key in (str, kind))
-    picks = smallest(parameters.within, fits, parameters.smallest, parameters.largest)
-    if picks is None:
+    costs = {
+        row["quantizer"]: math.inf if dangerous(row) else cost_of(row) for row in records(table)
+    }
+    fitting = [pair for pair in pairs if costs[pair.spec] <= step_cost]
+    if not fitting:
         raise BadValueError(
-            f"step_cost={shown(step_cost)} is less than that of any choice; the smallest is "
-            f"{cost(parameters.within(math.inf)):.2g}"
+            f"step_cost={shown(step_cost)} is less than that of any pair; the smallest is "
+            f"{min(costs[pair.spec] for pair in pairs):.2g}"
         )
-    singles = (dict.fromkeys(picks, pair) for pair in sorted(pairs, key=sizes.total))
-    alone = next((choice for choice in singles if fits(choice)), None)
-    by_kind = smallest(kinds.within, fits, kinds.smallest, kinds.largest)
-    limit = TIE * total(picks)
-    return next((choice for choice in (alone, by_kind) if choice and total(choice) <= limit), picks)
+    return dict.fromkeys(sizes.numel, min(fitting, key=sizes.total))
 
 
 def kind(parameter: str) -> str:
@@ -231,42 +220,6 @@ def kind(parameter: str) -> str:
     'layers.*.mlp.up.weight'
     """
     return re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", parameter)
-
-
-class _Options:
-    """Error and bytes of the pairs, and of 32 bits, for each group of parameters.
-
-    Attributes:
-        smallest, largest: bytes of the smallest choice of finite error, and of the largest.
-    """
-
-    def __init__(
-        self, tensors: pd.DataFrame, pairs: Sequence[Pair], key: Callable[[str], str]
-    ) -> None:
-        self._pairs = [*pairs, FULL]
-        self._groups = {name: key(name) for name in dict.fromkeys(tensors["parameter"])}
-        sums: dict[tuple[str, str], Option] = {}
-        for row in records(tensors):
-            place = self._groups[row["parameter"]], row["quantizer"]
-            nbytes, error = sums.get(place, (0, 0.0))
-            sums[place] = Option(nbytes + int(row["nbytes"]), error + float(row["error"]))
-        self._options = {
-            group: [sums[group, pair.spec] for pair in self._pairs]
-            for group in self._groups.values()
-        }
-        self.smallest, self.largest = (
-            sum(
-                limit(option.nbytes for option in options if math.isfinite(option.error))
-                for options in self._options.values()
-            )
-            for limit in (min, max)
-        )
-
-    def within(self, budget: float) -> dict[str, Pair]:
-        """The pair of each parameter within a budget of bytes."""
-        places = choose(list(self._options.values()), budget)
-        pairs = dict(zip(self._options, (self._pairs[place] for place in places), strict=True))
-        return {name: pairs[group] for name, group in self._groups.items()}
 
 
 def scaled(frame: pd.DataFrame, numel: Mapping[str, int]) -> pd.DataFrame:
@@ -288,12 +241,6 @@ def measures_of(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> dict[str, A
     rows = tensors[rows_of(tensors, picks)].assign(quantizer="choice")
     (measures,) = records(replay.summarize(replay_only(rows)))
     return measures
-
-
-def _error(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> float:
-    """The error of a choice for all parameters together."""
-    errors = tensors.set_index(["parameter", "quantizer"])["error"]
-    return float(sum(errors[name, pair.spec] for name, pair in picks.items()))
 
 
 def best_of(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | None:

@@ -167,14 +167,13 @@ class Recommendation:
 
 
 CHOICE, SUMMARY, STATES = "choice.json", "summary.json", "states.json"
-PAIRS, TENSORS, CURVES = "pairs.parquet", "tensors.parquet", "curves.parquet"
+PAIRS, TENSORS = "pairs.parquet", "tensors.parquet"
 
 
 def write(
     recommendation: Recommendation,
     out: str | os.PathLike[str],
     *,
-    curves: pd.DataFrame | None = None,
     states: dict[str, Any] | None = None,
 ) -> None:
     """Write a recommendation to a folder: the choice, a summary, and both frames.
@@ -184,7 +183,6 @@ def write(
     Args:
         recommendation: the recommendation.
         out: the folder, created if need be.
-        curves: a frame of `qmaps.replay.curves` of the same states.
         states: identity of its states, for `holds`.
 
     Raises:
@@ -192,13 +190,11 @@ def write(
     """
     with FolderLock(out, "recommendation"):
         folder = Path(out)
-        for name in (CHOICE, STATES, CURVES):
+        for name in (CHOICE, STATES):
             (folder / name).unlink(missing_ok=True)
         write_frame(folder / PAIRS, recommendation.pairs)
         write_frame(folder / TENSORS, recommendation.tensors)
         write_record(folder / SUMMARY, recommendation.summary())
-        if curves is not None:
-            write_frame(folder / CURVES, curves)
         if states is not None:
             write_record(folder / STATES, states)
         recommendation.save(folder / CHOICE)

@@ -87,7 +87,7 @@ def run(
     executor: Executor | None = None,
     workers: int | None = None,
 ) -> Recommendation:
-    """Judge pairs of quantizers on the states of a run, and choose one for each parameter.
+    """Judge pairs of quantizers on the states of a run, and choose one within a budget.
 
     Each candidate is replayed (`qmaps.replay.run`), and its `step_cost` decides; updates longer
     than the exact ones count as if they were of equal length. A pair is
@@ -99,11 +99,11 @@ def run(
     - ``safe`` otherwise; ``unproven`` if gradients were simulated, or if the states are of a step
       before a tenth of 1 / (1 - beta2), for then most pairs would look harmless or harmful alike.
 
-    The error of a parameter is its share of the cost of all updates multiplied by its own step
-    cost; without replayed updates it is that of all parameters together. Parameters get different
-    pairs, on the convex hulls of their errors over bytes, where that lowers the error (or the bytes
-    under a `step_cost`) by 5 % against one pair for all, or for those whose names differ only in
-    numbers, such as ``layers.3.up`` and ``layers.7.up``.
+    The best safe pair within the budget is chosen for all parameters. Where none is safe, each kind
+    of parameter (names that differ only in numbers, such as ``layers.3.up`` and ``layers.7.up``)
+    gets a pair or 32 bits, on the convex hulls of errors over bytes. The error of a parameter is
+    its share of the cost of all updates multiplied by its own step cost; without replayed updates
+    it is that of all parameters together.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name. Recorded
@@ -112,8 +112,8 @@ def run(
         bits: most bits per element, scales included, as the mean over both moments of all
             parameters to quantize. 4.3 if `nbytes` and `step_cost` are left out too.
         nbytes: most bytes of all states together, also of those in 32 bits.
-        step_cost: largest step cost of the choice, instead of a budget: the fewest bytes that keep
-            to it are taken. 0.02 stands for steps that make 2 % less progress.
+        step_cost: largest step cost of the choice, instead of a budget: the pair of fewest bytes
+            that keeps to it is chosen. 0.02 stands for steps that make 2 % less progress.
         candidates: pairs of quantizers, or names of presets. Those with a moment in 32 bits, or
             with a map fitted to the data, are diagnostic: they are judged, but not chosen. So is a
             default candidate with a zero in the map of its second moment (``paper-8bit``).
@@ -190,7 +190,7 @@ def run(
     if step_cost is None:
         picks = within(budget, tensors, table, choosable, sizes)
     else:
-        picks = least(step_cost, tensors, choosable, sizes)
+        picks = least(step_cost, table, choosable, sizes)
     tensors["chosen"] = rows_of(tensors, picks)
     chosen_rows = tensors[tensors["chosen"]]
     measures = measures_of(tensors, picks)

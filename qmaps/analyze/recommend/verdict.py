@@ -1,10 +1,10 @@
-"""The verdict on a pair of quantizers, and the search for the smallest budget."""
+"""The verdict on a pair of quantizers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -142,28 +142,3 @@ def _number(value: float) -> str:
 
 def _worst(parts: pd.DataFrame, measure: str) -> str:
     return str(max(records(parts), key=lambda row: row[measure])["parameter"])
-
-
-T = TypeVar("T")
-
-
-def smallest(at: Callable[[int], T], fits: Callable[[T], bool], low: int, high: int) -> T | None:
-    """Bisect for the choice of the smallest budget that fits; None if no choice does.
-
-    Args:
-        at: the choice within a budget of bytes.
-        fits: whether a choice is good enough.
-        low: the smallest budget.
-        high: the largest budget.
-    """
-    if fits(best := at(low)):
-        return best
-    if not fits(best := at(high)):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(smaller := at(middle)):
-            best, high = smaller, middle
-        else:
-            low = middle
-    return best

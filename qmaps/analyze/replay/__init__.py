@@ -2,6 +2,6 @@
 
 from qmaps.analyze.replay.recursion import step_cost
 from qmaps.analyze.replay.run import run
-from qmaps.analyze.replay.summary import curves, summarize
+from qmaps.analyze.replay.summary import summarize
 
-__all__ = ["curves", "run", "step_cost", "summarize"]
+__all__ = ["run", "step_cost", "summarize"]

@@ -45,7 +45,7 @@ class Recursion:
         self._drift = torch.zeros(count, flat.numel(), dtype=torch.float32)
         self._sums = {name: torch.zeros(count, dtype=torch.float64) for name in _SUMS}
         self._exact = 0.0
-        self._steps = self._checks = 0
+        self._steps = 0
         self._scratch = self.after.new_empty(2, min(count, self._group()), flat.numel())
 
     def advance(self, z: Tensor, step: int, *, check: bool) -> None:
@@ -55,7 +55,6 @@ class Recursion:
         self.before[0].copy_(exact)
         self._exact += float(torch.dot(exact, exact))
         self._steps += 1
-        self._checks += check
         for low in range(1, len(self.after), self._group()):
             rows = slice(low, min(low + self._group(), len(self.after)))
             torch.mul(self.after[rows], self._beta, out=self.before[rows]).add_(scaled)
@@ -74,8 +73,6 @@ class Recursion:
 
     def _encode(self, row: int, step: int, check: bool) -> None:
         state = self._states[row - 1]
-        previous = state.clone() if check else None
-        decoded = self.after[row].clone() if check else None
         x = self.before[row].view(self._shape)
         key = self._keyed(state.quantizer, step)
         target = self.after[row].view(self._shape)
@@ -85,17 +82,8 @@ class Recursion:
         else:  # without the checks of `Quantizer`, which cost as much as a small tensor's work
             dispatch.quantize(x, q.normalizer, q.map, key, parts)
             dispatch.dequantize(*parts, q.normalizer, q.map, self._shape, torch.float32, target)
-        if previous is None or decoded is None:
-            return
-        now = state.codes()
-        self._held[row - 1] &= now.view(-1) == self._codes[row - 1]
-        codes = previous.codes()
-        changed = now != codes
-        if bool(changed.any()):
-            moved = self.before[row] - decoded
-            position, moved = decoded.view(self._shape), moved.view(self._shape)
-            still = moved.abs() < gaps.gap_at(previous, codes, position, moved) / 2
-            self._sums["rerounded"][row - 1] += int((changed & still).sum())
+        if check:
+            self._held[row - 1] &= state.codes().view(-1) == self._codes[row - 1]
 
     def _measure(self, rows: slice, z: Tensor, exact: Tensor) -> None:
         indices = slice(rows.start - 1, rows.stop - 1)
@@ -134,13 +122,12 @@ class Recursion:
                     "amplification": _ratio(sums["error"], sums["rounding"]),
                     "moved_share": moved / numel,
                     "stalled_share": _ratio(stalled, moved),
-                    "rerounded_share": _ratio(sums["rerounded"], numel * self._checks),
                 }
             )
         return measures
 
 
-_SUMS = ("along", "error", "rounding", "pull", "resisted", "rerounded")
+_SUMS = ("along", "error", "rounding", "pull", "resisted")
 
 
 def exact_measures(beta: float) -> dict[str, float]:
@@ -155,7 +142,6 @@ def exact_measures(beta: float) -> dict[str, float]:
         "amplification": nan,
         "moved_share": nan,
         "stalled_share": nan,
-        "rerounded_share": 0.0,
     }
 
 
@@ -262,14 +248,17 @@ class Updates:
         """The sums for `shares`, and the measures of each pair, as in `qmaps.replay.run`."""
         updates, looked = self._steps * self._numel, max(1, self._checks) * self._numel
         measured = []
-        for index, paths in enumerate(self.displacements(), start=1):
+        path = self._path[0]
+        length = self._curved(path)
+        for index in range(1, len(self._path)):
             sums = {
                 "descent": float(self._kept[0]),
                 "kept_descent": float(self._kept[index]),
                 "cost": float(self._spent[0]),
                 "spent_cost": float(self._spent[index]),
                 "shared_cost": float(self._shared[index]),
-                **paths,
+                "displacement": length,
+                "displacement_gap": self._curved(self._path[index] - path),
             }
             measures, largest = shares(sums), float(self._largest[index])
             measured.append(
@@ -286,36 +275,20 @@ class Updates:
             )
         return measured
 
-    def displacements(self) -> list[dict[str, float]]:
-        """How far the updates of each pair have led, as `qmaps.replay.run` defines it."""
-        exact = self._path[0]
-        length = self._curved(exact, exact)
-        return [
-            {
-                "displacement": length,
-                "displacement_gap": self._curved(path - exact, path - exact),
-                "displacement_shared": self._curved(path, exact),
-            }
-            for path in self._path[1:]
-        ]
-
-    def _curved(self, x: Tensor, y: Tensor) -> float:
-        """The inner product of two vectors under the curvature of the last step."""
+    def _curved(self, way: Tensor) -> float:
+        """The squared length of a vector under the curvature of the last step."""
         assert self._curvature is not None
-        return float((x.double() * y.double()) @ self._curvature.double())
+        return float(way.double().square() @ self._curvature.double())
 
 
 def shares(sums: Mapping[str, float]) -> dict[str, float]:
     """The measures of `qmaps.replay.run` from its sums, of one parameter or of several together."""
-    progress = share(sums["kept_descent"], sums["descent"])
     spent, gain = (share(sums[name], sums["cost"]) for name in ("spent_cost", "shared_cost"))
     return {
-        "progress": progress,
-        "net_progress": 2 * progress - spent,
+        "progress": share(sums["kept_descent"], sums["descent"]),
         "update_gain": gain,
         "update_noise": math.nan if math.isnan(spent) else math.sqrt(max(0.0, spent - gain**2)),
         "displacement_error": share(sums["displacement_gap"], sums["displacement"]),
-        "displacement_gain": share(sums["displacement_shared"], sums["displacement"]),
     }
 
 

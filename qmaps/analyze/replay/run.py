@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -32,12 +32,29 @@ CHECKS = 5
 
 def rows(step: int, data: Source, pairs: list[Pair], seed: int) -> list[dict[str, Any]]:
     """The rows of one parameter."""
-    chosen, first, second, updates = recursions(data, pairs, seed)
-    for _ in replayed(data, first, second, updates):
-        pass
+    moments = [
+        list(dict.fromkeys(q for q in quantizers if q is not None))
+        for quantizers in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
+    ]
+    first, second = (
+        Recursion(start, quantizers, beta, RoundingKey(seed=seed, tensor=data.number, state=state))
+        for state, (start, quantizers, beta) in enumerate(
+            zip((data.m, data.v), moments, data.betas, strict=True)
+        )
+    )
+    places: list[dict[Quantizer | None, int]] = [
+        {None: 0, **{q: row for row, q in enumerate(quantizers, start=1)}} for quantizers in moments
+    ]
+    updates = Updates(
+        [(places[0][pair.first], places[1][pair.second]) for pair in pairs],
+        data.betas,
+        data.eps,
+        data.m.numel(),
+    )
+    _replay(data, first, second, updates)
     measured: list[dict[Quantizer | None, dict[str, float]]] = [
         {None: exact_measures(beta), **dict(zip(quantizers, recursion.measures(), strict=True))}
-        for beta, quantizers, recursion in zip(data.betas, chosen, (first, second), strict=True)
+        for beta, quantizers, recursion in zip(data.betas, moments, (first, second), strict=True)
     ]
     return [
         {
@@ -60,34 +77,8 @@ def rows(step: int, data: Source, pairs: list[Pair], seed: int) -> list[dict[str
     ]
 
 
-def recursions(
-    data: Source, pairs: list[Pair], seed: int
-) -> tuple[list[list[Quantizer]], Recursion, Recursion, Updates]:
-    """The quantizers of each moment, the recursions of both under them, and the pairs' updates."""
-    chosen = [
-        list(dict.fromkeys(q for q in quantizers if q is not None))
-        for quantizers in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
-    ]
-    first, second = (
-        Recursion(start, quantizers, beta, RoundingKey(seed=seed, tensor=data.number, state=state))
-        for state, (start, quantizers, beta) in enumerate(
-            zip((data.m, data.v), chosen, data.betas, strict=True)
-        )
-    )
-    places: list[dict[Quantizer | None, int]] = [
-        {None: 0, **{q: row for row, q in enumerate(qs, start=1)}} for qs in chosen
-    ]
-    updates = Updates(
-        [(places[0][pair.first], places[1][pair.second]) for pair in pairs],
-        data.betas,
-        data.eps,
-        data.m.numel(),
-    )
-    return chosen, first, second, updates
-
-
-def replayed(data: Source, first: Recursion, second: Recursion, updates: Updates) -> Iterator[int]:
-    """Take every step and yield its number; it is measured if there is a next gradient."""
+def _replay(data: Source, first: Recursion, second: Recursion, updates: Updates) -> None:
+    """Take every step; its update is measured if there is a next gradient."""
     looked = {-(-number * data.steps // CHECKS) for number in range(1, CHECKS + 1)}
     flat = (gradient.reshape(-1) for gradient in data.gradients())
     gradient = next(flat)
@@ -100,58 +91,33 @@ def replayed(data: Source, first: Recursion, second: Recursion, updates: Updates
         if following is not None:
             updates.add(first.before, second.before, following, step)
             gradient = following
-            yield number
 
 
-@dataclass(frozen=True)
-class Item:
-    """A parameter to replay.
+def _measured(
+    path: str,
+    position: int,
+    parameter: str,
+    pairs: list[Pair],
+    steps: int | None,
+    rounds: int,
+    share: float,
+    seed: int,
+    states: CapturedStates | None,
+) -> pd.DataFrame:
+    """Replay a parameter in this process; no rows if only others have 2 gradients.
 
-    Attributes:
-        number: its place among the items, from 0 on.
-        source: the file or folder of the states; empty for states in memory.
-        position: the parameter's place among those of the source, for random numbers too.
-        parameter: its name.
-        numel: number of its elements.
-        pairs: pairs of quantizers.
-        steps, rounds, share, seed: as for `qmaps.replay.run`.
+    Without `states` they are read from `path`, where the parameter has a place, for random numbers
+    too, and perhaps another name.
     """
-
-    number: int
-    source: str
-    position: int
-    parameter: str
-    numel: int
-    pairs: tuple[Pair, ...] = field(repr=False)
-    steps: int | None
-    rounds: int
-    share: float
-    seed: int
-
-    @property
-    def work(self) -> int:
-        """Elements times pairs."""
-        return self.numel * len(self.pairs)
-
-    def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
-        """Replay the parameter in this process; no rows if only others have 2 gradients."""
-        name = self.parameter
-        if states is None:
-            states = opened(self.source)
-            name = states.parameters()[self.position]  # names may have been given by the caller
-        data = source(
-            states,
-            name,
-            self.position,
-            steps=self.steps,
-            share=self.share,
-            seed=self.seed,
-            rounds=self.rounds,
-        )
-        if data is None:
-            return pd.DataFrame()
-        made = rows(states.step, data, list(self.pairs), self.seed)
-        return pd.DataFrame([{**row, "parameter": self.parameter} for row in made])
+    name = parameter
+    if states is None:
+        states = opened(path)
+        name = states.parameters()[position]  # names may have been given by the caller
+    data = source(states, name, position, steps=steps, share=share, seed=seed, rounds=rounds)
+    if data is None:
+        return pd.DataFrame()
+    made = rows(states.step, data, pairs, seed)
+    return pd.DataFrame([{**row, "parameter": parameter} for row in made])
 
 
 AGAIN = "the replay begins again"
@@ -225,20 +191,13 @@ def run(
           Below 1 quantized updates are too short, as with a smaller learning rate,
         - `update_noise`: the root of spent_cost / cost - update_gain^2: how large the rest is that
           has nothing in common with the exact updates,
-        - `net_progress`: 2 progress - spent_cost / cost. A step at rate r lowers the loss by
-          r descent - r^2 c cost / 2; at the rate that is best for the exact updates this is
-          r descent / 2, of which the quantized ones keep net_progress. At most 1 for updates that
-          are the exact ones times a number; below 0 where the loss grows,
         - `displacement`: the squared length of sum over t < T of u(t), in which an element counts
           as much as the root of its second moment at the end; `displacement_gap`: the same of the
-          difference of the quantized and the exact sums; `displacement_shared`: their inner
-          product,
+          difference of the quantized and the exact sums,
         - `displacement_error`: displacement_gap / displacement: how far from the exact parameters
           the quantized updates lead, at a constant learning rate. Errors that repeat in every step
           add up in it, while independent ones average out. It needs no next gradient, so it varies
-          less between windows of a run than `net_progress`,
-        - `displacement_gain`: displacement_shared / displacement: how far the quantized updates
-          lead along the way of the exact ones,
+          less between windows of a run than `progress`,
         - `explosion_share`: share of the quantized updates that are larger than any exact Adam can
           make at this step (`largest_possible`; 7.27 at betas of 0.9 and 0.999),
         - `largest_update`: the largest magnitude of a quantized update,
@@ -262,10 +221,7 @@ def run(
           rounding. Independent errors of mean 0 give 1 / (1 - beta^2) in the long run,
         - `moved_share`: share of elements whose exact state has moved, from start to end, by more
           than the distance to the next code; `stalled_share`: the share of these whose code never
-          moved,
-        - `rerounded_share`: share of elements whose code changed in a step, though y is within half
-          the distance to the next code of the value before; scales that move, stochastic
-          rounding and dither do that.
+          moved.
 
         Codes are looked at in five steps, spread evenly, the last included. Measures of a
         moment in 32 bits are those of the exact state, or NaN.
@@ -292,16 +248,18 @@ def run(
     check(steps, rounds, share, seed)
     captured = as_states(states)
     names = chosen(captured, parameters, min_quantized_size)
-    source = executors.source_of(captured)
+    path = executors.source_of(captured)
     positions = {name: position for position, name in enumerate(captured.parameters())}
-    items = [
-        Item(
-            number, source, positions[name], name, math.prod(captured.shape(name, MOMENTS[0])),
-            tuple(pairs), steps, rounds, share, seed,
+    jobs = [
+        executors.Job(
+            number,
+            name,
+            math.prod(captured.shape(name, MOMENTS[0])) * len(pairs),
+            partial(_measured, path, positions[name], name, pairs, steps, rounds, share, seed),
         )
         for number, name in enumerate(names)
-    ]  # fmt: skip
-    executors.check(items, executor, workers)
+    ]
+    executors.check(captured, executor, workers)
     window = captured.window()
     if len(window) == 1:
         raise CaptureError(
@@ -311,12 +269,11 @@ def run(
         for state in MOMENTS:
             captured.tensor(name, state)
     frames = executors.measured(
-        items,
+        jobs,
         captured,
         executor,
         workers,
         progress=progress,
-        note=lambda item: item.parameter,
         what="parameters",
         then=AGAIN,
     )
@@ -326,7 +283,8 @@ def run(
             f"the gradients beside {captured.source!r} are of none of the chosen parameters, or of "
             "fewer than 2 steps"
         )
-    return pd.concat(filled, ignore_index=True)
+    joined: pd.DataFrame = pd.concat(filled, ignore_index=True)
+    return joined
 
 
 def check(steps: int | None, rounds: int = 1, share: float = 1.0, seed: int = 0) -> None:

@@ -27,6 +27,9 @@ QMAPS_INLINE std::uint32_t combined_over(std::uint32_t value, std::uint32_t* sha
 
 template <int kLanes>
 QMAPS_INLINE std::uint32_t largest_over(std::uint32_t value, std::uint32_t* shared) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    if constexpr (kLanes == kWarp) return __reduce_max_sync(kAll, value);
+#endif
     return combined_over<kLanes>(value, shared, [](std::uint32_t one, std::uint32_t other) {
         return other > one ? other : one;
     });

@@ -13,7 +13,8 @@ namespace qmaps {
 //   kLog          log2 ranges instead of scales
 //   kStochastic   rounding
 //   kSigned       some limits between codes are negative
-//   kSteps        halvings that are left after the first guess of a search
+//   kSteps        halvings that are left after the first guess of a search; kCells: the guess is that
+//                 of a cell, and one comparison is left
 //   kScaling      how the scale of a kBlock comes about
 enum Scaling : int {
     kMaxima,     // the largest magnitude, in float32
@@ -21,6 +22,7 @@ enum Scaling : int {
     kQuantile,   // of a log2 range: its lower end is a quantile
     kPowers,     // the largest magnitude, and an exponent under which the block's range grows
 };
+constexpr int kCells = -1;
 template <int kBits_, int kBlock_, bool kLog_, bool kStochastic_, bool kSigned_, int kSteps_,
           Scaling kScaling_ = kMaxima>
 struct Format {
@@ -35,6 +37,8 @@ struct Format {
     static constexpr int kSteps = kSteps_;
     static constexpr Scaling kScaling = kScaling_;
     static constexpr bool kInFormat = kScaling == kFormatted;
+    // What is encoded lies between -1 and 1.
+    static_assert(kSteps != kCells || (kInShared && kBlock > 0 && !kLog && kScaling == kMaxima));
 };
 
 // A state that stays in float32.
@@ -64,7 +68,9 @@ struct Book {
 };
 
 // Every thread of the block; others may read it after a __syncthreads().
-QMAPS_INLINE void load_book(const Codebook& codebook, bool lower, SharedBook& to) {
+template <class F>
+QMAPS_INLINE void load_book(const Codebook& codebook, SharedBook& to) {
+    constexpr bool lower = F::kStochastic;
     const Search& search = lower ? codebook.lower : codebook.nearest;
     const int thread = static_cast<int>(threadIdx.x);
     for (int i = thread; i < kMaxCodes; i += kThreads) to.value[i] = codebook.values[i];
@@ -74,8 +80,19 @@ QMAPS_INLINE void load_book(const Codebook& codebook, bool lower, SharedBook& to
         to.gap[i] = {low, i + 1 < codebook.size ? codebook.values[i + 1] - low : float_of(kInfinityBits)};
     }
     for (int i = thread; i < 2 * kMaxCodes; i += kThreads) to.limit[i] = search.limit[i];
-    for (int i = thread; i < search.buckets + search.negative; i += kThreads)
-        to.guess[i] = search.guess[i];
+    const std::uint8_t* guess = F::kSteps == kCells ? search.cells : search.guess;
+    const int guesses = F::kSteps == kCells ? search.cell_count : search.buckets + search.negative;
+    for (int i = thread; i < guesses; i += kThreads) to.guess[i] = guess[i];
+}
+
+// The number at a place of a table, of whose place in codes of 4 bits the lower bits count. Then the
+// table lies in the lanes of half a warp, all of whose threads call this.
+template <class F>
+QMAPS_INLINE float looked_up(const float* table, int place) {
+    if constexpr (F::kBits == 4)
+        return __shfl_sync(kAll, table[threadIdx.x % 16], place, 16);
+    else
+        return table[place];
 }
 
 // 1 where n is larger than a limit, else 0; neither is NaN, and no limit is -0. By the sign of their
@@ -88,10 +105,14 @@ QMAPS_INLINE int exceeds(float n, float limit) {
 #endif
 }
 
-// The number of limits below n, which is not NaN.
+// The number of limits below n, which is not NaN. Every thread of the warp calls it.
 template <class F>
 QMAPS_INLINE int search_code(const Book& book, float n) {
     const Search& search = F::kStochastic ? book.codebook.lower : book.codebook.nearest;
+    if constexpr (F::kSteps == kCells) {
+        const int code = book.shared.guess[bits_of(fused(n, search.cell, search.cell))];
+        return code + exceeds(n, looked_up<F>(book.shared.limit, code));
+    }
     const int first = search.first, last = first + search.buckets - 1;
     // Magnitudes within the first bucket and within the last.
     const float least = float_of(static_cast<std::uint32_t>(first) << search.shift);

@@ -74,36 +74,41 @@ QMAPS_INLINE void unit_ends(const Scales& scales, std::int64_t at, int count, fl
     });
 }
 
-// The 16 random bits of each of eight elements, two to a word; `first` is the number of the first.
-// They are those of one Philox block, unless a shard begins within a block.
-QMAPS_INLINE void unit_draws(const Noise& noise, std::uint64_t first,
-                             std::uint32_t (&draws)[kUnit / 2]) {
-    std::uint32_t found[kUnit] = {};
-    const int skip = static_cast<int>(first % 8);
-    for (int block = 0; block < 2; ++block) {
-        if (block == 1 && skip == 0) break;
-        const std::uint64_t number = first / 8 + static_cast<unsigned>(block);
-        auto c0 = static_cast<std::uint32_t>(number);
-        auto c1 = static_cast<std::uint32_t>(number >> 32) | noise.word1;
-        std::uint32_t c2 = noise.word2, c3 = noise.word3;
-        std::uint32_t k0 = noise.key0, k1 = noise.key1;
-        for (int round = 0; round < kPhiloxRounds; ++round, k0 += kWeyl0, k1 += kWeyl1)
-            philox_round(c0, c1, c2, c3, k0, k1);
-        found[4 * block] = c0;
-        found[4 * block + 1] = c1;
-        found[4 * block + 2] = c2;
-        found[4 * block + 3] = c3;
-    }
-    // Registers have no addresses: every place is known to the compiler.
-    for (int one = 0; one < skip; ++one) {
-        for (int j = 0; j < kUnit - 1; ++j) found[j] = found[j] >> 16 | found[j + 1] << 16;
-        found[kUnit - 1] >>= 16;
-    }
-    for (int j = 0; j < kUnit / 2; ++j) draws[j] = found[j];
+// The random bits of eight elements, 16 each, two elements to a word.
+QMAPS_INLINE Words<4> philox_block(const Noise& noise, std::uint64_t number) {
+    auto c0 = static_cast<std::uint32_t>(number);
+    auto c1 = static_cast<std::uint32_t>(number >> 32) | noise.word1;
+    std::uint32_t c2 = noise.word2, c3 = noise.word3;
+    std::uint32_t k0 = noise.key0, k1 = noise.key1;
+    for (int round = 0; round < kPhiloxRounds; ++round, k0 += kWeyl0, k1 += kWeyl1)
+        philox_round(c0, c1, c2, c3, k0, k1);
+    return {{c0, c1, c2, c3}};
 }
 
-QMAPS_INLINE std::uint32_t draw_of(const std::uint32_t (&draws)[kUnit / 2], int j) {
-    return draws[j / 2] >> (16 * (j % 2)) & 0xFFFFu;
+// The same from element `first` on, where a shard begins within a block.
+QMAPS_RARE Words<4> parted_block(const Noise& noise, std::uint64_t first) {
+    const Words<4> low = philox_block(noise, first / 8), high = philox_block(noise, first / 8 + 1);
+    std::uint32_t words[kUnit];
+    for (int k = 0; k < 4; ++k) {
+        words[k] = low.word[k];
+        words[k + 4] = high.word[k];
+    }
+    // Registers have no addresses: every place is known to the compiler.
+    for (int one = 0; one < static_cast<int>(first % 8); ++one) {
+        for (int k = 0; k < kUnit - 1; ++k) words[k] = words[k] >> 16 | words[k + 1] << 16;
+        words[kUnit - 1] >>= 16;
+    }
+    return {{words[0], words[1], words[2], words[3]}};
+}
+
+// The random bits of eight elements from element `first` on.
+QMAPS_INLINE Words<4> unit_draws(const Noise& noise, std::uint64_t first) {
+    if (first % 8 != 0) return parted_block(noise, first);
+    return philox_block(noise, first / 8);
+}
+
+QMAPS_INLINE std::uint32_t draw_of(const Words<4>& draws, int j) {
+    return draws.word[j / 2] >> (16 * (j % 2)) & 0xFFFFu;
 }
 
 // What a stored exponent stands for; a state begins with 0, as under 1.
@@ -117,12 +122,23 @@ QMAPS_INLINE std::int64_t block_of(std::int64_t at) {
     return static_cast<std::int64_t>(static_cast<std::uint64_t>(at) / F::kBlock);
 }
 
-// The value of each code.
+// The values of codes. Every thread of the warp calls it.
+template <class F, class Book>
+QMAPS_INLINE void values_of(const Book& codebook, const Codes<F::kBits>& codes, float* value) {
+    if constexpr (F::kBits == 4) {
+        for (int j = 0; j < kUnit; ++j)
+            value[j] = looked_up<F>(codebook.shared.value, static_cast<int>(codes.word >> (4 * j)));
+    } else {
+        for (int j = 0; j < kUnit; ++j) value[j] = value_of(codebook, code_at(codes, j));
+    }
+}
+
+// What each code stands for. Every thread of the warp calls it.
 template <class F, class Book>
 QMAPS_INLINE void decode_unit(const Book& codebook, const Scales& scales,
                               const Codes<F::kBits>& codes, std::int64_t at, int count, float* x) {
     float value[kUnit];
-    for (int j = 0; j < kUnit; ++j) value[j] = value_of(codebook, code_at(codes, j));
+    values_of<F>(codebook, codes, value);
     if constexpr (F::kBlock > 0) {
         const std::int64_t block = count > 0 ? block_of<F>(at) : 0;
         float first = 0.0f;
@@ -195,9 +211,9 @@ QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise
                                         int count, const float* n, const float* x,
                                         const UnitScales& under) {
     Codes<F::kBits> codes = {};
-    std::uint32_t draws[kUnit / 2] = {};
+    Words<4> draws = {};
     if constexpr (F::kStochastic)
-        unit_draws(noise, static_cast<std::uint64_t>(noise.offset + at), draws);
+        draws = unit_draws(noise, static_cast<std::uint64_t>(noise.offset + at));
     const Codebook& numbers = numbers_of(codebook);
     for (int j = 0; j < kUnit; ++j) {
         int code = search_code<F>(codebook, n[j]);
@@ -216,17 +232,18 @@ QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise
         }
         put_code(codes, j, code);
     }
-    if (F::kStochastic && numbers.ties) codes = lowest_codes(codebook, codes);
+    // Cells part all limits.
+    if (F::kStochastic && F::kSteps != kCells && numbers.ties) codes = lowest_codes(codebook, codes);
     keep_first(codes, count);
     return codes;
 }
 
 // Elements under the scale of their block, of which they are at most a few times unless kScaling
 // can make it smaller.
-template <Scaling kScaling>
+template <class F>
 QMAPS_INLINE void normalize_unit(const float* x, float scale, float* n) {
     const Magnitudes magnitudes(x);
-    const bool near = kScaling == kMaxima || float_of(magnitudes.most) <= 1024.0f * scale;
+    const bool near = F::kScaling == kMaxima || float_of(magnitudes.most) <= 1024.0f * scale;
     if (magnitudes.least >= bits_of(kSmall) && scale >= kSmall && scale <= kLarge && near) {
         const QuickDivisor divisor(scale);
         for (int j = 0; j < kUnit; ++j) n[j] = divisor.under(x[j]);
@@ -235,7 +252,8 @@ QMAPS_INLINE void normalize_unit(const float* x, float scale, float* n) {
         for (int j = 0; j < kUnit; ++j) each[j] = x[j];
 #pragma unroll 1
         for (int j = 0; j < kUnit; ++j) each[j] = normalized(each[j], scale);
-        for (int j = 0; j < kUnit; ++j) n[j] = each[j];
+        // What NaN became is more than 1.
+        for (int j = 0; j < kUnit; ++j) n[j] = F::kSteps == kCells && each[j] > 1.0f ? 1.0f : each[j];
     }
 }
 
@@ -325,7 +343,7 @@ QMAPS_INLINE Codes<F::kBits> encode_under(const Book& codebook, const UnitScales
     } else if constexpr (F::kScaling == kPowers) {
         for (int j = 0; j < kUnit; ++j) n[j] = expanded(x[j], under.first, under.second);
     } else if constexpr (F::kBlock > 0) {
-        normalize_unit<F::kScaling>(x, under.first, n);
+        normalize_unit<F>(x, under.first, n);
     } else {
         for (int j = 0; j < kUnit; ++j) n[j] = normalized(x[j], under.each[j]);
     }

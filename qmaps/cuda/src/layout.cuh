@@ -44,6 +44,11 @@ struct Search {
     const std::uint8_t* guess;
     std::int32_t shift, first, buckets;
     std::int32_t negative;
+    // Where no two limits share a cell, instead: the number of limits below the cell of each n from -1
+    // to 1, whose number is the bits of `cell * n + cell`, a subnormal number.
+    const std::uint8_t* cells;
+    float cell;
+    std::int32_t cell_count;
     // Above 8 bits instead of guesses: how many limits are below all floats whose upper 16 bits are
     // these, as numbers order.
     const std::uint16_t* below;

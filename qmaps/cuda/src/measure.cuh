@@ -47,8 +47,8 @@ QMAPS_INLINE void add_errors(const float* x, const float* y, int count, double* 
 
 // What codes stand for that were just made.
 template <class F>
-QMAPS_INLINE void decode_under(const Book& codebook, const UnitScales& under, std::uint64_t codes,
-                               float* y) {
+QMAPS_INLINE void decode_under(const Book& codebook, const UnitScales& under,
+                               const Codes<F::kBits>& codes, float* y) {
     for (int j = 0; j < kUnit; ++j)
         y[j] = value_under<F>(value_of(codebook, code_at(codes, j)), under, j);
 }
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, 3) measure(const Measure given) {
     const int thread = static_cast<int>(threadIdx.x);
     static_assert(kThreads == kMaxCodes);
     for (int w = 0; w < kWarps; ++w) counts[w][thread] = 0;
-    load_book(t.codebook, F::kStochastic, codebooks);
+    load_book<F>(t.codebook, codebooks);
     const Book codebook{t.codebook, codebooks};
     __syncthreads();
 
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, 3) measure(const Measure given) {
             if (t.flags) flags |= flags_of(x, place.count, t.refuse_negative);
             UnitScales under;
             make_unit_scales<F>(t.scales, place.at, place.count, x, largest, under);
-            const std::uint64_t codes =
+            const Codes<F::kBits> codes =
                 encode_under<F>(codebook, under, t.noise, place.at, place.count, x);
             if (t.packed && place.count > 0)
                 store_codes<F::kBits>(codes, t.packed, place.at, place.count);

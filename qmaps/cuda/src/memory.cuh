@@ -27,9 +27,25 @@ struct alignas(4 * kWords) Words {
     std::uint32_t word[kWords];
 };
 
-QMAPS_INLINE std::uint32_t bits_to_store(float value) { return bits_of(value); }
-QMAPS_INLINE std::uint32_t bits_to_store(Bf16 value) { return value.bits; }
-QMAPS_INLINE std::uint32_t bits_to_store(F16 value) { return value.bits; }
+// Two halves in a word. Devices round as `from_float` does, but have a NaN of their own.
+QMAPS_INLINE std::uint32_t pair_of(float low, float high, Bf16) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    std::uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    return to_bf16(low) | static_cast<std::uint32_t>(to_bf16(high)) << 16;
+#endif
+}
+QMAPS_INLINE std::uint32_t pair_of(float low, float high, F16) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    std::uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    return to_f16(low) | static_cast<std::uint32_t>(to_f16(high)) << 16;
+#endif
+}
 
 QMAPS_INLINE void from_bits(std::uint32_t bits, float& to) { to = float_of(bits); }
 QMAPS_INLINE void from_bits(std::uint32_t bits, Bf16& to) {
@@ -78,14 +94,15 @@ QMAPS_INLINE void load_unit(const T* address, int count, float* to) {
 template <class T>
 QMAPS_INLINE void store_unit(const float* from, T* address, int count) {
     T* to = global(address);
-    constexpr int kBits = 8 * sizeof(T), kPieces = kUnit * sizeof(T) / 16;
+    constexpr int kPieces = kUnit * sizeof(T) / 16;
     if (is_wide(to, count, 16)) {
-        Words<4> piece[kPieces] = {};
-        for (int i = 0; i < kUnit; ++i) {
-            const int bit = i * kBits;
-            T value;
-            from_float(from[i], value);
-            piece[bit / 128].word[bit % 128 / 32] |= bits_to_store(value) << bit % 32;
+        Words<4> piece[kPieces];
+        for (int i = 0; i < 4 * kPieces; ++i) {
+            std::uint32_t& word = piece[i / 4].word[i % 4];
+            if constexpr (sizeof(T) == 4)
+                word = bits_of(from[i]);
+            else
+                word = pair_of(from[2 * i], from[2 * i + 1], T{});
         }
         for (int k = 0; k < kPieces; ++k) reinterpret_cast<Words<4>*>(to)[k] = piece[k];
         return;
@@ -134,20 +151,30 @@ struct WideCodes {
     std::uint16_t code[kUnit];
 };
 
-template <bool kWide>
+// The same of 4 bits, as they are stored.
+struct Nibbles {
+    std::uint32_t word;
+};
+
+template <int kBits>
 struct CodesOf {
     using Type = std::uint64_t;
 };
 template <>
-struct CodesOf<true> {
+struct CodesOf<4> {
+    using Type = Nibbles;
+};
+template <>
+struct CodesOf<16> {
     using Type = WideCodes;
 };
 template <int kBits>
-using Codes = typename CodesOf<(kBits > 8)>::Type;
+using Codes = typename CodesOf<(kBits > 8 ? 16 : kBits)>::Type;
 
 QMAPS_INLINE int code_at(std::uint64_t codes, int j) {
     return static_cast<int>(codes >> (8 * j) & 0xFFu);
 }
+QMAPS_INLINE int code_at(Nibbles codes, int j) { return static_cast<int>(codes.word >> (4 * j) & 15u); }
 QMAPS_INLINE int code_at(const WideCodes& codes, int j) { return codes.code[j]; }
 
 // Where it is 0 so far.
@@ -157,6 +184,9 @@ QMAPS_INLINE void put_code(std::uint64_t& codes, int j, int code) {
     (j < 4 ? low : high) += static_cast<std::uint32_t>(code) << (8 * (j % 4));
     codes = joined_words(low, high);
 }
+QMAPS_INLINE void put_code(Nibbles& codes, int j, int code) {
+    codes.word += static_cast<std::uint32_t>(code) << (4 * j);
+}
 QMAPS_INLINE void put_code(WideCodes& codes, int j, int code) {
     codes.code[j] = static_cast<std::uint16_t>(code);
 }
@@ -164,6 +194,9 @@ QMAPS_INLINE void put_code(WideCodes& codes, int j, int code) {
 // The stream ends with zeros.
 QMAPS_INLINE void keep_first(std::uint64_t& codes, int count) {
     if (count < kUnit) codes &= (std::uint64_t{1} << (8 * count)) - 1;
+}
+QMAPS_INLINE void keep_first(Nibbles& codes, int count) {
+    if (count < kUnit) codes.word &= (1u << (4 * count)) - 1u;
 }
 QMAPS_INLINE void keep_first(WideCodes& codes, int count) {
     for (int j = 0; j < kUnit; ++j) codes.code[j] = j < count ? codes.code[j] : 0;
@@ -217,38 +250,23 @@ QMAPS_INLINE void store_wide_codes(const WideCodes& codes, std::uint8_t* to, int
         if (k < bytes) to[k] = static_cast<std::uint8_t>(words.word[k / 4] >> k % 4 * 8);
 }
 
-// Codes of a byte each, of up to 8 bits where they are stored.
+// Codes of up to 8 bits as they are stored, the first one lowest.
 template <int kBits>
-QMAPS_INLINE std::uint64_t load_byte_codes(const std::uint8_t* from, int count) {
-    std::uint64_t stream = 0;
+QMAPS_INLINE std::uint64_t load_stream(const std::uint8_t* from, int count) {
     if (kBits % 4 == 0 && is_wide(from, count, kBits)) {
         constexpr int kWords = kBits == 8 ? 2 : 1;
         const Words<kWords> found = *reinterpret_cast<const Words<kWords>*>(from);
-        stream = joined_words(found.word[0], kBits == 8 ? found.word[kWords - 1] : 0);
-    } else {
-        const int bytes = count < kUnit ? (count * kBits + 7) / 8 : kBits;
-        for (int k = 0; k < kBits; ++k)
-            if (k < bytes) stream |= static_cast<std::uint64_t>(from[k]) << (8 * k);
+        return joined_words(found.word[0], kBits == 8 ? found.word[kWords - 1] : 0);
     }
-    return kBits == 8 ? stream : parted_bits(stream, kBits);
-}
-
-// `joined_bits` of codes of 4 bits.
-QMAPS_INLINE std::uint32_t joined_halves(std::uint64_t codes) {
-    const auto low = static_cast<std::uint32_t>(codes), high = static_cast<std::uint32_t>(codes >> 32);
-    const std::uint32_t a = low | low >> 4, b = high | high >> 4;  // pairs in bytes 0 and 2
-#if defined(__CUDA_ARCH__)
-    return __byte_perm(a, b, 0x6420);
-#else
-    return (a & 0xFFu) | (a >> 8 & 0xFF00u) | (b & 0xFFu) << 16 | (b << 8 & 0xFF000000u);
-#endif
+    const int bytes = count < kUnit ? (count * kBits + 7) / 8 : kBits;
+    std::uint64_t stream = 0;
+    for (int k = 0; k < kBits; ++k)
+        if (k < bytes) stream |= static_cast<std::uint64_t>(from[k]) << (8 * k);
+    return stream;
 }
 
 template <int kBits>
-QMAPS_INLINE void store_byte_codes(std::uint64_t codes, std::uint8_t* to, int count) {
-    const std::uint64_t stream = kBits == 8   ? codes
-                                 : kBits == 4 ? joined_halves(codes)
-                                              : joined_bits(codes, kBits);
+QMAPS_INLINE void store_stream(std::uint64_t stream, std::uint8_t* to, int count) {
     if (kBits % 4 == 0 && is_wide(to, count, kBits)) {
         constexpr int kWords = kBits == 8 ? 2 : 1;
         Words<kWords> made;
@@ -275,7 +293,9 @@ QMAPS_INLINE Codes<kBits> load_codes(const std::uint8_t* packed, std::int64_t at
     if constexpr (kBits > 8) {
         return load_wide_codes<kBits>(from, count);
     } else {
-        return load_byte_codes<kBits>(from, count);
+        const std::uint64_t stream = load_stream<kBits>(from, count);
+        if constexpr (kBits == 4) return {static_cast<std::uint32_t>(stream)};
+        else return kBits == 8 ? stream : parted_bits(stream, kBits);
     }
 }
 
@@ -285,8 +305,10 @@ QMAPS_INLINE void store_codes(const Codes<kBits>& codes, std::uint8_t* packed, s
     std::uint8_t* to = global(packed) + byte_of<kBits>(at);
     if constexpr (kBits > 8) {
         store_wide_codes<kBits>(codes, to, count);
+    } else if constexpr (kBits == 4) {
+        store_stream<4>(codes.word, to, count);
     } else {
-        store_byte_codes<kBits>(codes, to, count);
+        store_stream<kBits>(kBits == 8 ? codes : joined_bits(codes, kBits), to, count);
     }
 }
 

@@ -62,7 +62,7 @@ __global__ void encode(const Tensor t) {
     __shared__ SharedBook shared;
     __shared__ std::uint32_t largest[kWarps];
     const auto& codebook = book_of<F>(t.codebook, shared);
-    if constexpr (F::kInShared) load_book(t.codebook, F::kStochastic, shared);
+    if constexpr (F::kInShared) load_book<F>(t.codebook, shared);
     __syncthreads();
     int flags = 0;
     for (std::int64_t tile = blockIdx.x; tile < tiles_of(t.numel); tile += gridDim.x) {
@@ -81,11 +81,10 @@ template <class T, class F>
 __global__ void decode(const Tensor t) {
     __shared__ SharedBook shared;
     const auto& codebook = book_of<F>(t.codebook, shared);
-    if constexpr (F::kInShared) load_book(t.codebook, false, shared);
+    if constexpr (F::kInShared) load_book<F>(t.codebook, shared);
     __syncthreads();
     for (std::int64_t tile = blockIdx.x; tile < tiles_of(t.numel); tile += gridDim.x) {
         const Place place = place_of(tile, t.numel);
-        if (place.count == 0) continue;
         const Codes<F::kBits> codes = load_codes<F::kBits>(t.packed, place.at, place.count);
         float x[kUnit];
         decode_unit<F>(codebook, t.scales, codes, place.at, place.count, x);

@@ -49,10 +49,7 @@ struct Selection {
     std::int64_t count;             // of ranks, up to kMaxRanks
     Narrowing* narrowing;
     std::uint64_t* bad;             // elements that are NaN or infinite
-    float* values;                  // the elements of these ranks, or null
-    std::int64_t* cell_bits;        // else the leading bits of the floats,
-    std::int64_t* before;           // elements whose bits come before them,
-    std::int64_t* inside;           // and those with the same
+    float* values;                  // the elements of these ranks
 };
 
 // Call use(key, count) for the keys of all elements, kUnit or less at a time.
@@ -185,13 +182,7 @@ QMAPS_INLINE std::uint32_t float_bits(std::uint32_t prefix, int bits) {
 
 QMAPS_INLINE void write_rank(const Selection& s, int i, const Rank& rank) {
     const std::uint32_t bits = float_bits(rank.prefix, static_cast<int>(s.bits));
-    if (s.values) {
-        s.values[i] = float_of(bits << (32 - s.bits));
-        return;
-    }
-    s.cell_bits[i] = bits;
-    s.before[i] = rank.before;
-    s.inside[i] = rank.inside;
+    s.values[i] = float_of(bits << (32 - s.bits));
 }
 
 // After each pass: every rank's digit, numbers for the cells in which ranks then are, and how many

@@ -53,7 +53,7 @@ QMAPS_INLINE decltype(auto) state_book(const Batch& batch, SharedBook* codebooks
 
 template <class S>
 QMAPS_INLINE void load_state_book(const Codebook& codebook, SharedBook& to) {
-    if constexpr (S::kInShared) load_book(codebook, S::kStochastic, to);
+    if constexpr (S::kInShared) load_book<S>(codebook, to);
 }
 
 template <class K>
@@ -196,7 +196,8 @@ QMAPS_INLINE void finish_quickly(const R& rule, Unit& unit) {
 }
 
 template <class R>
-QMAPS_INLINE void advance_in_parts(const R& rule, Unit& unit) {
+QMAPS_INLINE void advance_in_parts(const float* scalars, Unit& unit) {
+    const R rule(scalars);
     for (int j = 0; j < kUnit; ++j) {
         float states[] = {unit.state[0][j], unit.state[1][j]};
         unit.p[j] = rule.begin(unit.p[j], unit.g[j], states);
@@ -221,8 +222,9 @@ QMAPS_INLINE void advance_in_parts(const R& rule, Unit& unit) {
         p[j] = unit.p[j];
         for (int k = 0; k < 2; ++k) states[j][k] = unit.state[k][j];
     }
+    const R again(scalars);  // so that nothing is prepared for this path before it is taken
 #pragma unroll 1
-    for (int j = 0; j < kUnit; ++j) p[j] = rule.finish(p[j], states[j]);
+    for (int j = 0; j < kUnit; ++j) p[j] = again.finish(p[j], states[j]);
     for (int j = 0; j < kUnit; ++j) unit.p[j] = p[j];
 }
 
@@ -233,10 +235,10 @@ QMAPS_INLINE void read_and_advance(const Batch& batch, const Parameter& paramete
     using R = typename K::Rule;
     constexpr int kNumbers = R::kStates + (factoring_of<R> != kNotFactored ? 1 : 0);
     read_unit<K>(batch, parameter, address, place, codebooks, unit);
-    const R rule(parameter.scalars);
     if constexpr (kInParts<R>) {
-        advance_in_parts(rule, unit);
+        advance_in_parts<R>(parameter.scalars, unit);
     } else {
+        const R rule(parameter.scalars);
         for (int j = 0; j < kUnit; ++j) {
             float states[kMaxStates] = {};
             for (int k = 0; k < kNumbers; ++k) states[k] = unit.state[k][j];
@@ -257,9 +259,8 @@ QMAPS_INLINE void store_parameter(const Parameter& parameter, const Address& add
     typename K::Parameters* to = nullptr;
     if constexpr (K::kRounds) {
         if (place.count == 0) return;
-        std::uint32_t draws[kUnit / 2];
-        unit_draws(parameter.noise,
-                   static_cast<std::uint64_t>(parameter.noise.offset + place.at), draws);
+        const Noise& noise = parameter.noise;
+        const Words<4> draws = unit_draws(noise, static_cast<std::uint64_t>(noise.offset + place.at));
         float rounded[kUnit];
         for (int j = 0; j < kUnit; ++j)
             rounded[j] = from_bf16(to_bf16_stochastic(p[j], draw_of(draws, j)));
@@ -304,14 +305,20 @@ QMAPS_RARE void step_tail(const Batch& batch, const Parameter& parameter, const 
     step_unit<K>(batch, parameter, address, place, codebooks, largest);
 }
 
+// Has one of the lower 4 bits where an address is not a multiple of this many bytes, up to 16.
+template <int kBytes>
+QMAPS_INLINE unsigned misaligned(const void* address) {
+    return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(address)) * (16 / kBytes);
+}
+
 template <class S>
-QMAPS_INLINE bool is_aligned(const State& state) {
-    if constexpr (S::kQuantized) {
-        constexpr bool kInWords = S::kBits == 4 || S::kBits == 8 || S::kBits == 16;
-        return !kInWords || aligned(state.packed, S::kBits);
-    } else {
-        return aligned(state.data, 16);
-    }
+QMAPS_INLINE unsigned misaligned_state(const State& state) {
+    if constexpr (!S::kQuantized)
+        return misaligned<16>(state.data);
+    else if constexpr (S::kBits == 4 || S::kBits == 8 || S::kBits == 16)
+        return misaligned<S::kBits>(state.packed);
+    else
+        return 0;
 }
 
 template <class P>
@@ -323,13 +330,14 @@ constexpr int kRemainderBytes<Split<T>> = kUnit * sizeof(T);
 template <class K>
 QMAPS_INLINE bool is_whole(const Parameter& parameter, const Address& address, std::int64_t tile) {
     using R = typename K::Rule;
-    bool whole = (tile + 1) * kTile <= parameter.numel && aligned(address.p, 16) && aligned(address.g, 16) &&
-                 aligned(parameter.remainder, kRemainderBytes<typename K::Parameters>);
-    if constexpr (R::kStates > 0) whole = whole && is_aligned<typename K::State0>(parameter.state[0]);
-    if constexpr (R::kStates > 1) whole = whole && is_aligned<typename K::State1>(parameter.state[1]);
-    if constexpr (R::kStates > 2) whole = whole && is_aligned<typename K::State2>(parameter.state[2]);
-    if constexpr (R::kStates > 3) whole = whole && is_aligned<typename K::State3>(parameter.state[3]);
-    return whole;
+    constexpr int kBytes = kRemainderBytes<typename K::Parameters>;
+    unsigned odd = misaligned<16>(address.p) | misaligned<16>(address.g);
+    if constexpr (kBytes > 1) odd |= misaligned<kBytes>(parameter.remainder);
+    if constexpr (R::kStates > 0) odd |= misaligned_state<typename K::State0>(parameter.state[0]);
+    if constexpr (R::kStates > 1) odd |= misaligned_state<typename K::State1>(parameter.state[1]);
+    if constexpr (R::kStates > 2) odd |= misaligned_state<typename K::State2>(parameter.state[2]);
+    if constexpr (R::kStates > 3) odd |= misaligned_state<typename K::State3>(parameter.state[3]);
+    return odd % 16 == 0 && (tile + 1) * kTile <= parameter.numel;
 }
 
 template <class K>

@@ -16,8 +16,6 @@ from qmaps.errors import BadValueError
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook
 from qmaps.maps.fitted import FittedMap
-from qmaps.normalize.base import Scales
-from qmaps.normalize.block import BlockWise, blocks
 
 
 class Coder:
@@ -96,38 +94,6 @@ class Coder:
             q = replace(q, map=_frozen(q.map, book))
         packed = message[start : start + packing.packed_bytes(numel, q.map.bits)]
         return QuantizedTensor(q, (numel,), packed, tuple(scales)).dequantize(out=out)
-
-
-class OneBit(Coder):
-    """Signs, and the mean magnitude of each block: the baseline of the 2015 paper.
-
-    Seide et al. keep two means per column, one for each sign; gradients are close enough to
-    symmetric for one. Zero counts as negative, because ties go to the lower code.
-
-    Source: Seide et al. (2014), "1-bit stochastic gradient descent"; 8-bit approximations for
-    parallelism, section 4.2.
-    """
-
-    def __init__(self, block_size: int = 2048) -> None:
-        self.quantizer = BlockWise(block_size) / Codebook([-1.0, 1.0], label="sign")
-        self.block_size = block_size
-
-    @property
-    def name(self) -> str:
-        """Name in reports."""
-        return f"1 bit, B{self.block_size}"
-
-    def quantize(self, x: Tensor, key: RoundingKey) -> QuantizedTensor:
-        """Quantize to signs, with mean magnitudes in place of the quantizer's maxima."""
-        t = super().quantize(x, key)
-        return replace(t, scales=_means(x, min(self.block_size, x.numel())))
-
-
-def _means(x: Tensor, size: int) -> Scales:
-    sums = blocks(x.abs(), size).double().sum(1)
-    counts = torch.full_like(sums, size)
-    counts[-1] = x.numel() - (len(sums) - 1) * size
-    return ((sums / counts).float(),)
 
 
 def _frozen(map_: FittedMap, book: Tensor) -> Codebook:

@@ -67,12 +67,8 @@ class Traffic:
 class Header:
     """Header exchanged first, so all ranks raise the same error.
 
-    Attributes:
-        kind: index into `KINDS`.
-        number: number of the bucket, layer, tensor or sub-batch.
-        numel: the number of elements to be exchanged.
-        mark: the coder's `mark`.
-        bad, first: how many elements are NaN or infinite, and the flat index of the first.
+    `kind` is an index into `KINDS`, `number` that of the bucket or tensor, `mark` the coder's;
+    `bad` elements are NaN or infinite, `first` is the flat index of the first of them.
     """
 
     kind: int
@@ -110,11 +106,6 @@ class Exchange:
 
     def agree(self, mine: Header, device: torch.device, *, same_size: bool = True) -> list[Header]:
         """Exchange headers, and check for the same operation on all ranks; all must call this.
-
-        Args:
-            mine: this rank's header.
-            device: the device of sent headers; the process group must support it.
-            same_size: whether all ranks need the same number of elements.
 
         Returns:
             The headers of all ranks, in the order of ranks.
@@ -161,13 +152,8 @@ class Exchange:
     def swap(self, messages: Sequence[Tensor], sizes: Sequence[int], place: str) -> list[Tensor]:
         """Give each rank its message, and get one from each; this rank's own one is not sent.
 
-        Args:
-            messages: 1-D uint8, one for each rank.
-            sizes: the size in bytes of the message from each rank; 0 for this rank.
-            place: description of the exchange, for error messages.
-
-        Returns:
-            1-D uint8 messages, in the order of ranks; this rank's own one is empty.
+        Messages are 1-D uint8, in the order of ranks. `sizes` are the bytes from each rank, 0 for
+        this one; errors name the `place`.
         """
         device = messages[0].device
         outgoing = [0 if r == self.rank else m.numel() for r, m in enumerate(messages)]
@@ -181,10 +167,7 @@ class Exchange:
     def gather(self, message: Tensor, sizes: Sequence[int], place: str) -> list[Tensor]:
         """Send this rank's 1-D uint8 message to all ranks, and get theirs, in the order of ranks.
 
-        Args:
-            message: 1-D uint8.
-            sizes: the size in bytes of each rank's message; shorter ones are sent with padding.
-            place: description of the exchange, for error messages.
+        `sizes` are the bytes of each rank's message; shorter ones are sent with padding.
         """
         largest = max(sizes)
         padded = torch.nn.functional.pad(message, (0, largest - message.numel()))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.distributed.comm.coder import Coder, OneBit
+from qmaps.distributed.comm.coder import Coder
 from qmaps.distributed.comm.exchange import Traffic
 from qmaps.distributed.comm.reduce import Reducer
 from qmaps.errors import BadValueError
@@ -162,25 +162,6 @@ def quantized_hook(
         group=group,
         seed=seed,
         nonfinite=nonfinite,
-    )
-
-
-def one_bit_hook(
-    block_size: int = 2048,
-    *,
-    error_feedback: bool = True,
-    group: dist.ProcessGroup | None = None,
-    nonfinite: str = "raise",
-) -> QuantizedHook:
-    """A hook to send signs and a mean magnitude for each block, with error feedback.
-
-    It is the baseline of the 2015 paper. A mean is of `block_size` gradients, at least 1. Other
-    arguments and errors are those of `quantized_hook`.
-
-    Source: Seide et al. (2014), "1-bit stochastic gradient descent".
-    """
-    return QuantizedHook(
-        OneBit(block_size), error_feedback=error_feedback, group=group, nonfinite=nonfinite
     )
 
 

@@ -18,13 +18,6 @@ SCATTER, GATHER = 16, 17
 """Purposes of stochastic rounding: parts sent to their owner, and sums sent to all."""
 
 
-def check_nonfinite(nonfinite: str) -> str:
-    """`nonfinite`, if it is "raise" or "propagate"; else BadValueError."""
-    if nonfinite not in NONFINITE:
-        raise BadValueError(f"nonfinite={nonfinite!r} must be 'raise' or 'propagate'")
-    return nonfinite
-
-
 class Reducer:
     """Sums or averages tensors of one size over all ranks; every rank gets the same bits.
 
@@ -48,7 +41,9 @@ class Reducer:
         self.group = group
         self.traffic = Traffic() if traffic is None else traffic
         self.seed = RoundingKey(seed=seed).seed
-        self.nonfinite = nonfinite if nonfinite is None else check_nonfinite(nonfinite)
+        if nonfinite not in (None, *NONFINITE):
+            raise BadValueError(f"nonfinite={nonfinite!r} must be 'raise' or 'propagate'")
+        self.nonfinite = nonfinite
         self._memory = torch.empty(0, dtype=torch.float32)
 
     def __call__(
@@ -61,18 +56,12 @@ class Reducer:
         divide: bool = True,
         residual: Tensor | None = None,
     ) -> Tensor:
-        """The sum or average of `x` over ranks, in place; the same bits on every rank.
+        """The sum or average of 1-D float32 `x` over ranks, in place; undefined after an error.
 
-        Args:
-            x: 1-D float32, overwritten; undefined after an error.
-            kind: kind of `x`, one of `qmaps.distributed.comm.exchange.KINDS`.
-            number: number of the tensor, the same on all ranks.
-            step: training step, for stochastic rounding.
-            divide: whether to divide by the number of ranks.
-            residual: float32 of the shape of `x`, changed in place: the rounding errors of earlier
-                messages. They are added to `x` and replaced by those of this exchange. For this
-                rank's own part it holds the error of the result, so the next step makes up for it
-                once. It is left as it is by an error.
+        `number` and `step` name the random numbers. `residual`, changed in place, holds the
+        rounding errors of earlier messages: they are added to `x` and replaced by those of this
+        exchange. For this rank's own part it holds the error of the result, so the next step makes
+        up for it once. It is left as it is by an error.
         """
         exchange = Exchange(self.group, self.traffic)
         rank, world = exchange.rank, exchange.world

@@ -55,7 +55,6 @@ class KernelRule:
     """An update rule with one set of states, as a header declares it.
 
     Attributes:
-        name: the name in an optimizer's `native_rule`, such as "adamw".
         states: the names of its states; "factored" stands for all with fewer elements than the
             parameter.
         scalars: the names of its step scalars, in the order of kernels' arguments.
@@ -194,12 +193,7 @@ def _rule(arguments: str, scalars: dict[str, tuple[str, ...]]) -> KernelRule:
 
 
 def main(what: str, to: str) -> None:
-    """Write generated C++ for the build.
-
-    Args:
-        what: "rules" or "enumerations".
-        to: the file.
-    """
+    """Write generated C++ for the build to a file: ``"rules"`` or ``"enumerations"``."""
     text = {"rules": rules_text, "enumerations": enumerations_text}[what]()
     path = Path(to)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -27,5 +27,5 @@ QMAPS_INLINE void philox_round(std::uint32_t& c0, std::uint32_t& c1, std::uint32
 
 // Of 16 random bits, in (0, 1): (draw + 1/2) / 2^16, which is exact.
 QMAPS_INLINE float uniform_of(std::uint32_t draw) {
-    return float_of(0x3F800000u | draw << 7) - 0.99999237060546875f;  // 1 + draw / 2^16, less 1 - 2^-17
+    return float_of(0x43000000u | draw) - 127.99999237060546875f;  // 2^7 + draw / 2^16, less 2^7 - 2^-17
 }

@@ -36,7 +36,7 @@ QMAPS_INLINE std::uint8_t scale_to_e4m3(float scale, float level) {
     return to_e4m3(quotient);
 }
 
-// See qmaps.normalize._float_scales: finite scales stay finite, and those that are not 0 stay so.
+// See qmaps.normalize.scale_format: finite scales stay finite, and those that are not 0 stay so.
 QMAPS_INLINE std::uint16_t scale_to_f16(float scale) {
     const std::uint16_t half = to_f16(scale > 65504.0f && scale <= kLargest ? 65504.0f : scale);
     return half == 0 && scale > 0.0f ? 1 : half;

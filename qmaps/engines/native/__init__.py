@@ -8,10 +8,8 @@ Environment: ``QMAPS_ISA`` chooses among `isas` ("avx512", "avx2", "portable").
 
 from __future__ import annotations
 
-import atexit
 import importlib
-from typing import TYPE_CHECKING, Protocol
-from weakref import WeakSet
+from typing import TYPE_CHECKING
 
 from qmaps.engines.rules import check_build
 from qmaps.errors import BackendError
@@ -56,29 +54,3 @@ def isa() -> str:
 def isas() -> list[str]:
     """Instruction sets of both this build and this processor, best first."""
     return list(core.isas()) if core else []
-
-
-class Holder(Protocol):
-    """Holds objects of the extension, and can create them again."""
-
-    def forget_engine(self) -> None:
-        """Release them; they are created again at their next use."""
-
-
-_holders: WeakSet[Holder] = WeakSet()
-
-
-def forget_at_exit(holder: Holder) -> None:
-    """Call ``holder.forget_engine()`` at exit, if `holder` is still alive then.
-
-    A hook of autograd with a reference to its optimizer closes a cycle that Python's garbage
-    collector does not see. Such optimizers are never freed, and their objects of the extension
-    would be reported as leaked.
-    """
-    _holders.add(holder)
-
-
-@atexit.register
-def _forget_all() -> None:
-    for holder in list(_holders):
-        holder.forget_engine()

@@ -58,12 +58,7 @@ def command(package: Path = PACKAGE) -> str:
 def newer_source(module: Path | None = None, package: Path = PACKAGE) -> Path | None:
     """The newest source changed after the extension was built; None if there is none.
 
-    Args:
-        module: the file of the extension; by default the running one.
-        package: the folder of the package; only a source tree has sources.
-
-    Returns:
-        Its path in the source tree.
+    Only the `package` of a source tree has sources. `module` is by default the running extension.
     """
     if module is None:
         file = getattr(native.core, "__file__", None)

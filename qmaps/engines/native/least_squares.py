@@ -1,4 +1,4 @@
-"""`qmaps.engines.least_squares` on the native engine, with the same bits."""
+"""`qmaps.maps.lloyd` on the native engine, with the same bits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from qmaps.engines.addresses import address
-from qmaps.engines.least_squares import SWEEPS, TOLERANCE, Cells
 from qmaps.engines.native import core
+from qmaps.maps.lloyd import SWEEPS, TOLERANCE, Cells
 
 
 class NativeCells(Cells):

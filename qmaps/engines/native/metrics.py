@@ -92,13 +92,10 @@ class UpdateErrors:
     def summary(self, levels: Sequence[float]) -> tuple[int, int, list[Any], list[Any]]:
         """The errors of all parameters together.
 
-        Args:
-            levels: levels of nearest-rank quantiles, above 0 and at most 1.
-
         Returns:
-            Number of elements; number of nonzero second moments decoded to 0 where the first
-            moment is not; and, for absolute errors and for relative ones, their
-            number, their sum, and the quantiles and the maximum (empty without elements).
+            Number of elements; number of nonzero second moments decoded to 0 where the first moment
+            is not; and, for absolute errors and for relative ones, their number, their sum, and the
+            nearest-rank quantiles at `levels` with the maximum (empty without elements).
         """
         sums = self._errors.summary(list(levels), torch.get_num_threads())
         numel, collapsed, total, ranks, absolute, relative, relative_ranks = sums

@@ -166,14 +166,7 @@ class NativePlan(FusedPlan):
 
 
 class _Shared(NamedTuple):
-    """A state with new scales over several processes' shards.
-
-    Attributes:
-        scaled: key of the state.
-        value: the state; its scales are written after each step.
-        request: with memory for the new scales. The engine writes the maxima of this shard into it,
-            and reads those of the whole tensor from it.
-    """
+    """A state with new scales over several processes' shards; `value` gets them after each step."""
 
     scaled: Scaled
     value: QuantizedTensor

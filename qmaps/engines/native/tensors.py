@@ -74,11 +74,8 @@ def stored(
     """Describe a quantized tensor to the engine.
 
     Returns:
-        The engine's codebook and geometry, the address of the codes (0 for None), and the
-        addresses of the scales.
-
-    Raises:
-        BadValueError: codes or scales are not contiguous, or have a wrong number of elements.
+        The engine's codebook and geometry, the address of the codes (0 for None), and the addresses
+        of the scales. Codes and scales must be contiguous, of the right sizes.
     """
     needed, _, counts = packing.stored(normalizer, map_.bits, shape)
     parts = zip(scales, counts, strict=True)

@@ -25,14 +25,7 @@ _TOP = 0x7FFFFFFF
 
 
 class Request(NamedTuple):
-    """A request for the scales of a tensor.
-
-    Attributes:
-        normalizer: computes the scales.
-        scales: those of the local part of the tensor, float32, before they are stored in another
-            format; of the shapes of `unformatted_shapes`.
-        shard: the local part's box in the whole tensor.
-    """
+    """The scales of a local part, float32 and not yet stored in another format."""
 
     normalizer: Normalizer
     scales: Scales
@@ -46,12 +39,7 @@ class Request(NamedTuple):
 
 
 class SharedScales(NamedTuple):
-    """The scales of a local part, as the whole tensor has them.
-
-    Attributes:
-        stored: in the parts of the normalizer's `layout` for the local shape.
-        floats: the values of `stored`: float32 of the shapes of `unformatted_shapes`.
-    """
+    """The scales of a local part, as the whole tensor has them: as stored, and in float32."""
 
     stored: Scales
     floats: Scales

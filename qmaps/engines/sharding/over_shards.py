@@ -31,12 +31,7 @@ def whole_of(shard: Shard | None) -> Iterator[None]:
 
 
 def total(sums: Tensor, dims: Iterable[int] | None = None) -> Tensor:
-    """Sum local sums over shards.
-
-    Args:
-        sums: the local sums over `dims`.
-        dims: dimensions of the parameter; None stands for all.
-    """
+    """Sum local sums over shards of dimensions of the parameter; None stands for all."""
     shard = _current.get()
     for group in () if shard is None else shard.groups(dims):
         sums = sums.contiguous().clone()
@@ -45,12 +40,7 @@ def total(sums: Tensor, dims: Iterable[int] | None = None) -> Tensor:
 
 
 def largest(maxima: Tensor, dims: Iterable[int] | None = None) -> Tensor:
-    """The maximum of local maxima over shards; NaN counts as the largest.
-
-    Args:
-        maxima: the local maxima over `dims`, float32 and not negative.
-        dims: dimensions of the parameter; None stands for all.
-    """
+    """The maximum over shards of float32 maxima of at least 0; NaN counts as the largest."""
     shard = _current.get()
     groups = () if shard is None else shard.groups(dims)
     if not groups:

@@ -56,13 +56,8 @@ class Matrix(NamedTuple):
 def matrices_of(shard: Shard, *, stacked: bool) -> list[Matrix]:
     """The matrices of a sharded parameter that lie on several processes, without owners yet.
 
-    Args:
-        shard: this process's part.
-        stacked: True for a stack of matrices along the first dimension.
-
-    Returns:
-        One for the parameter, or one for each matrix on this process of a stack; none where
-        this process and others share no matrix, or where it is not in the mesh.
+    One for the parameter, or for each matrix on this process of a stack along the first dimension;
+    none where this process and others share no matrix, or where it is not in the mesh.
     """
     first = 1 if stacked else 0
     numbers = shard.split_by(range(first, len(shard.shape)))
@@ -102,11 +97,7 @@ def rounds(matrices: Sequence[Matrix]) -> list[list[int]]:
 
 
 def gather(batch: Sequence[tuple[Matrix, Tensor]]) -> Tensor | None:
-    """Send the local parts of a round to the owners.
-
-    Returns:
-        The whole matrix of this process, contiguous; None if it owns none.
-    """
+    """Send the local parts of a round to the owners; returns this process's matrix, or None."""
     whole = None
     sent, received = [], []
     for matrix, part in batch:
@@ -152,13 +143,7 @@ class Owned(Shard):
 
     @staticmethod
     def of(shape: Shape, shard: Shard, matrix: Matrix | None) -> Owned:
-        """The state's part on this process.
-
-        Args:
-            shape: of the state; of at least one dimension.
-            shard: the part of the parameter.
-            matrix: the parameter with its owner.
-        """
+        """The part of a state of at least one dimension; `shard` is the parameter's."""
         here = matrix.owned if matrix else shard.mesh.get_coordinate() is not None
         size = shape if here else (0, *shape[1:])
         nowhere = (None,) * len(shard.splits)

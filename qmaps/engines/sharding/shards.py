@@ -60,13 +60,7 @@ def local(x: Tensor) -> Tensor:
 
 
 class Box(NamedTuple):
-    """The part of a whole tensor on a process.
-
-    Attributes:
-        rank: the process's global rank.
-        offsets: the index of the part's first element in each dimension.
-        sizes: the shape of the part.
-    """
+    """The part of a whole tensor on the process of a global rank."""
 
     rank: int
     offsets: Shape
@@ -83,8 +77,7 @@ class Shard:
 
     Attributes:
         shape: the shape of the whole tensor.
-        local_shape: the shape of the box.
-        offsets: the index of the box's first element in each dimension.
+        local_shape, offsets: the shape of the box, and the index of its first element.
         splits: for each mesh dimension, the tensor dimension split by it, or None.
         mesh: the DTensor's device mesh.
         strided: the mesh dimensions that split what later ones have left.
@@ -160,12 +153,7 @@ class Shard:
         return _narrowed(x, self.offsets, self.local_shape)
 
     def following(self, dims: Sequence[int | None]) -> Shard:
-        """The box of a tensor with some of this one's dimensions.
-
-        Args:
-            dims: for each dimension of the other tensor its dimension in this one;
-                None for a dimension of size 1.
-        """
+        """The box of a tensor with these of its dimensions; None for a dimension of size 1."""
         return Shard(
             tuple(1 if dim is None else self.shape[dim] for dim in dims),
             tuple(1 if dim is None else self.local_shape[dim] for dim in dims),

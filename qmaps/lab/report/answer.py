@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from qmaps import maps
-from qmaps.algebra.quantizer import quantizer
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
 from qmaps.analyze.recommend.picks import BITS
 from qmaps.analyze.recommend.result import brief
 from qmaps.analyze.recommend.verdict import HARMLESS, cost_of, dangerous, experience
-from qmaps.errors import QmapsError
 from qmaps.lab.report.templating import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record, records
 
@@ -27,9 +23,9 @@ PAPERS = ("paper-8bit", "paper-4bit")
 HALF = 0.5
 """Share of outliers in few rows from which on a tensor is named."""
 MANY_ROWS = 40
+"""Rows, or columns, from which on 5 % of them are few."""
 WORSE = 0.005
 """Nats above 32 bits from which on the run's own training overrules a verdict."""
-"""Rows, or columns, from which on 5 % of them are few."""
 
 
 def answer(
@@ -85,7 +81,6 @@ def answer(
         "step": int(tensors["step"].iloc[0]),
         "steps": int(tensors["steps"].max()),
         "share": float(tensors["replayed"].sum() / tensors["numel"].sum()),
-        "maps": list(_maps(pairs["quantizer"])),
     }
 
 
@@ -242,24 +237,3 @@ def _extent(shape: Sequence[int], axis: int) -> int:
     if len(shape) < 2:
         return 0
     return int(shape[0] if axis == 0 else math.prod(shape[1:]))
-
-
-def _maps(specs: Iterable[str]) -> Iterable[list[Cell]]:
-    """Each map of these pairs: description, and names in the papers."""
-    names = dict.fromkeys(
-        name for pair in specs for spec in pair.split(" + ") if (name := _map_of(spec))
-    )
-    for name in sorted(names, key=str.lower):
-        cls = maps.REGISTRY[name]
-        built_in = cls.__module__.startswith("qmaps.")  # whose modules say what papers call the map
-        text = (sys.modules[cls.__module__].__doc__ if built_in else cls.__doc__) or ""
-        source = " ".join((cls.__doc__ or "").partition("Source:")[2].split()).rstrip(".")
-        yield [cell(name), cell(" ".join(text.split("\n\n")[0].split())), cell(source or "-")]
-
-
-def _map_of(spec: str) -> str:
-    try:
-        name = quantizer(spec).map.spec_name
-    except QmapsError:  # 32-bit, or a codebook of the caller's own
-        return ""
-    return name if name in maps.REGISTRY else ""

@@ -106,7 +106,6 @@ def _cards(
     folder: Path, specs: Sequence[str], options: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> Markup:
     """Data for the cards of the page's script, as JSON inside HTML."""
-    curves = _curves(folder / "recommend" / "curves.parquet")
     moments = _moments(folder / "frames" / "profiles.parquet")
     tensors = [
         {
@@ -116,7 +115,6 @@ def _cards(
             "chosen": next(at for at, row in enumerate(rows) if row["chosen"]),
             "options": [_option(row) for row in rows],
             "moments": moments.get(name, {}),
-            "curves": curves.get(name, {}),
         }
         for name, rows in options.items()
     ]
@@ -144,19 +142,6 @@ def _option(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _json(value: float) -> float | None:
     return float(f"{value:.4g}") if math.isfinite(value) else None
-
-
-def _curves(path: Path) -> dict[str, dict[str, list[list[float | None]]]]:
-    """Points (step, gain) by parameter and pair."""
-    points: dict[str, dict[str, list[list[float | None]]]] = {}
-    if exists(path):
-        for row in records(read_frame(path)):
-            if not math.isfinite(row["displacement_gain"]):
-                continue
-            point = [int(row["step"]), _json(row["displacement_gain"])]
-            of_tensor = points.setdefault(row["parameter"], {})
-            of_tensor.setdefault(row["quantizer"], []).append(point)
-    return points
 
 
 def _moments(path: Path) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The page of a run in HTML, and its claims and losses in Markdown."""
+"""A run folder as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from qmaps import figures
 from qmaps.analyze._states import MIN_SIZE
 from qmaps.errors import CaptureError
 from qmaps.lab.report.answer import answer
-from qmaps.lab.report.claims import claims, number, percent
 from qmaps.lab.report.heatmap import heatmap
 from qmaps.lab.report.templating import Cell, cell, template
 from qmaps.storage import files
-from qmaps.storage.files import exists, markdown_table, output_folder, write_text
-from qmaps.sweep import summarize
+from qmaps.storage.files import exists, write_text
 
 UNKNOWN = {
     **dict.fromkeys(("workload", "checkpoint", "naming", "unit"), ""),
@@ -34,7 +32,7 @@ def write(run: str | os.PathLike[str]) -> Path:
     The page contains its figures; it does not need other files or a network.
 
     Args:
-        run: a folder of `qmaps.lab.run`, or one with ``figures/`` and ``frames/`` or ``sweep/``.
+        run: a folder of `qmaps.lab.run`, or one with ``figures/`` or ``recommend/``.
 
     Returns:
         The page.
@@ -54,89 +52,22 @@ def write(run: str | os.PathLike[str]) -> Path:
         for picture, _ in figures.pictures()
         if exists(path := folder / "figures" / f"{picture.name}.png")
     ]
-    errors = read_frame(folder / "frames" / "update_error.parquet")
     losses = read_frame(folder / "frames" / "losses.parquet")
-    swept = read_frame(folder / "sweep" / "sweep.parquet")
     about = {**UNKNOWN, **read_about(folder)}
     answered = answer(folder, about, losses)
-    if not pictures and errors is None and swept is None and answered is None:
-        raise CaptureError(
-            f"run={str(folder)!r} must hold figures, frames, a sweep or a recommendation"
-        )
+    if not pictures and losses is None and answered is None:
+        raise CaptureError(f"run={str(folder)!r} must hold figures, losses or a recommendation")
     page = template("run").render(
         about=about,
         folder=folder,
         answer=answered,
         heatmap=answered and heatmap(folder, answered["pairs"]),
-        claims=[] if errors is None else claims(errors, swept),
         losses=[] if losses is None else _losses(losses),
         pictures=pictures,
-        sweep=[] if swept is None else _sweep(swept),
     )
     out = folder / "report.html"
     write_text(out, page)
     return out
-
-
-def write_markdown(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
-    """Write the results of a run on the papers' claims to `path`.
-
-    Args:
-        run: a folder of `qmaps.lab.run`, or one with ``frames/update_error.parquet``.
-        path: the file; an existing one is replaced.
-
-    Returns:
-        The file.
-
-    Raises:
-        CaptureError: the folder has no such frame.
-        OutputError: `path` cannot be written.
-    """
-    folder, target = Path(run), Path(path)
-    errors = read_frame(folder / "frames" / "update_error.parquet")
-    if errors is None:
-        raise CaptureError(f"run={str(folder)!r} must hold frames/update_error.parquet")
-    losses = read_frame(folder / "frames" / "losses.parquet")
-    about = read_about(folder)
-    lines = ["# Beside the papers", ""]
-    if about:
-        versions = about["versions"]
-        what = (
-            f"{about['workload']}, {about['parameters']:,} parameters, {about['steps']} steps, "
-            f"seed {about['seed']}"
-            if "workload" in about
-            else f"{about['checkpoint']}, {about['parameters']:,} parameters"
-        )
-        lines += [
-            f"{what}, states of step {about['captured_step']}; "
-            f"`{about['command']}`; qmaps {versions['qmaps']}, torch {versions['torch']}, "
-            f"{about['machine']}.",
-            "",
-        ]
-    min_size = about.get("min_quantized_size", MIN_SIZE)
-    lines += [
-        "Errors of the Adam update u = m / (sqrt(v) + eps) over all elements of all tensors with "
-        f"more than {min_size} elements; relative: |Δu| / |u| over elements with u ≠ 0. The "
-        "papers' linear is `linear0`.",
-        "",
-    ]
-    for claim in claims(errors, read_frame(folder / "sweep" / "sweep.parquet")):
-        lines += [f"## {claim.text}", "", f"**{claim.verdict}** ({claim.source}). "]
-        lines[-1] += claim.detail
-        lines.append("")
-        if claim.table:
-            lines += [*markdown_table(claim.table, zip(*claim.table.values(), strict=True)), ""]
-    if losses is not None:
-        rows = [
-            [row["run"], f"{row['mean']:.4f}", f"{row['difference']:+.4f}",
-             f"{row['state_mib']:.2f}"]
-            for row in losses.to_dict("records")
-        ]  # fmt: skip
-        header = ["optimizer", "final validation loss", "minus the first", "state (MiB)"]
-        lines += ["## Training with quantized states", "", *markdown_table(header, rows), ""]
-    output_folder(target.parent, "markdown")
-    write_text(target, "\n".join(lines))
-    return target
 
 
 def embedded(path: Path) -> str:
@@ -165,20 +96,4 @@ def _losses(frame: pd.DataFrame) -> list[list[Cell]]:
             cell(int(row["nonfinite"])),
         ]
         for row in frame.to_dict("records")
-    ]
-
-
-def _sweep(frame: pd.DataFrame) -> list[list[Cell]]:
-    """The pairs of a sweep, least mean absolute error first."""
-    if not (frame["state"] == "update").any():
-        return []
-    table = summarize(frame).sort_values("mean_abs_error")
-    return [
-        [
-            cell(row["quantizer"]),
-            cell(f"{row['bits_per_element']:.2f}"),
-            *(cell(number(row[name]), row[name]) for name in ("mean_abs_error", "max_abs_error")),
-            *(cell(percent(row[name]), row[name]) for name in ("mean_rel_error", "zeroed_share")),
-        ]
-        for row in table.to_dict("records")
     ]

@@ -37,7 +37,6 @@ def template(
         loader=jinja2.FunctionLoader(source),
     )
     environment.filters |= {"css": css, **(filters or {})}
-    environment.globals["zip"] = zip
     return environment.get_template(f"{name}.html.jinja")
 
 

@@ -43,10 +43,10 @@ def get(name: str, **options: Any) -> Workload:
         )
     work = REGISTRY[name]()
     allowed = [field.name for field in fields(work)]
-    for option, value in options.items():
+    for option in options:
         if option not in allowed:
             raise BadValueError(
-                f"{option}={value!r} is not an option of {name}; allowed are "
+                f"{option} is not an option of {name}; allowed are "
                 f"{', '.join(allowed)}{nearest(option, allowed)}"
             )
     return replace(work, **options)

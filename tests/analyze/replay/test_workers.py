@@ -91,9 +91,6 @@ def test_one_process_uses_one_thread(path: Path, serial: pd.DataFrame) -> None:
     found = qmaps.replay.run(
         path, PAIRS, steps=8, seed=5, progress=lambda *_: threads.append(torch.get_num_threads())
     )
-    qmaps.replay.curves(
-        path, PAIRS, steps=3, progress=lambda *_: threads.append(torch.get_num_threads())
-    )
     assert set(threads) == {1}
     assert torch.get_num_threads() == 2
     same(found, serial)

@@ -214,8 +214,9 @@ T __shfl_xor_sync(unsigned, T value, int lanes) {
     return emulation::value_of<T>(slot[emulation::lane() ^ static_cast<unsigned>(lanes)]);
 }
 template <class T>
-T __shfl_sync(unsigned, T value, int lane) {
-    return emulation::value_of<T>(emulation::exchanged(value)[lane]);
+T __shfl_sync(unsigned, T value, int lane, int width = emulation::kWarp) {
+    const unsigned first = emulation::lane() / width * width;
+    return emulation::value_of<T>(emulation::exchanged(value)[first + static_cast<unsigned>(lane) % width]);
 }
 template <class T>
 T __shfl_up_sync(unsigned, T value, int lanes) {

@@ -15,6 +15,7 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.distributed import comm
 from qmaps.distributed.comm.exchange import GATHER
 from qmaps.errors import BadValueError, NonFiniteError
+from reproduction.parallelism_2015._one_bit import one_bit_hook
 
 SPECS = ("B64/tree@8s", "tensor/linear0@3s", "B128x8/nf4@4s", "B64/DE@2s+sr", "row/linear@6s",
          "tensor/quantile@5s", "B64/lloyd@3s+sr", "B64&B512/mantissa@8s")  # fmt: skip
@@ -174,7 +175,7 @@ def hooks_train_like_plain_ddp() -> None:
         (comm.quantized_hook("B2048/tree@8s"), 0.03, 1e-4),  # a bucket for each parameter
         (comm.quantized_hook("B64/DE@4s", error_feedback=True), 0.2, 1e-4),
         (comm.quantized_hook("B64/DE@3s", error_feedback=True), 0.5, 25),
-        (comm.one_bit_hook(64), 0.8, 25),
+        (one_bit_hook(64), 0.8, 25),
     ):
         model = wrapped(hook, bucket_cap_mb=megabytes)
         train(model, 10)
@@ -191,8 +192,9 @@ def error_feedback_loses_nothing_over_time() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     x = tensor_of(rank, 333)
     mean = torch.stack([tensor_of(r, 333) for r in range(world)]).mean(0)
-    from qmaps.distributed.comm.coder import Coder, OneBit
+    from qmaps.distributed.comm.coder import Coder
     from qmaps.distributed.comm.reduce import Reducer
+    from reproduction.parallelism_2015._one_bit import OneBit
 
     for coder in (OneBit(64), Coder("B64/DE@2s")):
         reduce, residual, total = Reducer(coder), torch.zeros(333), torch.zeros(333)
@@ -298,7 +300,7 @@ def refused(call: object, kind: type[Exception], message: str) -> None:
 def nan_on_one_rank_is_an_error_on_all() -> None:
     last = dist.get_world_size() - 1
     for spec in ("B64/tree@8s", None):
-        hook = comm.quantized_hook(spec) if spec else comm.one_bit_hook()
+        hook = comm.quantized_hook(spec) if spec else one_bit_hook()
         model = wrapped(hook)
         x, y = batch(0, dist.get_rank())
         if dist.get_rank() == last:

@@ -13,6 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 import qmaps
 from qmaps.distributed import comm
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
+from reproduction.parallelism_2015._columns import ColumnParallelLinear
+from reproduction.parallelism_2015._sub_batches import SubBatches
 from tests.distributed.comm.data_parallel import Wire, refused, same_everywhere
 
 SIZES = (11, 26, 9)
@@ -27,9 +29,9 @@ def split(quantizer: str | None, **options: object) -> nn.Sequential:
     torch.manual_seed(5)
     traffic = comm.Traffic()
     return nn.Sequential(
-        comm.ColumnParallelLinear(*SIZES[:2], quantizer=quantizer, traffic=traffic, **options),
+        ColumnParallelLinear(*SIZES[:2], quantizer=quantizer, traffic=traffic, **options),
         nn.ReLU(),
-        comm.ColumnParallelLinear(*SIZES[1:], quantizer=quantizer, traffic=traffic),
+        ColumnParallelLinear(*SIZES[1:], quantizer=quantizer, traffic=traffic),
     )
 
 
@@ -39,7 +41,7 @@ def data(seed: int, rows: int = 12) -> tuple[Tensor, Tensor]:
     return x, torch.randint(SIZES[-1], (rows,), generator=generator)
 
 
-def own(layer: comm.ColumnParallelLinear, whole: Tensor) -> Tensor:
+def own(layer: ColumnParallelLinear, whole: Tensor) -> Tensor:
     return whole[slice(*layer.span)]
 
 
@@ -61,7 +63,7 @@ def split_layers_are_the_layers_of_one_device() -> None:
 def activations_and_errors_are_those_of_the_plain_quantizer() -> None:
     world = dist.get_world_size()
     spec = "B64/DE@4s+sr"
-    layer = comm.ColumnParallelLinear(6, 2 * world + 1, quantizer=spec, seed=9)
+    layer = ColumnParallelLinear(6, 2 * world + 1, quantizer=spec, seed=9)
     q = qmaps.quantizer(spec)
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1)).requires_grad_()
     weights = [None] * world
@@ -87,7 +89,7 @@ def activations_and_errors_are_those_of_the_plain_quantizer() -> None:
 
 def bytes_are_counted() -> None:
     world = dist.get_world_size()
-    layer = comm.ColumnParallelLinear(512, 512, quantizer="B2048/tree@8s")
+    layer = ColumnParallelLinear(512, 512, quantizer="B2048/tree@8s")
     x = torch.randn(64, 512, generator=torch.Generator().manual_seed(1)).requires_grad_()
     with Wire() as wire:
         layer(x).sum().backward()
@@ -137,7 +139,7 @@ def sub_batches_give_the_gradients_of_one_device() -> None:
         for size in (None, 4, 100):
             bottom = DistributedDataParallel(Below())
             top = split(quantizer, sum_errors=False)
-            schedule = comm.SubBatches(quantizer, size=size)
+            schedule = SubBatches(quantizer, size=size)
             mine, labels = everything[rank]
             found = schedule.backward(
                 bottom(mine), labels, lambda part, y, top=top: F.cross_entropy(top(part), y)
@@ -154,7 +156,7 @@ def sub_batches_give_the_gradients_of_one_device() -> None:
 def layers_above_may_step_after_each_sub_batch() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     bottom, top = DistributedDataParallel(Below()), split("B2048/tree@8s", sum_errors=False)
-    schedule = comm.SubBatches(size=3)
+    schedule = SubBatches(size=3)
     upper = torch.optim.SGD(top.parameters(), lr=0.3)
     lower = torch.optim.SGD(bottom.parameters(), lr=0.3)
     steps, losses = [], []
@@ -178,7 +180,7 @@ def layers_above_may_step_after_each_sub_batch() -> None:
 def faults_are_errors_on_all() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     last = world - 1
-    layer = comm.ColumnParallelLinear(4, world, quantizer="B64/DE@8s")
+    layer = ColumnParallelLinear(4, world, quantizer="B64/DE@8s")
     n = layer.number
     rows = 3 + (rank == last)
     # Each rank goes by the batch that it has itself.
@@ -210,7 +212,7 @@ def faults_are_errors_on_all() -> None:
         assert str(caught) == words  # noqa: PT017 - no pytest in a rank
     else:
         raise AssertionError("no error")
-    schedule = comm.SubBatches("B64/DE@8s")
+    schedule = SubBatches("B64/DE@8s")
     refused(
         lambda: schedule.backward(torch.ones(rows, 4), torch.ones(rows), lambda x, _: x.sum()),
         BadValueError,
@@ -218,7 +220,7 @@ def faults_are_errors_on_all() -> None:
         "same number",
     )
     refused(
-        lambda: comm.ColumnParallelLinear(4, world - 1),
+        lambda: ColumnParallelLinear(4, world - 1),
         BadValueError,
         f"out_features={world - 1} must be at least {world}, one for each rank",
     )

@@ -13,6 +13,8 @@ import torch
 
 from qmaps.distributed import comm
 from qmaps.errors import BadTypeError, BadValueError
+from reproduction.parallelism_2015._one_bit import one_bit_hook
+from reproduction.parallelism_2015._sub_batches import SubBatches
 from tests.distributed.comm import faults
 from tests.distributed.comm.checks import CHECKS
 from tests.distributed.comm.launch import launch
@@ -78,7 +80,7 @@ def test_a_killed_rank_is_an_error_on_all_others(tmp_path: Path) -> None:
             lambda: comm.quantized_hook("B64/DE@8s", nonfinite="skip"),
             "nonfinite='skip' must be 'raise' or 'propagate'",
         ),
-        (lambda: comm.one_bit_hook(0), "block size=0 must be at least 1"),
+        (lambda: one_bit_hook(0), "block size=0 must be at least 1"),
     ],
 )
 def test_bad_arguments(make: Any, message: str) -> None:
@@ -97,5 +99,5 @@ def test_only_floats_are_averaged() -> None:
 def test_bad_sizes_of_sub_batches() -> None:
     for size in (0, 1.5):
         with pytest.raises(BadValueError) as caught:
-            comm.SubBatches(size=size)
+            SubBatches(size=size)
         assert str(caught.value) == f"size={size!r} must be an int of at least 1, or None"

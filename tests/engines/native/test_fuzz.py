@@ -17,6 +17,7 @@ from torch import Tensor
 
 from qmaps import Quantizer
 from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.rounding import Rounding
 from qmaps.engines.addresses import missing_bytes
 from qmaps.errors import QmapsError
 from qmaps.ops.backends import use_backend
@@ -41,7 +42,8 @@ quantizers = st.integers(2, 8).flatmap(lambda bits: st.sampled_from(_composition
 @functools.cache
 def _compositions(bits: int) -> list[Quantizer]:
     """Every composition, its blocks of sizes with and without a remainder, and each rounding."""
-    return [replace(q, stochastic=sr) for q in compositions(bits) for sr in (False, True)]
+    roundings = (Rounding.NEAREST, Rounding.STOCHASTIC)
+    return [replace(q, rounding=rounding) for q in compositions(bits) for rounding in roundings]
 
 
 def normal(shape: tuple[int, ...], seed: int) -> Tensor:

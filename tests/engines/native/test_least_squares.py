@@ -12,9 +12,8 @@ from torch import Tensor
 
 import qmaps
 from qmaps import sweep
-from qmaps.engines.least_squares import Cells
 from qmaps.engines.native.least_squares import NativeCells
-from qmaps.maps.lloyd import LloydMax
+from qmaps.maps.lloyd import Cells, LloydMax
 from qmaps.ops.backends import use_backend
 from qmaps.ops.fit import fit_each
 from tests.engines.native.test_tensors import SETTINGS, wide

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import qmaps
+from qmaps.algebra.rounding import Rounding
 from qmaps.engines.support import NATIVE
 from qmaps.maps import Codebook
 from qmaps.maps.base import limits as thresholds_of
@@ -99,7 +100,7 @@ def test_every_map(rounding: str, each_isa) -> None:
             continue
         q = qmaps.normalize.BlockWise(250) / map_
         q = qmaps.quantizer(q.spec, [map_] if isinstance(map_, Codebook) else [])
-        q = qmaps.Quantizer(q.normalizer, map_, bool(rounding))
+        q = qmaps.Quantizer(q.normalizer, map_, rounding=Rounding(rounding))
         assert_as_reference(q, x if map_.signed else x.abs(), each_isa=each_isa)
 
 
@@ -111,7 +112,7 @@ def test_codes_of_two_bytes(rounding: str, each_isa) -> None:
     for map_ in helpers.formula_maps():
         if map_.bits <= 8:
             continue
-        q = qmaps.Quantizer(qmaps.normalize.BlockWise(250), map_, bool(rounding))
+        q = qmaps.Quantizer(qmaps.normalize.BlockWise(250), map_, rounding=Rounding(rounding))
         values = x if map_.signed else x.abs()
         assert NATIVE.supports(q.normalizer, map_, tuple(x.shape))
         assert not NATIVE.measures(q.normalizer, map_, tuple(x.shape))
@@ -180,14 +181,14 @@ def test_values_at_and_beside_every_threshold(map_: str, each_isa) -> None:
 @given(
     values=st.lists(st.floats(-1, 1, width=32), min_size=2, max_size=256, unique=True),
     seed=st.integers(0, 2**32 - 1),
-    stochastic=st.booleans(),
+    rounding=st.sampled_from(["", "+sr"]),
 )
-def test_any_codebook(values: list[float], seed: int, stochastic: bool, each_isa) -> None:
+def test_any_codebook(values: list[float], seed: int, rounding: str, each_isa) -> None:
     values = sorted(set(np.float32(values) + np.float32(0)))
     if len(values) < 2:
         return
     book = Codebook(values, bits=8, signed=True)
-    q = qmaps.Quantizer(qmaps.normalize.PerTensor(), book, stochastic)
+    q = qmaps.Quantizer(qmaps.normalize.PerTensor(), book, rounding=Rounding(rounding))
     generator = torch.Generator().manual_seed(seed)
     near = torch.tensor(values)[torch.randint(len(values), (400,), generator=generator)]
     x = torch.cat([near, (near + near.flip(0)) / 2, torch.rand(99, generator=generator), -near])
@@ -381,7 +382,7 @@ def test_of_equal_values_the_lowest_code_is_taken(
     values: list[float], rounding: str, isa: str
 ) -> None:
     map_ = Codebook(values, label="lloyd@8s", signed=True, per_tensor=True)
-    q = qmaps.Quantizer(qmaps.normalize.PerTensor(), map_, stochastic=bool(rounding))
+    q = qmaps.Quantizer(qmaps.normalize.PerTensor(), map_, rounding=Rounding(rounding))
     book = map_.codebook()
     limits = thresholds_of(map_)
     below, above = (torch.nextafter(limits, torch.tensor(e)) for e in (-math.inf, math.inf))
@@ -393,9 +394,8 @@ def test_of_equal_values_the_lowest_code_is_taken(
     # And nothing but codes is otherwise than without them.
     distinct = sorted(set(map_.codes))
     if len(distinct) > 1:
-        plain = qmaps.Quantizer(
-            q.normalizer, Codebook(distinct, label="plain", signed=True), q.stochastic
-        )
+        other = Codebook(distinct, label="plain", signed=True)
+        plain = qmaps.Quantizer(q.normalizer, other, rounding=q.rounding)
         assert torch.equal(q.quantize(x).dequantize(), plain.quantize(x).dequantize())
 
 

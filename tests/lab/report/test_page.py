@@ -95,8 +95,10 @@ def test_the_first_screen_answers(run: Path, page: str) -> None:
     for pair in widths:
         assert f"<summary>{pair}" in first
     safe = pairs[pairs["verdict"].isin(HARMLESS)].sort_values("nbytes")["quantizer"]
+    chosen = " + ".join(said["choice"]["state_quantizers"].values())
     if len(safe):
-        assert f"Simpler: one pair for all tensors, <b>{safe.iloc[0]}</b>" in first
+        narrower = f"The narrowest pair that is unproven for all tensors is <b>{safe.iloc[0]}</b>"
+        assert (narrower in first) == (safe.iloc[0] != chosen)
         assert re.search(
             rf"<summary>{re.escape(safe.iloc[0])}.*<b>narrowest that is unproven</b>", first
         )
@@ -123,17 +125,10 @@ def test_the_heatmap_has_every_tensor_and_candidate(run: Path, page: str) -> Non
         for moment in card["moments"].values():
             assert sum(moment["counts"]) + moment["zeros"] == 64 * 80
             assert len(base64.b64decode(moment["picture"])) == moment["rows"] * moment["cols"]
-        assert cards["specs"][card["chosen"]] in card["curves"]
     picture = base64.b64decode(cards["tensors"][0]["moments"]["exp_avg_sq"]["picture"])
     cols = cards["tensors"][0]["moments"]["exp_avg_sq"]["cols"]
     lines = [picture[at : at + cols] for at in range(0, len(picture), cols)]
     assert max(range(len(lines)), key=lambda at: sum(lines[at])) == 1  # rows 2 and 3 share a cell
-
-
-def test_maps_have_the_papers_names(page: str) -> None:
-    section = page[page.index('id="maps"') :]
-    assert "the &#34;dynamic&#34; map of the 8-bit optimizers" in section
-    assert "8-bit optimizers, section 1.3" in section
 
 
 CLICKS = """
@@ -144,7 +139,6 @@ CLICKS = """
     title: card.querySelector("h2").textContent,
     code: card.querySelector("pre").textContent,
     plots: card.querySelectorAll("svg").length,
-    lines: card.querySelectorAll("polyline").length,
     bars: card.querySelectorAll("rect").length,
     options: card.querySelectorAll("tbody tr").length,
     painted: [...card.querySelectorAll("canvas")].map(canvas =>
@@ -176,8 +170,7 @@ def test_in_a_browser(run: Path) -> None:
     card = found["card"]
     assert card["title"] == NAMES[1]
     assert card["code"].startswith('overrides={"odd<b>\\"name\\"": {"exp_avg": "')
-    assert card["plots"] == 3
-    assert card["lines"] >= 5
+    assert card["plots"] == 2
     assert card["bars"] > 10
     assert card["options"] >= len(pd.read_parquet(run / "recommend" / "pairs.parquet"))
     assert min(card["painted"]) > 10

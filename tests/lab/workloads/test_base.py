@@ -150,3 +150,11 @@ def test_an_unknown_workload() -> None:
         "workload='stdlib' is unknown; allowed are digits, stdlib-lm, stdlib-lm-tiny; "
         "nearest match: stdlib-lm"
     )
+
+
+def test_options_are_the_workloads_fields() -> None:
+    with pytest.raises(BadValueError) as caught:
+        workloads.get("digits", batchsize=8)
+    assert str(caught.value).startswith("batchsize is not an option of digits; allowed are ")
+    assert str(caught.value).endswith("nearest match: batch_size")
+    assert workloads.get("digits", lr=0.5).lr == 0.5

@@ -54,10 +54,13 @@ struct Adam : Moments<adam_scalars> {
 struct AdamW : Moments<adamw_scalars> {
     float decay;
 
-    QMAPS_INLINE explicit AdamW(const float* c) : Moments(c), decay(c[adamw_scalars::decay]) {}
+    // A gradient counts by its sign for the first moment alone.
+    QMAPS_INLINE explicit AdamW(const float* c) : Moments(c), decay(c[adamw_scalars::decay]) {
+        rest1 = rest1 * sign;
+    }
 
     QMAPS_INLINE float begin(float p, float g, float* s) const {
-        average(g * sign, s);
+        average(g, s);
         return p * decay;
     }
 

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from qmaps.lab.report.claim import Claim, Verdict
+from reproduction.claim import Claim, Verdict
+from reproduction.numbers import number, percent
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,10 @@ def test_a_number_of_too_few_runs() -> None:
     for ours, verdict in ((10.5, Verdict.REPRODUCED), (20.0, Verdict.UNDECIDED)):
         assert Claim("ten", (True,), paper=10.0, ours=ours, undecided=True).verdict is verdict
     assert Claim("ten", paper=10.0, ours=20.0).verdict is Verdict.DIFFERS
+
+
+def test_numbers_are_readable() -> None:
+    assert [percent(v) for v in (0.0476, 2.01, 5083.9)] == ["4.76 %", "201 %", "508,390 %"]
+    assert [number(v) for v in (0.0041, 1511.2, 0, 3.2e-7, 4.5e6)] == [
+        "0.0041", "1,511", "0", "3.20e-07", "4,500,000",
+    ]  # fmt: skip

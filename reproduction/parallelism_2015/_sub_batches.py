@@ -11,9 +11,9 @@ from torch import Tensor
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.distributed.comm.coder import Coder
-from qmaps.distributed.comm.columns import Plain
 from qmaps.distributed.comm.exchange import Exchange, Traffic, header
 from qmaps.errors import BadTypeError, BadValueError
+from reproduction.parallelism_2015._columns import Plain
 
 FORWARD, BACKWARD = 19, 20
 """Purposes of stochastic rounding: activations of a sub-batch, and their errors on the way back."""

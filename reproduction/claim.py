@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from importlib import resources
@@ -49,10 +49,8 @@ class Claim:
         holds: Whether the measurements support it, or whether they support each of its parts.
             For a number: whether its order to each of the others is the paper's.
         detail: The numbers behind the verdict, or its explanation.
-        source: Paper and place; empty on the paper's own page.
         covers: Whether a statement sums up the numbers of its figure or table, and replaces them
             where they cannot be compared.
-        table: Rows to show, as column titles and cells.
         paper: The paper's number; None for a statement.
         spread: The ± of the paper's number.
         rounding: Half a unit of the last digit in print.
@@ -70,9 +68,7 @@ class Claim:
     text: str
     holds: bool | Sequence[bool] = ()
     detail: str = ""
-    source: str = ""
     covers: bool = False
-    table: Mapping[str, list[str]] = field(default_factory=dict)
     paper: float | None = None
     spread: float = 0.0
     rounding: float = 0.0
@@ -148,7 +144,7 @@ def _rounding(printed: str) -> float:
 
 def rows(paper: str, exhibit: str, columns: tuple[str, ...], **optional: str) -> pd.DataFrame:
     """These columns as printed; optional ones with their values for missing entries."""
-    file = resources.files("qmaps.lab.report").joinpath("papers", paper, f"{exhibit}.csv")
+    file = resources.files("reproduction").joinpath("papers", paper, f"{exhibit}.csv")
     if not file.is_file():
         raise BadValueError(f"exhibit={exhibit!r} of {paper!r} has no published numbers")
     with file.open(encoding="utf-8") as lines:
