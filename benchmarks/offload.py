@@ -212,13 +212,14 @@ def page(results: dict[str, dict[str, Any]], width: int, rounds: int) -> str:
         "",
         f"`python -m benchmarks.offload --width {width} --rounds {rounds}`: {RANKS} processes over "
         f"gloo with one thread each and no GPU; {DEPTH + 1} linear layers of {width} by {width} in "
-        "bfloat16, ZeRO 2 with the optimizer on the CPU. The time is that of `engine.step()`, so "
-        "with the exchange of parameters, as ratios of medians over interleaved rounds (quartiles "
-        "of the ratios in parentheses). The memory is what two processes with this optimizer alone "
-        "have more after three steps than before the engine, each: weights and gradients in "
-        "bfloat16, float32 weights, buffers of the exchange, and states. The loss is the mean of "
-        f"the last {LAST} steps on the same batches; the last column is the largest difference of "
-        "two more losses of this process from those of an engine that loads the checkpoint. Without a GPU nothing is copied over a bus.",
+        "bfloat16, ZeRO 2 with the optimizer on the CPU. The time is that of `engine.step()`, "
+        "so with the exchange of parameters, as ratios of medians over interleaved rounds "
+        "(quartiles of the ratios in parentheses). The memory is what two processes with this "
+        "optimizer alone have more after three steps than before the engine, each: weights and "
+        "gradients in bfloat16, float32 weights, buffers of the exchange, and states. The loss "
+        f"is the mean of the last {LAST} steps on the same batches; the last column is the largest "
+        "difference of two more losses of this process from those of an engine that loads the "
+        "checkpoint. Without a GPU nothing is copied over a bus.",
         "",
         *table_lines(HEAD, rows),
     ]
