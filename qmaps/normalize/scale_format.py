@@ -32,7 +32,7 @@ class ScaleFormat(Normalizer):
     dtype: ClassVar[torch.dtype]
     """Of each stored scale."""
     kind: ClassVar[ScaleKind | None] = None
-    """How engines are told; None leaves it to the reference."""
+    """Format for engines, of the shared numbers where there are some; None means no engine."""
     shared: ClassVar[int] = 0
     """Float32 numbers that are stored besides, which depend on all scales of the tensor."""
     inner: Normalizer
