@@ -32,7 +32,7 @@ class ScaleFormat(Normalizer):
     dtype: ClassVar[torch.dtype]
     """Of each stored scale."""
     kind: ClassVar[ScaleKind | None] = None
-    """Format for engines, of the shared numbers where there are some; None means no engine."""
+    """Format for engines, FLOAT32 for codes of a grid; None means that no engine reads it."""
     shared: ClassVar[int] = 0
     """Float32 numbers that are stored besides, which depend on all scales of the tensor."""
     inner: Normalizer

@@ -270,5 +270,5 @@ def test_formats_of_scales_are_declared_once() -> None:
         assert re.search(rf"\b{declarations.in_cpp('SCALE_' + kind.name)} = {kind.value}\b", text)
     assert f"bytes[] = {{{', '.join(str(kind.nbytes) for kind in ScaleKind)}}};" in text
     for cls in SUFFIXES.values():
-        if cls.kind is not None:  # codes of a grid stand for the float32 numbers of its ends
-            assert cls.kind.nbytes == (torch.float32 if cls.shared else cls.dtype).itemsize
+        if cls.kind not in (None, ScaleKind.FLOAT32):  # x8 holds codes of a grid of float32
+            assert cls.kind.nbytes == cls.dtype.itemsize
