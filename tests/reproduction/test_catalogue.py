@@ -16,7 +16,7 @@ import pandas as pd
 from reproduction import PAPERS
 
 ROOT = Path(__file__).parents[2]
-NUMBERS = ROOT / "qmaps" / "lab" / "report" / "papers"
+NUMBERS = ROOT / "reproduction" / "papers"
 ORDER = {
     "8-bit-optimizers": "figure-3 figure-4 figure-5 figure-6 table-1 table-2 table-3 table-5 "
     "table-6 appendix-b appendix-c appendix-e appendix-f section-2-2",
