@@ -34,6 +34,7 @@ MEASURED = {
     "low-precision-model-memory/": (*MATHEMATICS, "qmaps/lpmm"),
     "lpmm/": (*MATHEMATICS, "qmaps/lpmm"),
     "monitor": ("qmaps/capture",),
+    "offload": STEPS,
     "papers": ("reproduction", *MATHEMATICS, *STEPS),
     "parallel-training": ("qmaps/distributed", *MATHEMATICS),
     "blind/": ("qmaps/analyze", *STEPS),
