@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,30 +39,20 @@ KINDS = {
 
 
 def speed() -> list[str]:
-    """One training step with each optimizer, on a CPU with AVX-512 and on one without."""
-    new, old = (
-        json.loads((REPORTS / "bench" / file).read_text())["workloads"][WORKLOAD]
-        for file in ("training.json", "avx2/training.json")
-    )
-
-    def beside_fused(result: Mapping[str, Any], part: str, name: str) -> float:
-        return median(result[part][name]) / median(result[part][FUSED])
-
-    names = sorted(new["seconds"], key=lambda name: median(new["seconds"][name]))
-    head = ("optimizer step", "whole training step")
+    """Rows of reports/bench/training.json: one training step with each optimizer."""
+    result = json.loads((REPORTS / "bench" / "training.json").read_text())["workloads"][WORKLOAD]
+    seconds = {name: median(times) for name, times in result["seconds"].items()}
+    optimizer = {name: median(times) for name, times in result["optimizer"].items()}
     return markdown(
-        ("AdamW", *head, *(f"{text}, AVX2" for text in head), "peak memory"),
+        ("AdamW", "optimizer step", "whole training step", "peak memory"),
         [
             (
                 name,
-                *(
-                    f"{beside_fused(result, part, name):.{digits}f}"
-                    for result in (new, old)
-                    for part, digits in (("optimizer", 1), ("seconds", 2))
-                ),
-                f"{new['memory'][name]['peak']:.0f} MiB",
+                f"{optimizer[name] / optimizer[FUSED]:.1f}",
+                f"{seconds[name] / seconds[FUSED]:.2f}",
+                f"{result['memory'][name]['peak']:.0f} MiB",
             )
-            for name in names
+            for name in sorted(seconds, key=seconds.__getitem__)
         ],
     )
 
