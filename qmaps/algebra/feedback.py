@@ -48,3 +48,8 @@ def restored(t: QuantizedTensor, x: Tensor | None = None) -> Tensor:
     values = t.dequantize() if x is None else x
     total = add_residual(values, t)
     return total if total is values or t.quantizer.map.signed else total.clamp_(min=0)
+
+
+def restored_of(state: Tensor | QuantizedTensor) -> Tensor:
+    """As `values_of`, with the residual of error feedback added."""
+    return restored(state) if isinstance(state, QuantizedTensor) else state

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import values_of
+from qmaps.algebra.feedback import restored_of
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import (
     Corrected,
@@ -409,9 +409,9 @@ def _is_below(eps: Any, param: Tensor, state: Mapping[str, Any]) -> bool:
     """Return True if torch would raise the root of a second moment to its floor, eps[0]."""
     floor = eps[0] if eps and eps[0] is not None else torch.finfo(param.dtype).eps
     if "row_var" in state:
-        moments, smallest = values_of(state["row_var"]).mean(dim=-2), floor
+        moments, smallest = restored_of(state["row_var"]).mean(dim=-2), floor
     elif "variance" in state:
-        moments, smallest = values_of(state["variance"]), floor * floor
+        moments, smallest = restored_of(state["variance"]), floor * floor
     else:
         return False
     return bool(((moments > 0) & (moments < smallest)).any())

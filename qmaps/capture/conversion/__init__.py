@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from qmaps.algebra.feedback import restored_of
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.algebra.saved import from_plain
 from qmaps.capture.collect import in_memory
@@ -16,7 +17,7 @@ from qmaps.capture.conversion import template
 from qmaps.capture.conversion.formats import FORMATS, Format
 from qmaps.capture.conversion.formats.base import Plan, Wanted
 from qmaps.capture.conversion.formats.coded import encode, same_codes
-from qmaps.capture.conversion.optimizer_state import OptimizerState, State, family, restored_of
+from qmaps.capture.conversion.optimizer_state import OptimizerState, State, family
 from qmaps.capture.conversion.report import (
     POLICIES,
     Report,

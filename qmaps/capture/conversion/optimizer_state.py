@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from qmaps import optim
-from qmaps.algebra.feedback import restored
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.errors import BadValueError, CaptureError, nearest
 from qmaps.optim import QuantizedOptimizer
@@ -109,11 +108,6 @@ def family_of(names: Collection[str]) -> Family:
 
 State = Tensor | QuantizedTensor
 """float32 values, or codes and scales as the source has them."""
-
-
-def restored_of(state: State) -> Tensor:
-    """As `values_of`, with the residual of error feedback added."""
-    return restored(state) if isinstance(state, QuantizedTensor) else state
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra import packing
+from qmaps.algebra.feedback import restored_of
 from qmaps.algebra.quantizer import QuantizedTensor, values_of
-from qmaps.capture.conversion.optimizer_state import OptimizerState, Parameter, State, restored_of
+from qmaps.capture.conversion.optimizer_state import OptimizerState, Parameter, State
 from qmaps.maps.base import table
 
 POLICIES = ("raise", "leave")
