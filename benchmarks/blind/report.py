@@ -234,8 +234,11 @@ def page(steps: pd.DataFrame, tuned: pd.DataFrame, command: str) -> str:
         "slower, worse means more than that; all by t-tests over seeds at a false discovery rate "
         "of 5 % over the models of the page. The rest is not shown.",
         "",
-        *([f"Thresholds were chosen on {known}: it has only the table of presets, whose tests are "
-           "adjusted by themselves.", ""] if known else []),
+        f"Thresholds were chosen on {known}: it has only presets, whose tests are adjusted by "
+        "themselves."
+        if known
+        else "No threshold was chosen on them.",
+        "",
         "## Verdicts and outcomes",
         "",
     ]
