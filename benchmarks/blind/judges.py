@@ -17,7 +17,7 @@ JUDGES: dict[str, Workload] = {
     "microbiome": Microbiome(lr=4e-3, betas=(0.8, 0.999)),
     "pitch": Pitch(),
     "lora": Lora(),
-    "docstring-lm": DocstringStarts(),
+    "docstring-lm": DocstringStarts(lr=4e-3, betas=(0.8, 0.999), weight_decay=0.0),
 }
 """Fine-tunings of models that others trained. No threshold of qmaps was fitted to one of them,
 except those of `SEEN`."""
