@@ -224,6 +224,8 @@ def page(steps: pd.DataFrame, tuned: pd.DataFrame, command: str) -> str:
     lines = [
         "# Verdicts on models that no threshold has seen",
         "",
+        *in_short(steps),
+        "",
         f"`{command}` writes this page from the rows in this folder; torch {torch.__version__}, "
         "one thread for each run.",
         "",
@@ -302,6 +304,20 @@ def page(steps: pd.DataFrame, tuned: pd.DataFrame, command: str) -> str:
         ],
     )
     return "\n".join(lines) + "\n"
+
+
+def in_short(steps: pd.DataFrame) -> list[str]:
+    """A sentence for each unseen model on the pairs that kept up."""
+    tuned = steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)]
+    lines = []
+    for judge, own in tuned[~tuned["judge"].isin(SEEN)].groupby("judge", sort=False):
+        kept_up = own.loc[own["steps"] <= MARGIN, "quantizer"]
+        names = ", ".join(_name(quantizer) for quantizer in kept_up) or "none"
+        lines.append(
+            f"On `{judge}`, at the best learning rate for 32 bits, {len(kept_up)} of {len(own)} "
+            f"pairs trained at most {MARGIN:.0%} slower: {names}."
+        )
+    return lines
 
 
 def earned(table: pd.DataFrame) -> str:

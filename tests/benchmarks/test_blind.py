@@ -183,6 +183,7 @@ def test_the_page_of_a_whole_judge(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert set(taken["outcome"]) == {"equivalent"}
     page = report.page(steps, pd.read_csv(FOLDER / "tuning.csv"), "command")
     assert 'the word "safe" is earned in this mode.' in page
+    assert "On `microbiome`, at the best learning rate for 32 bits, 19 of 20 pairs trained" in page
     for name, draw in report.PICTURES.items():
         draw(steps, tmp_path / name)
         assert (tmp_path / name).stat().st_size > 10_000
