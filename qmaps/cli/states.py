@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qmaps.cli.options import (
-    AsJson,
-    CheckpointNames,
-    Parameters,
-    Seed,
-    States,
-    Step,
-    Steps,
-    as_contender,
-)
+from qmaps.cli import options
 from qmaps.cli.output import print_json, print_lines, print_rows, progress
 from qmaps.errors import BadValueError
 
@@ -51,16 +42,16 @@ def capture(
             "instead of training."
         ),
     ] = None,
-    names: CheckpointNames = None,
+    names: options.CheckpointNames = None,
     every: Annotated[int, typer.Option(min=1, help="Steps between snapshots.")] = 50,
-    parameters: Parameters = None,
+    parameters: options.Parameters = None,
     gradients: Annotated[
         int | None,
         typer.Option(min=2, help="Record the gradients of this many steps after each snapshot."),
     ] = None,
-    seed: Seed = 0,
-    steps: Steps = None,
-    as_json: AsJson = False,
+    seed: options.Seed = 0,
+    steps: options.Steps = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Capture optimizer states: of a workload trained with AdamW, or of a checkpoint.
 
@@ -91,7 +82,7 @@ def capture(
         if names is not None:
             raise BadValueError(f"names={str(names)!r} needs --checkpoint")
         work = workloads.get(workload or "")
-        contender = as_contender("32bit")
+        contender = options.as_contender("32bit")
         if every > (total := work.steps if steps is None else steps):
             raise BadValueError(f"every={every} would record none of the {total} steps")
         output_folder(out)
@@ -176,7 +167,7 @@ def convert(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
     top: Annotated[int, typer.Option(min=1, help="Rows to print, largest errors first.")] = 20,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Convert an optimizer checkpoint between torch, bitsandbytes, torchao and qmaps.
 
@@ -255,11 +246,11 @@ def _largest_errors(rows: Sequence[StateRow | UpdateRow], top: int) -> list[dict
 
 
 def lint(
-    states: States,
-    step: Step = None,
-    names: CheckpointNames = None,
+    states: options.States,
+    step: options.Step = None,
+    names: options.CheckpointNames = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to print, errors first.")] = 20,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Find problems of saved optimizer states; the exit code is 1 if there is an error.
 
