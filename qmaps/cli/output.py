@@ -75,6 +75,14 @@ def print_json(value: Any) -> None:
     print(json_text(value))
 
 
+def print_result(as_json: bool, value: Any, *lines: object) -> None:
+    """Print `value` for scripts if `as_json`, else lines for readers."""
+    if as_json:
+        print_json(value)
+    else:
+        print_lines(*lines)
+
+
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
     """Print a table for readers, with numbers aligned to the right."""
     table = RichTable(title=Text(printable(title), "table.title"), title_justify="left")

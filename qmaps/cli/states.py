@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qmaps.cli import options
-from qmaps.cli.output import print_json, print_lines, print_rows, progress
+from qmaps.cli.output import print_json, print_lines, print_result, print_rows, progress
 from qmaps.errors import BadValueError
 
 if TYPE_CHECKING:
@@ -112,12 +112,9 @@ def capture(
         "elements": states.numel,
         "naming": naming,
     }
-    if as_json:
-        print_json(summary)
-    else:
-        print_lines(f"{states} in {out}, captured at steps {', '.join(map(str, states.steps))}")
-        if naming:
-            print_lines(f"parameter names: {naming}")
+    lines = [f"{states} in {out}, captured at steps {', '.join(map(str, states.steps))}"]
+    lines += [f"parameter names: {naming}"] * bool(naming)
+    print_result(as_json, summary, *lines)
 
 
 def convert(
