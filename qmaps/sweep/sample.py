@@ -24,17 +24,7 @@ from qmaps.maps.fitted import FittedMap
 from qmaps.metrics.sqnr_db import decibels
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.ops.fit import fit_normalized
-from qmaps.sweep.measure import (
-    FIT,
-    MOMENTS,
-    Specs,
-    about,
-    of_pair,
-    of_quantizer,
-    places,
-    quantizers_of,
-    wanted_of,
-)
+from qmaps.sweep import measure
 from qmaps.sweep.units import Scaler, Slabs, Units, choose_units, count_of, per_unit, unit_of
 
 CONFIDENCE = 0.95
@@ -42,7 +32,7 @@ CONFIDENCE = 0.95
 
 
 def sampled_rows(
-    states: CapturedStates, parameter: str, names: Sequence[str], share: float, specs: Specs
+    states: CapturedStates, parameter: str, names: Sequence[str], share: float, specs: measure.Specs
 ) -> Iterator[dict[str, Any]] | None:
     """Yield the rows of one parameter, measured on a sample; None if it has too few units for one.
 
@@ -55,7 +45,7 @@ def sampled_rows(
         BadValueError: a quantizer has a low-rank part, a normalizer does not say what its scales
             span, or a map of a pair is unsigned and elements are negative.
     """
-    for q in quantizers_of(*specs):
+    for q in measure.quantizers_of(*specs):
         if q.low_rank is not None:
             raise BadValueError(
                 f"{q.spec} keeps factors of whole matrices; sweep it without sample, and with "
@@ -64,7 +54,7 @@ def sampled_rows(
     shape = states.shape(parameter, names[0])
     opened = {name: Slabs(shape, states.opened(parameter, name)) for name in names}
     signs = {name: state.signs() for name, state in opened.items()}
-    wanted = wanted_of({name: found.negative > 0 for name, found in signs.items()}, *specs)
+    wanted = measure.wanted_of({name: found.negative > 0 for name, found in signs.items()}, *specs)
     for name, quantizers in wanted.items():
         for q in quantizers:
             if signs[name].negative and not q.map.signed:
@@ -121,7 +111,7 @@ def _fitted(
     if not groups:
         return {}
     count = -(-state.numel // size)
-    fitted_units = min(count, max(1, FIT // size))
+    fitted_units = min(count, max(1, measure.FIT // size))
     x = state.chosen(np.linspace(0, count - 1, fitted_units).astype(np.int64), size)
     frozen: dict[Quantizer, Quantizer] = {}
     for normalizer, alike in groups.items():
@@ -141,7 +131,7 @@ def _rows(
     pairs: Sequence[Pair],
     chosen: Units,
 ) -> Iterator[dict[str, Any]]:
-    paired = {place for pair in pairs for place in places(pair)}
+    paired = {place for pair in pairs for place in measure.places(pair)}
     decoded: dict[tuple[str, Quantizer | None], Tensor] = {}
     for name, sample in samples.items():
         x = sample.x
@@ -160,8 +150,8 @@ def _rows(
             error = (x.double() - y.double()).abs()
             relative = torch.where(x != 0, error / x.double().abs(), 0.0)
             row = {
-                **about(states, parameter, name, shape),
-                **of_quantizer(q),
+                **measure.about(states, parameter, name, shape),
+                **measure.of_quantizer(q),
                 "bits_per_element": bits_of(q, shape),
                 **metrics.measure(x, y, codes, table(map_).numel()),
                 "mean_square": sample.mean_square,
@@ -172,19 +162,19 @@ def _rows(
             }
             row["sqnr_db"] = decibels(row["mean_square"], row["mse"])
             yield row
-    if not (samples.keys() >= MOMENTS):
+    if not (samples.keys() >= measure.MOMENTS):
         return
     m, v = decoded["exp_avg", None], decoded["exp_avg_sq", None]
     eps = states.eps(parameter)
     u = adam_update(m, v, eps).double()
     ones, nonzero = torch.ones_like(u), (u != 0).double()
     for pair in pairs:
-        mq, vq = (decoded[place] for place in places(pair))
+        mq, vq = (decoded[place] for place in measure.places(pair))
         error = (u - adam_update(mq, vq, eps).double()).abs()
         relative = torch.where(u != 0, error / u.abs(), 0.0)
         yield {
-            **about(states, parameter, "update", shape),
-            **of_pair(pair),
+            **measure.about(states, parameter, "update", shape),
+            **measure.of_pair(pair),
             "bits_per_element": (bits_of(pair.first, shape) + bits_of(pair.second, shape)) / 2,
             **quantiles("abs", error, ones.bool(), chosen),
             **quantiles("rel", relative, u != 0, chosen),
