@@ -150,8 +150,7 @@ def _rows(
             error = (x.double() - y.double()).abs()
             relative = torch.where(x != 0, error / x.double().abs(), 0.0)
             row = {
-                **measure.about(states, parameter, name, shape),
-                **measure.of_quantizer(q),
+                **measure.about(states, parameter, name, shape, q),
                 "bits_per_element": bits_of(q, shape),
                 **metrics.measure(x, y, codes, table(map_).numel()),
                 "mean_square": sample.mean_square,
@@ -173,9 +172,8 @@ def _rows(
         error = (u - adam_update(mq, vq, eps).double()).abs()
         relative = torch.where(u != 0, error / u.abs(), 0.0)
         yield {
-            **measure.about(states, parameter, "update", shape),
-            **measure.of_pair(pair),
-            "bits_per_element": (bits_of(pair.first, shape) + bits_of(pair.second, shape)) / 2,
+            **measure.about(states, parameter, "update", shape, pair),
+            "bits_per_element": bits_of(pair, shape),
             **quantiles("abs", error, ones.bool(), chosen),
             **quantiles("rel", relative, u != 0, chosen),
             **mean("mean_abs_error", error, ones, chosen),
