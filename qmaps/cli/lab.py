@@ -85,27 +85,14 @@ def lab(
             "cannot be combined with --checkpoint, which trains nothing",
         )
     workers = workers or min(MOST_WORKERS, torch.get_num_threads())
+    common: dict[str, Any] = {"command": output.command_line(), "workers": workers}
     with output.progress(quiet=as_json) as advance:
+        common["progress"] = advance
         if checkpoint is None:
-            page = run(
-                workloads.get(workload),
-                out,
-                seed=seed,
-                steps=steps,
-                command=output.command_line(),
-                progress=advance,
-                workers=workers,
-            )
+            page = run(workloads.get(workload), out, seed=seed, steps=steps, **common)
         else:
-            page = run_checkpoint(
-                checkpoint,
-                out,
-                names=names,
-                min_quantized_size=min_quantized_size,
-                command=output.command_line(),
-                progress=advance,
-                workers=workers,
-            )
+            common |= {"names": names, "min_quantized_size": min_quantized_size}
+            page = run_checkpoint(checkpoint, out, **common)
     told: dict[str, Any] = {"report": str(page), "out": str(out)}
     summary = read_record(page.parent / "recommend" / "summary.json")
     told |= {name: summary[name] for name in ("verdict", "reason", "code")}
