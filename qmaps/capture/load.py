@@ -164,7 +164,7 @@ def _snapshot(path: Path, steps: list[int] | None) -> CapturedStates:
     file = Snapshot(path)
     info = file.info
     tensors: dict[str, dict[str, Lazy]] = {}
-    for (parameter, state), lazy in file.lazies().items():
+    for (parameter, state), lazy in file.tensors.items():
         tensors.setdefault(parameter, {})[state] = lazy
     return CapturedStates(
         tensors,
