@@ -32,13 +32,7 @@ def lab(
     context: typer.Context,
     workload: options.Workload = "stdlib-lm",
     out: options.Out = Path("runs/lab"),
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            help="Read the states of this optimizer checkpoint (torch.save), or of a folder with "
-            "optimizer.pt, instead of training a workload."
-        ),
-    ] = None,
+    checkpoint: options.Checkpoint = None,
     names: options.CheckpointNames = None,
     min_quantized_size: Annotated[
         int,

@@ -35,13 +35,7 @@ UPDATE_COLUMNS = {
 def capture(
     workload: Annotated[str | None, typer.Argument(help="Train this workload to capture.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the captured states.")] = Path("states"),
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            help="Read this optimizer checkpoint (torch.save), or a folder with optimizer.pt, "
-            "instead of training."
-        ),
-    ] = None,
+    checkpoint: options.Checkpoint = None,
     names: options.CheckpointNames = None,
     every: Annotated[int, typer.Option(min=1, help="Steps between snapshots.")] = 50,
     parameters: options.Parameters = None,
@@ -270,22 +264,12 @@ def lint(
         print_lines(f"{states}: no problems found")
     else:
         more = f"; the first {top}" if len(findings) > top else ""
-        print_rows(
-            f"{states}: {len(findings)} findings{more}",
-            {
-                "level": "{level}",
-                "parameter": "{parameter}",
-                "state": "{state}",
-                "about": "{message}",
-            },
-            [
-                {
-                    **found,
-                    "parameter": found["parameter"] or "all",
-                    "state": found["state"] or "all",
-                }
-                for found in map(asdict, findings[:top])
-            ],
-        )
+        rows = [
+            {name: value or "all" for name, value in asdict(finding).items()}
+            for finding in findings[:top]
+        ]
+        columns = {name: f"{{{name}}}" for name in ("level", "parameter", "state")}
+        columns["about"] = "{message}"
+        print_rows(f"{states}: {len(findings)} findings{more}", columns, rows)
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)
