@@ -106,4 +106,4 @@ __all__ = [
 ]
 
 if monitor_settings := os.environ.get("QMAPS_MONITOR"):
-    importlib.import_module("qmaps.capture.monitor.environment").switch_on(monitor_settings)
+    importlib.import_module("qmaps.capture.monitor").switch_on(monitor_settings)

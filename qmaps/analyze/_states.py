@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import pandas as pd
 from torch import Tensor
 
 from qmaps import capture
@@ -76,6 +77,11 @@ def adam_pairs(
             yield parameter, m, v, eps
     if not seen:
         none_is_large("parameter", min_quantized_size)
+
+
+def joined(parts: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """A frame of the rows of all parts, each a dict of columns; a number is repeated."""
+    return pd.concat(map(pd.DataFrame, parts), ignore_index=True)
 
 
 def none_is_large(what: str, min_quantized_size: int) -> NoReturn:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qmaps.algebra.pair import Pair, adam_update
 from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
+from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, joined
 from qmaps.analyze.update_error import Exact
 from qmaps.engines.native import metrics as native
 from qmaps.engines.support import NATIVE
@@ -45,7 +45,7 @@ def code_pairs(
 
     Source: 8-bit optimizers, figure 4.
     """
-    frames = []
+    tables = []
     for spec in pairs:
         pair = Pair.parse(spec)
         grid = _accumulate(states, pair, min_quantized_size)
@@ -60,8 +60,8 @@ def code_pairs(
             "size_second": grid.second.numel(),
         }
         sums = (part.numpy()[first, second] for part in grid.sums)
-        frames.append(pd.DataFrame({**columns, **_means(*sums)}))
-    return pd.concat(frames, ignore_index=True)
+        tables.append({**columns, **_means(*sums)})
+    return joined(tables)
 
 
 def first_code_error(
@@ -88,7 +88,7 @@ def first_code_error(
 
     Source: 8-bit optimizers, figure 5.
     """
-    frames = []
+    tables = []
     for spec in pairs:
         pair = Pair.parse(spec)
         grid = _accumulate(states, pair, min_quantized_size, exact_second=True)
@@ -99,8 +99,8 @@ def first_code_error(
             "value": grid.first.numpy(),
             "position": np.linspace(-1, 1, size),
         }
-        frames.append(pd.DataFrame({**columns, **_means(*(s.sum(1).numpy() for s in grid.sums))}))
-    return pd.concat(frames, ignore_index=True)
+        tables.append({**columns, **_means(*(s.sum(1).numpy() for s in grid.sums))})
+    return joined(tables)
 
 
 def _means(

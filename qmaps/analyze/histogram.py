@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from torch import Tensor
 from qmaps.algebra.low_rank import low_rank_of, product
 from qmaps.algebra.pair import UNQUANTIZED
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
+from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, joined
 from qmaps.engines.reference import decode
 from qmaps.errors import BadValueError
 from qmaps.maps.base import Map
@@ -44,7 +45,7 @@ def histogram(
 
     Source: 4-bit optimizers, figures 20 to 31.
     """
-    frames = []
+    histograms: list[dict[str, Any]] = []
     for spec in quantizers:
         q = quantizer(spec)
         t = q.quantize(x)
@@ -65,19 +66,9 @@ def histogram(
             edges = _edges([logs[first], logs[second]], bins)
             for panel in (first, second):
                 counts, _ = np.histogram(logs[panel], edges)
-                frames.append(
-                    pd.DataFrame(
-                        {
-                            "quantizer": q.spec,
-                            "panel": panel,
-                            "bin_left": edges[:-1],
-                            "bin_right": edges[1:],
-                            "count": counts,
-                            "zeros": x.numel() - logs[panel].size,
-                        }
-                    )
-                )
-    return pd.concat(frames, ignore_index=True)
+                columns = {"quantizer": q.spec, "panel": panel, **_binned(edges, counts)}
+                histograms.append({**columns, "zeros": x.numel() - logs[panel].size})
+    return joined(histograms)
 
 
 def inverse_sqrt(
@@ -125,23 +116,13 @@ def inverse_sqrt(
     }
     low = min(float(values.min()) for values in logs.values())
     edges = np.linspace(low, 6.0 + 1e-9, H_BINS + 1)
-    frames = []
+    histograms = []
     for name, values in logs.items():
         counts, _ = np.histogram(values, edges)
         zeroed = sum(int((w[c] == 0).sum()) for w, c in zip(variants[name], nonzero, strict=True))
-        frames.append(
-            pd.DataFrame(
-                {
-                    "quantizer": name,
-                    "bin_left": edges[:-1],
-                    "bin_right": edges[1:],
-                    "count": counts,
-                    "share": counts / values.size,
-                    "zero_share": zeroed / values.size,
-                }
-            )
-        )
-    return pd.concat(frames, ignore_index=True)
+        shares = {"share": counts / values.size, "zero_share": zeroed / values.size}
+        histograms.append({"quantizer": name, **_binned(edges, counts), **shares})
+    return joined(histograms)
 
 
 def map_curves(maps: Iterable[Map]) -> pd.DataFrame:
@@ -156,20 +137,18 @@ def map_curves(maps: Iterable[Map]) -> pd.DataFrame:
 
     Source: 8-bit optimizers, figure 6; 4-bit optimizers, figure 32.
     """
-    frames = []
+    curves = []
     for map_ in maps:
         values = map_.codebook().numpy()
-        frames.append(
-            pd.DataFrame(
-                {
-                    "map": map_.spec,
-                    "code": np.arange(values.size),
-                    "position": np.linspace(0, 1, values.size),
-                    "value": values.astype(np.float64),
-                }
-            )
-        )
-    return pd.concat(frames, ignore_index=True)
+        position = np.linspace(0, 1, values.size)
+        columns = {"map": map_.spec, "code": np.arange(values.size), "position": position}
+        curves.append({**columns, "value": values.astype(np.float64)})
+    return joined(curves)
+
+
+def _binned(edges: NDArray[np.float64], counts: NDArray[Any]) -> dict[str, Any]:
+    """The columns of a histogram's bins."""
+    return {"bin_left": edges[:-1], "bin_right": edges[1:], "count": counts}
 
 
 def _log10(values: Tensor) -> NDArray[np.float64]:

@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from qmaps.analyze._states import joined
 from qmaps.errors import BadValueError
 
 CELLS = 256
@@ -36,7 +37,7 @@ def outliers(matrices: Mapping[str, Tensor], *, cells: int = CELLS) -> pd.DataFr
 
     Source: 4-bit optimizers, figures 1 and 2.
     """
-    frames = []
+    grids = []
     for title, tensor in matrices.items():
         matrix = _magnitudes(title, tensor)
         rows, cols = matrix.shape
@@ -46,19 +47,10 @@ def outliers(matrices: Mapping[str, Tensor], *, cells: int = CELLS) -> pd.DataFr
         nonzero = matrix[matrix > 0]
         median = float(nonzero.median()) if nonzero.numel() else 1.0
         row, col = np.divmod(np.arange(pooled.numel()), pooled.shape[1])
-        frames.append(
-            pd.DataFrame(
-                {
-                    "tensor": title,
-                    "row": row * row_step,
-                    "col": col * col_step,
-                    "rows": rows,
-                    "cols": cols,
-                    "magnitude": pooled.reshape(-1).double().numpy() / median,
-                }
-            )
-        )
-    return pd.concat(frames, ignore_index=True)
+        columns = {"tensor": title, "row": row * row_step, "col": col * col_step}
+        magnitude = pooled.reshape(-1).double().numpy() / median
+        grids.append({**columns, "rows": rows, "cols": cols, "magnitude": magnitude})
+    return joined(grids)
 
 
 def outlier_lines(matrices: Mapping[str, Tensor]) -> pd.DataFrame:

@@ -76,8 +76,10 @@ def update_error(
     return pd.DataFrame(rows)
 
 
-def bits_of(q: Quantizer | None, shape: tuple[int, ...]) -> float:
-    """Bits per element of a tensor under a quantizer; 32 for None."""
+def bits_of(q: Quantizer | Pair | None, shape: tuple[int, ...]) -> float:
+    """Bits per element of a tensor under a quantizer, 32 for None; of a pair the mean of both."""
+    if isinstance(q, Pair):
+        return (bits_of(q.first, shape) + bits_of(q.second, shape)) / 2
     return 32.0 if q is None else 8 * q.nbytes(shape) / math.prod(shape)
 
 

@@ -231,25 +231,19 @@ class Window:
         return [
             step
             for step, file in self._files.items()
-            if parameter is None or (parameter, GRADIENT) in file.numbers
+            if parameter is None or (parameter, GRADIENT) in file.tensors
         ]
 
     def rows(self, parameter: str) -> Tensor | None:
         """Return the indices of the recorded rows of `parameter`; None for all rows."""
-        first = next(iter(self.steps(parameter)), None)
-        return None if first is None else self._tensor(first, parameter, ROWS)
+        steps = self.steps(parameter)
+        rows = self._files[steps[0]].tensors.get((parameter, ROWS)) if steps else None
+        return None if rows is None else rows.read()
 
     def gradients(self, parameter: str) -> Iterator[tuple[int, Tensor]]:
         """Yield step and gradient, in its own dtype, of each step with a gradient."""
         for step in self.steps(parameter):
-            gradient = self._tensor(step, parameter, GRADIENT)
-            assert gradient is not None
-            yield step, gradient
-
-    def _tensor(self, step: int, parameter: str, state: str) -> Tensor | None:
-        file = self._files[step]
-        number = file.numbers.get((parameter, state))
-        return None if number is None else file.read(number)
+            yield step, self._files[step].tensors[parameter, GRADIENT].read()
 
     @cached_property
     def _files(self) -> dict[int, Snapshot]:
@@ -272,7 +266,7 @@ class Window:
                 raise self._foreign(path)
             gradients = [entry for entry in file.info.tensors if entry.state == GRADIENT]
             for entry in gradients:
-                self._check_shape(entry, path, sampled=(entry.parameter, ROWS) in file.numbers)
+                self._check_shape(entry, path, sampled=(entry.parameter, ROWS) in file.tensors)
             if any(shapes.setdefault(e.parameter, e.shape) != e.shape for e in gradients):
                 break  # other rows, since parameters were added
             files[step] = file

@@ -26,13 +26,8 @@ FILES = ("optimizer.pt", "optimizer.bin")
 """Names of the optimizer's file in a trainer's checkpoint folder."""
 
 WRAPPERS = (
-    "optimizer",
-    "optimizer_state_dict",
-    "optimizer_state",
-    "optimizer_states",
-    "optimizers",
-    "optim",
-    "optim_state_dict",
+    *("optimizer", "optimizer_state_dict", "optimizer_state", "optimizer_states", "optimizers"),
+    *("optim", "optim_state_dict"),
 )
 """Keys of the optimizer's state_dict, or a list of them, in larger checkpoints."""
 
@@ -164,7 +159,7 @@ def _snapshot(path: Path, steps: list[int] | None) -> CapturedStates:
     file = Snapshot(path)
     info = file.info
     tensors: dict[str, dict[str, Lazy]] = {}
-    for (parameter, state), lazy in file.lazies().items():
+    for (parameter, state), lazy in file.tensors.items():
         tensors.setdefault(parameter, {})[state] = lazy
     return CapturedStates(
         tensors,

@@ -150,13 +150,8 @@ class Known:
 
 
 SHAPED_AS_PARAMETER = (
-    "exp_avg",
-    "exp_avg_sq",
-    "momentum_buffer",
-    "square_avg",
-    "sum",
-    "state1",
-    "state2",
+    *("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "sum"),
+    *("state1", "state2"),
 )
 """States with the shape of their parameter, in any optimizer."""
 

@@ -201,19 +201,19 @@ def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, st
 
 
 class Snapshot:
-    """A snapshot, or a file of gradients, whose tensors are read when they are asked for.
+    """A snapshot, or a file of gradients.
 
-    It has `info`, and `numbers`, the number of each tensor by parameter and state name. Whatever is
-    wrong with the file is a CaptureError, now or later.
+    It has `info`, and `tensors` by parameter and state name, whose checksums are verified when they
+    are read or opened. Whatever is wrong with the file is a CaptureError, now or later.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        entries, self._parts = header_of(path)
+        entries, parts = header_of(path)
         if KEY not in entries:
             raise CaptureError(f"{str(path)!r} is a safetensors file without qmaps metadata")
         try:
-            self._sums = checksums.in_metadata(entries, self._parts)
+            self._sums = checksums.in_metadata(entries, parts)
         except BadValueError as error:
             raise CaptureError(f"{str(path)!r} is damaged: {error}") from None
         self.info = _parsed(path, entries[KEY])
@@ -221,35 +221,28 @@ class Snapshot:
             str(number): (entry.shape, _CODES[entry.dtype])
             for number, entry in enumerate(self.info.tensors)
         }
-        if listed != {name: (list(part.shape), part.code) for name, part in self._parts.items()}:
+        if listed != {name: (list(part.shape), part.code) for name, part in parts.items()}:
             raise CaptureError(f"{str(path)!r} does not hold the tensors that its metadata lists")
-        self.numbers = {(e.parameter, e.state): n for n, e in enumerate(self.info.tensors)}
+        self.tensors: dict[Key, Lazy] = {}
+        for name, entry in zip(listed, self.info.tensors, strict=True):
+            read = partial(self._read, name, parts[name])
+            opened = partial(self._opened, name, parts[name])
+            lazy = replace(parts[name].lazy(), read=read, parts=opened)
+            self.tensors[entry.parameter, entry.state] = lazy
 
-    def read(self, number: int) -> Tensor:
-        """Read a tensor in its own dtype on the CPU, and verify its checksum."""
-        parts = self._parts[str(number)]
+    def _read(self, name: str, parts: Parts) -> Tensor:
         tensor = parts.whole()
-        self._check(number, checksums.of_tensor(tensor))
+        self._check(name, checksums.of_tensor(tensor))
         return tensor
 
-    def opened(self, number: int) -> Part:
-        """Return a reader of parts of a tensor; its checksum is verified here."""
-        parts = self._parts[str(number)]
-        self._check(number, checksums.of(*parts.pieces()))
+    def _opened(self, name: str, parts: Parts) -> Part:
+        self._check(name, checksums.of(*parts.pieces()))
         return parts
 
-    def lazies(self) -> dict[Key, Lazy]:
-        """Return every tensor, to be read on demand."""
-        lazies = {}
-        for key, number in self.numbers.items():
-            read, opened = partial(self.read, number), partial(self.opened, number)
-            lazies[key] = replace(self._parts[str(number)].lazy(), read=read, parts=opened)
-        return lazies
-
-    def _check(self, number: int, checksum: str) -> None:
-        if self._sums and checksum != self._sums[str(number)]:
+    def _check(self, name: str, checksum: str) -> None:
+        if self._sums and checksum != self._sums[name]:
             raise CaptureError(
-                f"{str(self._path)!r} is damaged: the checksum of tensor {number} is wrong"
+                f"{str(self._path)!r} is damaged: the checksum of tensor {name} is wrong"
             )
 
 

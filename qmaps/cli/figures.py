@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qmaps.cli.options import AsJson, CheckpointNames, MinSize, Out, Workers
-from qmaps.cli.output import print_json, print_lines, print_rows, progress
+from qmaps.cli.output import print_json, print_result, print_rows, progress
 from qmaps.errors import BadValueError
 
 
@@ -49,10 +49,7 @@ def figures(
                 workers=workers,
             )
         drawn = draw(out, progress=advance.stage("draw figures"))
-    if as_json:
-        print_json([str(path) for path in drawn])
-    else:
-        print_lines(*drawn)
+    print_result(as_json, [str(path) for path in drawn], *drawn)
 
 
 def plot(
@@ -115,10 +112,7 @@ def plot(
         output_file(target)  # before long work
         drawn = named.of_states(plotted, loaded, min_quantized_size=min_quantized_size)
     figures.save(drawn, output_file(target))
-    if as_json:
-        print_json({"figure": figure, "out": str(target)})
-    else:
-        print_lines(target)
+    print_result(as_json, {"figure": figure, "out": str(target)}, target)
 
 
 def _list(as_json: bool) -> None:
@@ -148,7 +142,4 @@ def report(
     from qmaps.lab import report as reports
 
     page = reports.write(run)
-    if as_json:
-        print_json({"report": str(page)})
-    else:
-        print_lines(f"report: {page.resolve()}")
+    print_result(as_json, {"report": str(page)}, f"report: {page.resolve()}")

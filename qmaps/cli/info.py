@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from qmaps.cli.options import AsJson
-from qmaps.cli.output import print_json, print_lines, print_rows
+from qmaps.cli.output import print_json, print_lines, print_result, print_rows
 from qmaps.errors import BadValueError, nearest, shown
 from qmaps.normalize.scale_format import SUFFIXES
 
@@ -136,12 +136,10 @@ def memory(
             states_of(state or ["momentum_buffer=B2048/DE@8s"]),
             min_quantized_size=min_quantized_size or 0,
         )
-        if as_json:
-            parts = {"nbytes": footprint.nbytes, "parts": footprint.parts}
-            bits = {"bits_per_parameter": footprint.bits_per_parameter}
-            print_json({"numel": footprint.numel, **parts, **bits})
-        else:
-            print_lines(f"{model}: {footprint.numel:,} parameters", *str(footprint).split("\n"))
+        names = ("numel", "nbytes", "parts", "bits_per_parameter")
+        about = {name: getattr(footprint, name) for name in names}
+        lines = str(footprint).split("\n")
+        print_result(as_json, about, f"{model}: {footprint.numel:,} parameters", *lines)
         return
     rows, in_adamw = _presets(model, module, optimizer, min_quantized_size)
     numel = sum(param.numel() for param in module.parameters())
@@ -258,9 +256,6 @@ def doctor(
     if parameters is not None:
         numel = sum(p.numel() for p in model_of(parameters, "parameters").parameters())
     report = examine(numel, seconds=seconds)
-    if as_json:
-        print_json(asdict(report))
-    else:
-        print_lines(*str(report).split("\n"))
+    print_result(as_json, asdict(report), *str(report).split("\n"))
     if report.problems:
         raise typer.Exit(1)

@@ -8,26 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qmaps.cli.options import (
-    AsJson,
-    CheckpointNames,
-    Out,
-    Seed,
-    Steps,
-    Workload,
-    as_contender,
-    refuse_given,
-)
-from qmaps.cli.output import (
-    Table,
-    cells,
-    command_line,
-    print_json,
-    print_lines,
-    print_rows,
-    progress,
-    write_markdown,
-)
+from qmaps.cli import options, output
 
 MOST_WORKERS = 8
 """Processes that the command starts if nobody says how many."""
@@ -49,24 +30,18 @@ SPREAD = (
 
 def lab(
     context: typer.Context,
-    workload: Workload = "stdlib-lm",
-    out: Out = Path("runs/lab"),
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            help="Read the states of this optimizer checkpoint (torch.save), or of a folder with "
-            "optimizer.pt, instead of training a workload."
-        ),
-    ] = None,
-    names: CheckpointNames = None,
+    workload: options.Workload = "stdlib-lm",
+    out: options.Out = Path("runs/lab"),
+    checkpoint: options.Checkpoint = None,
+    names: options.CheckpointNames = None,
     min_quantized_size: Annotated[
         int,
         typer.Option(
             min=0, help="Leave out tensors of a checkpoint of at most this many elements."
         ),
     ] = 4096,
-    seed: Seed = 0,
-    steps: Steps = None,
+    seed: options.Seed = 0,
+    steps: options.Steps = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -74,7 +49,7 @@ def lab(
             help="Number of processes, each with one thread; by default one per core, at most 8.",
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Say which quantizers are safe: train, capture, sweep, recommend, train quantized, report.
 
@@ -96,35 +71,22 @@ def lab(
     from qmaps.storage.files import read_record
 
     if checkpoint is None:
-        refuse_given(context, ("names", "min_quantized_size"), "needs --checkpoint")
+        options.refuse_given(context, ("names", "min_quantized_size"), "needs --checkpoint")
     else:
-        refuse_given(
+        options.refuse_given(
             context,
             ("workload", "seed", "steps"),
             "cannot be combined with --checkpoint, which trains nothing",
         )
     workers = workers or min(MOST_WORKERS, torch.get_num_threads())
-    with progress(quiet=as_json) as advance:
+    common: dict[str, Any] = {"command": output.command_line(), "workers": workers}
+    with output.progress(quiet=as_json) as advance:
+        common["progress"] = advance
         if checkpoint is None:
-            page = run(
-                workloads.get(workload),
-                out,
-                seed=seed,
-                steps=steps,
-                command=command_line(),
-                progress=advance,
-                workers=workers,
-            )
+            page = run(workloads.get(workload), out, seed=seed, steps=steps, **common)
         else:
-            page = run_checkpoint(
-                checkpoint,
-                out,
-                names=names,
-                min_quantized_size=min_quantized_size,
-                command=command_line(),
-                progress=advance,
-                workers=workers,
-            )
+            common |= {"names": names, "min_quantized_size": min_quantized_size}
+            page = run_checkpoint(checkpoint, out, **common)
     told: dict[str, Any] = {"report": str(page), "out": str(out)}
     summary = read_record(page.parent / "recommend" / "summary.json")
     told |= {name: summary[name] for name in ("verdict", "reason", "code")}
@@ -132,17 +94,19 @@ def lab(
         run_record = read_record(page.parent / "about.json")
         told |= {name: run_record[name] for name in ("captured_step", "naming")}
     if as_json:
-        print_json(told)
+        output.print_json(told)
         return
     if "naming" in told:
-        print_lines(f"parameter names: {told['naming']}")
-    print_lines(f"{summary['verdict']}: {summary['reason']}", "", *summary["code"].split("\n"), "")
-    print_lines(f"report: {page.resolve()}")
+        output.print_lines(f"parameter names: {told['naming']}")
+    output.print_lines(
+        f"{summary['verdict']}: {summary['reason']}", "", *summary["code"].split("\n"), ""
+    )
+    output.print_lines(f"report: {page.resolve()}")
 
 
 def train(
-    workload: Workload,
-    out: Out = Path("runs/train"),
+    workload: options.Workload,
+    out: options.Out = Path("runs/train"),
     optimizer: Annotated[
         list[str] | None,
         typer.Option(
@@ -152,7 +116,7 @@ def train(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 1,
-    steps: Steps = None,
+    steps: options.Steps = None,
     table: Annotated[
         Path | None, typer.Option(help="Write the comparison as a Markdown table here.")
     ] = None,
@@ -164,7 +128,7 @@ def train(
             "run after another.",
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Train a workload with one or several optimizers and compare the final validation loss.
 
@@ -179,12 +143,12 @@ def train(
     from qmaps.lab import compare, summarize_losses, workloads
     from qmaps.storage.files import output_file, output_folder, records
 
-    chosen = [as_contender(name) for name in optimizer or ["32bit"]]
+    chosen = [options.as_contender(name) for name in optimizer or ["32bit"]]
     work = workloads.get(workload)
     output_folder(out)
     if table is not None:
         output_file(table, "table")
-    with progress(quiet=as_json) as advance:
+    with output.progress(quiet=as_json) as advance:
         runs = compare(
             work,
             chosen,
@@ -202,9 +166,9 @@ def train(
     if table is not None:
         threads = 1 if workers else torch.get_num_threads()
         facts = [platform.machine(), f"{threads} thread{'s' * (threads > 1)}"]
-        losses = Table("", list(columns), cells(columns, rows))
-        write_markdown(table, title, facts, SPREAD, losses)
+        losses = output.Table("", list(columns), output.cells(columns, rows))
+        output.write_markdown(table, title, facts, SPREAD, losses)
     if as_json:
-        print_json(rows)
+        output.print_json(rows)
         return
-    print_rows(title, columns, rows)
+    output.print_rows(title, columns, rows)

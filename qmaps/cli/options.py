@@ -29,6 +29,13 @@ States = Annotated[
     Path,
     typer.Argument(help="Captured states (folder or .safetensors), or an optimizer checkpoint."),
 ]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(
+        help="Read the states of this optimizer checkpoint (torch.save), or of a folder with "
+        "optimizer.pt, instead of training a workload."
+    ),
+]
 CheckpointNames = Annotated[
     Path | None,
     typer.Option(

@@ -11,15 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rich import progress as rich_progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -73,6 +66,14 @@ def command_line(program: str = "qmaps") -> str:
 def print_json(value: Any) -> None:
     """Print `value` as strict JSON for scripts; NaN and infinity become null."""
     print(json_text(value))
+
+
+def print_result(as_json: bool, value: Any, *lines: object) -> None:
+    """Print `value` for scripts if `as_json`, else lines for readers."""
+    if as_json:
+        print_json(value)
+    else:
+        print_lines(*lines)
 
 
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
@@ -138,10 +139,10 @@ class Lines:
 class Bars:
     """One progress bar per stage; nothing is shown before the first has begun."""
 
-    def __init__(self, progress: Progress, lines: Lines | None = None) -> None:
+    def __init__(self, progress: rich_progress.Progress, lines: Lines | None = None) -> None:
         self.progress = progress
         self.lines = lines
-        self.tasks: dict[str, TaskID] = {}
+        self.tasks: dict[str, rich_progress.TaskID] = {}
 
     def stage(self, name: str, folder: Path | None = None) -> Callable[[int, int, str], None]:
         """Return a callback for one stage; its first call also creates `folder`.
@@ -170,14 +171,14 @@ class Bars:
 def progress(quiet: bool) -> Iterator[Bars]:
     """Progress on stderr: bars on a terminal, else lines; none where the output is for a script."""
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
+        rich_progress.TextColumn("{task.description}", markup=False),
+        rich_progress.BarColumn(),
+        rich_progress.MofNCompleteColumn(),
+        rich_progress.TimeRemainingColumn(),
+        rich_progress.TextColumn("{task.fields[note]}", markup=False),
     )
     lines = None if quiet or errors.is_terminal else Lines()
-    bars = Bars(Progress(*columns, console=errors, disable=quiet), lines)
+    bars = Bars(rich_progress.Progress(*columns, console=errors, disable=quiet), lines)
     try:
         yield bars
     finally:

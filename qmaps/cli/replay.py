@@ -7,30 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qmaps.cli.options import (
-    AsJson,
-    CheckpointNames,
-    Codebooks,
-    MinSize,
-    Out,
-    Pairs,
-    Parameters,
-    Seed,
-    Share,
-    States,
-    Step,
-    Workers,
-    as_codebook,
-    print_source,
-)
-from qmaps.cli.output import (
-    by_width,
-    print_json,
-    print_lines,
-    print_rows,
-    print_table,
-    progress,
-)
+from qmaps.cli import options
+from qmaps.cli.output import by_width, print_json, print_lines, print_rows, print_table, progress
 from qmaps.storage.files import records
 
 if TYPE_CHECKING:
@@ -55,11 +33,11 @@ VERDICT_COLUMNS = {
 
 
 def replay(
-    states: States,
-    spec: Pairs = None,
-    out: Out = Path("runs/replay"),
-    step: Step = None,
-    names: CheckpointNames = None,
+    states: options.States,
+    spec: options.Pairs = None,
+    out: options.Out = Path("runs/replay"),
+    step: options.Step = None,
+    names: options.CheckpointNames = None,
     steps: Annotated[
         int | None,
         typer.Option(help="Gradients to replay; by default all recorded ones, or 100 simulated."),
@@ -67,14 +45,14 @@ def replay(
     rounds: Annotated[
         int, typer.Option(help="How many times to replay them, one round after another.")
     ] = 1,
-    share: Share = None,
-    parameters: Parameters = None,
-    codebook: Codebooks = None,
-    min_quantized_size: MinSize = 4096,
-    seed: Seed = 0,
-    workers: Workers = None,
+    share: options.Share = None,
+    parameters: options.Parameters = None,
+    codebook: options.Codebooks = None,
+    min_quantized_size: options.MinSize = 4096,
+    seed: options.Seed = 0,
+    workers: options.Workers = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Replay Adam's moments under pairs of quantizers; the rows go to OUT/replay/replay.parquet.
 
@@ -104,7 +82,7 @@ def replay(
             share=1.0 if share is None else share,
             parameters=parameters,
             min_quantized_size=min_quantized_size,
-            codebooks=[as_codebook(option) for option in codebook or []],
+            codebooks=[options.as_codebook(option) for option in codebook or []],
             seed=seed,
             progress=advance.stage("replay states", folder),
             workers=workers,
@@ -129,7 +107,7 @@ def replay(
 
 
 def recommend(
-    states: States,
+    states: options.States,
     bits: Annotated[
         float | None,
         typer.Option(
@@ -147,8 +125,8 @@ def recommend(
             "0.02 stands for steps that make 2 % less progress."
         ),
     ] = None,
-    spec: Pairs = None,
-    codebook: Codebooks = None,
+    spec: options.Pairs = None,
+    codebook: options.Codebooks = None,
     diagnostics: Annotated[
         bool,
         typer.Option(
@@ -156,16 +134,16 @@ def recommend(
             help="Add pairs with a moment in 32 bits or a fitted map, and let them be chosen.",
         ),
     ] = False,
-    names: CheckpointNames = None,
-    step: Step = None,
+    names: options.CheckpointNames = None,
+    step: options.Step = None,
     steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 60,
-    share: Share = None,
-    parameters: Parameters = None,
-    min_quantized_size: MinSize = 4096,
-    seed: Seed = 0,
-    workers: Workers = None,
-    out: Out = Path("runs/recommend"),
-    as_json: AsJson = False,
+    share: options.Share = None,
+    parameters: options.Parameters = None,
+    min_quantized_size: options.MinSize = 4096,
+    seed: options.Seed = 0,
+    workers: options.Workers = None,
+    out: options.Out = Path("runs/recommend"),
+    as_json: options.AsJson = False,
 ) -> None:
     """Recommend quantizers for Adam's moments; the choice goes to OUT/recommend/choice.json.
 
@@ -197,7 +175,7 @@ def recommend(
             step_cost=step_cost,
             candidates=spec or CANDIDATES,
             diagnostics=diagnostics,
-            codebooks=[as_codebook(option) for option in codebook or []],
+            codebooks=[options.as_codebook(option) for option in codebook or []],
             steps=steps,
             share=share,
             parameters=parameters,
@@ -211,7 +189,7 @@ def recommend(
         pairs = records(recommendation.pairs)
         print_json({**recommendation.summary(), "pairs": pairs, "quantized": loaded.quantized()})
         return
-    print_source(loaded)
+    options.print_source(loaded)
     _print(recommendation)
     print_lines(f"choice: {folder / 'choice.json'}")
 

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qmaps.cli.options import (
-    AsJson,
-    CheckpointNames,
-    Parameters,
-    Seed,
-    States,
-    Step,
-    Steps,
-    as_contender,
-)
-from qmaps.cli.output import print_json, print_lines, print_rows, progress
+from qmaps.cli import options
+from qmaps.cli.output import print_json, print_lines, print_result, print_rows, progress
 from qmaps.errors import BadValueError
 
 if TYPE_CHECKING:
@@ -44,23 +35,17 @@ UPDATE_COLUMNS = {
 def capture(
     workload: Annotated[str | None, typer.Argument(help="Train this workload to capture.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the captured states.")] = Path("states"),
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            help="Read this optimizer checkpoint (torch.save), or a folder with optimizer.pt, "
-            "instead of training."
-        ),
-    ] = None,
-    names: CheckpointNames = None,
+    checkpoint: options.Checkpoint = None,
+    names: options.CheckpointNames = None,
     every: Annotated[int, typer.Option(min=1, help="Steps between snapshots.")] = 50,
-    parameters: Parameters = None,
+    parameters: options.Parameters = None,
     gradients: Annotated[
         int | None,
         typer.Option(min=2, help="Record the gradients of this many steps after each snapshot."),
     ] = None,
-    seed: Seed = 0,
-    steps: Steps = None,
-    as_json: AsJson = False,
+    seed: options.Seed = 0,
+    steps: options.Steps = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Capture optimizer states: of a workload trained with AdamW, or of a checkpoint.
 
@@ -91,7 +76,7 @@ def capture(
         if names is not None:
             raise BadValueError(f"names={str(names)!r} needs --checkpoint")
         work = workloads.get(workload or "")
-        contender = as_contender("32bit")
+        contender = options.as_contender("32bit")
         if every > (total := work.steps if steps is None else steps):
             raise BadValueError(f"every={every} would record none of the {total} steps")
         output_folder(out)
@@ -121,12 +106,9 @@ def capture(
         "elements": states.numel,
         "naming": naming,
     }
-    if as_json:
-        print_json(summary)
-    else:
-        print_lines(f"{states} in {out}, captured at steps {', '.join(map(str, states.steps))}")
-        if naming:
-            print_lines(f"parameter names: {naming}")
+    lines = [f"{states} in {out}, captured at steps {', '.join(map(str, states.steps))}"]
+    lines += [f"parameter names: {naming}"] * bool(naming)
+    print_result(as_json, summary, *lines)
 
 
 def convert(
@@ -176,7 +158,7 @@ def convert(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
     top: Annotated[int, typer.Option(min=1, help="Rows to print, largest errors first.")] = 20,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Convert an optimizer checkpoint between torch, bitsandbytes, torchao and qmaps.
 
@@ -255,11 +237,11 @@ def _largest_errors(rows: Sequence[StateRow | UpdateRow], top: int) -> list[dict
 
 
 def lint(
-    states: States,
-    step: Step = None,
-    names: CheckpointNames = None,
+    states: options.States,
+    step: options.Step = None,
+    names: options.CheckpointNames = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to print, errors first.")] = 20,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Find problems of saved optimizer states; the exit code is 1 if there is an error.
 
@@ -282,22 +264,12 @@ def lint(
         print_lines(f"{states}: no problems found")
     else:
         more = f"; the first {top}" if len(findings) > top else ""
-        print_rows(
-            f"{states}: {len(findings)} findings{more}",
-            {
-                "level": "{level}",
-                "parameter": "{parameter}",
-                "state": "{state}",
-                "about": "{message}",
-            },
-            [
-                {
-                    **found,
-                    "parameter": found["parameter"] or "all",
-                    "state": found["state"] or "all",
-                }
-                for found in map(asdict, findings[:top])
-            ],
-        )
+        rows = [
+            {name: value or "all" for name, value in asdict(finding).items()}
+            for finding in findings[:top]
+        ]
+        columns = {name: f"{{{name}}}" for name in ("level", "parameter", "state")}
+        columns["about"] = "{message}"
+        print_rows(f"{states}: {len(findings)} findings{more}", columns, rows)
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)

@@ -7,26 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qmaps.cli.options import (
-    AsJson,
-    CheckpointNames,
-    Codebooks,
-    MinSize,
-    Out,
-    States,
-    Step,
-    Workers,
-    as_codebook,
-    print_source,
-)
-from qmaps.cli.output import (
-    by_width,
-    print_json,
-    print_lines,
-    print_table,
-    progress,
-    write_markdown,
-)
+from qmaps.cli import options, output
 from qmaps.storage.files import records
 
 if TYPE_CHECKING:
@@ -48,7 +29,7 @@ ORDER = (
 
 
 def sweep(
-    states: States,
+    states: options.States,
     spec: Annotated[
         list[str] | None,
         typer.Option(
@@ -56,18 +37,18 @@ def sweep(
             "or a preset such as 4bit; may be repeated. By default the standard pairs."
         ),
     ] = None,
-    out: Out = Path("runs/sweep"),
-    step: Step = None,
-    names: CheckpointNames = None,
-    codebook: Codebooks = None,
-    min_quantized_size: MinSize = 4096,
+    out: options.Out = Path("runs/sweep"),
+    step: options.Step = None,
+    names: options.CheckpointNames = None,
+    codebook: options.Codebooks = None,
+    min_quantized_size: options.MinSize = 4096,
     top: Annotated[
         int, typer.Option(min=1, help="Rows of each width, beside those on the Pareto front.")
     ] = 5,
     markdown: Annotated[
         Path | None, typer.Option(help="Also write the tables as Markdown to this file.")
     ] = None,
-    workers: Workers = None,
+    workers: options.Workers = None,
     sample: Annotated[
         float | None,
         typer.Option(
@@ -75,7 +56,7 @@ def sweep(
             "beside each mean in the rows."
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure quantizers on captured states; the rows go to OUT/sweep/sweep.parquet.
 
@@ -103,13 +84,13 @@ def sweep(
     output_folder(out)
     if markdown is not None:
         output_file(markdown, "markdown")
-    with progress(quiet=as_json) as advance:
+    with output.progress(quiet=as_json) as advance:
         frame = sweeps.run(
             loaded,
             spec or sweeps.STANDARD,
             out=out / "sweep",
             min_quantized_size=min_quantized_size,
-            codebooks=[as_codebook(option) for option in codebook or []],
+            codebooks=[options.as_codebook(option) for option in codebook or []],
             progress=advance.stage("sweep quantizers"),
             workers=workers,
             sample=sample,
@@ -117,22 +98,22 @@ def sweep(
     tables = [
         table
         for state in frame["state"].unique()
-        for table in by_width(_summary(frame, state), COLUMNS, before=f"{state}, ", top=top)
+        for table in output.by_width(_summary(frame, state), COLUMNS, before=f"{state}, ", top=top)
     ]
     if markdown is not None:
         count = frame["parameter"].nunique()
         facts = [f"states of {loaded.source}", f"step {loaded.step}", f"{count} parameters"]
-        write_markdown(markdown, "Quantizers on captured states", facts, ORDER, *tables)
+        output.write_markdown(markdown, "Quantizers on captured states", facts, ORDER, *tables)
     if as_json:
-        print_json(records(frame))
+        output.print_json(records(frame))
         return
-    print_source(loaded)
+    options.print_source(loaded)
     for table in tables:
-        print_table(*table)
-    print_lines(ORDER)
-    print_lines(f"rows: {out / 'sweep' / 'sweep.parquet'}")
+        output.print_table(*table)
+    output.print_lines(ORDER)
+    output.print_lines(f"rows: {out / 'sweep' / 'sweep.parquet'}")
     if markdown is not None:
-        print_lines(f"markdown: {markdown}")
+        output.print_lines(f"markdown: {markdown}")
 
 
 def _summary(frame: pd.DataFrame, state: str) -> pd.DataFrame:

@@ -21,15 +21,8 @@ QUANTITIES = (
 
 COLUMNS = (
     "quantizer",
-    "code_first",
-    "code_second",
-    "value_first",
-    "value_second",
-    "size_first",
-    "size_second",
-    "use",
-    "mean_abs_error",
-    "mean_rel_error",
+    *(f"{name}_{which}" for name in ("code", "value", "size") for which in ("first", "second")),
+    *(name for name, *_ in QUANTITIES),
 )
 ENDS = (0.01, 0.995)
 """Quantiles of a quantizer's cells between which colours span: a handful of collapsed cells, whose

@@ -13,14 +13,8 @@ from qmaps.figures._declare import Picture, figure
 from qmaps.figures._style import SMALL, axes, legend_below, mark, new, require
 
 COLUMNS = (
-    "quantizer",
-    "normalizer",
-    "map",
-    "bits_per_element",
-    "error",
-    "error_name",
-    "on_frontier",
-    "is_limit",
+    *("quantizer", "normalizer", "map", "bits_per_element"),
+    *("error", "error_name", "on_frontier", "is_limit"),
 )
 WIDTH = 32
 """Characters of a line of names."""

@@ -9,13 +9,8 @@ from qmaps.figures._declare import figure
 from qmaps.figures._style import legend_of_moments, name_gain, of_moments, panels, points, require
 
 NEEDED = (
-    "quantizer",
-    "step_cost",
-    "update_gain",
-    "update_noise",
-    "largest_update",
-    "stalled_share_first",
-    "stalled_share_second",
+    *("quantizer", "step_cost", "update_gain", "update_noise", "largest_update"),
+    *("stalled_share_first", "stalled_share_second"),
 )
 LIMITS = (0.03, 0.1)
 """Step costs where verdicts of `qmaps.recommend` change."""

@@ -17,14 +17,7 @@ POINTS = (
     ("max", "largest", "x", COLOURS[6]),
 )
 """Prefix of the column, name, marker, and colour."""
-NEEDED = (
-    "quantizer",
-    "mean_abs_error",
-    "median_rel_error",
-    "mean_rel_error",
-    "p99_rel_error",
-    "max_rel_error",
-)
+NEEDED = ("quantizer", "mean_abs_error", *(f"{name}_rel_error" for name, *_ in POINTS))
 
 
 @figure(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -95,9 +95,8 @@ def analyze_states(
             another process.
     """
     captured = as_states(states)
-    about = (
-        executors.source_of(captured), captured.parameters(), tuple(pairs), min_quantized_size
-    )  # fmt: skip
+    source, parameters = executors.source_of(captured), captured.parameters()
+    about = (source, parameters, tuple(pairs), min_quantized_size)
     jobs = [
         executors.Job(number, name, SPECS.get(name, 1), partial(_computed, name, *about))
         for number, name in enumerate(_jobs(captured, tuple(pairs), min_quantized_size))
@@ -172,24 +171,17 @@ def _jobs(
         tuple(dict.fromkeys([*specs, *(part[i] for part in parts if part[i] != UNQUANTIZED)]))
         for i, specs in enumerate((FIRST_MOMENT, SECOND_MOMENT))
     )
+    compared, least = dict.fromkeys([*COMPARED, *pairs]), {"min_quantized_size": min_quantized_size}
     return {
-        "update_error": lambda: analyze.update_error(
-            captured, dict.fromkeys([*COMPARED, *pairs]), min_quantized_size=min_quantized_size
-        ),
-        "code_pairs": lambda: analyze.code_pairs(
-            captured, HEATMAPS, min_quantized_size=min_quantized_size
-        ),
-        "first_code_error": lambda: analyze.first_code_error(
-            captured, CURVES, min_quantized_size=min_quantized_size
-        ),
+        "update_error": lambda: analyze.update_error(captured, compared, **least),
+        "code_pairs": lambda: analyze.code_pairs(captured, HEATMAPS, **least),
+        "first_code_error": lambda: analyze.first_code_error(captured, CURVES, **least),
         "map_curves": _map_curves,
         "histogram_first": lambda: _histogram(captured, "exp_avg", firsts),
         "histogram_second": lambda: _histogram(captured, "exp_avg_sq", seconds),
-        "inverse_sqrt": lambda: analyze.inverse_sqrt(
-            captured, seconds, min_quantized_size=min_quantized_size
-        ),
+        "inverse_sqrt": lambda: analyze.inverse_sqrt(captured, seconds, **least),
         "outliers": lambda: _outliers(captured),
-        "profiles": lambda: profiles(captured, min_quantized_size=min_quantized_size),
+        "profiles": lambda: profiles(captured, **least),
     }
 
 
@@ -251,22 +243,14 @@ def profiles(states: States, *, min_quantized_size: int) -> pd.DataFrame:
     Raises:
         CaptureError: as `qmaps.analyze.update_error`.
     """
-    return pd.DataFrame(list(_profile_rows(states, min_quantized_size)))
-
-
-def _profile_rows(states: States, min_size: int) -> Iterator[dict[str, object]]:
-    for parameter, m, v, _ in adam_pairs(states, min_size):
+    rows = []
+    for parameter, m, v, _ in adam_pairs(states, min_quantized_size):
         for state, x in (("exp_avg", m), ("exp_avg_sq", v)):
             lowest, counts = _magnitudes(x)
-            yield {
-                "parameter": parameter,
-                "state": state,
-                "shape": list(x.shape),
-                "lowest": lowest,
-                "counts": counts,
-                "zeros": int((x == 0).sum()),
-                **_picture(x),
-            }
+            about = {"parameter": parameter, "state": state, "shape": list(x.shape)}
+            bins = {"lowest": lowest, "counts": counts, "zeros": int((x == 0).sum())}
+            rows.append({**about, **bins, **_picture(x)})
+    return pd.DataFrame(rows)
 
 
 def _magnitudes(x: Tensor) -> tuple[int, list[int]]:

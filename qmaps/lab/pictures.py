@@ -50,35 +50,26 @@ def draw(
         CommunicationError: the executor lost its workers.
     """
     folder = Path(run)
-    frames = {p.name: p.frame for p in plots().values() if p.frame}
-    files = {
-        name: _png(folder, name)
-        for name, frame in frames.items()
-        if _frame(folder, frame) is not None
-    }
-    if not files:
+    drawn = [p for p in plots().values() if p.frame and _frame(folder, p) is not None]
+    if not drawn:
         raise CaptureError(
             f"run={str(folder)!r} has no frames to draw (frames/*.parquet, sweep/sweep.parquet)"
         )
     output_folder(folder / "figures")
     jobs = [
-        executors.Job(number, name, 1, partial(_draw, name, folder))
-        for number, name in enumerate(files)
+        executors.Job(number, figure.name, 1, partial(_draw, figure.name, folder))
+        for number, figure in enumerate(drawn)
     ]
     executors.measured(
         jobs,
         None,
         executor,
         progress=progress,
-        earlier={
-            job.number: None
-            for job in jobs
-            if keep and _newer(files[job.name], folder, frames[job.name])
-        },
+        earlier={n: None for n, figure in enumerate(drawn) if keep and _newer(folder, figure)},
         what="figures",
         then="the figures are drawn again",
     )
-    return list(files.values())
+    return [_png(folder, figure.name) for figure in drawn]
 
 
 def _draw(name: str, folder: Path, _: CapturedStates | None) -> None:
@@ -147,9 +138,7 @@ def of_run(figure: Plot, run: str | os.PathLike[str]) -> Figure:
         OutputError: the frame is damaged.
     """
     folder = Path(run)
-    frame = _frame(folder, figure.frame) if figure.frame else None
-    if not figure.frame and figure.file and exists(folder / figure.file):
-        frame = read_frame(folder / figure.file)
+    frame = _frame(folder, figure)
     if frame is None:
         name = figure.name
         lacks = f"the frame of {name} ({figure.file})" if figure.file else f"a frame for {name}"
@@ -190,25 +179,27 @@ def of_frame(figure: Plot, path: str | os.PathLike[str]) -> Figure:
     return figure.draw(frame)
 
 
-def _frame(folder: Path, name: str) -> pd.DataFrame | None:
-    """A frame of a run folder, read or made; None if the folder has none."""
-    path = _source(folder, name)
-    if not exists(path):
+def _frame(folder: Path, figure: Plot) -> pd.DataFrame | None:
+    """The frame of a figure in a run folder, read or made; None if the folder has none."""
+    path = _source(folder, figure)
+    if path is None:
         return None
     frame = read_frame(path)
-    if path != folder / SWEPT or name == "sweep":
+    if path != folder / SWEPT or not figure.frame.startswith(PARETO):
         return frame
-    state = name.removeprefix(PARETO)
+    state = figure.frame.removeprefix(PARETO)
     return analyze.pareto(frame, state=state) if (frame["state"] == state).any() else None
 
 
-def _source(folder: Path, name: str) -> Path:
-    """The file from which a frame is read or made."""
-    path = folder / "frames" / f"{name}.parquet"
-    swept = name == "sweep" or name.startswith(PARETO)
-    return folder / SWEPT if swept and not exists(path) else path
+def _source(folder: Path, figure: Plot) -> Path | None:
+    """The file from which the frame of a figure is read or made; None if the folder has none."""
+    files = (f"frames/{figure.frame}.parquet" if figure.frame else "", figure.file)
+    return next((folder / file for file in files if file and exists(folder / file)), None)
 
 
-def _newer(path: Path, folder: Path, frame: str) -> bool:
-    """True if the figure in `path` is newer than its frame."""
-    return exists(path) and path.stat().st_mtime_ns > _source(folder, frame).stat().st_mtime_ns
+def _newer(folder: Path, figure: Plot) -> bool:
+    """True if a figure of a run folder is drawn and newer than its frame."""
+    path, source = _png(folder, figure.name), _source(folder, figure)
+    if source is None or not exists(path):
+        return False
+    return path.stat().st_mtime_ns > source.stat().st_mtime_ns

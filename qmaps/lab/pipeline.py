@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,27 +47,17 @@ GRADIENTS = Gradients(steps=60, max_bytes=2**26)
 Progress = Callable[[str, int, int, str], None]
 
 
-@dataclass(frozen=True)
-class Recording:
-    """Hook to record states in the middle and at the end of a training run.
-
-    Attributes:
-        folder: folder of the captured states.
-        steps: number of steps of the run.
-    """
-
-    folder: Path
-    steps: int
-
-    def __call__(self, optimizer: torch.optim.Optimizer, _: torch.nn.Module) -> StateRecorder:
-        """Make the recorder of an optimizer's states."""
-        every = max(1, self.steps // 2)
-        return StateRecorder(
-            optimizer,
-            self.folder,
-            steps=lambda step: step % every == 0 or step == self.steps,
-            gradients=GRADIENTS,
-        )
+def recorder(
+    folder: Path, steps: int, optimizer: torch.optim.Optimizer, _: torch.nn.Module
+) -> StateRecorder:
+    """Record states in a folder in the middle and at the end of a training run of some steps."""
+    every = max(1, steps // 2)
+    return StateRecorder(
+        optimizer,
+        folder,
+        steps=lambda step: step % every == 0 or step == steps,
+        gradients=GRADIENTS,
+    )
 
 
 @dataclass(frozen=True)
@@ -188,7 +179,7 @@ def run(
     with _stages(out, workers, progress) as stages:
         folder, trainings = stages.folder, stages.trainings
         place = folder / "train"
-        recording = Recording(folder / "states", steps)
+        recording = partial(recorder, folder / "states", steps)
         base = BASE.training(workload, place, seed, steps, hooks=[recording])
         jobs = [base, *(entrant.training(workload, place, seed, steps) for entrant in contenders)]
         trainings.start(jobs)
@@ -336,11 +327,7 @@ def _stages(
 
 def versions() -> dict[str, str]:
     """The versions of qmaps, torch and Python, by name."""
-    return {
-        "qmaps": __version__,
-        "torch": torch.__version__,
-        "python": sys.version.split()[0],
-    }
+    return {"qmaps": __version__, "torch": torch.__version__, "python": sys.version.split()[0]}
 
 
 def machine() -> str:

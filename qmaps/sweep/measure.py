@@ -66,16 +66,12 @@ def rows(
     wanted, measured_before = wanted_of(negative, *specs), wanted_of(negative, *earlier)
     singles, updates = _measured(tensors, wanted, pairs, states.eps(parameter))
     for name, shape in shapes.items():
-        described = about(states, parameter, name, shape)
         for q in wanted[name]:
             if q not in measured_before[name]:
-                yield {**described, **of_quantizer(q), **singles[name, q]}
+                yield {**about(states, parameter, name, shape, q), **singles[name, q]}
     for pair in pairs:
-        yield {
-            **about(states, parameter, "update", shapes["exp_avg"]),
-            **of_pair(pair),
-            **updates[pair],
-        }
+        described = about(states, parameter, "update", shapes["exp_avg"], pair)
+        yield {**described, **updates[pair]}
 
 
 def _measured(
@@ -118,27 +114,24 @@ def _measured(
 
 
 def about(
-    states: CapturedStates, parameter: str, state: str, shape: tuple[int, ...]
+    states: CapturedStates,
+    parameter: str,
+    state: str,
+    shape: tuple[int, ...],
+    spec: Quantizer | Pair,
 ) -> dict[str, Any]:
-    """The columns of a row that identify its state."""
+    """The columns of a row that identify its state, and its quantizer or pair."""
+    pair = spec if isinstance(spec, Pair) else None
     return {
         "step": states.step,
         "parameter": parameter,
         "shape": "x".join(map(str, shape)),
         "numel": math.prod(shape),
         "state": state,
+        "quantizer": spec.spec,
+        "first": pair and spec_of(pair.first),
+        "second": pair and spec_of(pair.second),
     }
-
-
-def of_quantizer(q: Quantizer) -> dict[str, Any]:
-    """The columns of a row that name its quantizer."""
-    return {"quantizer": q.spec, "first": None, "second": None}
-
-
-def of_pair(pair: Pair) -> dict[str, Any]:
-    """The columns of a row that name its pair."""
-    first, second = spec_of(pair.first), spec_of(pair.second)
-    return {"quantizer": pair.spec, "first": first, "second": second}
 
 
 def wanted_of(

@@ -23,8 +23,7 @@ from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import PRESETS, pair_of
 from qmaps.storage import checksums
 from qmaps.sweep.measure import MOMENTS, Specs, quantizers_of, rows
-from qmaps.sweep.sample import sampled_rows
-from qmaps.sweep.units import count_of, share_of_large, unit_of
+from qmaps.sweep.sample import count_of, sampled_rows, share_of_large, unit_of
 
 EIGHT_BIT_MAPS = ("DE", "inverse", "quantile", "linear0", "linear", "tree", "e4m3", "power2")
 """Maps for both moments at 8 bits; the first four are those of the 8-bit paper."""

@@ -101,9 +101,9 @@ def run(
         workers: number of processes to start for the sweep, in place of an executor. The items
             of killed ones are measured again. As everywhere with `multiprocessing`, a script that
             calls this needs ``if __name__ == "__main__":``.
-        sample: the share of each tensor to measure, such as 0.01: whole rows and whole
-            blocks, chosen by a fixed rule (`qmaps.sweep.units`), at least 128 units of them. Scales
-            are still those of the whole tensor; maps are fitted to at most 2^24 elements. Beside
+        sample: the share of each tensor to measure, such as 0.01: whole rows and whole blocks,
+            chosen by a fixed rule (`qmaps.sweep.sample`), at least 128 units of them. Scales are
+            still those of the whole tensor; maps are fitted to at most 2^24 elements. Beside
             each mean are the ends of its 95 % confidence interval, ``mean_abs_error_low`` and
             ``mean_abs_error_high``; both are NaN where a tensor is so small that all of it is
             measured. An interval is too narrow where few elements hold most of an error, as for

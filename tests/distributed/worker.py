@@ -42,8 +42,7 @@ from qmaps.algebra.feedback import restored
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture import Monitor, load
 from qmaps.capture.conversion import convert_file
-from qmaps.capture.monitor import ranks, window
-from qmaps.capture.monitor.environment import switch_on
+from qmaps.capture.monitor import ranks, switch_on, window
 from qmaps.distributed.rows import by_rows
 from qmaps.engines.sharding.shards import local, shard_of
 from qmaps.engines.step import NUMBERS

@@ -10,7 +10,7 @@ import pytest
 
 from qmaps import sweep
 from qmaps.errors import OutputError
-from qmaps.sweep import units
+from qmaps.sweep import sample
 from tests.sweep.data import SPECS, on_disk, plan, same
 
 PLAN = import_module("qmaps.sweep.plan")
@@ -75,7 +75,7 @@ def test_a_sample_of_all_rows_is_divided(path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_sample_is_not_divided(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PLAN, "WORK", 1)
-    monkeypatch.setattr(units, "LEAST", 1)
+    monkeypatch.setattr(sample, "LEAST", 1)
     items = plan(path, SPECS, sample=0.1)
     assert [item.part for item in items if item.parameter == "c"] == [None]  # of several units
 

@@ -20,15 +20,15 @@ from qmaps.errors import BadTypeError, BadValueError, CaptureError, SpecError
 from qmaps.normalize.base import REGISTRY, Normalizer, Shape
 from qmaps.normalize.scale_format import SUFFIXES
 from qmaps.ops.fit import fit_normalized
-from qmaps.sweep import measure, sample, units
-from qmaps.sweep.sample import quantiles
-from qmaps.sweep.units import (
+from qmaps.sweep import measure, sample
+from qmaps.sweep.sample import (
     LEAST,
     Scaler,
     Slabs,
     Units,
     choose_units,
     count_of,
+    quantiles,
     share_of_large,
     unit_of,
 )
@@ -156,7 +156,7 @@ def test_normalizers_are_found() -> None:
 def test_rows_have_the_scales_of_the_whole(
     normalizer: Normalizer, shape: Shape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units, "SLAB", 400)
+    monkeypatch.setattr(sample, "SLAB", 400)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     state, scaler = Slabs.of(x), Scaler(normalizer, len(shape))
     unit = unit_of(shape, [normalizer])
@@ -183,7 +183,7 @@ def test_means_of_tensors_in_full_are_their_own_ends() -> None:
 def test_rows_do_not_depend_on_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(CapturedStates.from_tensors(tensors(range(2)), step=1), tmp_path / "states")
     expected = sweep.run(path, SPECS, sample=0.05)
-    monkeypatch.setattr(units, "SLAB", 3000)
+    monkeypatch.setattr(sample, "SLAB", 3000)
     found = sweep.run(path, SPECS, sample=0.05)
     sums = ["mean_square", "sqnr_db"]
     np.testing.assert_allclose(found[sums], expected[sums], rtol=1e-12)
@@ -198,8 +198,8 @@ def test_a_large_tensor_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
         assert share_of_large((128256, 4096), [q, qmaps.quantizer(spec)]) is None
     states = tensors(range(1))
     expected = sweep.run(states, SPECS, sample=0.05)
-    monkeypatch.setattr("qmaps.sweep.units.LARGEST", 0)
-    monkeypatch.setattr("qmaps.sweep.units.SAMPLE", 0.05 * 4000 * 64)
+    monkeypatch.setattr("qmaps.sweep.sample.LARGEST", 0)
+    monkeypatch.setattr("qmaps.sweep.sample.SAMPLE", 0.05 * 4000 * 64)
     same(sweep.run(states, SPECS), expected)
     same(sweep.run(states, SPECS, sample=0.05), expected)
 
@@ -208,7 +208,7 @@ def test_maps_are_fitted_to_some_units(monkeypatch: pytest.MonkeyPatch) -> None:
     states = tensors(range(1))
     specs = ["B128/lloyd@4s + tensor/quantile@8u", "B32x8/quantile@4s + B128/lloyd@3u"]
     expected = sweep.run(states, specs, sample=0.2)
-    monkeypatch.setattr(sample, "FIT", 100_000)
+    monkeypatch.setattr(measure, "FIT", 100_000)
     found = sweep.run(states, specs, sample=0.2)
     assert not found["mse"].equals(expected["mse"])
     columns = ["mse", "mean_abs_error", "median_abs_error"]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
-from qmaps.analyze import replay
 from qmaps.analyze.recommend.candidates import FULL, MOMENTS
 from qmaps.analyze.recommend.verdict import HARMLESS, cost_of, dangerous
-from qmaps.analyze.replay.summary import SUMMED
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError, check_number, shown
 from qmaps.maps.codebook import Codebook
@@ -222,27 +220,6 @@ def kind(parameter: str) -> str:
     return re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", parameter)
 
 
-def scaled(frame: pd.DataFrame, numel: Mapping[str, int]) -> pd.DataFrame:
-    """A replay's frame with sums as of whole parameters of these sizes, and `replayed` elements."""
-    numels = frame["parameter"].map(numel)
-    ratio = numels / frame["numel"]
-    sums = {name: frame[name] * ratio for name in SUMMED}
-    return frame.assign(replayed=frame["numel"], numel=numels, **sums)
-
-
-def rows_of(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> pd.Series:
-    """Mask of the rows of a choice."""
-    specs = {name: pair.spec for name, pair in picks.items()}
-    return tensors["quantizer"] == tensors["parameter"].map(specs)
-
-
-def measures_of(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> dict[str, Any]:
-    """The row of `qmaps.replay.summarize` for a choice."""
-    rows = tensors[rows_of(tensors, picks)].assign(quantizer="choice")
-    (measures,) = records(replay.summarize(replay_only(rows)))
-    return measures
-
-
 def best_of(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | None:
     """The best single pair within bits per element, and among equally good ones the simplest.
 
@@ -267,9 +244,3 @@ def best_of(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | 
 
     least = max(TIE * min(costs.values(), default=0.0), NEGLIGIBLE)
     return min((pair for pair, cost in costs.items() if cost <= least), key=effort, default=None)
-
-
-def replay_only(tensors: pd.DataFrame) -> pd.DataFrame:
-    """The columns of `qmaps.replay.run`."""
-    added = ["replayed", "nbytes", "error", "verdict", "chosen"]
-    return tensors.drop(columns=added, errors="ignore")

@@ -14,6 +14,7 @@ from qmaps.algebra.pair import Pair
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import replay
 from qmaps.analyze._states import MIN_SIZE, States, as_states
+from qmaps.analyze.recommend import verdict as verdicts
 from qmaps.analyze.recommend.candidates import (
     CANDIDATES,
     DIAGNOSTICS,
@@ -24,32 +25,12 @@ from qmaps.analyze.recommend.candidates import (
     diagnostic,
     up_to,
 )
-from qmaps.analyze.recommend.picks import (
-    BITS,
-    Sizes,
-    best_of,
-    check_budget,
-    least,
-    measures_of,
-    replay_only,
-    rows_of,
-    scaled,
-    within,
-)
+from qmaps.analyze.recommend.picks import BITS, Sizes, best_of, check_budget, least, within
 from qmaps.analyze.recommend.result import Recommendation
-from qmaps.analyze.recommend.verdict import (
-    HARMLESS,
-    LEVELS,
-    UNMEASURED,
-    cost_of,
-    dangerous,
-    early,
-    earned,
-    level,
-    verdict,
-)
+from qmaps.analyze.recommend.verdict import UNMEASURED, cost_of, dangerous, level
 from qmaps.analyze.replay.run import PairSpec, check, chosen
 from qmaps.analyze.replay.source import betas_of, share_of
+from qmaps.analyze.replay.summary import SUMMED
 from qmaps.analyze.replay.zero_points import count_all, holds_zero
 from qmaps.capture import CapturedStates
 from qmaps.engines.threads import one_thread
@@ -192,16 +173,16 @@ def run(
         picks = within(budget, tensors, table, choosable, sizes)
     else:
         picks = least(step_cost, table, choosable, sizes)
-    tensors["chosen"] = rows_of(tensors, picks)
+    tensors["chosen"] = _rows_of(tensors, picks)
     chosen_rows = tensors[tensors["chosen"]]
-    measures = measures_of(tensors, picks)
-    judged = verdict(measures, chosen_rows)
+    measures = _measures(tensors, picks)
+    judged = verdicts.verdict(measures, chosen_rows)
     beta2 = max(betas_of(captured, name)[1] for name in picks)
-    proven = measures["gradients"] == "recorded" and not early(captured.step, beta2)
-    table["verdict"] = [earned(told, proven) for told in table["verdict"]]
+    proven = measures["gradients"] == "recorded" and not verdicts.early(captured.step, beta2)
+    table["verdict"] = [verdicts.earned(told, proven) for told in table["verdict"]]
     quantized = tensors["quantizer"] != FULL.spec
     tensors.loc[quantized, "verdict"] = [
-        earned(told, proven) for told in tensors.loc[quantized, "verdict"]
+        verdicts.earned(told, proven) for told in tensors.loc[quantized, "verdict"]
     ]
     used = sum(sizes.of(name, pair) for name, pair in picks.items())
     budgets = {"bits": bits, "nbytes": nbytes, "step_cost": step_cost}
@@ -214,7 +195,7 @@ def run(
     }
     best = {limit: best_of(table, choosable, limit) for limit in LIMITS}
     levels = dict(zip(table["quantizer"], table["verdict"], strict=True))
-    safe = [pair for pair in choosable if levels[pair.spec] in HARMLESS]
+    safe = [pair for pair in choosable if levels[pair.spec] in verdicts.HARMLESS]
     simplest = min(safe, key=sizes.total, default=None)
     numbered = captured.naming.startswith("numbers")  # names that the model does not have
 
@@ -223,7 +204,7 @@ def run(
 
     return Recommendation(
         choice=choice(picks),
-        verdict=earned(judged.level, proven),
+        verdict=verdicts.earned(judged.level, proven),
         reason=judged.reason,
         step_cost=cost_of(measures),
         nbytes=sizes.rest + used,
@@ -251,7 +232,9 @@ def _replayed(states: CapturedStates, names: list[str]) -> list[str]:
 def _tensors(frame: pd.DataFrame, pairs: Iterable[Pair], sizes: Sizes) -> pd.DataFrame:
     """The replay's frame with sums as of whole parameters, bytes, errors and verdicts."""
     by_spec = {pair.spec: pair for pair in pairs}
-    tensors = scaled(frame, sizes.numel)
+    numel = frame["parameter"].map(sizes.numel)
+    sums = {name: frame[name] * (numel / frame["numel"]) for name in SUMMED}
+    tensors = frame.assign(replayed=frame["numel"], numel=numel, **sums)
     full = tensors.loc[tensors["quantizer"] == FULL.spec, "cost"]
     total = float(full[full > 0].sum())
     rows = records(tensors)
@@ -289,12 +272,12 @@ def _table(
 ) -> pd.DataFrame:
     """A row per candidate, the narrowest first; those not in `choosable` are diagnostic."""
     by_spec = {pair.spec: pair for pair in pairs}
-    measured = replay.summarize(replay_only(tensors[tensors["quantizer"].isin(list(by_spec))]))
+    measured = replay.summarize(_replay_only(tensors[tensors["quantizer"].isin(list(by_spec))]))
     numel = sum(sizes.numel.values())
     rows = []
     for row in records(measured):
         pair = by_spec[row["quantizer"]]
-        judged, reason = verdict(row, tensors[tensors["quantizer"] == pair.spec])
+        judged, reason = verdicts.verdict(row, tensors[tensors["quantizer"] == pair.spec])
         bits = 4 * sizes.total(pair) / numel
         columns = {
             "quantizer": pair.spec,
@@ -306,8 +289,27 @@ def _table(
             "nbytes": sizes.rest + sizes.total(pair),
         }
         rows.append({**columns, **row, "bits_per_element": bits, "step_cost": cost_of(row)})
-    rows.sort(key=lambda r: (r["up_to"], LEVELS.index(r["verdict"]), r["step_cost"]))
+    rows.sort(key=lambda r: (r["up_to"], verdicts.LEVELS.index(r["verdict"]), r["step_cost"]))
     return pd.DataFrame(rows)
+
+
+def _rows_of(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> pd.Series:
+    """Mask of the rows of a choice."""
+    specs = {name: pair.spec for name, pair in picks.items()}
+    return tensors["quantizer"] == tensors["parameter"].map(specs)
+
+
+def _measures(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> dict[str, Any]:
+    """The row of `qmaps.replay.summarize` for a choice."""
+    rows = tensors[_rows_of(tensors, picks)].assign(quantizer="choice")
+    (measures,) = records(replay.summarize(_replay_only(rows)))
+    return measures
+
+
+def _replay_only(tensors: pd.DataFrame) -> pd.DataFrame:
+    """The columns of `qmaps.replay.run`."""
+    added = ["replayed", "nbytes", "error", "verdict", "chosen"]
+    return tensors.drop(columns=added, errors="ignore")
 
 
 def _choice(

@@ -67,8 +67,7 @@ def rows(step: int, data: Source, pairs: list[Pair], seed: int) -> list[dict[str
             "quantizer": pair.spec,
             "first": spec_of(pair.first),
             "second": spec_of(pair.second),
-            "bits_per_element": (bits_of(pair.first, data.shape) + bits_of(pair.second, data.shape))
-            / 2,
+            "bits_per_element": bits_of(pair, data.shape),
             **of_updates,
             **{f"{name}_first": value for name, value in measured[0][pair.first].items()},
             **{f"{name}_second": value for name, value in measured[1][pair.second].items()},

@@ -11,13 +11,8 @@ import pandas as pd
 from qmaps.analyze.replay.recursion import shares, step_cost
 
 SUMMED = (
-    "descent",
-    "kept_descent",
-    "cost",
-    "spent_cost",
-    "shared_cost",
-    "displacement",
-    "displacement_gap",
+    *("descent", "kept_descent", "cost", "spent_cost", "shared_cost"),
+    *("displacement", "displacement_gap"),
 )
 
 

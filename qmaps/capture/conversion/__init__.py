@@ -18,15 +18,7 @@ from qmaps.capture.conversion.formats import FORMATS, Format
 from qmaps.capture.conversion.formats.base import Plan, Wanted
 from qmaps.capture.conversion.formats.coded import encode, same_codes
 from qmaps.capture.conversion.optimizer_state import OptimizerState, State, family
-from qmaps.capture.conversion.report import (
-    POLICIES,
-    Report,
-    StateRow,
-    UpdateRow,
-    Zeros,
-    handle,
-    report,
-)
+from qmaps.capture.conversion.report import POLICIES, Report, Zeros, handle, report
 from qmaps.capture.load import (
     WRAPPERS,
     checkpoint_at,
@@ -54,15 +46,7 @@ from qmaps.storage import checkpoint
 from qmaps.storage.files import exists, output_file
 from qmaps.storage.locks import new_folder
 
-__all__ = [
-    "FORMATS",
-    "Report",
-    "StateRow",
-    "UpdateRow",
-    "Zeros",
-    "convert_file",
-    "convert_state_dict",
-]
+__all__ = ["FORMATS", "Report", "convert_file", "convert_state_dict"]
 
 
 def convert_state_dict(

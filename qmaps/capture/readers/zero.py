@@ -14,15 +14,7 @@ import torch
 from torch import Tensor
 
 from qmaps.capture.collect import decoded, is_packed
-from qmaps.capture.readers.base import (
-    Reader,
-    Span,
-    StateDict,
-    equal,
-    in_place,
-    opened_spans,
-    step_of,
-)
+from qmaps.capture.readers import base
 from qmaps.capture.readers.parallel import INFO, Column, Experts, merged
 from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
@@ -144,7 +136,7 @@ class Piece:
     numel: int
 
 
-class Zero(Reader):
+class Zero(base.Reader):
     """The folder of one step, or the one above it, with a file ``latest``.
 
     Stages 1 and 2 cut all parameters of a group, one after the other, into as many parts as there
@@ -169,7 +161,7 @@ class Zero(Reader):
         """The files of all ranks."""
         return [file for files in _files(path).values() for file in files.values()]
 
-    def state_dicts(self, path: Path) -> list[StateDict]:
+    def state_dicts(self, path: Path) -> list[base.StateDict]:
         """See `Reader.state_dicts`."""
         grid = _files(path)
         models = {number: model_of(path, number) for number in grid}
@@ -360,7 +352,7 @@ def _compare(
         count = min(piece.numel, COMPARED)
         master = piece.rank.masters[number].detach().reshape(-1)[piece.start : piece.start + count]
         expected = flat[at : at + count]
-        if not equal(master.to(weight.dtype), expected):
+        if not base.equal(master.to(weight.dtype), expected):
             for path in (file, piece.rank.path):
                 checkpoint.verify(path)
             raise CaptureError(
@@ -372,7 +364,7 @@ def _compare(
 
 def _state_dict(
     ranks: list[Rank], shapes: list[Shapes], experts: Experts | None, weights: Weights
-) -> StateDict:
+) -> base.StateDict:
     first = ranks[0]
     flats = [flat for group in first.groups for flat in group["params"]]
     if len(flats) != len(shapes):
@@ -489,7 +481,7 @@ def _joined(
     for state, value in pieces[0].rank.flats[flat].items():
         parts: list[Any] = [piece.rank.flats[flat].get(state) for piece in pieces]
         if state == "step":
-            states[state] = step_of([rank.flats[flat][state] for rank in ranks])
+            states[state] = base.step_of([rank.flats[flat][state] for rank in ranks])
         elif not isinstance(value, Lazy):
             states[state] = value
         elif all(_holds(part, piece) for part, piece in zip(parts, pieces, strict=True)):
@@ -505,7 +497,7 @@ def _joined(
 def _lazy(value: Any) -> Any:
     """A flat tensor to read on demand; those that qmaps quantized are decoded."""
     if not is_packed(value):
-        return in_place(value)
+        return base.in_place(value)
     from qmaps.algebra.saved import from_plain  # reading other states needs no quantizer
 
     shape, read = tuple(value["shape"]), lambda: from_plain(value).dequantize()
@@ -516,18 +508,18 @@ def _holds(part: Any, piece: Piece) -> bool:
     return isinstance(part, Lazy) and piece.start + piece.numel <= math.prod(part.shape)
 
 
-def _opened(ranks: Sequence[Rank], spans: Sequence[Span]) -> Part:
+def _opened(ranks: Sequence[Rank], spans: Sequence[base.Span]) -> Part:
     for rank in ranks:
         if rank.damage:
             raise rank.damage
-    return opened_spans(spans)
+    return base.opened_spans(spans)
 
 
 def _read(opened: Callable[[], Part], shape: tuple[int, ...]) -> Tensor:
     return opened()(0, math.prod(shape)).reshape(shape)
 
 
-def _store(spans: Sequence[Span], tensor: Tensor) -> None:
+def _store(spans: Sequence[base.Span], tensor: Tensor) -> None:
     parts = torch.split(tensor.reshape(-1), [numel for _, _, numel in spans])
     for (flat, start, numel), values in zip(spans, parts, strict=True):
         flat.read().view(-1)[start : start + numel].copy_(values)

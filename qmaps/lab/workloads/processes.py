@@ -14,7 +14,6 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from qmaps.engines.threads import one_thread
@@ -137,12 +136,7 @@ class Trainings:
             runs.append(result)
         return runs
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._waiting.clear()
         for pipe, (_, process) in self._processes.items():
             if pipe not in self._begun and not pipe.poll():

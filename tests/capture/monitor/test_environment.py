@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qmaps.capture.monitor.environment import switch_on
+from qmaps.capture.monitor import switch_on
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import AdamW, AdamW8bit
 from tests.capture.monitor.test_monitor import steps

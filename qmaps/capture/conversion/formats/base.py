@@ -204,39 +204,34 @@ def float_state(value: Any) -> Tensor:
     return tensor.detach().to("cpu", torch.float32)
 
 
-def written_states(
-    state: OptimizerState, encoded: Callable[[str, QuantizedTensor], Any]
-) -> dict[str, dict[str, Any]]:
-    """Return the entry of a state_dict for each parameter, by label.
+def written(parameter: Parameter, encoded: Callable[[str, QuantizedTensor], Any]) -> dict[str, Any]:
+    """Return the entry of a state_dict for a parameter; empty if it has no states.
 
-    A parameter with states also has ``step`` as a tensor (1 if the source has none), and
-    ``reset_step`` if it was reset. `encoded` returns the form of a quantized tensor in the format,
-    from its state's name and itself.
+    It also has ``step`` as a tensor (1 if the source has none), and ``reset_step`` if it was reset.
+    `encoded` returns the form of a quantized tensor in the format, from its state's name and
+    itself.
     """
-    saved: dict[str, dict[str, Any]] = {}
-    for parameter in state.parameters():
-        entry: dict[str, Any] = {}
-        if parameter.states:
-            entry["step"] = step_tensor(1.0 if parameter.step is None else parameter.step)
-            if parameter.reset:
-                entry[RESET] = step_tensor(parameter.reset)
-            if parameter.product is not None:
-                entry[PRODUCT] = step_tensor(parameter.product)
-        for name, value in parameter.states.items():
-            entry[name] = encoded(name, value) if isinstance(value, QuantizedTensor) else value
-        saved[parameter.label] = entry
-    return saved
+    if not parameter.states:
+        return {}
+    entry: dict[str, Any] = {"step": step_tensor(1 if parameter.step is None else parameter.step)}
+    if parameter.reset:
+        entry[RESET] = step_tensor(parameter.reset)
+    if parameter.product is not None:
+        entry[PRODUCT] = step_tensor(parameter.product)
+    for name, value in parameter.states.items():
+        entry[name] = encoded(name, value) if isinstance(value, QuantizedTensor) else value
+    return entry
 
 
 def assembled(
     state: OptimizerState,
     options: Callable[[dict[str, Any]], dict[str, Any]],
-    states: Mapping[str, dict[str, Any]],
+    entry: Callable[[Parameter, dict[str, Any]], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Put a state_dict together from groups, the format's options of each, and states by label.
+    """Put a state_dict together from groups, the format's options of each, and its entries.
 
-    A parameter with an empty dict is left out. A group has ``param_names`` if all of its parameters
-    have names.
+    `entry` returns that of a parameter, from itself and the options of its group; an empty one is
+    left out. A group has ``param_names`` if all of its parameters have names.
     """
     groups = []
     by_key: dict[Any, Any] = {}
@@ -245,7 +240,7 @@ def assembled(
         named = {} if None in names or not names else {"param_names": names}
         groups.append({**options(group.options), **named, "params": list(group.keys)})
         for key, parameter in zip(group.keys, group.parameters, strict=True):
-            if saved := states[parameter.label]:
+            if saved := entry(parameter, group.options):
                 by_key[key] = saved
     return {**state.rest, "state": by_key, "param_groups": groups}
 

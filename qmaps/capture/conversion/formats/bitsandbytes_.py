@@ -12,17 +12,7 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
-from qmaps.capture.conversion.formats.base import (
-    Format,
-    Plan,
-    Wanted,
-    assembled,
-    float_state,
-    refuse_options,
-    wanted_width,
-    without_qmaps,
-)
-from qmaps.capture.conversion.formats.coded import codebook_of, from_codes, holds, same_codes, unit
+from qmaps.capture.conversion.formats import base, coded
 from qmaps.capture.conversion.optimizer_state import Family, OptimizerState, Parameter, State
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.maps.base import Map
@@ -88,7 +78,7 @@ SLOTS = {
 """By the family's name. Those with one slot cannot be told from each other by a checkpoint."""
 
 
-class BitsAndBytes(Format):
+class BitsAndBytes(base.Format):
     """``bitsandbytes.optim``: `state1` and `state2`, `absmax1`, `qmap1` and so on.
 
     Other block-wise 8-bit states in blocks of 256 are carried over as they are, with their
@@ -160,15 +150,15 @@ class BitsAndBytes(Format):
             renamed["decoupled_weight_decay"] = True  # its Adam decouples weight decay too
         return {k: v for k, v in options.items() if k not in layout.extra} | renamed
 
-    def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
+    def plan(self, state: OptimizerState, wanted: base.Wanted) -> tuple[OptimizerState, base.Plan]:
         """8 bits where the source has them or tensors are large; 32 bits elsewhere."""
-        width = wanted_width(wanted, self)
+        width = base.wanted_width(wanted, self)
         if state.family.name not in SLOTS:
             raise BadValueError(
                 f"the checkpoint has states of {state.family.name}; bitsandbytes has "
                 f"{', '.join(SLOTS)}"
             )
-        refuse_options(state, {"maximize": False, **SLOTS[state.family.name].fixed}, self.name)
+        base.refuse_options(state, {"maximize": False, **SLOTS[state.family.name].fixed}, self.name)
         notes = list(state.notes)
         for number, group in enumerate(state.groups):
             decay = group.options.get("weight_decay", 0)
@@ -178,7 +168,7 @@ class BitsAndBytes(Format):
                     "bitsandbytes shrinks parameters by it, as AdamW does"
                 )
         by_size = not state.quantized() or width == "8bit"
-        plan: Plan = {}
+        plan: base.Plan = {}
         for parameter in state.parameters():
             for name in state.family.optional & parameter.states.keys():
                 raise BadValueError(
@@ -197,8 +187,8 @@ class BitsAndBytes(Format):
     def write(self, state: OptimizerState) -> dict[str, Any]:
         """The state_dict; every version since blocks have 256 elements reads it."""
         books: dict[Map, Tensor] = {}
-        saved = {p.label: _written(p, state.family, books) for p in state.parameters()}
-        return assembled(state, partial(_options, family=state.family), saved)
+        options = partial(_options, family=state.family)
+        return base.assembled(state, options, lambda p, _: _written(p, state.family, books))
 
 
 def halves(flat: Mapping[str, Any]) -> list[tuple[int, int | None]]:
@@ -217,7 +207,7 @@ def slot_state(flat: Mapping[str, Any], index: int, half: int | None) -> State:
     if half is not None:
         value, absmax = value[half], None if absmax is None else absmax[half]
     if not isinstance(value, Tensor) or value.dtype != torch.uint8:
-        return float_state(value)
+        return base.float_state(value)
     shape = tuple(value.shape)
     missing = [name for name in (f"qmap{index}", f"absmax{index}") if name not in flat]
     if missing:
@@ -226,7 +216,7 @@ def slot_state(flat: Mapping[str, Any], index: int, half: int | None) -> State:
     sizes = [size for size in BLOCKS if -(-math.prod(shape) // size) == blocks]
     if not sizes:
         raise BadValueError(f"absmax{index} has {blocks} values, which fits no block size")
-    return from_codes(
+    return coded.from_codes(
         value, flat[f"qmap{index}"], absmax, shape, bits=8, block=sizes[0], label="bitsandbytes"
     )
 
@@ -237,8 +227,8 @@ def _eight_bits(parameter: Parameter, family: Family) -> dict[str, Quantizer | N
     for name, value in parameter.states.items():
         source_quantizer = None
         if isinstance(value, QuantizedTensor):
-            value = same_codes(value, unit(value.quantizer)) or value
-            source_quantizer = value.quantizer if holds(value, 8, BLOCK) else None
+            value = coded.same_codes(value, coded.unit(value.quantizer)) or value
+            source_quantizer = value.quantizer if coded.holds(value, 8, BLOCK) else None
         plan[name] = source_quantizer or quantizer(
             f"B{BLOCK}/DE@8{'s' if name in family.signed else 'u'}"
         )
@@ -259,7 +249,7 @@ def _written(parameter: Parameter, family: Family, books: dict[Map, Tensor]) -> 
         if quantized:
             map_ = quantized[0].quantizer.map
             if map_ not in books:
-                books[map_] = codebook_of(map_, 256)
+                books[map_] = coded.codebook_of(map_, 256)
             values = [part.codes().to(torch.uint8) for part in quantized]
             flat[f"qmap{index}"] = books[map_]
             flat[f"absmax{index}"] = _joined([part.scales[0] for part in quantized])
@@ -275,7 +265,7 @@ def _options(options: dict[str, Any], family: Family) -> dict[str, Any]:
     """Return a group's options under the names of bitsandbytes; others are kept."""
     layout = SLOTS[family.name]
     dropped = {*TORCH_OPTIONS, *layout.fixed, "maximize", "betas", layout.betas, "eps"}
-    unchanged = {k: v for k, v in without_qmaps(options).items() if k not in dropped}
+    unchanged = {k: v for k, v in base.without_qmaps(options).items() if k not in dropped}
     betas = options.get(layout.betas, layout.usual)
     if layout.betas not in ("", "betas"):
         betas = (options.get(layout.betas, layout.usual[0]), 0)

@@ -11,15 +11,7 @@ from typing import Any, ClassVar
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.capture.collect import is_packed
-from qmaps.capture.conversion.formats.base import (
-    Format,
-    Plan,
-    Wanted,
-    assembled,
-    float_state,
-    written_states,
-)
-from qmaps.capture.conversion.formats.coded import unit
+from qmaps.capture.conversion.formats import base, coded
 from qmaps.capture.conversion.optimizer_state import Family, Group, OptimizerState, Parameter, State
 from qmaps.errors import BadValueError
 from qmaps.optim.choice import Choices, listed
@@ -33,7 +25,7 @@ FOREIGN = "max_exp_avg_sq"
 """The state that qmaps does not have."""
 
 
-class Qmaps(Format):
+class Qmaps(base.Format):
     """``qmaps.optim``: quantized states keep their codes and their codebooks.
 
     The options of the groups say how the training goes on: `state_quantizers`,
@@ -67,12 +59,12 @@ class Qmaps(Format):
     def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
         """The states, quantized or float32."""
         return {
-            str(name): from_plain(value) if isinstance(value, Mapping) else float_state(value)
+            str(name): from_plain(value) if isinstance(value, Mapping) else base.float_state(value)
             for name, value in saved.items()
             if name != "step" and value is not None
         }
 
-    def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
+    def plan(self, state: OptimizerState, wanted: base.Wanted) -> tuple[OptimizerState, base.Plan]:
         """The quantizers asked for, or those of the source; 8 bits if it has none."""
         if any(FOREIGN in parameter.states for parameter in state.parameters()):
             raise BadValueError(
@@ -84,7 +76,7 @@ class Qmaps(Format):
         names = [name for name in state.family.states if name != FOREIGN]
         choices = Choices("the checkpoint", names, state.family.signed, ())
         groups: list[Group] = []
-        plan: Plan = {}
+        plan: base.Plan = {}
         unnamed: list[str] = []
         for group in state.groups:
             if wanted is not None:
@@ -110,15 +102,14 @@ class Qmaps(Format):
 
     def write(self, state: OptimizerState) -> dict[str, Any]:
         """The state_dict, with the groups' choices."""
-        saved = written_states(state, lambda _, value: to_plain(value))
-        written = assembled(state, dict, saved)
-        return {**written, ABOUT: {"format": FORMAT, "stream": STREAM}}
+        saved = base.assembled(state, dict, lambda p, _: base.written(p, lambda _, t: to_plain(t)))
+        return {**saved, ABOUT: {"format": FORMAT, "stream": STREAM}}
 
 
 def _kept(parameter: Parameter) -> dict[str, Quantizer | None]:
     """Return the quantizers of a parameter's states."""
     return {
-        name: unit(value.quantizer) if isinstance(value, QuantizedTensor) else None
+        name: coded.unit(value.quantizer) if isinstance(value, QuantizedTensor) else None
         for name, value in parameter.states.items()
     }
 

@@ -6,23 +6,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from qmaps.algebra.quantizer import values_of
-from qmaps.capture.conversion.formats.base import (
-    Format,
-    Plan,
-    Wanted,
-    assembled,
-    float_state,
-    step_tensor,
-    wanted_width,
-    without_qmaps,
-    written_states,
-)
-from qmaps.capture.conversion.optimizer_state import OptimizerState, State
+from qmaps.capture.conversion.formats import base
+from qmaps.capture.conversion.optimizer_state import OptimizerState, Parameter, State
 from qmaps.engines.step import PRODUCT
 from qmaps.optim.nadam import product_after
 
 
-class Torch(Format):
+class Torch(base.Format):
     """``torch.optim``: float32 states under torch's names; unknown options of groups are kept."""
 
     name: ClassVar[str] = "torch"
@@ -37,25 +27,27 @@ class Torch(Format):
         """The states, in float32 whatever their dtype."""
         # SGD keeps a None before it has momentum.
         return {
-            str(name): float_state(value)
+            str(name): base.float_state(value)
             for name, value in saved.items()
             if name != "step" and value is not None
         }
 
-    def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
+    def plan(self, state: OptimizerState, wanted: base.Wanted) -> tuple[OptimizerState, base.Plan]:
         """Plan 32 bits for every state."""
-        wanted_width(wanted, self)
+        base.wanted_width(wanted, self)
         return state, {p.label: dict.fromkeys(p.states) for p in state.parameters()}
 
     def write(self, state: OptimizerState) -> dict[str, Any]:
         """The state_dict; steps are tensors, as in torch."""
-        saved = written_states(state, lambda _, value: values_of(value))
-        for group in state.groups:
-            for parameter in group.parameters:
-                entry = saved[parameter.label]
-                if parameter.step is None:
-                    entry.pop("step", None)
-                elif entry and {"betas", "momentum_decay"} <= group.options.keys():
-                    product = product_after(int(parameter.step), group.options)
-                    entry.setdefault(PRODUCT, step_tensor(product))
-        return assembled(state, without_qmaps, saved)
+        return base.assembled(state, base.without_qmaps, _entry)
+
+
+def _entry(parameter: Parameter, options: dict[str, Any]) -> dict[str, Any]:
+    """The entry of a parameter; of NAdam with the product of its momenta."""
+    entry = base.written(parameter, lambda _, value: values_of(value))
+    if parameter.step is None:
+        entry.pop("step", None)
+    elif entry and {"betas", "momentum_decay"} <= options.keys():
+        product = product_after(int(parameter.step), options)
+        entry.setdefault(PRODUCT, base.step_tensor(product))
+    return entry

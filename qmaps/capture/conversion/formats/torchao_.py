@@ -10,28 +10,8 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
-from qmaps.capture.conversion.formats.base import (
-    Format,
-    Plan,
-    Wanted,
-    assembled,
-    float_state,
-    refuse_options,
-    wanted_width,
-    without_qmaps,
-    written_states,
-)
-from qmaps.capture.conversion.formats.coded import (
-    FLOAT8,
-    UNIT_FLOAT8,
-    block_size,
-    codebook_of,
-    from_codes,
-    from_floats,
-    holds,
-    to_floats,
-)
-from qmaps.capture.conversion.optimizer_state import OptimizerState, State
+from qmaps.capture.conversion.formats import base, coded
+from qmaps.capture.conversion.optimizer_state import OptimizerState, Parameter, State
 from qmaps.errors import BadValueError
 from qmaps.normalize.block import BlockWise
 from qmaps.optim.options import TORCH_OPTIONS
@@ -45,12 +25,12 @@ LEAST = 4096
 USUAL = {
     "8bit": (quantizer("B256/DE@8s"), quantizer("B256/DE@8u")),
     "4bit": (quantizer("B128/DE@4s"), quantizer("B128/linear@4u")),
-    "fp8": (Quantizer(BlockWise(256), FLOAT8),) * 2,
+    "fp8": (Quantizer(BlockWise(256), coded.FLOAT8),) * 2,
 }
 """The quantizers of `torchao.optim`, except for last bits: for signed and unsigned states."""
 
 
-class TorchAO(Format):
+class TorchAO(base.Format):
     """``torchao.optim``: Adam and AdamW with `OptimState8bit`, `OptimState4bit`, `OptimStateFp8`.
 
     Block-wise 8-bit and 4-bit states are carried over as they are if blocks divide the tensor.
@@ -78,22 +58,22 @@ class TorchAO(Format):
     def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
         """The states, quantized or float32."""
         return {
-            str(name): _read(value) if _is_quantized(value) else float_state(value)
+            str(name): _read(value) if _is_quantized(value) else base.float_state(value)
             for name, value in saved.items()
             if name != "step"
         }
 
-    def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
+    def plan(self, state: OptimizerState, wanted: base.Wanted) -> tuple[OptimizerState, base.Plan]:
         """The source's width, or the one asked for."""
         if state.family.name != "adam":
             raise BadValueError(
                 f"the checkpoint has {state.family.name} states; torchao supports only Adam and "
                 "AdamW"
             )
-        refuse_options(state, {"maximize": False}, self.name)
-        width = wanted_width(wanted, self) or _width(state)
+        base.refuse_options(state, {"maximize": False}, self.name)
+        width = base.wanted_width(wanted, self) or _width(state)
         by_size = wanted is not None or not state.quantized()
-        plan: Plan = {}
+        plan: base.Plan = {}
         for parameter in state.parameters():
             plan[parameter.label] = {}
             for name, value in parameter.states.items():
@@ -111,8 +91,11 @@ class TorchAO(Format):
     def write(self, state: OptimizerState) -> dict[str, Any]:
         """The state_dict; steps and learning rates are tensors, as torchao's are."""
         signed = state.family.signed
-        saved = written_states(state, lambda name, value: _written(value, name in signed))
-        return assembled(state, _options, saved)
+
+        def entry(parameter: Parameter, _: dict[str, Any]) -> dict[str, Any]:
+            return base.written(parameter, lambda name, t: _written(t, name in signed))
+
+        return base.assembled(state, _options, entry)
 
 
 def _is_quantized(value: Any) -> bool:
@@ -122,13 +105,13 @@ def _is_quantized(value: Any) -> bool:
 def _read(value: Any) -> QuantizedTensor:
     kind = type(value).__name__
     if kind == "OptimStateFp8":
-        return from_floats(value.codes, value.scale)
+        return coded.from_floats(value.codes, value.scale)
     codes, bits = value.codes, BITS[kind]
     if bits == 4:
         codes = torch.stack([codes >> 4, codes & 15], dim=-1)  # the first in the high half
-    block = block_size(codes.numel(), value.scale)
+    block = coded.block_size(codes.numel(), value.scale)
     parts = (codes, value.qmap, value.scale, tuple(value.shape))
-    return from_codes(*parts, bits=bits, block=block, label="torchao")
+    return coded.from_codes(*parts, bits=bits, block=block, label="torchao")
 
 
 BITS = {"OptimState8bit": 8, "OptimState4bit": 4}
@@ -138,7 +121,7 @@ BITS = {"OptimState8bit": 8, "OptimState4bit": 4}
 def _width(state: OptimizerState) -> str:
     """The width of the source's quantized states."""
     maps = [t.quantizer.map for t in state.quantized()]
-    if maps and all(map_ in (FLOAT8, UNIT_FLOAT8) for map_ in maps):
+    if maps and all(map_ in (coded.FLOAT8, coded.UNIT_FLOAT8) for map_ in maps):
         return "fp8"
     return "4bit" if maps and all(map_.bits == 4 for map_ in maps) else "8bit"
 
@@ -149,10 +132,11 @@ def _carried(value: State, width: str) -> Quantizer | None:
         return None
     q = value.quantizer
     if width == "fp8":
-        q = Quantizer(q.normalizer, FLOAT8) if q.map in (FLOAT8, UNIT_FLOAT8) else q
-        representable = q.map == FLOAT8 and isinstance(q.normalizer, BlockWise)
+        if q.map in (coded.FLOAT8, coded.UNIT_FLOAT8):
+            q = Quantizer(q.normalizer, coded.FLOAT8)
+        representable = q.map == coded.FLOAT8 and isinstance(q.normalizer, BlockWise)
     else:
-        representable = holds(value, 4 if width == "4bit" else 8)
+        representable = coded.holds(value, 4 if width == "4bit" else 8)
     return q if representable and _divides(value.shape, q) else None
 
 
@@ -166,11 +150,11 @@ def _divides(shape: tuple[int, ...], q: Quantizer) -> bool:
 def _written(t: QuantizedTensor, signed: bool) -> Tensor:
     """An instance of torchao's class."""
     scale, map_ = t.scales[0], t.quantizer.map
-    if map_ == FLOAT8:
-        made: Tensor = imported("fp8").OptimStateFp8(to_floats(t), scale, torch.float32)
+    if map_ == coded.FLOAT8:
+        made: Tensor = imported("fp8").OptimStateFp8(coded.to_floats(t), scale, torch.float32)
         return made
     codes = t.codes().to(torch.uint8)
-    book = codebook_of(map_, 2**map_.bits)
+    book = coded.codebook_of(map_, 2**map_.bits)
     if map_.bits == 8:
         made = imported("8bit").OptimState8bit(codes, scale, book, signed, torch.float32)
         return made
@@ -195,7 +179,7 @@ def imported(module: str = "8bit") -> Any:
 def _options(options: dict[str, Any]) -> dict[str, Any]:
     amsgrad = bool(options.get("amsgrad", False))
     dropped = {*TORCH_OPTIONS, "maximize"}
-    unchanged = {k: v for k, v in without_qmaps(options).items() if k not in dropped}
+    unchanged = {k: v for k, v in base.without_qmaps(options).items() if k not in dropped}
     lr = torch.tensor(unchanged.get("lr", 1e-3), dtype=torch.float32)
     usual = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
     return {**usual, **unchanged, "lr": lr, "amsgrad": amsgrad}
