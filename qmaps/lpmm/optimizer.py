@@ -14,6 +14,7 @@ from qmaps.engines.step import Observer
 from qmaps.errors import BadValueError
 from qmaps.lpmm.parameter import Accumulator, LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.choice import StateQuantizers
 from qmaps.optim.nonfinite import bad_scales
 from qmaps.optim.rule import check_int
 from qmaps.optim.saved_states import check_form
@@ -40,8 +41,12 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         params, *args, **options: as for the rule.
         accumulation_steps: micro-batches of a step, at least 1. Their gradients are summed, not
             averaged.
+        state_quantizers, min_quantized_size, nonfinite: as for every optimizer, with other
+            defaults: the rule's own quantizers, 0 and "raise".
     """
 
+    _quantizers: ClassVar[Mapping[str, str]]
+    """Quantizers of the rule's states by default."""
     _micro_batches: int
     _bad: bool
     """Whether the gradients held NaN or infinity after the last micro-batch."""
@@ -50,13 +55,27 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     _steps_codes: ClassVar[bool] = True
 
     def __init__(
-        self, params: Iterable[Any], *args: Any, accumulation_steps: int = 1, **options: Any
+        self,
+        params: Iterable[Any],
+        *args: Any,
+        accumulation_steps: int = 1,
+        state_quantizers: StateQuantizers = None,
+        min_quantized_size: int = 0,
+        nonfinite: str = "raise",
+        **options: Any,
     ) -> None:
         check_int("accumulation_steps", accumulation_steps, 1)
         self.accumulation_steps = accumulation_steps
         self._micro_batches = 0
         self._bad, self._drops = False, None
-        super().__init__(params, *args, **options)
+        super().__init__(
+            params,
+            *args,
+            state_quantizers=self._quantizers if state_quantizers is None else state_quantizers,
+            min_quantized_size=min_quantized_size,
+            nonfinite=nonfinite,
+            **options,
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
