@@ -131,7 +131,6 @@ class ParameterStep:
         gradient: of the shape of `param`; codes where it is kept in low precision.
         storage: the dict of its states, by name, with `step`.
         group: the number of its parameter group, for `Inputs.scalars`.
-        reset_every: steps after which the states begin anew; 0 if they do not.
         skips: whether the whole step is left out where this gradient is not finite.
         key: rounds new values stochastically, for step 0; None rounds to the nearest.
         master: whether the rule updates a float32 copy (`qmaps.engines.masters`).
@@ -153,7 +152,6 @@ class ParameterStep:
     group: int
     options: Mapping[str, Any]
     refit_every: int
-    reset_every: int
     skips: bool
     key: RoundingKey | None
     master: bool

@@ -44,9 +44,8 @@ def places(groups: Sequence[Mapping[str, Any]]) -> Iterator[Place]:
 
 @dataclass(frozen=True, eq=False)
 class StateRecord(StateStep):
-    """A state of a parameter; `whole_shape` is that of all shards, `why` the quantizer's reason."""
+    """A state of a parameter; `why` is the reason for its quantizer."""
 
-    whole_shape: Shape = ()
     why: str = ""
 
 
@@ -185,7 +184,6 @@ class ParameterRecord:
             initial=float(initial),
             factored=declared.factored,
             shard=part,
-            whole_shape=shape,
             why=why,
         )
 
@@ -215,7 +213,6 @@ class ParameterRecord:
             group=self.place[0],
             options=group,
             refit_every=group["refit_every"],
-            reset_every=group.get("reset_every") or 0,
             skips=group["nonfinite"] == "skip",
             key=self.key() if rounds or codes is not None else None,
             master=has_master(param, group),

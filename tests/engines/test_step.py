@@ -60,7 +60,6 @@ def given(spec: str) -> ParameterStep:
         group=0,
         options={},
         refit_every=100,
-        reset_every=0,
         skips=False,
         key=None,
         master=False,
