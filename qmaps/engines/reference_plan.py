@@ -243,10 +243,7 @@ def _write(parameter: ParameterStep, step: int, values: Tensor) -> None:
     """Write the new float32 `values` to a parameter, rounded as it is stored."""
     key = None if parameter.key is None else replace(parameter.key, step=step)
     if parameter.codes is not None:
-        before = parameter.codes.dequantize() if parameter.observers else values
         parameter.codes.quantizer.quantize_unchecked(values, out=parameter.codes, key=key)
-        for observer in parameter.observers:
-            observer(parameter.label, step, before, values, parameter.codes)
         return
     if parameter.remainder is not None:
         values, remainder = split(values, parameter.remainder)

@@ -56,9 +56,6 @@ Shape = tuple[int, ...]
 Scalars = Mapping[str, "float | StepScalar"]
 """The numbers that a rule needs besides tensors, by name; some depend on the step."""
 
-Observer = Callable[[str, int, Tensor, Tensor, QuantizedTensor], None]
-"""Called with an update: label, step, float32 values before it, computed values, new codes."""
-
 
 class Context(NamedTuple):
     """The parameter and the step passed to a rule by the reference.
@@ -136,7 +133,6 @@ class ParameterStep:
         master: whether the rule updates a float32 copy (`qmaps.engines.masters`).
         remainder: the dtype of the remainder updated together with the bfloat16 parameter
             (`qmaps.engines.bfloat16`); None if there is none.
-        observers: called with each update of `codes`.
         product: initial value of `PRODUCT` in `storage`; None if it is there, or not needed.
         matrices: those that this process and others have parts of, where the rule needs them whole:
             one, or those of a stack.
@@ -157,7 +153,6 @@ class ParameterStep:
     master: bool
     remainder: torch.dtype | None
     shard: Shard | None
-    observers: tuple[Observer, ...]
     product: float | None = None
     matrices: tuple[Matrix, ...] = ()
 

@@ -184,7 +184,6 @@ class NativeSupport(Support):
             param.device.type == "cpu"
             and param.dtype == torch.float32
             and param.numel() > 0
-            and not parameter.observers
             and isinstance(gradient, QuantizedTensor)
             and self._reads(codes)
             and self._reads(gradient)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
 
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.algebra.saved import from_plain, to_plain
-from qmaps.engines.step import Observer
 from qmaps.errors import BadValueError
 from qmaps.lpmm.parameter import Accumulator, LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
@@ -150,21 +148,6 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
 
     def _dropped(self) -> int:
         return sum(a.drops for a in self._accumulators())
-
-    @contextmanager
-    def observed(self, *observers: Observer) -> Iterator[None]:
-        """Within the block, call `observers` with every update of a low-precision parameter.
-
-        Args:
-            *observers: functions of the parameter's name or number, the number of the step from 1
-                on, its float32 values before, those computed by the rule, and the stored codes.
-        """
-        before = self._stepper.observers
-        self._stepper.observers = (*before, *observers)
-        try:
-            yield
-        finally:
-            self._stepper.observers = before
 
     def _low_precision(self) -> dict[int, LowPrecisionParameter]:
         params = [param for group in self.param_groups for param in group["params"]]

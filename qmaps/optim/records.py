@@ -16,7 +16,7 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.masters import has_master, remainder_dtype
 from qmaps.engines.sharding.owners import Loads, Matrix, Owned, matrices_of, spread
 from qmaps.engines.sharding.shards import Shard, local, shard_of
-from qmaps.engines.step import PRODUCT, RESET, Observer, ParameterStep, Shape, StateStep, codes_of
+from qmaps.engines.step import PRODUCT, RESET, ParameterStep, Shape, StateStep, codes_of
 from qmaps.optim.choice import Choices, Decision
 from qmaps.optim.rule import Dims, MatrixRule, UpdateRule, every
 
@@ -195,9 +195,7 @@ class ParameterRecord:
         # States without a product are older, and go on as if options had never changed.
         return start(int(storage.get("step", 0)) - int(storage.get(RESET, 0)), self.group)
 
-    def step(
-        self, gradient: Tensor, storage: dict[str, Any], observers: tuple[Observer, ...] = ()
-    ) -> ParameterStep:
+    def step(self, gradient: Tensor, storage: dict[str, Any]) -> ParameterStep:
         """Description of a step of the parameter for engines."""
         param, group = self.param, self.group
         codes, grad_codes = codes_of(param), codes_of(gradient)
@@ -218,7 +216,6 @@ class ParameterRecord:
             master=has_master(param, group),
             remainder=remainder_dtype(param, group),
             shard=self.shard,
-            observers=() if codes is None else observers,
             product=self.product(storage),
             matrices=tuple(self.owners.get(self.number, ())),
         )

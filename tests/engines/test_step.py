@@ -65,7 +65,6 @@ def given(spec: str) -> ParameterStep:
         master=False,
         remainder=None,
         shard=None,
-        observers=(),
     )
 
 
