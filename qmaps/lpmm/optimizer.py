@@ -14,7 +14,7 @@ from qmaps.lpmm.parameter import Accumulator, LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.choice import StateQuantizers
 from qmaps.optim.nonfinite import bad_scales
-from qmaps.optim.rule import check_int
+from qmaps.optim.rule import check_int, loss_of
 from qmaps.optim.saved_states import check_form
 
 
@@ -88,10 +88,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             BadValueError: gradients of earlier micro-batches of this step were dropped, by
                 ``model.zero_grad()`` or ``param.grad = None``. The step begins anew then.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         if self._micro_batches and self._drops not in (None, self._dropped()):
             pending, self._micro_batches = self._micro_batches, 0
             self.zero_grad()

@@ -28,7 +28,7 @@ from qmaps.optim.options import (
 from qmaps.optim.other_libraries import TAGS
 from qmaps.optim.presets import Preset
 from qmaps.optim.records import Parameters
-from qmaps.optim.rule import State, States, UpdateRule, Values
+from qmaps.optim.rule import State, States, UpdateRule, Values, loss_of
 from qmaps.optim.stepper import Stepper
 
 __all__ = ["QuantizedOptimizer", "Shared", "State", "States", "Values"]
@@ -210,10 +210,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         Raises:
             NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise".
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         step = self._stepper.step
         if torch.compiler.is_compiling():  # calls of an engine cannot be traced
             torch._dynamo.comptime.comptime(_leave_graph)

@@ -13,6 +13,7 @@ from qmaps.engines.sharding.shards import is_distributed
 from qmaps.errors import BadTypeError, shown
 from qmaps.optim.adamw import AdamW8bit
 from qmaps.optim.choice import MARK, keep_in_32_bits
+from qmaps.optim.rule import loss_of
 from qmaps.optim.saved_states import load_with_hooks, save_with_hooks
 
 _NAMES = "param_names"
@@ -136,10 +137,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         Args:
             closure: evaluates the model anew and returns the loss.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         self._give_options()
         for copy in self._copies.values():
             if self._offload_gradients:

@@ -29,6 +29,7 @@ from qmaps.optim.rule import (
     check_decay,
     check_int,
     coupled,
+    loss_of,
 )
 
 
@@ -191,10 +192,7 @@ class Prodigy(QuantizedOptimizer):
             BadValueError: groups have different learning rates above 0.
             NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise".
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         if (numbers := self._estimate()) is None:
             return loss
         before = [{name: group[name] for name in numbers} for group in self.param_groups]
