@@ -42,10 +42,10 @@ def of(
     labels = {label.lower() for label in codebooks}
     lines += [*groups, IN_GROUPS if groups else OPTIONS, f"optimizer = {optimizer}("]
     lines.append("    groups," if groups else "    model.named_parameters(),")
-    lines += _argument("state_quantizers", _written(state_quantizers, labels), 4)
+    lines += _entry("state_quantizers=", _written(state_quantizers, labels), 4)
     if overrides:
         chosen = {pattern: _written(named, labels) for pattern, named in overrides.items()}
-        lines += _argument("overrides", chosen, 4)
+        lines += _entry("overrides=", chosen, 4)
     lines += [f"    {name}={value}," for name, value in options.items()]
     return "\n".join([*lines, ")"])
 
@@ -114,24 +114,22 @@ def _quantizer(q: Any, labels: set[str]) -> str:
     return f"qmaps.quantizer({spec}, codebooks)" if label.lower() in labels else spec
 
 
-def _argument(name: str, value: Any, indent: int) -> list[str]:
-    """``name=value,`` on one line, or on several if that is too long."""
-    before = " " * indent
-    line = f"{before}{name}={_flat(value)},"
+def _entries(value: Mapping[str, Any], indent: int) -> list[str]:
+    """``"key": member,`` of each member."""
+    return [
+        line
+        for key, member in value.items()
+        for line in _entry(f"{_quoted(key)}: ", member, indent)
+    ]
+
+
+def _entry(start: str, value: Any, indent: int) -> list[str]:
+    """The start and the value on one line, or on several if that is too long."""
+    start = " " * indent + start
+    line = f"{start}{_flat(value)},"
     if len(line) <= WIDTH or not isinstance(value, Mapping):
         return [line]
-    return [f"{before}{name}={{", *_entries(value, indent + 4), f"{before}}},"]
-
-
-def _entries(value: Mapping[str, Any], indent: int) -> list[str]:
-    before, lines = " " * indent, []
-    for key, member in value.items():
-        line = f"{before}{_quoted(key)}: {_flat(member)},"
-        if len(line) <= WIDTH or not isinstance(member, Mapping):
-            lines.append(line)
-        else:
-            lines += [f"{before}{_quoted(key)}: {{", *_entries(member, indent + 4), f"{before}}},"]
-    return lines
+    return [f"{start}{{", *_entries(value, indent + 4), f"{' ' * indent}}},"]
 
 
 def _flat(value: Any) -> str:

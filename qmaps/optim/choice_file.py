@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -200,9 +200,12 @@ class Choice:
         ]
         overrides = plain.get("overrides") or {}
         if isinstance(overrides, Mapping):
-            overrides = {pattern: _known(specs, books) for pattern, specs in overrides.items()}
+            overrides = {
+                pattern: _chosen(specs, f"overrides[{pattern!r}]", books)
+                for pattern, specs in overrides.items()
+            }
         return cls(
-            _known(plain["state_quantizers"], books),
+            _chosen(plain["state_quantizers"], "state_quantizers", books),
             overrides,
             # Nobody knows the versions behind a file that does not say.
             {"versions": {}, **(plain.get("provenance") or {})},
@@ -268,7 +271,7 @@ def load_choice(path: str | os.PathLike[str]) -> dict[str, Any]:
     return Choice.load(path).kwargs
 
 
-def _chosen(quantizers: StateQuantizers, option: str) -> Chosen:
+def _chosen(quantizers: StateQuantizers, option: str, books: Sequence[Codebook] = ()) -> Chosen:
     """Quantizers in place of specs; presets keep their names."""
     if quantizers is None or (isinstance(quantizers, str) and quantizers in IN_32_BITS):
         return None
@@ -285,18 +288,8 @@ def _chosen(quantizers: StateQuantizers, option: str) -> Chosen:
         if not isinstance(state, str):
             raise BadTypeError(f"{option} has the key {shown(state)}; a key must be a state's name")
         absent = spec is None or (isinstance(spec, str) and spec in IN_32_BITS)
-        by_state[state] = None if spec is None or absent else quantizer(spec)
+        by_state[state] = None if spec is None or absent else quantizer(spec, books)
     return by_state
-
-
-def _known(quantizers: Any, books: list[Codebook]) -> Any:
-    """`quantizers` with the quantizers of a file's own codebooks in place of their specs."""
-    if not isinstance(quantizers, Mapping):
-        return quantizers
-    return {
-        state: quantizer(spec, books) if isinstance(spec, str) and spec not in IN_32_BITS else spec
-        for state, spec in quantizers.items()
-    }
 
 
 def _written(quantizers: Any) -> Any:
