@@ -17,8 +17,7 @@ from qmaps.engines.step_scalars import StepScalar, power
 from qmaps.errors import BadValueError, shown
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim import saved_states
-from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.reductions import tree_sum
 from qmaps.optim.rule import (
     ascent,
