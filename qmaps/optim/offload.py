@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qmaps.engines.sharding.shards import is_distributed
-from qmaps.errors import BadTypeError, shown
+from qmaps.errors import BadTypeError, check_bool, shown
 from qmaps.optim.adamw import AdamW8bit
 from qmaps.optim.choice import MARK, keep_in_32_bits
 from qmaps.optim.rule import loss_of
@@ -85,10 +85,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
                 f"CPUOffloadOptimizer does not support {optimizer_class.__name__}, whose methods "
                 "change options of the parameter groups"
             )
-        if not isinstance(offload_gradients, bool):
-            raise BadTypeError(
-                f"offload_gradients={shown(offload_gradients)} must be True or False"
-            )
+        check_bool("offload_gradients", offload_gradients)
         self._offload_gradients = offload_gradients
         self._copies: dict[Tensor, HostCopy] = {}
         self._constructing = True
