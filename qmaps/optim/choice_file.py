@@ -137,10 +137,8 @@ class Choice:
         if groups:
             lines = ["from fnmatch import fnmatchcase", "", *lines]
         if books:
-            lines = ["import qmaps", *lines, "codebooks = ["]
-            for label, book in books.items():
-                lines += _codebook(label, _described(book))
-            lines += ["]", ""]
+            made = [_codebook(label, _described(book)) for label, book in books.items()]
+            lines = ["import qmaps", *lines, "codebooks = [", *made, "]", ""]
         labels = {label.lower() for label in books}
         lines += [*groups, IN_GROUPS if groups else OPTIONS, f"optimizer = {self.optimizer}("]
         lines.append("    groups," if groups else "    model.named_parameters(),")
@@ -392,23 +390,17 @@ def _groups(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _codebook(label: str, book: Mapping[str, Any]) -> list[str]:
-    values = fill(
-        ", ".join(map(repr, book["values"])) + ",",
+def _codebook(label: str, book: Mapping[str, Any]) -> str:
+    values = ", ".join(map(repr, book["values"]))
+    options = f"bits={book['bits']}, signed={book['signed']}, label={_quoted(label)}"
+    return fill(
+        f"qmaps.Codebook([{values}], {options}),",
         WIDTH,
-        initial_indent=" " * 12,
-        subsequent_indent=" " * 12,
+        initial_indent="    ",
+        subsequent_indent="        ",
+        break_long_words=False,  # such as a label
         break_on_hyphens=False,
     )
-    options = f"bits={book['bits']}, signed={book['signed']}, label={_quoted(label)}"
-    return [
-        "    qmaps.Codebook(",
-        "        [",
-        values,
-        "        ],",
-        f"        {options},",
-        "    ),",
-    ]
 
 
 def _in_code(quantizers: Any, labels: set[str]) -> Any:
