@@ -33,4 +33,4 @@ class LPMMAdam(LowPrecisionOptimizer, Adam):
     Source: LPMM, appendix B.
     """
 
-    _quantizers: ClassVar[Mapping[str, str]] = MOMENTS
+    _quantizers: ClassVar[Mapping[str, str] | None] = MOMENTS

@@ -43,8 +43,8 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             defaults: the rule's own quantizers, 0 and "raise".
     """
 
-    _quantizers: ClassVar[Mapping[str, str]]
-    """Quantizers of the rule's states by default."""
+    _quantizers: ClassVar[Mapping[str, str] | None] = None
+    """Quantizers of the rule's states by default; None keeps them in 32 bits."""
     _micro_batches: int
     _bad: bool
     """Whether the gradients held NaN or infinity after the last micro-batch."""

@@ -50,7 +50,7 @@ class LPMMSGD(LowPrecisionOptimizer, SGD):
     QuantizedTensor('B2048/DE@8s+sr', shape=(64, 64), 4104 bytes)
     """
 
-    _quantizers: ClassVar[Mapping[str, str]] = {"momentum_buffer": MOMENTUM}
+    _quantizers: ClassVar[Mapping[str, str] | None] = {"momentum_buffer": MOMENTUM}
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ def check_block_size(size: int) -> None:
         raise BadValueError(f"block size={shown(size)} must be at most 2**53")
 
 
-def block_of(size: int, shape: Shape) -> tuple[int, int]:
+def blocks_of(size: int, shape: Shape) -> tuple[int, int]:
     """Elements of a block in a tensor of `shape`, and the number of blocks."""
     numel = math.prod(shape)
     size = min(size, max(1, numel))  # a larger block must not fill up memory with zeros
@@ -36,14 +36,14 @@ def block_of(size: int, shape: Shape) -> tuple[int, int]:
 def blocks(x: Tensor, size: int) -> Tensor:
     """The flattened tensor as rows of `size` elements, the last one filled up with zeros."""
     flat = x.reshape(-1)
-    size = block_of(size, tuple(x.shape))[0]
+    size = blocks_of(size, tuple(x.shape))[0]
     missing = -flat.numel() % size
     return torch.nn.functional.pad(flat, (0, missing)).view(-1, size)
 
 
 def per_element(per_block: Tensor, size: int, shape: Shape) -> Tensor:
     """The value of each element's block, in a tensor of `shape`; the last may be ragged."""
-    elements = per_block[:, None].expand(-1, block_of(size, shape)[0]).reshape(-1)
+    elements = per_block[:, None].expand(-1, blocks_of(size, shape)[0]).reshape(-1)
     return elements[: math.prod(shape)].view(shape)
 
 
@@ -74,7 +74,7 @@ class BlockWise(Normalizer, name="B<n>"):
         return ((torch.float32, (-(-math.prod(shape) // self.size),)),)
 
     def geometry(self, shape: Shape) -> Geometry:
-        return Geometry((Part(*block_of(self.size, shape)),))
+        return Geometry((Part(*blocks_of(self.size, shape)),))
 
     def extents(self, dims: int) -> tuple[Extent, ...]:
         return (Extent(block=self.size),)

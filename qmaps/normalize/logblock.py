@@ -13,7 +13,7 @@ from torch import Tensor
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.normalize._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
-from qmaps.normalize.block import block_of, blocks, check_block_size, per_element
+from qmaps.normalize.block import blocks, blocks_of, check_block_size, per_element
 from qmaps.normalize.geometry import Extent, Geometry, Part
 
 ZERO = -250.0
@@ -72,7 +72,7 @@ class LogBlock(Normalizer, name="logB<n>"):
         return ((torch.float32, (count,)), (torch.float32, (count,)))
 
     def geometry(self, shape: Shape) -> Geometry:
-        size, count = block_of(self.size, shape)
+        size, count = blocks_of(self.size, shape)
         parts = (Part(size, count, 0), Part(size, count, 1))
         return Geometry(parts, arrays=2, log=True, quantile=self.quantile)
 

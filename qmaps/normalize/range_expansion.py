@@ -13,7 +13,7 @@ from torch import Tensor
 from qmaps.errors import BadValueError, check_int, shown
 from qmaps.normalize._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
-from qmaps.normalize.block import BlockWise, block_of, blocks, check_block_size, per_element
+from qmaps.normalize.block import BlockWise, blocks, blocks_of, check_block_size, per_element
 from qmaps.normalize.geometry import Extent, Geometry, Part
 from qmaps.normalize.scale_kind import ScaleKind
 
@@ -73,7 +73,7 @@ class RangeExpansion(Normalizer, name="powB<n>r<n>"):
         return ((torch.float32, (count,)), (torch.uint8, (count,)))
 
     def geometry(self, shape: Shape) -> Geometry:
-        size, count = block_of(self.size, shape)
+        size, count = blocks_of(self.size, shape)
         parts = (Part(size, count, 0), Part(size, count, 1, stored=ScaleKind.SIXTEENTHS))
         return Geometry(parts, arrays=2, log=True, ratio=float(self.ratio))
 
