@@ -27,7 +27,6 @@ from qmaps.engines.step import (
     StateStep,
     StepEngine,
     StepPlan,
-    count_step,
     spanning_states,
     start_product,
 )
@@ -209,7 +208,11 @@ def _begun(parameter: ParameterStep) -> int:
         storage["step"] = torch.zeros((), dtype=COUNTER)
     start_product(parameter)
     updated(parameter)
-    return count_step(storage)
+    counter = storage["step"]
+    if counter.dtype != COUNTER:
+        counter = storage["step"] = counter.to(COUNTER)
+    counter += 1
+    return int(counter)
 
 
 def _owned_here(state: StateStep) -> bool:

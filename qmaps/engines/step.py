@@ -243,12 +243,3 @@ def start_product(parameter: ParameterStep) -> None:
     """Create `PRODUCT` where a rule needs it and the parameter does not have it yet."""
     if parameter.product is not None:
         parameter.storage.setdefault(PRODUCT, torch.tensor(parameter.product, dtype=torch.float32))
-
-
-def count_step(storage: dict[str, Any]) -> int:
-    """Advance the step counter in this dict by 1; returns the step's number: 1, 2, ..."""
-    counter = storage["step"]
-    if counter.dtype != COUNTER:
-        counter = storage["step"] = counter.to(COUNTER)
-    counter += 1
-    return int(counter)

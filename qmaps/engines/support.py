@@ -15,7 +15,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.cuda.layout import MAX_PARTS, TILE, UNIT
 from qmaps.cuda.tensors import block_of
@@ -220,15 +219,6 @@ class CudaSupport(Support):
 
 
 NATIVE, CUDA = NativeSupport(), CudaSupport()
-
-
-def of_key(key: RoundingKey | None, *, dithered: bool = False) -> str:
-    """Reason why no fused engine rounds with a key."""
-    if dithered:
-        return "it has +dither, which only the reference encodes and decodes"
-    if key is not None and key.runs is not None:
-        return "elements are a shard that is not one stretch"
-    return ""
 
 
 def of_quantizer(q: Quantizer) -> str:

@@ -19,7 +19,7 @@ from qmaps.engines import huge_pages, reference
 from qmaps.engines.addresses import in_memory
 from qmaps.engines.native import metrics as native_metrics
 from qmaps.engines.native import tensors
-from qmaps.engines.support import CUDA, NATIVE, of_key
+from qmaps.engines.support import CUDA, NATIVE
 from qmaps.maps.base import Map
 from qmaps.metrics import Sums
 from qmaps.normalize.base import Normalizer, Scales
@@ -55,7 +55,8 @@ def quantize(
     """
     parts = () if out is None else (out[0], *out[1])
     fused = out is None or all(part.is_contiguous() for part in parts)
-    fused = fused and (key is None or not of_key(key, dithered=dithered))
+    # Only the reference dithers, and draws numbers for shards that are not one stretch.
+    fused = fused and (key is None or not (dithered or key.runs is not None))
     device = cuda_engine(x, *parts) if fused and x.numel() else None
     if device is not None and CUDA.supports(normalizer, map_, tuple(x.shape)):
         packed, scales, flags = cuda_tensors.quantize(
