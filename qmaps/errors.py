@@ -107,6 +107,12 @@ def check_int(name: str, value: Any) -> None:
         raise BadTypeError(f"{name}={shown(value)} must be an int")
 
 
+def check_bool(name: str, value: Any) -> None:
+    """Raise unless the value of a parameter is True or False."""
+    if not isinstance(value, bool):
+        raise BadTypeError(f"{name}={shown(value)} must be True or False")
+
+
 def check_number(name: str, value: Any) -> None:
     """Raise unless the value of a parameter is an int or a float; True and False are none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -26,6 +26,7 @@ import torch
 from benchmarks.command import one_line_errors
 from benchmarks.gpu.chips import CHIPS, SOURCES, Chip
 from benchmarks.gpu.counts import CountingEngine, Counts, Line
+from benchmarks.gpu.kernels import usage
 from benchmarks.markdown import markdown, number
 from qmaps.cuda import compiler
 from qmaps.cuda.compiler import Entry
@@ -234,10 +235,10 @@ def analyse(entry: Entry, counts: Counts, arch: str) -> Kernel:
     code = blocks(listing, made.symbol)
     if not any(one.lines for block in code for one in block.instructions):
         raise BadValueError("the machine code has no line numbers; NVRTC needs -lineinfo")
-    usage = made.usage
+    used = usage(made)
     static = sum(len(block.instructions) for block in code)
     path = usual_path(code, counts.lines)
-    return Kernel(path, counts.turns, usage["registers"], usage["shared"], static)
+    return Kernel(path, counts.turns, used["registers"], used["shared"], static)
 
 
 def disassembler() -> Path:

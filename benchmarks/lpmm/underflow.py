@@ -22,7 +22,7 @@ import torch
 from benchmarks.command import command_line, count, one_line_errors
 from benchmarks.lpmm.__main__ import Contender
 from benchmarks.lpmm.quadratic import Case, beside_bound
-from benchmarks.lpmm.update_sizes import Underflow
+from benchmarks.lpmm.update_sizes import Underflow, watched
 from benchmarks.markdown import markdown
 from qmaps.figures import loss_curves, save
 from qmaps.figures.loss_curves import SEVERAL
@@ -110,7 +110,7 @@ def observed(workload: Workload, contender: Contender, steps: int) -> dict[str, 
         workload,
         contender,
         steps,
-        hooks=[lambda optimizer, _: optimizer.observed(underflow)],  # type: ignore[attr-defined]
+        hooks=[lambda *_: watched(underflow)],
     )
     n, about = contender.n, setting_columns(contender)
     ratios = underflow.ratios().assign(**about)

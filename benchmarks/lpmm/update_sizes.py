@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -13,8 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.engines import reference_plan
+from qmaps.engines.step import ParameterStep
 from qmaps.errors import BadValueError
 from qmaps.maps.base import table
+from qmaps.ops.backends import use_backend
+
+Observer = Callable[[str, int, Tensor, Tensor, QuantizedTensor], None]
 
 LOWEST, HIGHEST = -16, 8
 """Bins of the distribution: octaves from 2^-16 to 2^8 delta."""
@@ -68,8 +75,29 @@ class _Seen:
     counts: NDArray[np.int64]
 
 
+@contextmanager
+def watched(observer: Observer) -> Iterator[None]:
+    """Within the block the reference steps, and an observer sees updates of codes.
+
+    Args:
+        observer: called with each update of a low-precision parameter: its label, the number of
+            the step from 1 on, its float32 values before, those computed by the rule, and the new
+            codes.
+    """
+    write = reference_plan._write
+
+    def observed(parameter: ParameterStep, step: int, values: Tensor) -> None:
+        before = None if parameter.codes is None else parameter.codes.dequantize()
+        write(parameter, step, values)
+        if before is not None:
+            observer(parameter.label, step, before, values, parameter.codes)
+
+    with use_backend("reference"), mock.patch.object(reference_plan, "_write", observed):
+        yield
+
+
 class Underflow:
-    """Gathers how the updates of a converted model fare, as an observer of its optimizer.
+    """Gathers how the updates of a converted model fare, as `watched` shows them.
 
     With the update v that the rule asks for, the update that becomes of it (from the old decoded
     values to the new ones), and delta, the distance between neighbouring codes under the new
@@ -86,7 +114,7 @@ class Underflow:
     >>> model = lpmm.convert(torch.nn.Linear(64, 64), params="B2048/linear0@8s")
     >>> optimizer = lpmm.LPMMSGD(model.named_parameters(), lr=1e-5)
     >>> underflow = Underflow()
-    >>> with optimizer.observed(underflow):
+    >>> with watched(underflow):
     ...     model(torch.ones(2, 64)).square().mean().backward()
     ...     optimizer.step()
     >>> underflow.ratios()["moved"].tolist()
@@ -102,7 +130,7 @@ class Underflow:
     def __call__(
         self, name: str, step: int, before: Tensor, wanted: Tensor, after: QuantizedTensor
     ) -> None:
-        """Look at one update; see `qmaps.engines.step.Observer`."""
+        """Look at one update; see `watched`."""
         if (step - 1) % self.every:
             return
         delta = spacing(wanted, after).double()

@@ -15,7 +15,7 @@ from docsite.pictures import curves
 from qmaps import optim
 from qmaps.algebra.quantizer import quantizer
 from qmaps.optim import QuantizedOptimizer
-from qmaps.optim.fixed_width import FixedWidth
+from qmaps.optim.base import FixedWidth
 from qmaps.optim.memory import StateMemory
 
 TITLE = "Optimizers"

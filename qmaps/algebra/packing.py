@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,20 +21,18 @@ def packed_bytes(count: int, bits: int) -> int:
     return -(-count * bits // 8)
 
 
-class Stored(NamedTuple):
-    """Bytes of packed codes, `layout` of the scales, and number of scales in each part."""
-
-    packed: int
-    layout: Layout
-    scales: tuple[int, ...]
-
-
 @functools.lru_cache(maxsize=4096)
-def stored(normalizer: Normalizer, bits: int, shape: tuple[int, ...]) -> Stored:
-    """Storage of a quantized tensor of `shape`."""
+def stored(
+    normalizer: Normalizer, bits: int, shape: tuple[int, ...]
+) -> tuple[int, Layout, tuple[int, ...]]:
+    """Storage of a quantized tensor of `shape`.
+
+    Returns:
+        Bytes of packed codes, `layout` of the scales, and number of scales in each part.
+    """
     layout = normalizer.layout(shape)
     counts = tuple(math.prod(part) for _, part in layout)
-    return Stored(packed_bytes(math.prod(shape), bits), layout, counts)
+    return packed_bytes(math.prod(shape), bits), layout, counts
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:

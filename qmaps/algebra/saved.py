@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
+
+from torch import Tensor
 
 from qmaps.algebra.dense import unsupported_reason
 from qmaps.algebra.philox import RoundingKey
@@ -15,6 +17,7 @@ from qmaps.algebra.spec import parse_normalizer
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, shown
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook
+from qmaps.normalize.base import Scales
 from qmaps.storage import tensors as files
 
 FORMAT = 1
@@ -162,15 +165,23 @@ def check_codes(t: QuantizedTensor) -> None:
     """Raise if a code is not in the codebook, or a scale is negative."""
     if any(map(unsupported_reason, (t.packed, *t.scales))):
         raise BadValueError("packed and scales of a quantized tensor must be dense tensors")
-    log_domain = t.quantizer.normalizer.log_domain
-    if not log_domain and any(bool((scale < 0).any()) for scale in t.scales):
-        raise BadValueError(f"scales of {t.quantizer.spec} must not be negative; at least one is")
+    check_values(t.quantizer, t.scales, t.codes)
     for part in t.beside:
         check_codes(part)
-    codebook = table(t.quantizer.map)
-    if len(codebook) < 2**t.quantizer.map.bits and t.packed.numel():
-        largest = int(t.codes().max())
-        if largest >= len(codebook):
-            raise BadValueError(
-                f"packed holds the code {largest}; {t.quantizer.spec} has {len(codebook)} codes"
-            )
+
+
+def check_values(
+    q: Quantizer,
+    scales: Scales,
+    codes: Callable[[], Tensor],
+    of: str = "",
+    holds: str = "packed holds",
+) -> None:
+    """Raise if a scale is negative, or one of the codes is not in the codebook."""
+    if not q.normalizer.log_domain and any(bool((scale < 0).any()) for scale in scales):
+        raise BadValueError(f"scales of {of}{q.spec} must not be negative; at least one is")
+    size = len(table(q.map))
+    if size == 2**q.map.bits or not (unpacked := codes()).numel():
+        return
+    if (largest := int(unpacked.max())) >= size:
+        raise BadValueError(f"{holds} the code {largest}; {q.spec} has {size} codes")

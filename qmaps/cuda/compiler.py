@@ -6,7 +6,6 @@ import ctypes
 import functools
 import hashlib
 import os
-import re
 import sys
 import threading
 from collections.abc import Iterable
@@ -65,22 +64,6 @@ class Compiled:
     code: bytes
     symbol: str
     log: str
-
-    @property
-    def usage(self) -> dict[str, int]:
-        """Registers per thread, and bytes of spills (stores, loads), stack and shared memory."""
-        lines = self.log.splitlines()
-        start = next(i for i, line in enumerate(lines) if f"function '{self.symbol}'" in line)
-        block = "\n".join(lines[start : start + 4])
-        patterns = {
-            "registers": r"Used (\d+) registers",
-            "spill_stores": r"(\d+) bytes spill stores",
-            "spill_loads": r"(\d+) bytes spill loads",
-            "stack": r"(\d+) bytes stack frame",
-            "shared": r"(\d+) bytes smem",
-        }
-        matches = {name: re.search(pattern, block) for name, pattern in patterns.items()}
-        return {name: int(match[1]) if match else 0 for name, match in matches.items()}
 
 
 def missing() -> str:

@@ -26,11 +26,11 @@ from qmaps.algebra import packing
 from qmaps.algebra.dense import unsupported_reason
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, check_key
-from qmaps.algebra.saved import described, key_from_dict, keyed, quantizer_in
+from qmaps.algebra.saved import check_values, described, key_from_dict, keyed, quantizer_in
 from qmaps.engines import reference
 from qmaps.engines.sharding.shards import Shard, is_distributed, local
 from qmaps.errors import DAMAGE, BadValueError, shown
-from qmaps.maps.base import Map, table
+from qmaps.maps.base import Map
 from qmaps.normalize.base import Minimum, Normalizer, Shape
 from qmaps.normalize.block import BlockWise
 from qmaps.normalize.geometry import Extent
@@ -322,8 +322,8 @@ def _check(rows: Rows) -> None:
     """Raise unless sizes, dtypes and key fit the quantizer, and codes lie in its codebook."""
     check_key(rows.quantizer, rows.key)
     count, width = _sides(rows.local_shape)
-    bits = rows.quantizer.map.bits
-    row_bytes = _padded_width(width, rows.quantizer.map) * bits // 8
+    map_ = rows.quantizer.map
+    row_bytes = _padded_width(width, map_) * map_.bits // 8
     needed: list[tuple[str, Tensor, torch.dtype, Shape]] = [
         ("codes", rows.codes, torch.uint8, (count, row_bytes))
     ]
@@ -348,17 +348,8 @@ def _check(rows: Rows) -> None:
                 f"dtype {array.dtype}; {rows.quantizer.spec} of shape {rows.shape} needs shape "
                 f"{size} and dtype {dtype}"
             )
-    normalizer = rows.quantizer.normalizer
-    if not normalizer.log_domain and any(bool((scale < 0).any()) for scale in rows.scales):
-        raise BadValueError(
-            f"scales of the rows of {rows.quantizer.spec} must not be negative; at least one is"
-        )
-    book, codes = table(rows.quantizer.map), rows._codes()
-    if len(book) < 2**bits and codes.numel() and (largest := int(codes.max())) >= len(book):
-        raise BadValueError(
-            f"codes of the rows of a quantized tensor hold the code {largest}; "
-            f"{rows.quantizer.spec} has {len(book)} codes"
-        )
+    holds = "codes of the rows of a quantized tensor hold"
+    check_values(rows.quantizer, rows.scales, rows._codes, "the rows of ", holds)
 
 
 def _sides(shape: Shape) -> tuple[int, int]:

@@ -27,7 +27,6 @@ from qmaps.engines.step import (
     StateStep,
     StepEngine,
     StepPlan,
-    count_step,
     spanning_states,
     start_product,
 )
@@ -209,7 +208,11 @@ def _begun(parameter: ParameterStep) -> int:
         storage["step"] = torch.zeros((), dtype=COUNTER)
     start_product(parameter)
     updated(parameter)
-    return count_step(storage)
+    counter = storage["step"]
+    if counter.dtype != COUNTER:
+        counter = storage["step"] = counter.to(COUNTER)
+    counter += 1
+    return int(counter)
 
 
 def _owned_here(state: StateStep) -> bool:
@@ -243,10 +246,7 @@ def _write(parameter: ParameterStep, step: int, values: Tensor) -> None:
     """Write the new float32 `values` to a parameter, rounded as it is stored."""
     key = None if parameter.key is None else replace(parameter.key, step=step)
     if parameter.codes is not None:
-        before = parameter.codes.dequantize() if parameter.observers else values
         parameter.codes.quantizer.quantize_unchecked(values, out=parameter.codes, key=key)
-        for observer in parameter.observers:
-            observer(parameter.label, step, before, values, parameter.codes)
         return
     if parameter.remainder is not None:
         values, remainder = split(values, parameter.remainder)

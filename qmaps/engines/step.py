@@ -56,9 +56,6 @@ Shape = tuple[int, ...]
 Scalars = Mapping[str, "float | StepScalar"]
 """The numbers that a rule needs besides tensors, by name; some depend on the step."""
 
-Observer = Callable[[str, int, Tensor, Tensor, QuantizedTensor], None]
-"""Called with an update: label, step, float32 values before it, computed values, new codes."""
-
 
 class Context(NamedTuple):
     """The parameter and the step passed to a rule by the reference.
@@ -131,13 +128,11 @@ class ParameterStep:
         gradient: of the shape of `param`; codes where it is kept in low precision.
         storage: the dict of its states, by name, with `step`.
         group: the number of its parameter group, for `Inputs.scalars`.
-        reset_every: steps after which the states begin anew; 0 if they do not.
         skips: whether the whole step is left out where this gradient is not finite.
         key: rounds new values stochastically, for step 0; None rounds to the nearest.
         master: whether the rule updates a float32 copy (`qmaps.engines.masters`).
         remainder: the dtype of the remainder updated together with the bfloat16 parameter
             (`qmaps.engines.bfloat16`); None if there is none.
-        observers: called with each update of `codes`.
         product: initial value of `PRODUCT` in `storage`; None if it is there, or not needed.
         matrices: those that this process and others have parts of, where the rule needs them whole:
             one, or those of a stack.
@@ -153,13 +148,11 @@ class ParameterStep:
     group: int
     options: Mapping[str, Any]
     refit_every: int
-    reset_every: int
     skips: bool
     key: RoundingKey | None
     master: bool
     remainder: torch.dtype | None
     shard: Shard | None
-    observers: tuple[Observer, ...]
     product: float | None = None
     matrices: tuple[Matrix, ...] = ()
 
@@ -250,12 +243,3 @@ def start_product(parameter: ParameterStep) -> None:
     """Create `PRODUCT` where a rule needs it and the parameter does not have it yet."""
     if parameter.product is not None:
         parameter.storage.setdefault(PRODUCT, torch.tensor(parameter.product, dtype=torch.float32))
-
-
-def count_step(storage: dict[str, Any]) -> int:
-    """Advance the step counter in this dict by 1; returns the step's number: 1, 2, ..."""
-    counter = storage["step"]
-    if counter.dtype != COUNTER:
-        counter = storage["step"] = counter.to(COUNTER)
-    counter += 1
-    return int(counter)

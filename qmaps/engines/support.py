@@ -15,7 +15,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.cuda.layout import MAX_PARTS, TILE, UNIT
 from qmaps.cuda.tensors import block_of
@@ -47,12 +46,12 @@ class Support(ABC):
         """Reason why scales of a tensor with `numel` elements are unsupported."""
 
     @abstractmethod
-    def _of_wide_map(self, normalizer: Normalizer) -> str:
-        """Reason why maps of more than 8 bits are unsupported under a normalizer."""
+    def _takes_wide_maps(self, normalizer: Normalizer) -> bool:
+        """Return True if maps of more than 8 bits are supported under a normalizer."""
 
     @abstractmethod
-    def _of_measures(self, geometry: Geometry, map_: Map) -> str:
-        """Reason why errors under supported scales are not measured in the same pass."""
+    def _measures(self, geometry: Geometry, map_: Map) -> bool:
+        """Return True if errors under supported scales are measured in the same pass."""
 
     @abstractmethod
     def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
@@ -68,8 +67,8 @@ class Support(ABC):
         """Reason why the engine does not quantize and decode a tensor."""
         if map_.bits > MAX_BITS:
             return f"{map_.spec} has more than {MAX_BITS} bits"
-        if map_.bits > BYTE and (why := self._of_wide_map(normalizer)):
-            return why
+        if map_.bits > BYTE and not self._takes_wide_maps(normalizer):
+            return f"{normalizer.spec} supports maps of at most {BYTE} bits"
         return _of_normalizer(self, normalizer, shape)
 
     def measures(self, normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
@@ -77,7 +76,7 @@ class Support(ABC):
         if map_.bits > BYTE or not self.supports(normalizer, map_, shape):
             return False
         geometry = normalizer.geometry(shape)
-        return geometry is not None and not self._of_measures(geometry, map_)
+        return geometry is not None and self._measures(geometry, map_)
 
     def of_parameter(self, rule: Rule, parameter: ParameterStep, device: torch.device) -> str:
         """Reason why the engine does not step a parameter."""
@@ -144,16 +143,13 @@ class NativeSupport(Support):
             return "blocks of one element have no range to expand"
         return ""
 
-    def _of_wide_map(self, normalizer: Normalizer) -> str:
-        if normalizer.linear:
-            return ""
-        return f"{normalizer.spec} supports maps of at most {BYTE} bits"
+    def _takes_wide_maps(self, normalizer: Normalizer) -> bool:
+        return normalizer.linear
 
-    def _of_measures(self, geometry: Geometry, map_: Map) -> str:
-        if any(part.stored is not ScaleKind.FLOAT32 for part in geometry.parts):
-            return "scales are stored in a format without kernels for errors"
-        special = geometry.quantile or map_.position_rounding
-        return "log2 ranges end at a quantile, or are rounded in log2" if special else ""
+    def _measures(self, geometry: Geometry, map_: Map) -> bool:
+        # No kernel has other formats, log2 ranges that end at a quantile, or rounding in log2.
+        in_float32 = all(part.stored is ScaleKind.FLOAT32 for part in geometry.parts)
+        return in_float32 and not (geometry.quantile or map_.position_rounding)
 
     def decodes(self, t: QuantizedTensor) -> bool:
         """Return True if the engine reads single codes of `t`."""
@@ -184,7 +180,6 @@ class NativeSupport(Support):
             param.device.type == "cpu"
             and param.dtype == torch.float32
             and param.numel() > 0
-            and not parameter.observers
             and isinstance(gradient, QuantizedTensor)
             and self._reads(codes)
             and self._reads(gradient)
@@ -204,14 +199,12 @@ class CudaSupport(Support):
             return f"its blocks are not a power of two from {UNIT} to {TILE} elements"
         return ""
 
-    def _of_wide_map(self, normalizer: Normalizer) -> str:
-        if not normalizer.log_domain:
-            return ""
-        return f"{normalizer.spec} supports maps of at most {BYTE} bits"
+    def _takes_wide_maps(self, normalizer: Normalizer) -> bool:
+        return not normalizer.log_domain
 
-    def _of_measures(self, geometry: Geometry, map_: Map) -> str:
+    def _measures(self, geometry: Geometry, map_: Map) -> bool:
         del geometry, map_
-        return ""
+        return True
 
     def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
         gradient = parameter.gradient
@@ -226,15 +219,6 @@ class CudaSupport(Support):
 
 
 NATIVE, CUDA = NativeSupport(), CudaSupport()
-
-
-def of_key(key: RoundingKey | None, *, dithered: bool = False) -> str:
-    """Reason why no fused engine rounds with a key."""
-    if dithered:
-        return "it has +dither, which only the reference encodes and decodes"
-    if key is not None and key.runs is not None:
-        return "elements are a shard that is not one stretch"
-    return ""
 
 
 def of_quantizer(q: Quantizer) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
-from torch import Tensor
+from collections.abc import Mapping
+from typing import ClassVar
 
 from qmaps.lpmm.optimizer import LowPrecisionOptimizer
 from qmaps.optim.adam import Adam
-from qmaps.optim.choice import StateQuantizers
 
 MOMENTS = {"exp_avg": "B2048/DE@8s+sr", "exp_avg_sq": "B2048/DE-0@8u+sr"}
 
@@ -36,26 +33,4 @@ class LPMMAdam(LowPrecisionOptimizer, Adam):
     Source: LPMM, appendix B.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        *,
-        accumulation_steps: int = 1,
-        state_quantizers: StateQuantizers = None,
-        **shared: Any,
-    ) -> None:
-        options: dict[str, Any] = {"min_quantized_size": 0, "nonfinite": "raise", **shared}
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            accumulation_steps=accumulation_steps,
-            state_quantizers=dict(MOMENTS) if state_quantizers is None else state_quantizers,
-            **options,
-        )
+    _quantizers: ClassVar[Mapping[str, str] | None] = MOMENTS

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
 
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.algebra.saved import from_plain, to_plain
-from qmaps.engines.step import Observer
 from qmaps.errors import BadValueError
 from qmaps.lpmm.parameter import Accumulator, LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.choice import StateQuantizers
 from qmaps.optim.nonfinite import bad_scales
-from qmaps.optim.rule import check_int
+from qmaps.optim.rule import check_int, loss_of
 from qmaps.optim.saved_states import check_form
 
 
@@ -40,8 +39,12 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         params, *args, **options: as for the rule.
         accumulation_steps: micro-batches of a step, at least 1. Their gradients are summed, not
             averaged.
+        state_quantizers, min_quantized_size, nonfinite: as for every optimizer, with other
+            defaults: the rule's own quantizers, 0 and "raise".
     """
 
+    _quantizers: ClassVar[Mapping[str, str] | None] = None
+    """Quantizers of the rule's states by default; None keeps them in 32 bits."""
     _micro_batches: int
     _bad: bool
     """Whether the gradients held NaN or infinity after the last micro-batch."""
@@ -50,13 +53,27 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     _steps_codes: ClassVar[bool] = True
 
     def __init__(
-        self, params: Iterable[Any], *args: Any, accumulation_steps: int = 1, **options: Any
+        self,
+        params: Iterable[Any],
+        *args: Any,
+        accumulation_steps: int = 1,
+        state_quantizers: StateQuantizers = None,
+        min_quantized_size: int = 0,
+        nonfinite: str = "raise",
+        **options: Any,
     ) -> None:
         check_int("accumulation_steps", accumulation_steps, 1)
         self.accumulation_steps = accumulation_steps
         self._micro_batches = 0
         self._bad, self._drops = False, None
-        super().__init__(params, *args, **options)
+        super().__init__(
+            params,
+            *args,
+            state_quantizers=self._quantizers if state_quantizers is None else state_quantizers,
+            min_quantized_size=min_quantized_size,
+            nonfinite=nonfinite,
+            **options,
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
@@ -71,10 +88,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             BadValueError: gradients of earlier micro-batches of this step were dropped, by
                 ``model.zero_grad()`` or ``param.grad = None``. The step begins anew then.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         if self._micro_batches and self._drops not in (None, self._dropped()):
             pending, self._micro_batches = self._micro_batches, 0
             self.zero_grad()
@@ -131,21 +145,6 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
 
     def _dropped(self) -> int:
         return sum(a.drops for a in self._accumulators())
-
-    @contextmanager
-    def observed(self, *observers: Observer) -> Iterator[None]:
-        """Within the block, call `observers` with every update of a low-precision parameter.
-
-        Args:
-            *observers: functions of the parameter's name or number, the number of the step from 1
-                on, its float32 values before, those computed by the rule, and the stored codes.
-        """
-        before = self._stepper.observers
-        self._stepper.observers = (*before, *observers)
-        try:
-            yield
-        finally:
-            self._stepper.observers = before
 
     def _low_precision(self) -> dict[int, LowPrecisionParameter]:
         params = [param for group in self.param_groups for param in group["params"]]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from qmaps.lpmm.optimizer import LowPrecisionOptimizer
-from qmaps.optim.choice import StateQuantizers
 from qmaps.optim.sgd import SGD
 
 MOMENTUM = "B2048/DE@8s+sr"
@@ -51,30 +50,14 @@ class LPMMSGD(LowPrecisionOptimizer, SGD):
     QuantizedTensor('B2048/DE@8s+sr', shape=(64, 64), 4104 bytes)
     """
 
+    _quantizers: ClassVar[Mapping[str, str] | None] = {"momentum_buffer": MOMENTUM}
+
     def __init__(
         self,
         params: Iterable[Any],
         lr: float | Tensor = 1e-3,
         momentum: float = 0.9,
-        dampening: float = 0,
-        weight_decay: float = 0,
-        nesterov: bool = False,
-        *,
-        accumulation_steps: int = 1,
-        state_quantizers: StateQuantizers = None,
-        **shared: Any,
+        *args: Any,
+        **options: Any,
     ) -> None:
-        options: dict[str, Any] = {"min_quantized_size": 0, "nonfinite": "raise", **shared}
-        super().__init__(
-            params,
-            lr,
-            momentum,
-            dampening,
-            weight_decay,
-            nesterov,
-            accumulation_steps=accumulation_steps,
-            state_quantizers=(
-                {"momentum_buffer": MOMENTUM} if state_quantizers is None else state_quantizers
-            ),
-            **options,
-        )
+        super().__init__(params, lr, momentum, *args, **options)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadValueError, check_bool
 from qmaps.maps.base import Map, mirror
 
 
@@ -42,9 +42,8 @@ class FloatMap(Map):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value in (("mx", self.mx), ("raw", self.raw)):
-            if not isinstance(value, bool):
-                raise BadTypeError(f"{name}={shown(value)} must be True or False")
+        check_bool("mx", self.mx)
+        check_bool("raw", self.raw)
         if self.mx and self.raw:
             raise BadValueError(f"mx=True of {self.spec_name} does not go with raw=True")
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from qmaps.errors import BadTypeError, BadValueError, check_int, shown
+from qmaps.errors import BadValueError, check_bool, check_int, shown
 from qmaps.maps import _html
 from qmaps.maps._registry import refuse_built_in
 
@@ -54,8 +54,7 @@ class Map(ABC):
             REGISTRY[name] = cls
 
     def __post_init__(self) -> None:
-        if not isinstance(self.signed, bool):
-            raise BadTypeError(f"signed={shown(self.signed)} must be True or False")
+        check_bool("signed", self.signed)
         if self.signed not in self.signs:
             allowed = "signed (s)" if self.signs[0] else "unsigned (u)"
             actual = "signed (s)" if self.signed else "unsigned (u)"

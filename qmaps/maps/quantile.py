@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, shown
+from qmaps.errors import check_bool
 from qmaps.maps.fitted import FittedMap, engine
 
 
@@ -28,8 +28,7 @@ class Quantile(FittedMap, name="quantile"):
     midpoints: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.midpoints, bool):
-            raise BadTypeError(f"midpoints={shown(self.midpoints)} must be True or False")
+        check_bool("midpoints", self.midpoints)
         super().__post_init__()
 
     def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadTypeError, BadValueError, check_bool, shown
 from qmaps.maps._transforms import SquareRootOf, Transform, named, written
 from qmaps.maps.base import Map, table, thresholds
 from qmaps.maps.codebook import Codebook
@@ -112,8 +112,7 @@ class Transformed(CompandedMap):
             )
         if float(table(inner).abs().max()) > 1:
             raise BadValueError(f"inner={inner.spec} has values above 1; transforms end there")
-        if not isinstance(nearest, bool):
-            raise BadTypeError(f"nearest={shown(nearest)} must be True or False")
+        check_bool("nearest", nearest)
         fields: dict[str, object] = {"bits": inner.bits, "signed": inner.signed, "inner": inner}
         fields |= {"transform": function, "nearest": nearest}
         for name, value in fields.items():

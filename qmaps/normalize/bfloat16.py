@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from qmaps.normalize.scale_format import FloatScales, nearest_float
+from qmaps.normalize.scale_format import FloatScales
 from qmaps.normalize.scale_kind import ScaleKind
 
 
@@ -22,9 +21,3 @@ class BFloat16(FloatScales, suffix="xbf16"):
 
     dtype: ClassVar[torch.dtype] = torch.bfloat16
     kind: ClassVar[ScaleKind | None] = ScaleKind.BFLOAT16
-
-    def rounded(self, scale: Tensor) -> Tensor:
-        return nearest_float(scale, self.dtype)
-
-    def widened(self, stored: Tensor) -> Tensor:
-        return stored.float()

@@ -26,16 +26,24 @@ def check_block_size(size: int) -> None:
         raise BadValueError(f"block size={shown(size)} must be at most 2**53")
 
 
+def blocks_of(size: int, shape: Shape) -> tuple[int, int]:
+    """Elements of a block in a tensor of `shape`, and the number of blocks."""
+    numel = math.prod(shape)
+    size = min(size, max(1, numel))  # a larger block must not fill up memory with zeros
+    return size, -(-numel // size)
+
+
 def blocks(x: Tensor, size: int) -> Tensor:
     """The flattened tensor as rows of `size` elements, the last one filled up with zeros."""
     flat = x.reshape(-1)
+    size = blocks_of(size, tuple(x.shape))[0]
     missing = -flat.numel() % size
     return torch.nn.functional.pad(flat, (0, missing)).view(-1, size)
 
 
 def per_element(per_block: Tensor, size: int, shape: Shape) -> Tensor:
     """The value of each element's block, in a tensor of `shape`; the last may be ragged."""
-    elements = per_block[:, None].expand(-1, size).reshape(-1)
+    elements = per_block[:, None].expand(-1, blocks_of(size, shape)[0]).reshape(-1)
     return elements[: math.prod(shape)].view(shape)
 
 
@@ -66,20 +74,16 @@ class BlockWise(Normalizer, name="B<n>"):
         return ((torch.float32, (-(-math.prod(shape) // self.size),)),)
 
     def geometry(self, shape: Shape) -> Geometry:
-        numel = math.prod(shape)
-        size = min(self.size, max(1, numel))
-        return Geometry((Part(size, -(-numel // size)),))
+        return Geometry((Part(*blocks_of(self.size, shape)),))
 
     def extents(self, dims: int) -> tuple[Extent, ...]:
         return (Extent(block=self.size),)
 
     def scales(self, x: Tensor) -> Scales:
-        # A block larger than the tensor must not fill up memory with zeros.
-        size = min(self.size, max(1, x.numel()))
-        return (largest(blocks(x, size), [1]),)
+        return (largest(blocks(x, self.size), [1]),)
 
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
-        return per_element(scales[0], min(self.size, max(1, math.prod(shape))), shape)
+        return per_element(scales[0], self.size, shape)
 
 
 FLAT = BlockWise(128)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from qmaps.normalize.scale_format import FloatScales, nearest_float
+from qmaps.normalize.scale_format import FloatScales
 from qmaps.normalize.scale_kind import ScaleKind
 
 
@@ -27,9 +26,3 @@ class Float16(FloatScales, suffix="xf16"):
 
     dtype: ClassVar[torch.dtype] = torch.float16
     kind: ClassVar[ScaleKind | None] = ScaleKind.FLOAT16
-
-    def rounded(self, scale: Tensor) -> Tensor:
-        return nearest_float(scale, self.dtype)
-
-    def widened(self, stored: Tensor) -> Tensor:
-        return stored.float()

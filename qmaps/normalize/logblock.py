@@ -13,7 +13,7 @@ from torch import Tensor
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.normalize._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
-from qmaps.normalize.block import blocks, check_block_size, per_element
+from qmaps.normalize.block import blocks, blocks_of, check_block_size, per_element
 from qmaps.normalize.geometry import Extent, Geometry, Part
 
 ZERO = -250.0
@@ -72,9 +72,7 @@ class LogBlock(Normalizer, name="logB<n>"):
         return ((torch.float32, (count,)), (torch.float32, (count,)))
 
     def geometry(self, shape: Shape) -> Geometry:
-        numel = math.prod(shape)
-        size = min(self.size, max(1, numel))
-        count = -(-numel // size)
+        size, count = blocks_of(self.size, shape)
         parts = (Part(size, count, 0), Part(size, count, 1))
         return Geometry(parts, arrays=2, log=True, quantile=self.quantile)
 
@@ -87,7 +85,7 @@ class LogBlock(Normalizer, name="logB<n>"):
     def scales(self, x: Tensor) -> Scales:
         if x.numel() == 0:
             return x.new_zeros(0), x.new_zeros(0)
-        rows = blocks(x, min(self.size, x.numel()))
+        rows = blocks(x, self.size)
         high = rows.amax(dim=1)
         low = torch.where(rows == 0, high[:, None], rows).amin(dim=1)
         high = torch.where(low < 0, low, high)
@@ -118,8 +116,7 @@ class LogBlock(Normalizer, name="logB<n>"):
         return exp2(self._ends(scales, shape)[1])
 
     def _ends(self, scales: Scales, shape: Shape) -> tuple[Tensor, Tensor]:
-        size = min(self.size, max(1, math.prod(shape)))
-        return per_element(scales[0], size, shape), per_element(scales[1], size, shape)
+        return per_element(scales[0], self.size, shape), per_element(scales[1], self.size, shape)
 
 
 def _quantile(rows: Tensor, quantile: float) -> Tensor:

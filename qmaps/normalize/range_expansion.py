@@ -13,7 +13,7 @@ from torch import Tensor
 from qmaps.errors import BadValueError, check_int, shown
 from qmaps.normalize._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
-from qmaps.normalize.block import BlockWise, blocks, check_block_size, per_element
+from qmaps.normalize.block import BlockWise, blocks, blocks_of, check_block_size, per_element
 from qmaps.normalize.geometry import Extent, Geometry, Part
 from qmaps.normalize.scale_kind import ScaleKind
 
@@ -73,9 +73,7 @@ class RangeExpansion(Normalizer, name="powB<n>r<n>"):
         return ((torch.float32, (count,)), (torch.uint8, (count,)))
 
     def geometry(self, shape: Shape) -> Geometry:
-        numel = math.prod(shape)
-        size = min(self.size, max(1, numel))
-        count = -(-numel // size)
+        size, count = blocks_of(self.size, shape)
         parts = (Part(size, count, 0), Part(size, count, 1, stored=ScaleKind.SIXTEENTHS))
         return Geometry(parts, arrays=2, log=True, ratio=float(self.ratio))
 
@@ -85,7 +83,7 @@ class RangeExpansion(Normalizer, name="powB<n>r<n>"):
     def scales(self, x: Tensor) -> Scales:
         if x.numel() == 0:
             return x.new_zeros(0), torch.zeros(0, dtype=torch.uint8, device=x.device)
-        rows = blocks(x, min(self.size, x.numel())).abs()
+        rows = blocks(x, self.size).abs()
         high = rows.amax(dim=1)
         low = torch.where(rows == 0, high[:, None], rows).amin(dim=1)
         ends = [torch.where(end > 0, end, 1.0) for end in (low, high)]  # 1 for NaN and zeros
@@ -114,7 +112,6 @@ class RangeExpansion(Normalizer, name="powB<n>r<n>"):
         return shrunk * self.expand(scales, shape)
 
     def _exponents(self, scales: Scales, shape: Shape) -> Tensor:
-        size = min(self.size, max(1, math.prod(shape)))
         # A state begins with the exponent 0, and a scale of 0.
-        steps = per_element(scales[1].clamp(min=1).float(), size, shape)
+        steps = per_element(scales[1].clamp(min=1).float(), self.size, shape)
         return steps / torch.full_like(steps, STEPS)

@@ -70,20 +70,19 @@ class RootMeanSquare(Normalizer, name="rms<k>B<n>"):
         return (Extent(block=self.size),)
 
     def scales(self, x: Tensor) -> Scales:
-        numel = x.numel()
-        size = min(self.size, max(1, numel))
-        rows = blocks(x, size)
+        rows = blocks(x, self.size)
         sums = _tree(rows.double().square())
+        size = rows.shape[1]
         counts = torch.full_like(sums, size)
-        if numel % size:
-            counts[-1] = numel % size
+        if x.numel() % size:
+            counts[-1] = x.numel() % size
         root = (sums / counts).sqrt() * torch.full_like(sums, self.factor)
         bounded = torch.where(root.isfinite(), root.clamp(max=_LARGEST), root)
         floor = torch.where(sums > 0, _SMALLEST, 0.0)
         return (torch.maximum(bounded.float(), floor.float()),)
 
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
-        return per_element(scales[0], min(self.size, max(1, math.prod(shape))), shape)
+        return per_element(scales[0], self.size, shape)
 
 
 def _tree(x: Tensor) -> Tensor:

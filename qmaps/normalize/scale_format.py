@@ -106,7 +106,7 @@ class ScaleFormat(Normalizer):
 
 @dataclass(frozen=True)
 class FloatScales(ScaleFormat):
-    """A format with independent scales."""
+    """A format with independent scales: by default the nearest numbers of `dtype`."""
 
     @property
     def clips(self) -> bool:
@@ -118,13 +118,13 @@ class FloatScales(ScaleFormat):
     def read(self, scales: Scales) -> Scales:
         return tuple(self.widened(part) for part in scales)
 
-    @abstractmethod
     def rounded(self, scale: Tensor) -> Tensor:
         """Non-negative float32 scales as `dtype`."""
+        return nearest_float(scale, self.dtype)
 
-    @abstractmethod
     def widened(self, stored: Tensor) -> Tensor:
         """The float32 values of stored scales."""
+        return stored.float()
 
 
 def nearest_float(scale: Tensor, dtype: torch.dtype) -> Tensor:

@@ -19,7 +19,7 @@ from qmaps.engines import huge_pages, reference
 from qmaps.engines.addresses import in_memory
 from qmaps.engines.native import metrics as native_metrics
 from qmaps.engines.native import tensors
-from qmaps.engines.support import CUDA, NATIVE, of_key
+from qmaps.engines.support import CUDA, NATIVE
 from qmaps.maps.base import Map
 from qmaps.metrics import Sums
 from qmaps.normalize.base import Normalizer, Scales
@@ -46,25 +46,22 @@ def quantize(
     *,
     dithered: bool = False,
     check: bool = False,
-) -> tuple[Tensor, Scales, bool]:
+) -> tuple[Tensor, Scales, int]:
     """Quantize `x` to packed codes and scales, into `out` if given; fitted maps must be frozen.
 
-    With `check`, the third value is True if `x` holds NaN, infinity or other unsuitable values.
+    With `check`, the third value is not 0 if `x` holds NaN, infinity or other unsuitable values.
     Then `out` is unchanged, and new codes and scales are meaningless. Without `check` it means
     nothing.
     """
     parts = () if out is None else (out[0], *out[1])
     fused = out is None or all(part.is_contiguous() for part in parts)
-    fused = fused and (key is None or not of_key(key, dithered=dithered))
+    # Only the reference dithers, and draws numbers for shards that are not one stretch.
+    fused = fused and (key is None or not (dithered or key.runs is not None))
     device = cuda_engine(x, *parts) if fused and x.numel() else None
     if device is not None and CUDA.supports(normalizer, map_, tuple(x.shape)):
-        packed, scales, flags = cuda_tensors.quantize(
-            device, x, normalizer, map_, key, out, check=check
-        )
-        return packed, scales, bool(flags)
+        return cuda_tensors.quantize(device, x, normalizer, map_, key, out, check=check)
     if fused and runs_native(x, *parts) and NATIVE.supports(normalizer, map_, tuple(x.shape)):
-        packed, scales, flags = tensors.quantize(x, normalizer, map_, key, out, check=check)
-        return packed, scales, bool(flags)
+        return tensors.quantize(x, normalizer, map_, key, out, check=check)
     suspect = check and holds_bad(x, map_)
     if suspect and out is not None:
         return *out, True
@@ -110,23 +107,20 @@ def dequantize(
 
 def measure(
     x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None = None, *, keep: bool
-) -> tuple[Sums, Tensor | None, Scales, bool] | None:
+) -> tuple[Sums, Tensor | None, Scales, int] | None:
     """Sums of the errors of quantizing `x`, or None where only the reference supports it.
 
     Returns:
-        Sums, packed codes (None without `keep`), scales, and whether `x` holds unsuitable values.
-        If it does, the others are meaningless.
+        Sums, packed codes (None without `keep`), scales, and a number that is not 0 if `x` holds
+        unsuitable values. Then the others are meaningless.
     """
     shape = tuple(x.shape)
     device = cuda_engine(x) if x.numel() else None
     if device is not None and CUDA.measures(normalizer, map_, shape):
-        results = cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
-    elif x.numel() and runs_native(x) and NATIVE.measures(normalizer, map_, shape):
-        results = native_metrics.measure(x, normalizer, map_, key, keep=keep)
-    else:
-        return None
-    sums, packed, scales, flags = results
-    return sums, packed, scales, bool(flags)
+        return cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
+    if x.numel() and runs_native(x) and NATIVE.measures(normalizer, map_, shape):
+        return native_metrics.measure(x, normalizer, map_, key, keep=keep)
+    return None
 
 
 def each(work: Callable[[T], R], items: Sequence[T], *read: Tensor) -> Iterator[R]:

@@ -19,10 +19,9 @@ from qmaps.optim.adamw_schedule_free import (
 )
 from qmaps.optim.adan import Adan, Adan4bit, Adan8bit
 from qmaps.optim.ademamix import AdEMAMix, AdEMAMix4bit, AdEMAMix8bit
-from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.base import FixedWidth, QuantizedOptimizer
 from qmaps.optim.choice import keep_in_32_bits
 from qmaps.optim.choice_file import Choice
-from qmaps.optim.fixed_width import FixedWidth
 from qmaps.optim.groups import muon_groups, param_groups
 from qmaps.optim.lamb import LAMB, LAMB4bit, LAMB8bit
 from qmaps.optim.lars import LARS, LARS4bit, LARS8bit

@@ -24,9 +24,8 @@ from qmaps.engines.step_scalars import (
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim import factored
 from qmaps.optim.apollo import SCALE_TYPES, Projection
-from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
+from qmaps.optim.base import FixedWidth, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.factored import clipped, confident, decayed, limited, scaled
-from qmaps.optim.fixed_width import FixedWidth
 from qmaps.optim.norms import check_bound
 from qmaps.optim.rule import (
     ascent,

@@ -12,8 +12,7 @@ from qmaps.engines.sharding.shards import local
 from qmaps.engines.step_scalars import Slowing, StepScalar
 from qmaps.errors import BadValueError, shown
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import ascent, check_at_least_0, coupled
 
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.optim.adam import Adam, descend, moment_scalars
-from qmaps.optim.base import Shared, States, Values
-from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.base import EightBit, FourBit, Shared, States, Values
 from qmaps.optim.rule import directed
 
 

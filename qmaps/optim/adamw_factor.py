@@ -13,8 +13,7 @@ from qmaps.algebra.saved import from_plain
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim import factored
 from qmaps.optim.adamw import AdamW
-from qmaps.optim.base import State, States, Values
-from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.base import EightBit, FourBit, State, States, Values
 from qmaps.optim.reductions import column_means, row_means
 from qmaps.optim.rule import directed
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from qmaps.engines.step_scalars import Corrected, Decoupled, First, RootCorrection, StepScalar
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, directed
 
 

@@ -17,8 +17,7 @@ from qmaps.engines.step_scalars import (
     Warmed,
 )
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_int, directed
 
 

@@ -1,4 +1,4 @@
-"""The base class of all optimizers."""
+"""The base class of all optimizers, and those of the classes of one width."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.engines.masters import MASTER, REMAINDER
 from qmaps.engines.step_scalars import values_at
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.normalize.block import check_block_size
 from qmaps.optim import saved_states
 from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import MARK, Choices, StateQuantizers, check_patterns, keep_in_32_bits
@@ -26,12 +27,14 @@ from qmaps.optim.options import (
     without_neutral_options,
 )
 from qmaps.optim.other_libraries import TAGS
-from qmaps.optim.presets import Preset
+from qmaps.optim.presets import PRESETS, Preset
 from qmaps.optim.records import Parameters
-from qmaps.optim.rule import State, States, UpdateRule, Values
+from qmaps.optim.rule import State, States, UpdateRule, Values, loss_of
 from qmaps.optim.stepper import Stepper
 
-__all__ = ["QuantizedOptimizer", "Shared", "State", "States", "Values"]
+__all__ = [
+    "EightBit", "FixedWidth", "FourBit", "QuantizedOptimizer", "Shared", "State", "States", "Values"
+]  # fmt: skip
 
 LOCALS = ("self", "params", "shared", "__class__")
 """Locals of a rule's constructor that are no hyper-parameters."""
@@ -136,6 +139,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         master_weights: bool | str = False,
         **others: Any,
     ) -> None:
+        shared = {name: value for name, value in locals().items() if name in Shared.__annotations__}
         owner = type(self).__name__
         defaults = {name: value for name, value in defaults.items() if name not in LOCALS}
         self.choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)
@@ -143,18 +147,10 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         for name, value in without_neutral_options(owner, others, self._stands_for(specs)).items():
             refuse_option(owner, name, value, [*defaults, *Shared.__annotations__, *OF_CLASSES])
         self._stepper = Stepper(self.native_rule)
-        shared = {
-            "maximize": maximize,
+        shared |= {
             "state_quantizers": specs,
             "overrides": self.choices.overrides(overrides),
             "quantize": True,
-            "min_quantized_size": min_quantized_size,
-            "refit_every": refit_every,
-            "reset_every": reset_every,
-            "nonfinite": nonfinite,
-            "seed": seed,
-            "stochastic_rounding": stochastic_rounding,
-            "master_weights": master_weights,
         }
         super().__init__(params, {**defaults, **shared})
         check_patterns(self.param_groups)
@@ -210,10 +206,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         Raises:
             NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise".
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         step = self._stepper.step
         if torch.compiler.is_compiling():  # calls of an engine cannot be traced
             torch._dynamo.comptime.comptime(_leave_graph)
@@ -323,6 +316,72 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         groups, states = saved_states.read(self._parameters, saved)
         saved_states.warn_of_overrides(self.param_groups, groups, stacklevel=4)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
+
+
+class FixedWidth(QuantizedOptimizer):
+    """Mixin that sets the quantizers of an optimizer's states; it comes first among the bases.
+
+    Args:
+        params, *args, **options: as for the optimizer, but for `state_quantizers`, which the class
+            sets itself.
+        block_size: elements per scale, from 1 to 2**53; the preset's own if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+
+    Raises:
+        BadValueError: `state_quantizers` is given, `block_size` is out of range, or `block_size`
+            and `blocksize` differ.
+        BadTypeError: `block_size` is no int.
+    """
+
+    preset: ClassVar[str]
+    bits: ClassVar[int]
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *args: Any,
+        block_size: int | None = None,
+        blocksize: int | None = None,
+        **options: Any,
+    ) -> None:
+        if "state_quantizers" in options:
+            full = next(cls for cls in type(self).__mro__ if not issubclass(cls, FixedWidth))
+            raise BadValueError(
+                f"state_quantizers={shown(options['state_quantizers'])} does not fit an optimizer "
+                f"of fixed width; use qmaps.optim.{full.__name__}"
+            )
+        for given in (block_size, blocksize):
+            if given is not None:
+                check_block_size(given)
+        if block_size is not None and blocksize is not None and block_size != blocksize:
+            raise BadValueError(
+                f"block_size={block_size} and blocksize={blocksize} are the same option; set only "
+                "one of them"
+            )
+        size = blocksize if block_size is None else block_size
+        super().__init__(params, *args, state_quantizers=self.fixed_specs(size), **options)
+
+    def _stands_for(self, specs: Mapping[str, str | None]) -> dict[str, object]:
+        return {**super()._stands_for(specs), "optim_bits": self.bits}
+
+    @classmethod
+    def fixed_specs(cls, block_size: int | None) -> dict[str, str | None]:
+        """The spec of each state; a block size of None is the class's own."""
+        return cls.preset_specs(PRESETS[cls.preset], block_size)
+
+
+class EightBit(FixedWidth):
+    """Signed states under ``B256/DE@8s``, the others under ``B256/DE-0@8u``."""
+
+    preset: ClassVar[str] = "8bit"
+    bits: ClassVar[int] = 8
+
+
+class FourBit(FixedWidth):
+    """Signed states under ``B128/DE@4s+sr``, the others under ``B128/DE-0@4u``."""
+
+    preset: ClassVar[str] = "4bit"
+    bits: ClassVar[int] = 4
 
 
 def _leave_graph(compiling: Any) -> None:

@@ -1,12 +1,13 @@
-"""A choice of quantizers as a file: JSON, or YAML where PyYAML is installed."""
+"""A choice of quantizers as a file, JSON or YAML where PyYAML is installed, and as code."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import fill
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +19,8 @@ from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.maps import _html
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook
-from qmaps.optim import choice_code
 from qmaps.optim.choice import StateQuantizers
+from qmaps.optim.groups import grouped
 from qmaps.optim.presets import preset
 from qmaps.storage import __version__, settings
 from qmaps.storage.files import json_text, write_text
@@ -32,6 +33,17 @@ KEYS = (
 
 IN_32_BITS = ("32-bit", "32bit")
 """What files, and the dicts of a `Choice`, call the absence of a quantizer; None does too."""
+
+WIDTH = 100
+"""Characters of a line of code."""
+OPTIONS = "# Give lr, weight_decay and the other options as before."
+IN_GROUPS = "# Give the options that all groups share as before."
+GROUPED = ("lr", "betas", "eps", "weight_decay")
+FILL = """\
+for name, param in model.named_parameters():
+    number = next((n for pattern, n in patterns.items() if fnmatchcase(name, pattern)), {default})
+    groups[number]["params"].append((name, param))
+"""
 
 Chosen = str | dict[str, Quantizer | None] | None
 """A preset's name, quantizers by state name, or None for 32 bits."""
@@ -120,10 +132,22 @@ class Choice:
 
         Those of lr, betas, eps and weight_decay that differ are given to the groups.
         """
-        books = {label: _described(book) for label, book in self.codebooks().items()}
-        return choice_code.of(
-            self.optimizer, self.state_quantizers, self.overrides, books, self._least(), options
-        )
+        books, groups = self.codebooks(), _groups(options)
+        lines = [f"from qmaps.optim import {self.optimizer}", ""]
+        if groups:
+            lines = ["from fnmatch import fnmatchcase", "", *lines]
+        if books:
+            made = [_codebook(label, _described(book)) for label, book in books.items()]
+            lines = ["import qmaps", *lines, "codebooks = [", *made, "]", ""]
+        labels = {label.lower() for label in books}
+        lines += [*groups, IN_GROUPS if groups else OPTIONS, f"optimizer = {self.optimizer}("]
+        lines.append("    groups," if groups else "    model.named_parameters(),")
+        lines += _entry("state_quantizers=", _in_code(self.state_quantizers, labels), 4)
+        if self.overrides:
+            chosen = {pattern: _in_code(named, labels) for pattern, named in self.overrides.items()}
+            lines += _entry("overrides=", chosen, 4)
+        lines += [f"    {name}={value}," for name, value in self._least().items()]
+        return "\n".join([*lines, ")"])
 
     def codebooks(self) -> dict[str, Codebook]:
         """The user's codebooks by label."""
@@ -200,9 +224,12 @@ class Choice:
         ]
         overrides = plain.get("overrides") or {}
         if isinstance(overrides, Mapping):
-            overrides = {pattern: _known(specs, books) for pattern, specs in overrides.items()}
+            overrides = {
+                pattern: _chosen(specs, f"overrides[{pattern!r}]", books)
+                for pattern, specs in overrides.items()
+            }
         return cls(
-            _known(plain["state_quantizers"], books),
+            _chosen(plain["state_quantizers"], "state_quantizers", books),
             overrides,
             # Nobody knows the versions behind a file that does not say.
             {"versions": {}, **(plain.get("provenance") or {})},
@@ -268,7 +295,7 @@ def load_choice(path: str | os.PathLike[str]) -> dict[str, Any]:
     return Choice.load(path).kwargs
 
 
-def _chosen(quantizers: StateQuantizers, option: str) -> Chosen:
+def _chosen(quantizers: StateQuantizers, option: str, books: Sequence[Codebook] = ()) -> Chosen:
     """Quantizers in place of specs; presets keep their names."""
     if quantizers is None or (isinstance(quantizers, str) and quantizers in IN_32_BITS):
         return None
@@ -285,18 +312,8 @@ def _chosen(quantizers: StateQuantizers, option: str) -> Chosen:
         if not isinstance(state, str):
             raise BadTypeError(f"{option} has the key {shown(state)}; a key must be a state's name")
         absent = spec is None or (isinstance(spec, str) and spec in IN_32_BITS)
-        by_state[state] = None if spec is None or absent else quantizer(spec)
+        by_state[state] = None if spec is None or absent else quantizer(spec, books)
     return by_state
-
-
-def _known(quantizers: Any, books: list[Codebook]) -> Any:
-    """`quantizers` with the quantizers of a file's own codebooks in place of their specs."""
-    if not isinstance(quantizers, Mapping):
-        return quantizers
-    return {
-        state: quantizer(spec, books) if isinstance(spec, str) and spec not in IN_32_BITS else spec
-        for state, spec in quantizers.items()
-    }
 
 
 def _written(quantizers: Any) -> Any:
@@ -341,3 +358,90 @@ def _content(path: Path, yaml: ModuleType | None) -> Mapping[str, Any]:
         raise BadValueError(f"format={shown(version)} is not supported; {FORMAT} is")
     settings.check_keys(plain, KEYS)
     return plain
+
+
+def _groups(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Lines for parameter groups of a model; none if `GROUPED` options are all equal."""
+
+    def option(name: str, key: str) -> str:
+        value = options[name].get(key)
+        if key == "lr":  # which a schedule has changed
+            value = options[name].get("initial_lr", value)
+        shown = tuple(value) if isinstance(value, list) else value
+        return "" if value is None else f', "{key}": {shown!r}'
+
+    differing = [key for key in GROUPED if len({option(name, key) for name in options}) > 1]
+    code = {name: "".join(option(name, key) for key in differing) for name in options}
+    groups = list(dict.fromkeys(code.values()))
+    if len(groups) < 2:
+        return []
+    patterns = grouped({name: groups.index(text) for name, text in code.items()}, code)
+    numbers = list(patterns.values())
+    default = max(range(len(groups)), key=numbers.count)  # which has the most patterns
+    named = {pattern: number for pattern, number in patterns.items() if number != default}
+    return [
+        f"# Parameter groups of the checkpoint. Names without a pattern are in groups[{default}].",
+        "groups = [",
+        *(f'    {{"params": []{text}}},' for text in groups),
+        "]",
+        *("patterns = {", *_entries(named, 4), "}"),
+        *FILL.format(default=default).splitlines(),
+        "",
+    ]
+
+
+def _codebook(label: str, book: Mapping[str, Any]) -> str:
+    values = ", ".join(map(repr, book["values"]))
+    options = f"bits={book['bits']}, signed={book['signed']}, label={_quoted(label)}"
+    return fill(
+        f"qmaps.Codebook([{values}], {options}),",
+        WIDTH,
+        initial_indent="    ",
+        subsequent_indent="        ",
+        break_long_words=False,  # such as a label
+        break_on_hyphens=False,
+    )
+
+
+def _in_code(quantizers: Any, labels: set[str]) -> Any:
+    """Code of each quantizer, in the structure of `quantizers`."""
+    if isinstance(quantizers, Mapping):
+        return {state: _quantizer(q, labels) for state, q in quantizers.items()}
+    return "None" if quantizers is None else _quoted(quantizers)
+
+
+def _quantizer(q: Any, labels: set[str]) -> str:
+    if q is None:
+        return "None"
+    label = getattr(q.map, "label", "")
+    spec = _quoted(q.spec)
+    return f"qmaps.quantizer({spec}, codebooks)" if label.lower() in labels else spec
+
+
+def _entries(value: Mapping[str, Any], indent: int) -> list[str]:
+    """``"key": member,`` of each member."""
+    return [
+        line
+        for key, member in value.items()
+        for line in _entry(f"{_quoted(key)}: ", member, indent)
+    ]
+
+
+def _entry(start: str, value: Any, indent: int) -> list[str]:
+    """The start and the value on one line, or on several if that is too long."""
+    start = " " * indent + start
+    line = f"{start}{_flat(value)},"
+    if len(line) <= WIDTH or not isinstance(value, Mapping):
+        return [line]
+    return [f"{start}{{", *_entries(value, indent + 4), f"{' ' * indent}}},"]
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, Mapping):
+        members = [f"{_quoted(key)}: {_flat(member)}" for key, member in value.items()]
+        return f"{{{', '.join(members)}}}"
+    return str(value)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

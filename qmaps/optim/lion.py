@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from qmaps.engines.step_scalars import Decoupled, StepScalar
-from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import ascent, check_at_least_0, check_betas, directed
 
 

@@ -13,8 +13,7 @@ from qmaps.engines.sharding import over_shards
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.errors import BadValueError, shown
-from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import (
     MatrixRule,
     ascent,

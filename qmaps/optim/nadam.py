@@ -16,8 +16,7 @@ from qmaps.engines.step_scalars import (
 )
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.adam import decay_scalars, moment_scalars
-from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import check_at_least_0, check_betas, check_bool, check_finite, coupled
 
 

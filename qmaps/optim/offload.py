@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from qmaps.engines.sharding.shards import is_distributed
-from qmaps.errors import BadTypeError, shown
+from qmaps.errors import BadTypeError, check_bool, shown
 from qmaps.optim.adamw import AdamW8bit
 from qmaps.optim.choice import MARK, keep_in_32_bits
+from qmaps.optim.rule import loss_of
 from qmaps.optim.saved_states import load_with_hooks, save_with_hooks
 
 _NAMES = "param_names"
@@ -84,10 +85,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
                 f"CPUOffloadOptimizer does not support {optimizer_class.__name__}, whose methods "
                 "change options of the parameter groups"
             )
-        if not isinstance(offload_gradients, bool):
-            raise BadTypeError(
-                f"offload_gradients={shown(offload_gradients)} must be True or False"
-            )
+        check_bool("offload_gradients", offload_gradients)
         self._offload_gradients = offload_gradients
         self._copies: dict[Tensor, HostCopy] = {}
         self._constructing = True
@@ -136,10 +134,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         Args:
             closure: evaluates the model anew and returns the loss.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         self._give_options()
         for copy in self._copies.values():
             if self._offload_gradients:

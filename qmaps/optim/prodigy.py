@@ -17,8 +17,7 @@ from qmaps.engines.step_scalars import StepScalar, power
 from qmaps.errors import BadValueError, shown
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim import saved_states
-from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.reductions import tree_sum
 from qmaps.optim.rule import (
     ascent,
@@ -29,6 +28,7 @@ from qmaps.optim.rule import (
     check_decay,
     check_int,
     coupled,
+    loss_of,
 )
 
 
@@ -191,10 +191,7 @@ class Prodigy(QuantizedOptimizer):
             BadValueError: groups have different learning rates above 0.
             NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise".
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         if (numbers := self._estimate()) is None:
             return loss
         before = [{name: group[name] for name in numbers} for group in self.param_groups]

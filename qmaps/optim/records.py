@@ -16,7 +16,7 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.masters import has_master, remainder_dtype
 from qmaps.engines.sharding.owners import Loads, Matrix, Owned, matrices_of, spread
 from qmaps.engines.sharding.shards import Shard, local, shard_of
-from qmaps.engines.step import PRODUCT, RESET, Observer, ParameterStep, Shape, StateStep, codes_of
+from qmaps.engines.step import PRODUCT, RESET, ParameterStep, Shape, StateStep, codes_of
 from qmaps.optim.choice import Choices, Decision
 from qmaps.optim.rule import Dims, MatrixRule, UpdateRule, every
 
@@ -44,9 +44,8 @@ def places(groups: Sequence[Mapping[str, Any]]) -> Iterator[Place]:
 
 @dataclass(frozen=True, eq=False)
 class StateRecord(StateStep):
-    """A state of a parameter; `whole_shape` is that of all shards, `why` the quantizer's reason."""
+    """A state of a parameter; `why` is the reason for its quantizer."""
 
-    whole_shape: Shape = ()
     why: str = ""
 
 
@@ -185,7 +184,6 @@ class ParameterRecord:
             initial=float(initial),
             factored=declared.factored,
             shard=part,
-            whole_shape=shape,
             why=why,
         )
 
@@ -197,9 +195,7 @@ class ParameterRecord:
         # States without a product are older, and go on as if options had never changed.
         return start(int(storage.get("step", 0)) - int(storage.get(RESET, 0)), self.group)
 
-    def step(
-        self, gradient: Tensor, storage: dict[str, Any], observers: tuple[Observer, ...] = ()
-    ) -> ParameterStep:
+    def step(self, gradient: Tensor, storage: dict[str, Any]) -> ParameterStep:
         """Description of a step of the parameter for engines."""
         param, group = self.param, self.group
         codes, grad_codes = codes_of(param), codes_of(gradient)
@@ -215,13 +211,11 @@ class ParameterRecord:
             group=self.place[0],
             options=group,
             refit_every=group["refit_every"],
-            reset_every=group.get("reset_every") or 0,
             skips=group["nonfinite"] == "skip",
             key=self.key() if rounds or codes is not None else None,
             master=has_master(param, group),
             remainder=remainder_dtype(param, group),
             shard=self.shard,
-            observers=() if codes is None else observers,
             product=self.product(storage),
             matrices=tuple(self.owners.get(self.number, ())),
         )

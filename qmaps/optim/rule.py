@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from qmaps.engines.step import Context
@@ -202,6 +203,14 @@ class MatrixRule(UpdateRule):
         else:
             x = self.transform(context, x, states, scalars)
         self.finish(context, param, x, scalars)
+
+
+def loss_of(closure: Callable[[], float] | None) -> float | None:
+    """The loss that a closure returns, with gradients; None without a closure."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 def ascent(group: dict[str, Any]) -> float:

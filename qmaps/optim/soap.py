@@ -11,8 +11,7 @@ from torch import Tensor
 
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import Decoupled, StepScalar
-from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import (
     MatrixRule,
     ascent,

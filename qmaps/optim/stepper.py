@@ -49,12 +49,10 @@ class Stepper:
     It holds no reference to its optimizer, and does not keep it alive.
 
     Attributes:
-        observers: called with each update of a parameter stored as codes.
         reference_count: number of parameters of the last step that the reference stepped.
     """
 
     def __init__(self, native_rule: str | None) -> None:
-        self.observers: tuple[Any, ...] = ()
         self.reference_count = 0
         self._native_rule = native_rule
         self._cached: _PlannedStep | None = None
@@ -99,7 +97,7 @@ class Stepper:
             return
         # Only the reference divides gradients of parameters kept as codes.
         scaled = parameters.rule._steps_codes and grad_scale is not None
-        settings = _settings(parameters, self.observers, scaled)
+        settings = _settings(parameters, scaled)
         if self._cached is not None and self._cached.settings != settings:
             self._cached = None
         # Options that a rule refuses change no state.
@@ -177,7 +175,7 @@ class Stepper:
             storage = parameters.state.get(record.param)
             if storage is None:
                 storage = states.setdefault(record.param, {})
-            steps.append(record.step(entry[3], storage, self.observers))
+            steps.append(record.step(entry[3], storage))
             if storage:
                 check_states(steps[-1], tuple(record.param.shape))
         return self._plan(parameters.rule, entries, steps, scaled)
@@ -373,13 +371,13 @@ def _policed(groups: Sequence[dict[str, Any]]) -> bool:
     )
 
 
-def _settings(parameters: Parameters, observers: tuple[Any, ...], scaled: bool) -> list[Any]:
+def _settings(parameters: Parameters, scaled: bool) -> list[Any]:
     """Everything a plan depends on that is compared by value."""
     rule = parameters.rule
     # Most rules have the same states whatever the options are.
     varies = type(rule).state_shapes is not UpdateRule.state_shapes
     values = choice_settings(parameters.groups)
-    values += requested(), observers, scaled
+    values += requested(), scaled
     for group in parameters.groups:
         values += group["stochastic_rounding"], group["master_weights"], group["seed"]
         values += group["nonfinite"], group.get("reset_every")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import qmaps
-from benchmarks.lpmm.update_sizes import Underflow, spacing
+from benchmarks.lpmm.update_sizes import Underflow, spacing, watched
 from qmaps import lpmm
 from qmaps.errors import BadValueError
 from reproduction import figures
@@ -121,7 +121,7 @@ def test_small_updates_of_a_layer_move_it_at_random_alone() -> None:
         lpmm.convert(model, f"B4096/linear0@8s{rounding}", "B4096/linear0@8s+sr")
         optimizer = lpmm.LPMMSGD(model.named_parameters(), lr=0.1 / 127, momentum=0)
         found = Underflow()
-        with optimizer.observed(found):
+        with watched(found):
             for _ in range(5):
                 model(x).sum().backward()
                 optimizer.step()
@@ -137,7 +137,7 @@ def test_figures_take_what_was_seen_of_updates_in_low_precision() -> None:
     model = lpmm.convert(nn.Linear(8, 8))
     optimizer = lpmm.LPMMSGD(model.named_parameters(), lr=0.1)
     found = Underflow()
-    with optimizer.observed(found):
+    with watched(found):
         for _ in range(2):
             model(torch.ones(2, 8)).square().mean().backward()
             optimizer.step()
@@ -146,3 +146,27 @@ def test_figures_take_what_was_seen_of_updates_in_low_precision() -> None:
     figure = figures.update_histogram(found.distribution().assign(setting="N = 1"))
     figure.draw_without_rendering()
     assert [len(axis.texts) for axis in figure.axes] == [2, 2]
+
+
+def test_an_observer_sees_every_update_in_its_block() -> None:
+    model = lpmm.convert(nn.Linear(64, 64))
+    optimizer = lpmm.LPMMSGD(model.named_parameters(), lr=0.1)
+    seen: list[Any] = []
+
+    def observe(name: str, step: int, before: Tensor, wanted: Tensor, after: Any) -> None:
+        seen.append((name, step, before, wanted, after.dequantize()))
+
+    def step() -> None:
+        model(torch.ones(2, 64)).square().mean().backward()
+        optimizer.step()
+
+    step()
+    with watched(observe):
+        step()
+    step()
+    assert [found[:2] for found in seen] == [
+        (f"parameter '{name}'", 2) for name, _ in model.named_parameters()
+    ]
+    before, wanted, after = seen[0][2:]
+    assert not torch.equal(before, wanted)
+    assert (after - wanted).abs().max() < 2 * before.abs().max() / 2047

@@ -99,8 +99,7 @@ OPTIMIZER = '''
 """Steps along an average."""
 
 from qmaps.engines.step_scalars import StepScalar
-from qmaps.optim.base import QuantizedOptimizer
-from qmaps.optim.fixed_width import EightBit
+from qmaps.optim.base import EightBit, QuantizedOptimizer
 from qmaps.optim.rule import State
 
 

@@ -14,10 +14,9 @@ import pytest
 import torch
 
 import qmaps
-from qmaps.cuda import catalogue, compiler, engine, libraries
-from qmaps.cuda.__main__ import COLUMNS, main
+from benchmarks.gpu.kernels import usage
+from qmaps.cuda import compiler, engine, libraries
 from qmaps.cuda.compiler import Entry, kernel
-from qmaps.cuda.source import kernels
 from qmaps.errors import BackendError, BadValueError
 from qmaps.ops.backends import Backend, cuda_engine, use_backend
 
@@ -29,24 +28,6 @@ GRIDS = kernel("new_tensor_grids")
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("QMAPS_CACHE_DIR", str(tmp_path))
     return tmp_path / "cuda"
-
-
-@needs_nvrtc
-@pytest.mark.parametrize("arch", ["sm_75", "newest"])
-def test_a_step_compiles_without_spills(arch: str) -> None:
-    arch = compiler.architectures()[-1] if arch == "newest" else arch
-    for entry in catalogue.entries(quick=True):
-        made = compiler.compile_now(entry, arch)
-        assert made.code.startswith(b"\x7fELF")
-        assert made.symbol.encode() in made.code
-        assert 10 < made.usage["registers"] <= 128, entry
-        assert made.usage["spill_stores"] == made.usage["spill_loads"] == 0, entry
-
-
-def test_the_catalogue_has_every_kernel() -> None:
-    assert {entry.name.split("<")[0]: entry.file for entry in catalogue.entries()} == kernels()
-    assert len(kernels()) > 25
-    assert kernel("step", "Kind<Lion>") == Entry("step.cuh", "step<Kind<Lion>>")
 
 
 @needs_nvrtc
@@ -64,7 +45,7 @@ def test_compiled_kernels_are_kept(
         assert compiler.compiled(GRIDS, "sm_90") == first
         # It has all kernels of its file that are no templates.
         assert compiler.compiled(kernel("find_tensor_ends"), "sm_90").code == first.code
-        assert first.usage["registers"] > 10
+        assert usage(first)["registers"] > 10
     kept.write_text("{half of a")
     assert compiler.compiled(GRIDS, "sm_90").code == first.code
     assert json.loads(kept.read_text())["symbols"][str(GRIDS)] == first.symbol
@@ -85,25 +66,6 @@ def test_what_does_not_compile_is_said() -> None:
         compiler.compile_now(GRIDS, "sm_70")
     with pytest.raises(BackendError, match=r"nothing<1> does not compile for sm_90"):
         compiler.compile_now(Entry("step.cuh", "nothing<1>"), "sm_90")
-
-
-@needs_nvrtc
-def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "entries", lambda **_: [GRIDS])
-    assert main(["compile", "--arch", "sm_90", "--quick"]) == 0
-    architecture, names, row, summary = capsys.readouterr().out.splitlines()
-    registers, *others, name = row.split()
-    assert (architecture, name) == ("sm_90", "new_tensor_grids")
-    assert names.split() == [*COLUMNS, "kernel"]
-    assert int(registers) > 10
-    assert others[:2] == ["0", "0"]
-    assert summary.startswith("sm_90: 1 kernels in ")
-    assert main(["compile", "--arch", "sm_75", "--arch", "sm_90", "--summary"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["sm_75", "sm_90"]
-    assert lines[1].endswith(f", up to {registers} registers, 0 bytes spilled")
-    assert main(["compile", "--arch", "sm_1"]) == 2
-    assert "error: arch='sm_1' is not supported" in capsys.readouterr().err
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,13 +60,11 @@ def given(spec: str) -> ParameterStep:
         group=0,
         options={},
         refit_every=100,
-        reset_every=0,
         skips=False,
         key=None,
         master=False,
         remainder=None,
         shard=None,
-        observers=(),
     )
 
 

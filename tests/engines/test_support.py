@@ -6,10 +6,9 @@ import pytest
 import torch
 
 import qmaps
-from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.step import Rule
-from qmaps.engines.support import CUDA, NATIVE, Support, of_key
+from qmaps.engines.support import CUDA, NATIVE, Support
 from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW
 from tests.engines.test_step import adamw, given, native
@@ -57,13 +56,6 @@ def test_reasons_of_a_tensor(engine: Support, spec: str, reason: str) -> None:
     q = qmaps.quantizer(spec)
     assert engine.of_tensor(q.normalizer, q.map, (64, 1000)) == reason
     assert engine.supports(q.normalizer, q.map, (64, 1000)) == (not reason)
-
-
-def test_reasons_of_a_key() -> None:
-    assert of_key(None) == of_key(RoundingKey(step=3)) == ""
-    assert of_key(RoundingKey(runs=(8, 32))) == "elements are a shard that is not one stretch"
-    dithered = "it has +dither, which only the reference encodes and decodes"
-    assert of_key(RoundingKey(), dithered=True) == dithered
 
 
 @native

@@ -377,27 +377,6 @@ def test_parameters_that_were_skipped_are_stepped_as_usual() -> None:
     assert model[2].weight.grad is None
 
 
-def test_observers_see_every_update() -> None:
-    model = lpmm.convert(net(), PARAMS, GRADS)
-    optimizer = sgd(model)
-    seen: list[Any] = []
-
-    def observe(name: str, step: int, before: Tensor, wanted: Tensor, after: Any) -> None:
-        seen.append((name, step, before, wanted, after.dequantize()))
-
-    with optimizer.observed(observe):
-        backward(model, 0)
-        optimizer.step()
-    backward(model, 1)
-    optimizer.step()
-    names = [f"parameter '{name}'" for name, _ in model.named_parameters()]
-    assert [found[0] for found in seen] == names
-    assert {found[1] for found in seen} == {1}
-    before, wanted, after = seen[0][2:]
-    assert not torch.equal(before, wanted)
-    assert (after - wanted).abs().max() < 2 * before.abs().max() / 2047
-
-
 # The native engine
 
 

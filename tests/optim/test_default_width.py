@@ -13,7 +13,7 @@ import qmaps
 from qmaps import optim
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.optim import AdamW, AdamW4bit, AdamW8bit, QuantizedOptimizer, param_groups
-from qmaps.optim.fixed_width import FixedWidth
+from qmaps.optim.base import FixedWidth
 from tests.optim.families import CASES, Family, Options, floats, label, model, run, train
 
 RULES: list[type[QuantizedOptimizer]] = [

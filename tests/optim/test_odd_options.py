@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import qmaps
 from qmaps import lpmm, optim
 from qmaps.errors import BadTypeError, BadValueError, QmapsError
-from qmaps.optim.base import Shared
-from qmaps.optim.fixed_width import FixedWidth
+from qmaps.optim.base import FixedWidth, Shared
 from tests.helpers import examples
 from tests.odd import CONTAINERS, NUMBERS, TEXTS, Hostile, objects, refused, tensors
 

@@ -136,7 +136,7 @@ def test_a_script_that_spells_out_their_defaults_runs(library: str) -> None:
     seen = set()
     for cls, option, value in defaults(library):
         seen.add(option)
-        if option == "optim_bits" and issubclass(cls, optim.fixed_width.FixedWidth):
+        if option == "optim_bits" and issubclass(cls, optim.FixedWidth):
             continue  # 32 there "for compatibility": bitsandbytes' own AdamW8bit refuses 8
         cls([{"params": [nn.Parameter(torch.zeros(3))]}], **{option: value})
         cls([nn.Parameter(torch.zeros(3))], **{option: value})

@@ -78,22 +78,6 @@ def test_gradients_do_not_outlive_a_step_that_fails(monkeypatch: pytest.MonkeyPa
     assert seen() is None
 
 
-def test_observers_are_shown_steps_that_come_after_others() -> None:
-    model = lpmm.convert(nn.Linear(64, 64))
-    optimizer = lpmm.LPMMAdam(model.parameters())
-    seen: list[int] = []
-
-    def step() -> None:
-        model(torch.ones(2, 64)).square().mean().backward()
-        optimizer.step()
-
-    step()
-    with optimizer.observed(lambda _name, number, *_: seen.append(number)):
-        step()
-    step()
-    assert set(seen) == {2}
-
-
 @pytest.mark.parametrize("engine", ["native", "reference"])
 def test_a_step_that_is_left_out_leaves_no_states(engine: str) -> None:
     (param, _) = two()

@@ -15,7 +15,7 @@ def test_records_of_two_parameters() -> None:
     head, bias = optimizer._parameters.records()
     assert [record.label for record in (head, bias)] == ["parameter 'head'", "parameter 'bias'"]
     ((state,), (other,)) = (record.states() for record in (head, bias))
-    assert (state.name, state.shape, state.whole_shape) == ("sum", (80, 80), (80, 80))
+    assert (state.name, state.shape) == ("sum", (80, 80))
     assert (str(state.quantizer), state.why) == ("B256/DE-0@8u", "state_quantizers")
     assert (state.initial, state.shard) == (0.5, None)
     assert state.key == RoundingKey(seed=3, purpose=0, step=0, tensor=0, state=0)

@@ -64,26 +64,16 @@ def shared_scales(requests: Sequence[Request]) -> list[SharedScales]:
     Every process of the groups must make the same requests in the same order.
     """
     leaves = [leaf for request in requests for leaf in _Leaf.all_of(request)]
-    bits: dict[Groups, list[Tensor]] = defaultdict(list)
-    for leaf in leaves:
-        for number, groups in leaf.wide():
-            bits[groups].append(leaf.scales[number].abs().view(torch.int32))
-    largest = {groups: iter(largest_bits(tensors, groups)) for groups, tensors in bits.items()}
-    for leaf in leaves:
-        for number, groups in leaf.wide():
-            leaf.scales[number] = next(largest[groups]).view(torch.float32)
+    wide = [(leaf, number, groups) for leaf in leaves for number, groups in leaf.wide()]
+    bits = [(groups, leaf.scales[number].abs().view(torch.int32)) for leaf, number, groups in wide]
+    for (leaf, number, _), largest in zip(wide, _largest(bits), strict=True):
+        leaf.scales[number] = largest.view(torch.float32)
 
-    bits = defaultdict(list)
     formatted = [leaf for leaf in leaves if leaf.format is not None]
-    shared = [(leaf, leaf.request.shard.groups()) for leaf in formatted if leaf.shares]
-    for leaf, groups in shared:
-        bits[groups].append(leaf.end_bits())
-    largest = {groups: iter(largest_bits(tensors, groups)) for groups, tensors in bits.items()}
-    for leaf, groups in shared:
-        leaf.finish(next(largest[groups]))
+    sharing = [leaf for leaf in formatted if leaf.shares]
+    ends = iter(_largest([(leaf.request.shard.groups(), leaf.end_bits()) for leaf in sharing]))
     for leaf in formatted:
-        if not leaf.shares:
-            leaf.finish(None)
+        leaf.finish(next(ends) if leaf.shares else None)
 
     results = iter(leaves)
     joined = []
@@ -92,6 +82,15 @@ def shared_scales(requests: Sequence[Request]) -> list[SharedScales]:
         stored = tuple(scale for leaf in parts for scale in leaf.scales)
         joined.append(SharedScales(stored, tuple(s for leaf in parts for s in leaf.floats())))
     return joined
+
+
+def _largest(bits: Sequence[tuple[Groups, Tensor]]) -> list[Tensor]:
+    """`largest_bits` of tensors over groups of their own, in one collective for each group."""
+    tensors: dict[Groups, list[Tensor]] = defaultdict(list)
+    for groups, tensor in bits:
+        tensors[groups].append(tensor)
+    largest = {groups: iter(largest_bits(same, groups)) for groups, same in tensors.items()}
+    return [next(largest[groups]) for groups, _ in bits]
 
 
 def _leaves(normalizer: Normalizer) -> tuple[Normalizer, ...]:

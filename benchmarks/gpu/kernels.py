@@ -1,15 +1,33 @@
-"""Kernels with the usual template arguments, to be compiled without a GPU."""
+"""``python -m benchmarks.gpu.kernels``: compile kernels without a GPU; prints what each takes.
+
+The kernels are those of `qmaps.cuda`, with the template arguments that users meet.
+"""
 
 from __future__ import annotations
 
+import argparse
+import re
+import sys
+import time
 from itertools import product
 
 from qmaps.algebra.quantizer import quantizer
-from qmaps.cuda.compiler import Entry, kernel
+from qmaps.cuda import compiler
+from qmaps.cuda.compiler import Compiled, Entry, kernel
 from qmaps.cuda.plan import SPLIT_TYPES
 from qmaps.cuda.tensors import format_name, layout_of
 from qmaps.engines.rules import Factoring, rules
 from qmaps.engines.step import FACTORED
+from qmaps.errors import QmapsError
+
+USAGE = {
+    "registers": r"Used (\d+) registers",
+    "spill_stores": r"(\d+) bytes spill stores",
+    "spill_loads": r"(\d+) bytes spill loads",
+    "stack": r"(\d+) bytes stack frame",
+    "shared": r"(\d+) bytes smem",
+}
+"""The columns of the table, and the compiler's words for each."""
 
 SPECS = (
     *("B256/DE@8s", "B256/DE@8s+sr", "B2048/DE-0@8u", "B128/DE@4s", "B128/DE@4s+sr"),
@@ -130,3 +148,56 @@ def _quantiles(types: list[str]) -> list[Entry]:
     names = [f"count_{which}_digit" for which in ("first", "next")]
     counts = [kernel(name, type_) for name in names for type_ in types]
     return [*finds, kernel("add_rows"), *counts, kernel("decide_digit")]
+
+
+def usage(made: Compiled) -> dict[str, int]:
+    """Registers per thread, and bytes of spills (stores, loads), stack and shared memory."""
+    lines = made.log.splitlines()
+    start = next(i for i, line in enumerate(lines) if f"function '{made.symbol}'" in line)
+    block = "\n".join(lines[start : start + 4])
+    matches = {name: re.search(pattern, block) for name, pattern in USAGE.items()}
+    return {name: int(match[1]) if match else 0 for name, match in matches.items()}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.kernels", description=__doc__)
+    parser.add_argument(
+        "--arch",
+        action="append",
+        help="such as sm_90, or all; may be repeated (default: the newest that NVRTC knows)",
+    )
+    parser.add_argument("--quick", action="store_true", help="a few kernels only")
+    parser.add_argument("--summary", action="store_true", help="one line for each architecture")
+    args = parser.parse_args(arguments)
+    try:
+        _compile(args.arch, quick=args.quick, summary=args.summary)
+    except QmapsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _compile(wanted: list[str] | None, *, quick: bool, summary: bool) -> None:
+    supported = compiler.architectures()
+    archs = supported if wanted and "all" in wanted else (wanted or supported[-1:])
+    for arch in archs:
+        compiler.check_architecture(arch)
+    selected = entries(quick=quick)
+    for arch in archs:
+        started = time.monotonic()
+        used = spilled = 0
+        if not summary:
+            print(f"{arch}\n{' '.join(f'{name:>12}' for name in USAGE)}  kernel")
+        for entry in selected:
+            taken = usage(compiler.compile_now(entry, arch))
+            used = max(used, taken["registers"])
+            spilled += taken["spill_stores"] + taken["spill_loads"]
+            if not summary:
+                print(f"{' '.join(f'{taken[name]:>12}' for name in USAGE)}  {entry}", flush=True)
+        took = f"{len(selected)} kernels in {time.monotonic() - started:.0f} s"
+        print(f"{arch}: {took}, up to {used} registers, {spilled} bytes spilled", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

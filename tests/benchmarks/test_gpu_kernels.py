@@ -1,0 +1,51 @@
+"""The command that compiles every kernel without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.gpu import kernels as catalogue
+from benchmarks.gpu.kernels import USAGE, main, usage
+from qmaps.cuda import compiler
+from qmaps.cuda.compiler import Entry, kernel
+from qmaps.cuda.source import kernels
+
+needs_nvrtc = pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())
+GRIDS = kernel("new_tensor_grids")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ["sm_75", "newest"])
+def test_a_step_compiles_without_spills(arch: str) -> None:
+    arch = compiler.architectures()[-1] if arch == "newest" else arch
+    for entry in catalogue.entries(quick=True):
+        made = compiler.compile_now(entry, arch)
+        assert made.code.startswith(b"\x7fELF")
+        assert made.symbol.encode() in made.code
+        assert 10 < usage(made)["registers"] <= 128, entry
+        assert usage(made)["spill_stores"] == usage(made)["spill_loads"] == 0, entry
+
+
+def test_the_catalogue_has_every_kernel() -> None:
+    assert {entry.name.split("<")[0]: entry.file for entry in catalogue.entries()} == kernels()
+    assert len(kernels()) > 25
+    assert kernel("step", "Kind<Lion>") == Entry("step.cuh", "step<Kind<Lion>>")
+
+
+@needs_nvrtc
+def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "entries", lambda **_: [GRIDS])
+    assert main(["--arch", "sm_90", "--quick"]) == 0
+    architecture, names, row, summary = capsys.readouterr().out.splitlines()
+    registers, *others, name = row.split()
+    assert (architecture, name) == ("sm_90", "new_tensor_grids")
+    assert names.split() == [*USAGE, "kernel"]
+    assert int(registers) > 10
+    assert others[:2] == ["0", "0"]
+    assert summary.startswith("sm_90: 1 kernels in ")
+    assert main(["--arch", "sm_75", "--arch", "sm_90", "--summary"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["sm_75", "sm_90"]
+    assert lines[1].endswith(f", up to {registers} registers, 0 bytes spilled")
+    assert main(["--arch", "sm_1"]) == 2
+    assert "error: arch='sm_1' is not supported" in capsys.readouterr().err
