@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.blind.equivalence import WITHIN, percent
+from benchmarks.blind.judges import JUDGES as BLIND
 from benchmarks.judges import JUDGED, LENGTHS, parameters, power, slower
 from benchmarks.markdown import markdown
 from qmaps.optim.presets import pair_of
@@ -35,6 +36,7 @@ KINDS = {
     "stdlib-lm": "language model, random weights",
     "docstring-lm": "language model, trained weights",
     "minilm": "sentence encoder, trained weights",
+    "microbiome": "causal GPT-2, trained weights",
 }
 
 
@@ -58,12 +60,15 @@ def speed() -> list[str]:
 
 
 def safety() -> list[str]:
-    """Rows of reports/judges.csv: models by presets, in per cent of steps or else in nats."""
-    judged = pd.read_csv(JUDGED)
+    """Models of reports/judges.csv and reports/blind by presets, in per cent of steps or nats."""
+    judged, trials = pd.read_csv(JUDGED), pd.read_csv(REPORTS / "blind" / "trials.csv")
+    blind = pd.read_csv(REPORTS / "blind" / "steps.csv").query("factor == 1")
     in_steps, in_nats = (
         {(row["judge"], row["quantizer"]): row for row in records(table)}
-        for table in (slower(judged, pd.read_csv(LENGTHS)), power(judged))
+        for table in (pd.concat([slower(judged, pd.read_csv(LENGTHS)), blind]), power(judged))
     )
+    steps = {name: work.steps for name, work in (JUDGES | BLIND).items()}
+    sizes = parameters(judged) | parameters(trials[trials["judge"].isin(blind["judge"])])
 
     def cell(judge: str, preset: str) -> str:
         key = judge, pair_of(preset).spec
@@ -78,10 +83,10 @@ def safety() -> list[str]:
             (
                 f"{KINDS[judge]} (`{judge}`)",
                 f"{count / 1e6:.2g} M",
-                str(JUDGES[judge].steps),
+                str(steps[judge]),
                 *(cell(judge, preset) for preset in SHOWN),
             )
-            for judge, count in parameters(judged).items()
+            for judge, count in sizes.items()
         ],
     )
 

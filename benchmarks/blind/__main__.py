@@ -18,7 +18,7 @@ import pandas as pd
 
 from benchmarks.blind import plan, report, tune, verdicts
 from benchmarks.blind.equivalence import needed_seeds
-from benchmarks.blind.judges import JUDGES
+from benchmarks.blind.judges import JUDGES, SEEN
 from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.trials import restore, run_all, with_others
 from qmaps.errors import BadValueError
@@ -55,7 +55,8 @@ def _verdicts(judge: str, out: Path, runs: Path, _: int) -> None:
 def _train(judge: str, out: Path, runs: Path, workers: int) -> None:
     restore(out / TRIALS, runs / "trials")
     choices = out / "choices" / judge
-    if not all(exists(choices / plan.slug(name)) for name in plan.CHOICES):
+    asked = judge in SEEN or all(exists(choices / plan.slug(name)) for name in plan.CHOICES)
+    if not asked:
         raise BadValueError(f"judge={judge!r} has no choices in {choices}; run verdicts first")
     trials = plan.trials(judge, choices)
     frame = run_all(trials, runs / "trials", workers=workers)
@@ -96,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in STAGES:
             # A judge waits for its number of seeds, unless its training is asked for by name.
             waits = name == "train" and judge not in plan.SEEDS and not options.command
-            if name in commands and not waits:
+            asks = name == "verdicts" and judge in SEEN
+            if name in commands and not waits and not asks:
                 STAGES[name](judge, out, options.runs, options.workers or 0)
     if "report" in commands:
         _report(out, command_line("benchmarks.blind", argv))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from benchmarks.blind.workloads.convnet import Convnet
+from benchmarks.blind.workloads.docstring_starts import DocstringStarts
 from benchmarks.blind.workloads.lora import Lora
 from benchmarks.blind.workloads.microbiome import Microbiome
 from benchmarks.blind.workloads.pitch import Pitch
@@ -16,5 +17,10 @@ JUDGES: dict[str, Workload] = {
     "microbiome": Microbiome(lr=4e-3, betas=(0.8, 0.999)),
     "pitch": Pitch(),
     "lora": Lora(),
+    "docstring-lm": DocstringStarts(lr=4e-3, betas=(0.8, 0.999), weight_decay=0.0),
 }
-"""Fine-tunings of models that others trained. No threshold of qmaps was fitted to one of them."""
+"""Fine-tunings of models that others trained. No threshold of qmaps was fitted to one of them,
+except those of `SEEN`."""
+
+SEEN = ("docstring-lm",)
+"""Models on which thresholds were chosen: only the presets are trained, and no verdicts tested."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.blind.judges import JUDGES
+from benchmarks.blind.judges import JUDGES, SEEN
 from benchmarks.trials import FULL, Trial
 from qmaps.analyze.recommend.candidates import CANDIDATES, PRESETS
 from qmaps.errors import BadValueError
@@ -20,7 +20,7 @@ MARGIN = 0.02
 FACTORS = (1.0, 0.25, 0.05)
 """Learning rates, in units of the tuned one. Presets and choices are trained at all of them, other
 pairs at the first."""
-SEEDS = {"microbiome": 5}
+SEEDS = {"microbiome": 5, "docstring-lm": 8}
 """By judge, from the pilot; judges that are not here wait for theirs."""
 MOST_SEEDS = 16
 """A model that needs more is not used."""
@@ -79,7 +79,8 @@ def slug(name: str) -> str:
 
 def curve(judge: str, factor: float) -> list[Trial]:
     """Runs in 32 bits of other lengths, at the tuned rate times `factor`."""
-    return [run.at(factor) for run in other_lengths(judge, JUDGES[judge], CURVE_SEEDS)]
+    seeds = SEEDS[judge] if judge in SEEN else CURVE_SEEDS
+    return [run.at(factor) for run in other_lengths(judge, JUDGES[judge], seeds)]
 
 
 def other_lengths(judge: str, work: Workload, seeds: int) -> list[Trial]:
@@ -105,10 +106,12 @@ def trials(judge: str, folder: Path) -> list[Trial]:
     out: list[Trial] = []
     for seed in range(SEEDS[judge]):
         for factor in FACTORS:
-            names: Iterable[str] = (FULL, *(PAIRS if factor == 1 else PRESETS))
-            out += [Trial(judge, work, name, seed).at(factor) for name in names]
+            pairs: Iterable[str] = PRESETS if factor < 1 or judge in SEEN else PAIRS
+            choices = () if judge in SEEN else CHOICES if factor == 1 else CHOICES[:1]
+            out += [Trial(judge, work, name, seed).at(factor) for name in (FULL, *pairs)]
             out += [
                 Trial(judge, work, name, seed, str(folder / slug(name))).at(factor)
-                for name in (CHOICES if factor == 1 else CHOICES[:1])
+                for name in choices
             ]
-    return [*(trial for factor in FACTORS for trial in curve(judge, factor)), *out]
+    curves = [trial for factor in FACTORS for trial in curve(judge, factor)]
+    return sorted([*curves, *out], key=lambda trial: trial.seed)

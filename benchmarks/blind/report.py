@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.blind import plan, tune
 from benchmarks.blind.equivalence import WITHIN, in_steps, percent
+from benchmarks.blind.judges import SEEN
 from benchmarks.blind.plan import CHOICES, FACTORS, MARGIN, PAIRS, SAFE_SHARE
 from benchmarks.markdown import markdown
 from qmaps.algebra.pair import Pair
@@ -44,7 +45,9 @@ def judged(trials: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
     finished = whole(trials)
     if finished.empty:
         raise BadValueError("no judge has all its trials yet; run python -m benchmarks.blind train")
-    table = in_steps(finished)
+    seen = finished["judge"].isin(SEEN)
+    parts = [finished[~seen], finished[seen]]  # p-values are adjusted among models of a kind
+    table = pd.concat([in_steps(part) for part in parts if len(part)], ignore_index=True)
     table["preset"] = table["quantizer"].map(PRESETS).fillna("")
     for mode in MODES:
         own = told[told["mode"] == mode].set_index(["judge", "quantizer"])
@@ -149,7 +152,8 @@ def rules(steps: pd.DataFrame) -> pd.DataFrame:
         and `outcome`.
     """
     rows = []
-    for judge, own in steps[steps["factor"] == 1].groupby("judge", sort=False):
+    unseen = steps[~steps["judge"].isin(SEEN)]
+    for judge, own in unseen[unseen["factor"] == 1].groupby("judge", sort=False):
         by_name = own.set_index("quantizer")
         pairs = own[own["quantizer"].isin(PAIRS)]
         small = pairs[pairs["bits_per_element"] <= BITS]
@@ -186,7 +190,8 @@ def presets_table(steps: pd.DataFrame) -> list[str]:
             for factor in FACTORS:
                 found = records(own[(own["quantizer"] == spec) & (own["factor"] == factor)])
                 cells.append(f"{percent(found[0])} {found[0]['outcome']}" if found else "")
-            rows.append((str(judge), name, *cells))
+            if any(cells):
+                rows.append((str(judge), name, *cells))
     heads = ("tuned rate", "a quarter", "a twentieth")
     return markdown(("model", "preset", *heads), rows)
 
@@ -212,7 +217,10 @@ def pairs_table(steps: pd.DataFrame) -> list[str]:
 
 def page(steps: pd.DataFrame, tuned: pd.DataFrame, command: str) -> str:
     """The report."""
-    judges = ", ".join(f"`{name}`" for name in steps["judge"].unique())
+    judges, known = (
+        ", ".join(f"`{name}`" for name in steps["judge"].unique() if (name in SEEN) is seen)
+        for seen in (False, True)
+    )
     lines = [
         "# Verdicts on models that no threshold has seen",
         "",
@@ -224,7 +232,12 @@ def page(steps: pd.DataFrame, tuned: pd.DataFrame, command: str) -> str:
         "share of steps by which a quantizer makes training slower; below 0 it is faster. "
         f"Equivalent means within {MARGIN:.0%} either way, no worse means at most {MARGIN:.0%} "
         "slower, worse means more than that; all by t-tests over seeds at a false discovery rate "
-        "of 5 % over the whole page. The rest is not shown.",
+        "of 5 % over the models of the page. The rest is not shown.",
+        "",
+        f"Thresholds were chosen on {known}: it has only presets, whose tests are adjusted by "
+        "themselves."
+        if known
+        else "No threshold was chosen on them.",
         "",
         "## Verdicts and outcomes",
         "",
@@ -326,7 +339,7 @@ def draw_calibration(steps: pd.DataFrame, file: Path | IO[bytes]) -> None:
     panels = figure.subplots(1, 2, sharey=True)
     tuned = steps[steps["factor"] == 1]
     for panel, (mode, words) in zip(panels, MODES.items(), strict=True):
-        for judge, own in tuned.groupby("judge", sort=False):
+        for judge, own in tuned[~tuned["judge"].isin(SEEN)].groupby("judge", sort=False):
             panel.plot(own[f"step_cost_{mode}"], 100 * own["steps"], "o", label=judge, alpha=0.7)
         panel.set(xscale="log", xlabel="step cost", title=f"From {words}")
         _band(panel, vertical=True)

@@ -94,7 +94,7 @@ def options(frame: pd.DataFrame) -> dict[str, dict[str, float]]:
     """
     out = {}
     for judge, own in frame.groupby("judge", sort=False):
-        picked = dict(DEFAULTS)
+        picked = {**own.iloc[0][list(OPTIONS)], "lr": None}  # the first rows are of other rates
         for option in OPTIONS:
             picked[option] = choose(_losses(own, picked, option), DEFAULTS[option])[1]
         out[judge] = picked

@@ -1,8 +1,8 @@
 """Steps that a step cost of `qmaps.replay` stands for, on models with trials of many pairs.
 
-``python -m benchmarks.prediction.steps`` compares the trials in reports/prediction with their
-replays, in the unit of `benchmarks.blind.equivalence`, and writes reports/prediction/steps.md and
-calibration.png.
+``python -m benchmarks.prediction.steps`` compares the trials in reports/prediction and those in
+reports/blind with their replays, in the unit of `benchmarks.blind.equivalence`, and writes
+reports/prediction/steps.md and calibration.png.
 """
 
 from __future__ import annotations
@@ -16,19 +16,28 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.blind.equivalence import MAX_SLOPE_ERROR
-from benchmarks.blind.plan import MARGIN
+from benchmarks.blind.plan import MARGIN, PAIRS, SAFE_SHARE
 from benchmarks.judges import JUDGED, LENGTHS, REPORTS, slower
 from benchmarks.markdown import markdown
 from benchmarks.prediction.plan import PARTS
 from benchmarks.prediction.report import BASE, of_pairs, parts
-from qmaps.analyze.recommend.verdict import LEVELS, SAFE, cost_of, dangerous, level
+from qmaps.analyze.recommend.verdict import (
+    HARMLESS,
+    LEVELS,
+    SAFE,
+    UNPROVEN,
+    UNSAFE,
+    cost_of,
+    dangerous,
+    level,
+)
 from qmaps.storage.files import records, replacing
 from reproduction.report_file import write_report
 
 FOLDER = REPORTS / "prediction"
 MOST = 0.3
 """Step cost above which a pair is left out."""
-EDGES = (0.0, 0.03, 0.1, MOST)
+EDGES = (0.0, SAFE, UNPROVEN, UNSAFE, MOST)
 
 
 def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -> pd.DataFrame:
@@ -58,6 +67,49 @@ def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -
             cost = np.nan if dangerous(row) else cost_of(row)
             rows.append((judge, quantizer, level(row), cost, lost))
     return pd.DataFrame(rows, columns=["judge", "quantizer", "verdict", "cost", "slower"])
+
+
+def blind(steps: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
+    """Rows as of `points` of the blind test, at the tuned rates.
+
+    Args:
+        steps: rows of reports/blind/steps.csv.
+        told: rows of reports/blind/verdicts.csv.
+    """
+    told = told[told["mode"] == "gradients"].assign(cost=1.0)  # every pair has updates
+    own = steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)]
+    both = told.merge(own[["judge", "quantizer", "steps"]], on=["judge", "quantizer"])
+    rows = records(both)
+    return pd.DataFrame(
+        {
+            "judge": both["judge"],
+            "quantizer": both["quantizer"],
+            "verdict": [level(row) for row in rows],
+            "cost": [np.nan if dangerous(row) else cost_of(row) for row in rows],
+            "slower": np.log1p(both["steps"]),
+        }
+    )
+
+
+def bounds(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The bound of "safe" from all judges but one, and how that one's pairs below it ended.
+
+    Returns:
+        `judge`, `bound` (the largest step cost of which at least `SAFE_SHARE` of the pairs of the
+        other judges up to it were at most the margin slower), and `pairs` and `kept_up` of the
+        judge, up to it.
+    """
+    harmless = pairs[pairs["verdict"].isin(HARMLESS)].sort_values("cost")
+    ended_well = harmless["slower"] <= np.log1p(MARGIN)
+    rows = []
+    for judge in pairs["judge"].unique():
+        own = harmless["judge"] == judge
+        costs = harmless.loc[~own, "cost"]
+        shares = ended_well[~own].expanding().mean()
+        bound = costs[shares >= SAFE_SHARE].max()
+        below = ended_well[own & (harmless["cost"] <= bound)]
+        rows.append((judge, bound, len(below), int(below.sum())))
+    return pd.DataFrame(rows, columns=["judge", "bound", "pairs", "kept_up"])
 
 
 def ended(pairs: pd.DataFrame) -> pd.DataFrame:
@@ -105,7 +157,8 @@ def page(pairs: pd.DataFrame, command: str) -> str:
         "",
         f"`{command}`",
         "",
-        "Here are the pairs of [results.md](results.md) at the tuned rates, in the steps of "
+        "Here are the pairs of [results.md](results.md), and those of the [blind "
+        "test](../blind/README.md) with recorded gradients, at the tuned rates, in the steps of "
         "[judges.md](../judges.md): a difference of the final loss, divided by the slope of the "
         "loss over log steps.",
         "",
@@ -113,12 +166,13 @@ def page(pairs: pd.DataFrame, command: str) -> str:
         "",
         "## Verdicts",
         "",
-        "Each pair was replayed over a whole recorded run, and has the verdict of that replay, "
-        "without the checks of single parameters that `qmaps.recommend` adds. The first number "
+        "Each pair was replayed over a whole recorded run, in the blind test over the second half "
+        "of one, and has the verdict of that replay, without the checks of single parameters that "
+        "`qmaps.recommend` adds and for any step. The first number "
         f"of a cell are the pairs that ended at most {MARGIN:.0%} slower than 32 bits by their "
         f"mean over seeds, the number in brackets those that were not more than {MARGIN:.0%} "
-        "faster either. The noise of the seeds counts against them. The thresholds were chosen on "
-        f"`{PARTS[BASE].judge}`.",
+        "faster either. The noise of the seeds counts against them. The thresholds of caution and "
+        f"unsafe were chosen on `{PARTS[BASE].judge}`, that of safe on all these models.",
         "",
         *markdown(
             ("model", *levels),
@@ -129,13 +183,27 @@ def page(pairs: pd.DataFrame, command: str) -> str:
             ],
         ),
         "",
+        f"Without one of the models, the bound of safe would be the largest step cost up to which "
+        f"{SAFE_SHARE:.0%} of the other models' pairs ended at most {MARGIN:.0%} slower. The pairs "
+        "of the model that was left out, up to this bound:",
+        "",
+        *markdown(
+            ("left out", "bound of the others", f"at most {MARGIN:.0%} slower"),
+            [
+                (row["judge"], f"{row['bound']:.2g}", f"{row['kept_up']} of {row['pairs']}")
+                for row in records(bounds(pairs))
+            ],
+        ),
+        "",
+        "So a new model can be less tolerant than all before it.",
+        "",
         "## Step costs",
         "",
         "Per cent of steps by which trainings were slower, the median and the quartiles over "
-        "pairs. A step cost of 0.05 says that replayed steps make 5 % less progress; trainings "
-        "are not slower by as much. Below 0.1 no proportion shows: on the two models that begin "
-        "with random weights most of these pairs end faster than 32 bits. Pairs with zero points "
-        "or very large updates are left out.",
+        "pairs. A step cost of 0.05 says that replayed steps make 5 % less progress. Trainings "
+        "are not slower in proportion: on the two models that begin with random weights most pairs "
+        "of a step cost below 0.1 end faster than 32 bits, on `microbiome` those above 0.001 end "
+        "slower by more than it says. Pairs with zero points or very large updates are left out.",
         "",
         *markdown(
             ("model", "step cost", "pairs", "median", "quartiles"),
@@ -178,10 +246,12 @@ def draw(pairs: pd.DataFrame, path: Path) -> None:
 
 def committed() -> pd.DataFrame:
     """`points` of the committed reports."""
-    return points(
+    seen = points(
         *(pd.read_csv(FOLDER / name) for name in ("trials.csv", "measures.csv")),
         slower(pd.read_csv(JUDGED), pd.read_csv(LENGTHS)).drop_duplicates("judge"),
     )
+    tables = (pd.read_csv(REPORTS / "blind" / name) for name in ("steps.csv", "verdicts.csv"))
+    return pd.concat([seen, blind(*tables)], ignore_index=True)
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ PRETRAINING = 500
 
 
 @functools.lru_cache(maxsize=2)
-def pretrained(shape: GPTShape, stable_embedding: bool) -> dict[str, Tensor]:
+def pretrained(shape: GPTShape, stable_embedding: bool, seed: int) -> dict[str, Tensor]:
     """Weights after training on source code with 32-bit AdamW, made once per process.
 
     They are the same for every call on one machine with one number of threads.
@@ -34,12 +34,12 @@ def pretrained(shape: GPTShape, stable_embedding: bool) -> dict[str, Tensor]:
         lr=3e-3,
         warmup_steps=100,
     )
-    model = work.model(0)
+    model = work.model(seed)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=work.weight_decay)
     for step in range(1, work.steps + 1):
         optimizer.param_groups[0]["lr"] = work.learning_rate(step, work.steps)
         optimizer.zero_grad()
-        work.loss(model, work.batch(step, 0)).backward()  # type: ignore[no-untyped-call]
+        work.loss(model, work.batch(step, seed)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
@@ -75,10 +75,15 @@ class DocstringLM(StdlibLM):
 
     def build(self) -> nn.Module:
         """A `GPT` with the weights of `pretrained`."""
-        with seeded(0):
+        start = self.start()
+        with seeded(start):
             model = GPT(self.shape, stable_embedding=self.stable_embedding)
-            model.load_state_dict(pretrained(self.shape, self.stable_embedding))
+            model.load_state_dict(pretrained(self.shape, self.stable_embedding, start))
         return model
+
+    def start(self) -> int:
+        """Seed of the pretraining."""
+        return 0
 
     def batch(self, step: int, seed: int) -> Batch:
         """Sequences at random places of the docstrings to train on."""

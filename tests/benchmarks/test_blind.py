@@ -12,10 +12,14 @@ from benchmarks.blind import equivalence, plan, report, tune
 from benchmarks.blind.__main__ import main
 from benchmarks.blind.judges import JUDGES
 from benchmarks.blind.workloads.packages import package_file
+from benchmarks.prediction.steps import bounds, committed
 from benchmarks.trials import FULL
 from qmaps.algebra.pair import Pair
+from qmaps.analyze.recommend.verdict import ENDED
 from qmaps.errors import BadValueError
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
+from qmaps.optim.presets import pair_of
+from qmaps.storage.files import records
 
 FOLDER = Path(__file__).parents[2] / "reports" / "blind"
 
@@ -182,3 +186,21 @@ def test_the_page_of_a_whole_judge(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     for name, draw in report.PICTURES.items():
         draw(steps, tmp_path / name)
         assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_numbers_of_the_documentation() -> None:
+    steps = pd.read_csv(FOLDER / "steps.csv").query("judge == 'microbiome'")
+    four = steps[steps["quantizer"] == pair_of("4bit").spec].set_index("factor")["steps"]
+    tuned = steps[(steps["factor"] == 1) & steps["quantizer"].isin(plan.PAIRS)]
+    kept_up = tuned.loc[tuned["steps"] <= plan.MARGIN, "quantizer"].tolist()
+    assert kept_up == [pair_of("8bit").spec]
+    (left_out,) = records(bounds(committed()).query("judge == 'microbiome'"))
+    text = " ".join((FOLDER.parents[1] / "docs" / "recommend.md").read_text("utf-8").split())
+    for numbers in (
+        f"`4bit` was {four[1.0]:.1%} slower; at a quarter of that rate it was {-four[0.25]:.1%} f",
+        "All {} trained pairs that are safe".format(*ENDED["safe"]),
+        "of the {1} unproven ones {0} did".format(*ENDED["unproven"]),
+        f"would have been {left_out['bound']:.2g}, and {left_out['pairs'] - left_out['kept_up']} "
+        f"of its {left_out['pairs']} pairs",
+    ):
+        assert numbers.replace("%", " %") in text

@@ -107,7 +107,7 @@ def test_a_judge_is_recorded_measured_and_reported(
     assert table["ceiling"].max() > 0.9
     judged = report.verdicts(trials, known)
     assert judged["pairs"].sum() == len(chosen)
-    assert set(judged["verdict"]) <= {"safe", "caution", "unsafe"}
+    assert set(judged["verdict"]) <= set(verdict.LEVELS)
     assert judged["most"].max() == pytest.approx(7, abs=0.3)
     safe = judged.set_index("verdict").loc["safe"]
     known["replay_zero_point_share"] = 0.1
@@ -167,4 +167,12 @@ def test_what_recommend_says_of_its_verdicts_is_counted() -> None:
         row.Index: (row.kept_up, row.pairs) for row in counts.loc[list(verdict.ENDED)].itertuples()
     } == verdict.ENDED
     assert steps.committed()["judge"].nunique() == verdict.MODELS
-    assert verdict.experience("safe").startswith("of 95 pairs that replays of whole runs of 3")
+    assert verdict.experience("safe").startswith("of 25 pairs that replays of whole runs of 4")
+
+
+def test_the_bound_of_safe_holds_on_all_models() -> None:
+    pairs = steps.committed()
+    up_to = pairs[pairs["verdict"].isin(verdict.HARMLESS) & (pairs["cost"] <= verdict.SAFE)]
+    assert (up_to["slower"] <= np.log(1.02)).mean() >= 0.95
+    without = steps.bounds(pairs).set_index("judge")
+    assert without.loc["microbiome", ["pairs", "kept_up"]].tolist() == [8, 1]

@@ -18,7 +18,7 @@ from qmaps import optim
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.lpmm import LPMMAdam, convert
-from qmaps.optim import AdamW8bit, Muon8bit, muon_groups, records, release_gradients
+from qmaps.optim import AdamW8bit, Muon8bit, muon_groups, records, release, release_gradients
 from tests.training.runs import assert_same
 
 QUANTIZED = [
@@ -360,3 +360,23 @@ def test_it_keeps_nothing_alive_and_plans_are_made_once(monkeypatch: pytest.Monk
     assert gone() is None
     loss_of(model, 0).backward()
     assert model.hidden.weight.grad is not None
+
+
+def test_two_threads_list_the_places_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As hooks of parameters on two devices do: neither sees a list without its own."""
+    first, second = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.ones(1))
+    groups = [{"params": [first, second]}]
+    listed, of_the_other = release._Places(), []
+
+    def interrupted(groups: list[dict[str, Any]]) -> Iterator[records.Place]:
+        for place in places(groups):
+            yield place
+            if not of_the_other:
+                of_the_other.append([])
+                of_the_other[:] = listed.of(second, groups)
+
+    places = release.places
+    monkeypatch.setattr(release, "places", interrupted)
+    assert listed.of(first, groups) == [records.Place(0, 0, 0)]
+    assert of_the_other == [records.Place(1, 0, 1)]
+    assert listed.of(second, groups) == of_the_other

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
@@ -291,3 +291,20 @@ def test_a_worker_has_one_thread_and_others_keep_theirs(path: Path) -> None:
         assert (seen, torch.get_num_threads()) == ([1], 2)
     finally:
         torch.set_num_threads(threads)
+
+
+def test_jobs_of_a_broken_executor_are_cancelled() -> None:
+    """They would be done after the error, by whatever workers are left."""
+    futures: list[Future[int]] = []
+
+    class Losing(Executor):
+        def submit(self, *_: Any) -> Future[int]:  # type: ignore[override]
+            futures.append(Future())
+            if len(futures) == 2:
+                futures[0].set_exception(BrokenProcessPool())
+            return futures[-1]
+
+    jobs = [executors.Job(number, "", 1, lambda _: 0) for number in range(2)]
+    with pytest.raises(CommunicationError, match="executor=Losing has lost a worker"):
+        list(executors.on_executor(jobs, Losing()))
+    assert futures[1].cancelled()

@@ -12,7 +12,7 @@ import pandas as pd
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
 from qmaps.analyze.recommend.candidates import FULL, MOMENTS
-from qmaps.analyze.recommend.verdict import cost_of, dangerous
+from qmaps.analyze.recommend.verdict import HARMLESS, cost_of, dangerous
 from qmaps.analyze.replay.summary import SUMMED
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError, check_number, shown
@@ -174,11 +174,11 @@ def within(
 ) -> dict[str, Pair]:
     """The pair of each parameter within a budget of bytes.
 
-    It is the best safe pair for all parameters, or, where none within the budget is safe, one for
-    each kind of parameter, of the least total error.
+    It is the best harmless pair for all parameters, or, where none within the budget is harmless,
+    one for each kind of parameter, of the least total error.
     """
-    safe = set(table.loc[table["verdict"] == "safe", "quantizer"])
-    affordable = [pair for pair in pairs if pair.spec in safe and sizes.total(pair) <= budget]
+    harmless = set(table.loc[table["verdict"].isin(HARMLESS), "quantizer"])
+    affordable = [pair for pair in pairs if pair.spec in harmless and sizes.total(pair) <= budget]
     single = best_of(table, affordable, math.inf)
     if single is not None:
         return dict.fromkeys(sizes.numel, single)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.candidates import FULL, moves
-from qmaps.analyze.recommend.verdict import ENDED, UNMEASURED, early, experience
+from qmaps.analyze.recommend.verdict import UNMEASURED, early, experience
 from qmaps.errors import OutputError, printable
 from qmaps.maps import _html
 from qmaps.optim import Choice
@@ -56,7 +56,7 @@ class Recommendation:
     Attributes:
         choice: the quantizers of every parameter, for an optimizer or a file.
         verdict: the verdict on the choice: ``safe``, ``unproven`` (no problem was found, but
-            gradients were simulated or the step is early), ``caution`` or ``unsafe``.
+            trainings with such verdicts did not all keep up), ``caution`` or ``unsafe``.
         reason: the decisive measure.
         step_cost: the `step_cost` of the choice over all parameters.
         nbytes: bytes of the states of the choice, those in 32 bits included.
@@ -149,7 +149,7 @@ class Recommendation:
     def __str__(self) -> str:
         lines = [
             f"{self.verdict}: {printable(self.reason)} (step cost {self.step_cost:.2g})",
-            *([experience(self.verdict)] if self.verdict in ENDED else []),
+            experience(self.verdict),
             f"states: {self.nbytes:,} bytes, {self.full_nbytes:,} in 32 bits; "
             f"{self.bits_per_element:.2f} bits per element of quantized parameters",
         ]

@@ -96,14 +96,15 @@ def run(
       as 10,000 learning rates, or if the step cost is above 0.1,
     - ``caution`` if the step cost is above 0.03, or if a parameter with at least 1 % of the cost of
       all updates is unsafe by itself; the reason names others too,
-    - ``safe`` otherwise; ``unproven`` if gradients were simulated, or if the states are of a step
-      before a tenth of 1 / (1 - beta2), for then most pairs would look harmless or harmful alike.
+    - ``unproven`` if the step cost is above 0.0005, if gradients were simulated, or if the states
+      are of a step before a tenth of 1 / (1 - beta2),
+    - ``safe`` otherwise.
 
-    The best safe pair within the budget is chosen for all parameters. Where none is safe, each kind
-    of parameter (names that differ only in numbers, such as ``layers.3.up`` and ``layers.7.up``)
-    gets a pair or 32 bits, on the convex hulls of errors over bytes. The error of a parameter is
-    its share of the cost of all updates multiplied by its own step cost; without replayed updates
-    it is that of all parameters together.
+    The pair of least step cost that is safe or unproven and within the budget is chosen for all
+    parameters. Where there is none, each kind of parameter (names that differ only in numbers, such
+    as ``layers.3.up`` and ``layers.7.up``) gets a pair or 32 bits, on the convex hulls of errors
+    over bytes. The error of a parameter is its share of the cost of all updates multiplied by its
+    own step cost; without replayed updates it is that of all parameters together.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name. Recorded

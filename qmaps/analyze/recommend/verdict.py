@@ -11,8 +11,8 @@ import pandas as pd
 from qmaps.analyze.replay import step_cost
 from qmaps.storage.files import records
 
-SAFE, UNSAFE = 0.03, 0.1
-"""Step costs up to which a pair is safe, and above which it is unsafe."""
+SAFE, UNPROVEN, UNSAFE = 0.0005, 0.03, 0.1
+"""Step costs up to which a pair is safe and unproven, and above which it is unsafe."""
 EXPLODING = 1e4
 """Learning rates of the largest update from which on a pair is unsafe. Exact Adam makes at most
 7.27 at betas of 0.9 and 0.999."""
@@ -25,8 +25,8 @@ HARMLESS = LEVELS[:2]
 """Verdicts without a measure against the pair."""
 EARLY = 0.1
 """Share of the averaged gradients, 1 / (1 - beta2), before which a step is early."""
-MODELS = 3
-ENDED = {"safe": (86, 95), "caution": (18, 29), "unsafe": (16, 146)}
+MODELS = 4
+ENDED = {"safe": (25, 25), "unproven": (62, 82), "caution": (18, 34), "unsafe": (16, 149)}
 """Of how many trained pairs of a verdict, from replays of whole runs of `MODELS` small models, how
 many ended at most 2 % slower than 32 bits (``python -m benchmarks.prediction.steps``,
 reports/prediction/steps.md)."""
@@ -57,9 +57,7 @@ def earned(level: str, proven: bool) -> str:
 
 
 def experience(level: str) -> str:
-    """End of the trainings of pairs of a verdict; those of ``unproven`` were not counted."""
-    if level not in ENDED:
-        return "no trainings of pairs with this verdict were counted"
+    """End of the trainings of pairs of a verdict."""
     kept_up, pairs = ENDED[level]
     return (
         f"of {pairs} pairs that replays of whole runs of {MODELS} small models call {level}, "
@@ -87,9 +85,12 @@ def level(row: Mapping[str, Any]) -> str:
     """The level of a row of `qmaps.replay.run` or `qmaps.replay.summarize` by itself."""
     if dangerous(row):
         return "unsafe"
-    if not row["cost"] > 0 or cost_of(row) <= SAFE:  # without updates nothing can be lost
+    cost = cost_of(row)
+    if not row["cost"] > 0 or cost <= SAFE:  # without updates nothing can be lost
         return "safe"
-    return "caution" if cost_of(row) <= UNSAFE else "unsafe"
+    if cost <= UNPROVEN:
+        return "unproven"
+    return "caution" if cost <= UNSAFE else "unsafe"
 
 
 def verdict(measures: Mapping[str, Any], parts: pd.DataFrame) -> Verdict:
@@ -115,7 +116,7 @@ def verdict(measures: Mapping[str, Any], parts: pd.DataFrame) -> Verdict:
     worst = max(heavy or unsafe, key=cost_of)
     whose = f" and {len(unsafe) - 1} more are" if len(unsafe) > 1 else " is"
     named = f"{worst['parameter']}{whose} unsafe: {_reason(worst)}"
-    if judged == "safe" and heavy:
+    if judged in HARMLESS and heavy:
         return Verdict("caution", named)
     return Verdict(judged, f"{reason}; {named}")
 

@@ -19,7 +19,7 @@ from qmaps.storage.files import exists, read_frame, records
 
 TIMES = " \N{MULTIPLICATION SIGN} "
 STEPS = (0.003, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
-"""Step costs at which the colour of a cell changes; 0.03 and 0.1 are where verdicts do."""
+"""Step costs at which the colour of a cell changes; 0.03 and 0.1 are where two verdicts do."""
 
 
 def heatmap(folder: Path, pairs: pd.DataFrame) -> dict[str, Any]:

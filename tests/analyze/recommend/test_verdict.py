@@ -26,8 +26,10 @@ def row(gain: float = 1.0, noise: float = 0.0, largest: float = 5.0, **others: o
 @pytest.mark.parametrize(
     ("measures", "found", "reason"),
     [
-        (row(0.98), "safe", "updates keep 0.98 of their length"),
-        (row(1.2, 0.5), "safe", "noise 0.5 times the update"),
+        (row(0.9996), "safe", "updates keep 1.00 of their length"),
+        (row(0.98), "unproven", "updates keep 0.98 of their length"),
+        (row(1.2, 0.15), "safe", "noise 0.15 times the update"),
+        (row(1.2, 0.5), "unproven", "noise 0.5 times the update"),
         (row(0.96), "caution", "updates keep 0.96 of their length"),
         (row(0.78, 1), "unsafe", "updates keep 0.78 of their length"),
         (row(0.95, 2.9), "unsafe", "noise 2.9 times the update"),
@@ -63,7 +65,10 @@ def test_a_parameter_that_is_unsafe_by_itself() -> None:
     )
     light = heavy.assign(cost=[199.0, 0.9, 0.9])
     named = "b and 1 more are unsafe: updates keep 0.40 of their length"
-    assert verdict(row(0.99), light) == ("safe", f"updates keep 0.99 of their length; {named}")
+    assert verdict(row(0.99), light) == (
+        "unproven",
+        f"updates keep 0.99 of their length; {named}",
+    )
     assert verdict(row(0.96), light) == ("caution", f"updates keep 0.96 of their length; {named}")
     assert verdict(row(0.5), heavy).level == "unsafe"
 
