@@ -10,7 +10,7 @@ help:
 	@echo "make lab        train, capture, sweep, draw, report: runs/lab/report.html"
 	@echo "make papers     figures and tables of the papers beside ours: reports/papers.md"
 	@echo "make test       the tests, doctests included, without the slow ones"
-	@echo "make test-all   these and the slow ones: full grids, processes, pages, emulated kernels"
+	@echo "make test-all   these and the slow ones: grids, processes, pages, emulated kernels"
 	@echo "make fuzz       the tests that draw examples: 40 times as many, and products in full"
 	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds: runs/compare/losses.md"
 	@echo "make lint types notebooks    what CI checks besides"
@@ -72,13 +72,13 @@ test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto --dist worksteal -m slow tests
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not product" tests
 
 test-all: test test-slow
 
 QMAPS_FUZZ ?= 40
 fuzz: $(VENV)/.test
-	QMAPS_FUZZ=$(QMAPS_FUZZ) $(BIN)/python -m pytest -n auto -m fuzz tests
+	QMAPS_FUZZ=$(QMAPS_FUZZ) $(BIN)/python -m pytest -n auto -m "fuzz or product" tests
 
 compare: $(VENV)/.lab
 	$(BIN)/qmaps train stdlib-lm --optimizer 32bit --optimizer 8bit --optimizer paper-8bit \

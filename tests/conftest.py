@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
 from itertools import combinations
 from pathlib import Path
@@ -77,35 +77,59 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow tests: slow files, further instruction sets, two threads, the rest of grids."""
+    """Mark slow tests: slow files, further instruction sets, two threads, the rest of grids.
+
+    Of a grid of three axes or more the rest is also marked as products beyond every pair.
+    """
     from qmaps.engines import native  # only now: tests/engines/native may put another build first
 
     others = native.isas()[1:]  # the best comes first
     grids: dict[tuple[Path, str], list[pytest.Function]] = {}
     for item in items:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        again = params.get("isa") in others or params.get("threads") == 2
-        if again or _is_slow(item.path):
-            item.add_marker(pytest.mark.slow)
-        elif params:
+        if hasattr(item, "callspec") and item.get_closest_marker("gpu") is None:
             grids.setdefault((item.path, item.originalname), []).append(item)
-    for cases in grids.values():
-        for item in set(cases) - _covering(cases):
+        elif hasattr(item, "callspec") or _is_slow(item.path):
             item.add_marker(pytest.mark.slow)
+    for cases in grids.values():
+        marked = [_names(mark) for mark in cases[0].iter_markers("parametrize")]
+        known = {name for names in marked for name in names}
+        axes = [*marked, *([name] for name in cases[0].callspec.params if name not in known)]
+        fast: set[pytest.Function] = set()
+        if not _is_slow(cases[0].path):
+            params = [(item, item.callspec.params) for item in cases]
+            fast = _covering(
+                [i for i, p in params if p.get("isa") not in others and p.get("threads") != 2],
+                marked,
+            )
+        chosen = _covering(cases, axes, fast) if len(axes) > 2 else set(cases)
+        for item in set(cases) - fast:
+            item.add_marker(pytest.mark.slow)
+            if item not in chosen:
+                item.add_marker(pytest.mark.product)
 
 
-def _covering(cases: list[pytest.Function]) -> set[pytest.Function]:
-    """Few cases of a test that hold every value of two parameters, or every pair of more."""
-    axes = [_names(mark) for mark in cases[0].iter_markers("parametrize")]
+def _covering(
+    cases: list[pytest.Function],
+    axes: list[Sequence[str]],
+    before: Collection[pytest.Function] = (),
+) -> set[pytest.Function]:
+    """Few cases of a test that hold every value of two axes, or every pair of values of more.
+
+    Args:
+        cases: of one test.
+        axes: the names of the parameters that are set together.
+        before: cases that are chosen already.
+    """
     size = min(2, len(axes) - 1)
-    if len(cases) <= GRID or size == 0:
+    if len(cases) <= GRID or size < 1:
         return set(cases)
     parts = {}
     for item in cases:
         params = item.callspec.params
         row = [tuple(id(params[name]) for name in names) for names in axes]
         parts[item] = set(combinations(enumerate(row), size))
-    missing, covering = set().union(*parts.values()), set()
+    missing, covering = set().union(*parts.values()), set(before)
+    missing.difference_update(*(parts[item] for item in before))
     # Not in the order of the grid, which would combine the first values with all others.
     for item in sorted(cases, key=lambda item: sha256(item.nodeid.encode()).digest()):
         if not missing.isdisjoint(parts[item]):

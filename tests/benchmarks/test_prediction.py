@@ -16,6 +16,7 @@ from benchmarks.prediction.plan import COUNT, PARTS, pairs
 from benchmarks.trials import FULL
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend import verdict
+from qmaps.lab.workloads.gpt import GPTShape
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 from qmaps.storage.files import output_folder, write_frame, write_record
 from reproduction import judges
@@ -84,7 +85,8 @@ def test_a_fitted_predictor_finds_the_column_that_matters() -> None:
 def test_a_judge_is_recorded_measured_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = StdlibLMTiny(steps=12, warmup_steps=2, validation_batches=1)
+    shape = GPTShape(context=16, width=64, layers=1, heads=2)
+    work = StdlibLMTiny(shape=shape, steps=12, warmup_steps=2, validation_batches=1)
     monkeypatch.setitem(judges.JUDGES, "docstring-lm", work)
     chosen = pairs()[:8]
     states = measures.record("docstring-lm", tmp_path)

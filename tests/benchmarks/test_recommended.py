@@ -10,6 +10,7 @@ import pytest
 from benchmarks import recommended
 from benchmarks.recommended import NAME, SIBLING
 from benchmarks.trials import FULL, Trial
+from qmaps.lab.workloads.gpt import GPTShape
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 from qmaps.optim import Choice
 from reproduction import judges
@@ -29,7 +30,8 @@ def test_a_trial_trains_with_a_choice(tmp_path: Path) -> None:
 
 
 def test_the_choice_is_of_another_seed_and_kept(tmp_path: Path, monkeypatch) -> None:
-    work = StdlibLMTiny(steps=12, warmup_steps=2, validation_batches=1)
+    shape = GPTShape(context=16, width=64, layers=1, heads=2)
+    work = StdlibLMTiny(shape=shape, steps=8, warmup_steps=2, validation_batches=1)
     monkeypatch.setitem(judges.JUDGES, "lm-tiny", work)
     file = recommended.choice("lm-tiny", tmp_path)
     assert Choice.load(file).provenance["gradients"] == "recorded"

@@ -155,8 +155,6 @@ def test_what_is_not_finite_is_counted(dtype: torch.dtype, on_device: EmulatedEn
 
 
 SORT = """
-#include "block.hpp"
-SOURCE
 template <int kLog>
 void sort(std::uint32_t* const keys) {
     __shared__ std::uint32_t shared[kSortWords];
@@ -175,8 +173,8 @@ extern "C" void run(std::uint32_t* keys, bool fibers) {
 
 @pytest.mark.parametrize("log", [0, 1, 2, 3, 4, 5, 8, 9, 11, 12])
 def test_the_block_sorts(log: int, device: EmulatedEngine, request: pytest.FixtureRequest) -> None:
-    source = SORT.replace("LOG", str(log)).replace("SOURCE", source_of("sort.cuh"))
-    library = build(source, request.config.cache.mkdir("cuda-emulation"))
+    code = SORT.replace("LOG", str(log))
+    library = build(source_of("sort.cuh"), code, request.config.cache.mkdir("cuda-emulation"))
     size = 1 << log
     random = torch.randint(2**32, (layout.SORTED,), generator=generator())
     # Of zeros and ones, which a network sorts all or not at all.

@@ -20,7 +20,7 @@ extern "C" void run(const float* x, const float* d, float* quotient, float* root
 
 
 def test_quotients_and_roots(device: EmulatedEngine) -> None:
-    library = build(f'#include "block.hpp"\n{source_of("quick.cuh")}{SOURCE}', device.folder)
+    library = build(source_of("quick.cuh"), SOURCE, device.folder)
     generator = np.random.default_rng(0)
     count = 1 << 20
     x, d = (

@@ -23,12 +23,12 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.fixture
 def folder(device: EmulatedEngine) -> Path:
-    """Where headers are precompiled already; a library is found by all of its source."""
+    """Where the headers of the other tests are; each is found by all of its source."""
     return device.folder
 
 
 def compiled(file: str, folder: Path) -> None:
-    build(f'#include "block.hpp"\n{source.source_of(file)}', folder)
+    build(source.source_of(file), "", folder)
 
 
 @pytest.mark.parametrize("file", sorted(set(kernels().values())))

@@ -95,19 +95,25 @@ def text_is_legible_and_inside(figure: Figure) -> None:
     assert len([label for label in found if label]) >= 2
 
 
+def save_as_drawn(figure: Figure, path: Path) -> None:
+    """Save without a layout, which takes most of the time, and is for the tests of `save`."""
+    figure.set_layout_engine("none")
+    figures.save(figure, path, dpi=50)
+
+
 def equal_figures_give_equal_bytes(
     draw: Draw, subject: Subject, folder: Path, kinds: tuple[str, ...] = ("png",)
 ) -> None:
     """Whatever the user's settings are."""
     figure = draw(subject.frame)
     for kind in kinds:
-        figures.save(figure, folder / f"a.{kind}", dpi=50)
+        save_as_drawn(figure, folder / f"a.{kind}")
     users = {"axes.grid": False, "font.size": 21, "lines.linewidth": 7, "axes.facecolor": "red",
              "savefig.bbox": "tight", "figure.facecolor": "green", "svg.hashsalt": "x"}  # fmt: skip
     with mpl.rc_context(users):
         figure = draw(subject.frame)
         for kind in kinds:
-            figures.save(figure, folder / f"b.{kind}", dpi=50)
+            save_as_drawn(figure, folder / f"b.{kind}")
         assert {key: mpl.rcParams[key] for key in users} == users
     for kind, start in zip(kinds, (b"\x89PNG", b"<?xml", b"%PDF"), strict=False):
         written = (folder / f"a.{kind}").read_bytes()
@@ -129,7 +135,7 @@ def names_are_literal_text(name: str, draw: Draw, subject: Subject, folder: Path
         known = {text: number for number, text in enumerate(dict.fromkeys(frame[column]))}
         frame[column] = [f"{text} {ODD[known[text] % len(ODD)]}" for text in frame[column]]
     figure = draw(frame)
-    figures.save(figure, folder / "odd.svg")
+    save_as_drawn(figure, folder / "odd.svg")
     ElementTree.parse(folder / "odd.svg")
     found = [text.get_text() for text in figure.findobj(Text)]
     odd = [text for text in found if "frac" in text or "lines" in text]

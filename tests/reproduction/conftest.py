@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from qmaps.capture import CapturedStates
 from reproduction import run
@@ -30,11 +31,14 @@ def pages(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
     """The pages of somebody's own states."""
 
     def make(folder: Path) -> None:
-        run(
-            states=[adam_states(0), adam_states(1)],
-            out=folder / "pages",
-            runs=folder / "runs",
-            command="python -m reproduction --mine",
-        )
+        with pytest.MonkeyPatch.context() as patch:
+            # Layouts take most of the time; how pictures look is for the tests of figures.
+            patch.setattr(Figure, "draw_without_rendering", lambda it: it.set_layout_engine("none"))
+            run(
+                states=[adam_states(0), adam_states(1)],
+                out=folder / "pages",
+                runs=folder / "runs",
+                command="python -m reproduction --mine",
+            )
 
     return made_once("papers", make) / "pages"

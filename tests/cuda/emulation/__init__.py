@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 
 from qmaps.cuda import compiler, engine
 from qmaps.cuda.compiler import Entry
@@ -29,7 +30,7 @@ from qmaps.storage.files import replacing
 HERE = Path(__file__).parent
 CXX = shutil.which(os.environ.get("CXX", "c++"))
 FLAGS = (
-    *("-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-fno-math-errno"),
+    *("-std=c++20", "-Og", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-fno-math-errno"),
     *("-fno-strict-aliasing", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
     *("-U_FORTIFY_SOURCE", "-Wno-unused-function", "-Wno-invalid-offsetof"),
 )
@@ -37,18 +38,27 @@ FLAGS = (
 INCLUDE = [f"-I{at}" for at in (HERE, SOURCES, compiler.ROOT)]
 
 
-def build(source: str, folder: Path, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
-    """A library from C++ that includes kernels, built once for each source."""
+def build(source: str, code: str, folder: Path, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
+    """A library from kernels and code that uses them, built once for each.
+
+    Args:
+        source: what `source_of` returns. It is read once: the header stays precompiled.
+        code: C++ that follows it.
+        folder: where to keep headers and libraries.
+        flags: options of the compiler.
+    """
     block = hashlib.sha256((HERE / "block.hpp").read_bytes()).hexdigest()
-    own = " ".join(flags)
-    path = folder / f"{_name(source, compiler.source_digest(), own, block)}.so"
+    made = folder / _name(source, compiler.source_digest(), " ".join(flags), block)
+    path = made / f"{_name(code)}.so"
     if not path.exists():
-        # The standard library in block.hpp takes half of the time; it is read once.
-        header = folder / _name(block, own) / "block.hpp.gch"
-        if not header.exists():
-            header.parent.mkdir(exist_ok=True)
-            _compile(flags, ["-x", "c++-header", str(HERE / "block.hpp")], header)
-        _compile(flags, [f"-I{header.parent}", *INCLUDE, "-x", "c++", "-"], path, source)
+        made.mkdir(exist_ok=True)
+        header, precompiled = made / "kernels.hpp", made / "kernels.hpp.gch"
+        with FileLock(made / "lock"):
+            if not precompiled.exists():
+                header.write_text(f'#include "block.hpp"\n{source}')
+                _compile(flags, [*INCLUDE, "-x", "c++-header", str(header)], precompiled)
+        given = [f"-I{made}", *INCLUDE, "-x", "c++", "-"]
+        _compile(flags, given, path, f'#include "kernels.hpp"\n{code}')
     return ctypes.CDLL(str(path))
 
 
@@ -68,8 +78,8 @@ def _compile(flags: tuple[str, ...], given: list[str], path: Path, source: str =
         assert done.returncode == 0, done.stderr.decode()
 
 
-_known: set[Entry] = set()
-"""Kernels that have run on threads of the system."""
+_known: set[str] = set()
+"""Kernels, whatever their template arguments, that have run on threads of the system."""
 
 
 class EmulatedEngine(engine.Engine):
@@ -85,11 +95,12 @@ class EmulatedEngine(engine.Engine):
     def launch(self, entry: Entry, blocks: int, argument: np.ndarray) -> None:
         """Run a kernel; compiles it first if need be."""
         self.launched.append(entry.name)
-        fibers = entry in _known and os.environ.get("QMAPS_EMULATION") != "threads"
-        _known.add(entry)
+        kernel = entry.name.partition("<")[0]
+        fibers = kernel in _known and os.environ.get("QMAPS_EMULATION") != "threads"
+        _known.add(kernel)
         if entry not in self._kernels:
             library = build(
-                f'#include "block.hpp"\n{source_of(entry.file)}'
+                source_of(entry.file),
                 'extern "C" void run(int blocks, const void* argument, bool fibers) {\n'
                 f"    emulation::launch({entry.name}, blocks, {THREADS}, argument, fibers);\n}}\n",
                 self.folder,
