@@ -72,9 +72,9 @@ def safety() -> list[str]:
 
     def cell(judge: str, preset: str) -> str:
         key = judge, pair_of(preset).spec
-        row, loss = in_steps[key], in_nats[key]
+        row = in_steps[key]
         if np.isnan(row["steps"]):
-            return "{difference:+.4f} ({low:+.4f} to {high:+.4f}) nats".format(**loss)
+            return "{difference:+.4f} ({low:+.4f} to {high:+.4f}) nats".format(**in_nats[key])
         return f"**{percent(row)}**" if row["outcome"] in WITHIN else percent(row)
 
     return markdown(

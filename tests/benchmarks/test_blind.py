@@ -196,8 +196,15 @@ def test_numbers_of_the_documentation() -> None:
     kept_up = tuned.loc[tuned["steps"] <= plan.MARGIN, "quantizer"].tolist()
     assert kept_up == [pair_of("8bit").spec]
     (left_out,) = records(bounds(committed()).query("judge == 'microbiome'"))
-    text = " ".join((FOLDER.parents[1] / "docs" / "recommend.md").read_text("utf-8").split())
+    root = FOLDER.parents[1]
+    text = " ".join(
+        (root / "README.md").read_text("utf-8").split()
+        + (root / "docs" / "recommend.md").read_text("utf-8").split()
+    )
     for numbers in (
+        f"`4bit` was {four[1.0]:.1%} slower, and {-four[0.25]:.1%} faster at a quarter of the rate",
+        "Of {1} pairs that replays call safe, {0} [trained".format(*ENDED["safe"]),
+        "of {1} unproven ones {0}.".format(*ENDED["unproven"]),
         f"`4bit` was {four[1.0]:.1%} slower; at a quarter of that rate it was {-four[0.25]:.1%} f",
         "All {} trained pairs that are safe".format(*ENDED["safe"]),
         "of the {1} unproven ones {0} did".format(*ENDED["unproven"]),
