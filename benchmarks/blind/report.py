@@ -389,7 +389,7 @@ def draw_intervals(steps: pd.DataFrame, file: Path | IO[bytes]) -> None:
         panel.set_xscale("symlog", linthresh=5)
         _band(panel, vertical=False)
     panels[0].set_yticks(range(len(shown)), list(shown.values()))
-    panels[0].legend()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.savefig(file, format="png", dpi=120)
 
 

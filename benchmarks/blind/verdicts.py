@@ -72,7 +72,7 @@ def ask(judge: str, folder: Path, choices: Path) -> pd.DataFrame:
         ("gradients", "checkpoint"), CHOICES, record(judge, output_folder(folder)), strict=False
     ):
         pairs = qmaps.recommend(states, candidates=PAIRS).pairs
-        # The word of the preregistration: "unproven" came later.
+        # The word of the preregistration, with its bound of 0.03: "unproven" came later.
         pairs = pairs.replace({"verdict": {"unproven": "safe"}})
         errors = sweep.summarize(sweep.run(states, PAIRS)).set_index("quantizer")["mean_abs_error"]
         rows.append(

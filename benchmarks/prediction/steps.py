@@ -234,13 +234,13 @@ def draw(pairs: pd.DataFrame, path: Path) -> None:
     for judge, own in _calm(pairs).groupby("judge", sort=False):
         panel.plot(own["cost"], 100 * np.expm1(own["slower"]), "o", alpha=0.6, label=judge)
     panel.axhspan(-100 * MARGIN, 100 * MARGIN, color="tab:green", alpha=0.15)
-    costs = np.geomspace(1e-4, MOST)
+    costs = np.geomspace(1e-5, MOST)
     panel.plot(costs, 100 * costs, color="#9498a0", linewidth=1, label="slope 1")
     panel.axvline(SAFE, color="#9498a0", linewidth=1, linestyle="--")
     panel.set(xscale="log", xlabel="step cost", ylabel="slower by, % of steps")
-    panel.set_xlim(1e-4, MOST)
+    panel.set_xlim(1e-5, MOST)
     panel.set_yscale("symlog", linthresh=5)
-    panel.legend()
+    figure.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     figure.savefig(path, format="png", dpi=120)
 
 

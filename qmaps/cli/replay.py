@@ -148,7 +148,8 @@ def recommend(
     """Recommend quantizers for Adam's moments; the choice goes to OUT/recommend/choice.json.
 
     Pairs of quantizers are replayed on recorded gradients, or on simulated ones. Each gets a
-    verdict, and the best safe one within the budget is chosen. `qmaps.load_choice` reads it.
+    verdict, and the best one without a problem within the budget is chosen. `qmaps.load_choice`
+    reads it.
 
     Examples:
 

@@ -44,7 +44,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     """
 
     _quantizers: ClassVar[Mapping[str, str] | None] = None
-    """Quantizers of the rule's states by default; None keeps them in 32 bits."""
+    """Quantizers of the rule's states by default; None for those of the rule itself."""
     _micro_batches: int
     _bad: bool
     """Whether the gradients held NaN or infinity after the last micro-batch."""
@@ -66,10 +66,12 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         self.accumulation_steps = accumulation_steps
         self._micro_batches = 0
         self._bad, self._drops = False, None
+        quantizers = self._quantizers if state_quantizers is None else state_quantizers
+        if quantizers is not None:  # which a class of one width refuses
+            options["state_quantizers"] = quantizers
         super().__init__(
             params,
             *args,
-            state_quantizers=self._quantizers if state_quantizers is None else state_quantizers,
             min_quantized_size=min_quantized_size,
             nonfinite=nonfinite,
             **options,

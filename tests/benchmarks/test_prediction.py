@@ -167,7 +167,9 @@ def test_what_recommend_says_of_its_verdicts_is_counted() -> None:
         row.Index: (row.kept_up, row.pairs) for row in counts.loc[list(verdict.ENDED)].itertuples()
     } == verdict.ENDED
     assert steps.committed()["judge"].nunique() == verdict.MODELS
-    assert verdict.experience("safe").startswith("of 25 pairs that replays of whole runs of 4")
+    assert verdict.experience("safe", 0.0001).startswith(
+        "of 25 pairs that replays of whole runs of 4"
+    )
 
 
 def test_the_bound_of_safe_holds_on_all_models() -> None:

@@ -149,7 +149,7 @@ class Recommendation:
     def __str__(self) -> str:
         lines = [
             f"{self.verdict}: {printable(self.reason)} (step cost {self.step_cost:.2g})",
-            experience(self.verdict),
+            experience(self.verdict, self.step_cost),
             f"states: {self.nbytes:,} bytes, {self.full_nbytes:,} in 32 bits; "
             f"{self.bits_per_element:.2f} bits per element of quantized parameters",
         ]

@@ -56,8 +56,15 @@ def earned(level: str, proven: bool) -> str:
     return "unproven" if level == "safe" and not proven else level
 
 
-def experience(level: str) -> str:
-    """End of the trainings of pairs of a verdict."""
+def experience(level: str, cost: float) -> str:
+    """End of the trainings of pairs of a verdict; few were of early steps, none of simulated ones.
+
+    Args:
+        level: the verdict.
+        cost: the step cost of the pair.
+    """
+    if level == "unproven" and cost <= SAFE:
+        return "no trainings of pairs with this verdict and step cost were counted"
     kept_up, pairs = ENDED[level]
     return (
         f"of {pairs} pairs that replays of whole runs of {MODELS} small models call {level}, "

@@ -62,7 +62,7 @@ def answer(
         **summary,
         "verdict": verdict,
         "reason": reason,
-        "experience": experience(str(summary["verdict"])),
+        "experience": experience(str(summary["verdict"]), float(summary["step_cost"])),
         "trained": trained.get(OWN),
         "pairs": pairs,
         "main": counts.index[-1],
