@@ -240,7 +240,7 @@ def draw(pairs: pd.DataFrame, path: Path) -> None:
     panel.set(xscale="log", xlabel="step cost", ylabel="slower by, % of steps")
     panel.set_xlim(1e-5, MOST)
     panel.set_yscale("symlog", linthresh=5)
-    figure.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.savefig(path, format="png", dpi=120)
 
 
