@@ -208,12 +208,11 @@ class Snapshot:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         entries, parts = header_of(path)
         if KEY not in entries:
             raise CaptureError(f"{str(path)!r} is a safetensors file without qmaps metadata")
         try:
-            self._sums = checksums.in_metadata(entries, parts)
+            sums = checksums.in_metadata(entries, parts)
         except BadValueError as error:
             raise CaptureError(f"{str(path)!r} is damaged: {error}") from None
         self.info = _parsed(path, entries[KEY])
@@ -225,25 +224,10 @@ class Snapshot:
             raise CaptureError(f"{str(path)!r} does not hold the tensors that its metadata lists")
         self.tensors: dict[Key, Lazy] = {}
         for name, entry in zip(listed, self.info.tensors, strict=True):
-            read = partial(self._read, name, parts[name])
-            opened = partial(self._opened, name, parts[name])
+            checksum = sums[name] if sums else None
+            read, opened = (partial(f, name, parts[name], checksum) for f in (_read, _opened))
             lazy = replace(parts[name].lazy(), read=read, parts=opened)
             self.tensors[entry.parameter, entry.state] = lazy
-
-    def _read(self, name: str, parts: Parts) -> Tensor:
-        tensor = parts.whole()
-        self._check(name, checksums.of_tensor(tensor))
-        return tensor
-
-    def _opened(self, name: str, parts: Parts) -> Part:
-        self._check(name, checksums.of(*parts.pieces()))
-        return parts
-
-    def _check(self, name: str, checksum: str) -> None:
-        if self._sums and checksum != self._sums[name]:
-            raise CaptureError(
-                f"{str(self._path)!r} is damaged: the checksum of tensor {name} is wrong"
-            )
 
 
 @dataclass(frozen=True)
@@ -290,6 +274,24 @@ class Parts:
         """Yield all bytes in pieces; raises as `__call__`."""
         for begin in range(0, self.nbytes, PIECE):
             yield self.bytes(begin, min(begin + PIECE, self.nbytes)).numpy().data
+
+
+def _read(name: str, parts: Parts, checksum: str | None) -> Tensor:
+    tensor = parts.whole()
+    _check(name, parts, checksum, checksums.of_tensor(tensor))
+    return tensor
+
+
+def _opened(name: str, parts: Parts, checksum: str | None) -> Part:
+    _check(name, parts, checksum, checksums.of(*parts.pieces()))
+    return parts
+
+
+def _check(name: str, parts: Parts, expected: str | None, checksum: str) -> None:
+    if expected not in (None, checksum):
+        raise CaptureError(
+            f"{str(parts.path)!r} is damaged: the checksum of tensor {name} is wrong"
+        )
 
 
 def header_of(path: Path) -> tuple[dict[str, str], dict[str, Parts]]:

@@ -13,7 +13,7 @@ NEEDED = (
     *("stalled_share_first", "stalled_share_second"),
 )
 LIMITS = (0.03, 0.1)
-"""Step costs where verdicts of `qmaps.recommend` change."""
+"""Step costs above which `qmaps.recommend` says ``caution`` and ``unsafe``."""
 
 
 @figure(file="replay/summary.parquet")

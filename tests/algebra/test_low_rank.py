@@ -24,7 +24,7 @@ from qmaps.distributed.rows import by_rows
 from qmaps.engines.support import NATIVE
 from qmaps.errors import BadTypeError, BadValueError, SpecError
 from qmaps.optim import AdamW, Muon
-from qmaps.sweep import units
+from qmaps.sweep import sample
 
 SPEC = "lowrank4(B128/DE@8s)+B128/DE@4s"
 GRASP = "lowrank4(rank1B128x128/linear@8s)+rank1B128x128/linear@4s"
@@ -279,7 +279,7 @@ def test_a_sweep_measures_whole_matrices_only(monkeypatch: pytest.MonkeyPatch) -
         float((t.dequantize() - large["exp_avg"]).double().square().mean()), rel=1e-6
     )
     assert row["bits_per_element"].item() == t.bits_per_element
-    monkeypatch.setattr(units, "LARGEST", 0)
+    monkeypatch.setattr(sample, "LARGEST", 0)
     large_row = sweep.run({"a": large}, [SPEC]).query("state == 'exp_avg'")
     assert large_row["mse"].item() == row["mse"].item()
     with pytest.raises(BadValueError) as caught:

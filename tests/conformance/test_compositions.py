@@ -29,8 +29,12 @@ def test_compositions(check: Check, normalizer: Normalizer, device: torch.device
     if "QMAPS_FUZZ" not in os.environ:
         alike = [each for each in NORMALIZERS if each.log_domain == normalizer.log_domain]
         first = CHECKS.index(check) + alike.index(normalizer)
-        numbers = range(first, first + len(maps), len(alike))
-        maps = [maps[number % len(maps)] for number in numbers]
+        maps = [
+            own[number % len(own)]
+            for signed in (True, False)
+            if (own := [map_ for map_ in maps if map_.signed == signed])
+            for number in range(first, first + len(own), len(alike))
+        ]
     run(check, normalizer, maps, device)
 
 

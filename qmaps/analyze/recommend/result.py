@@ -55,8 +55,9 @@ class Recommendation:
 
     Attributes:
         choice: the quantizers of every parameter, for an optimizer or a file.
-        verdict: the verdict on the choice: ``safe``, ``unproven`` (no problem was found, but
-            trainings with such verdicts did not all keep up), ``caution`` or ``unsafe``.
+        verdict: the verdict on the choice: ``safe``, ``unproven`` (no problem was found, but not
+            all trainings with such step costs kept up, gradients were simulated, or the step is
+            early), ``caution`` or ``unsafe``.
         reason: the decisive measure.
         step_cost: the `step_cost` of the choice over all parameters.
         nbytes: bytes of the states of the choice, those in 32 bits included.

@@ -12,7 +12,7 @@ import pandas as pd
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
 from qmaps.analyze.recommend.picks import BITS
 from qmaps.analyze.recommend.result import brief
-from qmaps.analyze.recommend.verdict import HARMLESS, cost_of, dangerous, experience
+from qmaps.analyze.recommend.verdict import HARMLESS, SAFE, cost_of, dangerous, experience
 from qmaps.lab.report.templating import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record, records
 
@@ -53,6 +53,11 @@ def answer(
     counts = chosen.groupby("quantizer")["numel"].agg(["sum", "size"]).sort_values("sum")
     trained = _trained(about["trained"], losses)
     keys = pairs["preset"].mask(pairs["quantizer"].eq(counts.index[-1]) & (len(counts) == 1), OWN)
+    # Runs of version 0.2 call pairs safe of larger step costs.
+    costly = (pairs["verdict"] == "safe") & (pairs["step_cost"] > SAFE)
+    pairs.loc[costly, "verdict"] = "unproven"
+    if summary["verdict"] == "safe" and summary["step_cost"] > SAFE:
+        summary["verdict"] = "unproven"
     pairs["by_replay"] = pairs["verdict"]
     pairs[["verdict", "reason"]] = [
         _judged(row, trained.get(key, 0)) for row, key in zip(records(pairs), keys, strict=True)
