@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from benchmarks.blind import equivalence, plan, report, tune
 from benchmarks.blind.__main__ import main
@@ -20,6 +21,7 @@ from qmaps.errors import BadValueError
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 from qmaps.optim.presets import pair_of
 from qmaps.storage.files import records
+from reproduction.workloads import docstring_lm
 
 FOLDER = Path(__file__).parents[2] / "reports" / "blind"
 
@@ -212,3 +214,12 @@ def test_numbers_of_the_documentation() -> None:
         f"of its {left_out['pairs']} pairs",
     ):
         assert numbers.replace("%", " %") in text
+
+
+def test_docstring_lm_has_eight_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docstring_lm, "PRETRAINING", 1)
+    docstring_lm.pretrained.cache_clear()
+    weights = [JUDGES["docstring-lm"].model(seed).state_dict()["head.weight"] for seed in (0, 1, 8)]
+    docstring_lm.pretrained.cache_clear()
+    assert torch.equal(weights[0], weights[2])
+    assert not torch.equal(weights[0], weights[1])

@@ -25,7 +25,7 @@ def test_it_begins_with_weights_that_were_trained_on_source_code() -> None:
     code = StdlibLMTiny()
     untrained, begun = code.model(0), work.model(5)
     assert code.validate(begun)["loss"] < code.validate(untrained)["loss"] - 0.5
-    again = docstring_lm.pretrained.__wrapped__(work.shape, False)  # as in another process
+    again = docstring_lm.pretrained.__wrapped__(work.shape, False, 0)  # as in another process
     assert all(torch.equal(again[name], value) for name, value in begun.state_dict().items())
     begun.state_dict()["norm.weight"].zero_()  # a model's weights are its own
     assert work.model(5).state_dict()["norm.weight"].any()
