@@ -225,7 +225,8 @@ class Snapshot:
         self.tensors: dict[Key, Lazy] = {}
         for name, entry in zip(listed, self.info.tensors, strict=True):
             checksum = sums[name] if sums else None
-            read, opened = (partial(f, name, parts[name], checksum) for f in (_read, _opened))
+            about = (name, parts[name], checksum)
+            read, opened = partial(_read, *about), partial(_opened, *about)
             lazy = replace(parts[name].lazy(), read=read, parts=opened)
             self.tensors[entry.parameter, entry.state] = lazy
 
