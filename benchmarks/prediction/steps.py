@@ -203,7 +203,8 @@ def page(pairs: pd.DataFrame, command: str) -> str:
         "pairs. A step cost of 0.05 says that replayed steps make 5 % less progress. Trainings "
         "are not slower in proportion: on the two models that begin with random weights most pairs "
         "of a step cost below 0.1 end faster than 32 bits, on `microbiome` those from 0.001 to "
-        "0.03 end slower by more than it says. Pairs with zero points or very large updates are left out.",
+        "0.03 end slower by more than it says. Pairs with zero points or very large updates are "
+        "left out.",
         "",
         *markdown(
             ("model", "step cost", "pairs", "median", "quartiles"),
