@@ -12,7 +12,7 @@ import pandas as pd
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
 from qmaps.analyze.recommend.picks import BITS
 from qmaps.analyze.recommend.result import brief
-from qmaps.analyze.recommend.verdict import HARMLESS, SAFE, cost_of, dangerous, experience
+from qmaps.analyze.recommend.verdict import HARMLESS, SAFE, cost_of, dangerous, earned, experience
 from qmaps.lab.report.templating import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record, records
 
@@ -53,11 +53,12 @@ def answer(
     counts = chosen.groupby("quantizer")["numel"].agg(["sum", "size"]).sort_values("sum")
     trained = _trained(about["trained"], losses)
     keys = pairs["preset"].mask(pairs["quantizer"].eq(counts.index[-1]) & (len(counts) == 1), OWN)
+    step_cost = math.nan if summary["step_cost"] is None else float(summary["step_cost"])
     # Runs of version 0.2 call pairs safe of larger step costs.
-    costly = (pairs["verdict"] == "safe") & (pairs["step_cost"] > SAFE)
-    pairs.loc[costly, "verdict"] = "unproven"
-    if summary["verdict"] == "safe" and summary["step_cost"] > SAFE:
-        summary["verdict"] = "unproven"
+    summary["verdict"] = earned(summary["verdict"], proven=not step_cost > SAFE)
+    pairs["verdict"] = [
+        earned(row["verdict"], proven=not row["step_cost"] > SAFE) for row in records(pairs)
+    ]
     pairs["by_replay"] = pairs["verdict"]
     pairs[["verdict", "reason"]] = [
         _judged(row, trained.get(key, 0)) for row, key in zip(records(pairs), keys, strict=True)
@@ -67,7 +68,7 @@ def answer(
         **summary,
         "verdict": verdict,
         "reason": reason,
-        "experience": experience(str(summary["verdict"]), float(summary["step_cost"])),
+        "experience": experience(str(summary["verdict"]), step_cost),
         "trained": trained.get(OWN),
         "pairs": pairs,
         "main": counts.index[-1],

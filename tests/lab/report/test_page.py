@@ -197,6 +197,15 @@ def test_a_page_without_names_warns(run: Path, tmp_path: Path) -> None:
     assert "Parameters have numbers: no config.json. Overrides fit the model only under" in page
 
 
+def test_a_run_of_an_earlier_version_or_without_a_step_cost(run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    for cost, told, shown in ((0.01, "safe", "unproven"), (None, "unsafe", "unsafe")):
+        changed = {**summary(run), "step_cost": cost, "verdict": told}
+        write_record(folder / "recommend" / "summary.json", changed)
+        page = report.write(folder).read_text()
+        assert f'<span class="verdict {shown}">{shown}</span>' in page
+
+
 def test_trainings_of_the_run_overrule_replays(run: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
     path = folder / "recommend" / "pairs.parquet"
