@@ -55,8 +55,7 @@ def _verdicts(judge: str, out: Path, runs: Path, _: int) -> None:
 def _train(judge: str, out: Path, runs: Path, workers: int) -> None:
     restore(out / TRIALS, runs / "trials")
     choices = out / "choices" / judge
-    asked = judge in SEEN or all(exists(choices / plan.slug(name)) for name in plan.CHOICES)
-    if not asked:
+    if not all(exists(choices / plan.slug(name)) for name in plan.choices_of(judge)):
         raise BadValueError(f"judge={judge!r} has no choices in {choices}; run verdicts first")
     trials = plan.trials(judge, choices)
     frame = run_all(trials, runs / "trials", workers=workers)
@@ -97,8 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in STAGES:
             # A judge waits for its number of seeds, unless its training is asked for by name.
             waits = name == "train" and judge not in plan.SEEDS and not options.command
-            asks = name == "verdicts" and judge in SEEN
-            if name in commands and not waits and not asks:
+            untested = name == "verdicts" and judge in SEEN
+            if name in commands and not waits and not untested:
                 STAGES[name](judge, out, options.runs, options.workers or 0)
     if "report" in commands:
         _report(out, command_line("benchmarks.blind", argv))

@@ -72,6 +72,11 @@ def pilot(judge: str) -> list[Trial]:
     ]
 
 
+def choices_of(judge: str) -> tuple[str, ...]:
+    """Names of the choices that are trained on a judge."""
+    return () if judge in SEEN else CHOICES
+
+
 def slug(name: str) -> str:
     """The name of a choice's file."""
     return name.replace(" ", "-") + ".json"
@@ -107,7 +112,7 @@ def trials(judge: str, folder: Path) -> list[Trial]:
     for seed in range(SEEDS[judge]):
         for factor in FACTORS:
             pairs: Iterable[str] = PRESETS if factor < 1 or judge in SEEN else PAIRS
-            choices = () if judge in SEEN else CHOICES if factor == 1 else CHOICES[:1]
+            choices = choices_of(judge) if factor == 1 else choices_of(judge)[:1]
             out += [Trial(judge, work, name, seed).at(factor) for name in (FULL, *pairs)]
             out += [
                 Trial(judge, work, name, seed, str(folder / slug(name))).at(factor)

@@ -45,8 +45,8 @@ def judged(trials: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
     finished = whole(trials)
     if finished.empty:
         raise BadValueError("no judge has all its trials yet; run python -m benchmarks.blind train")
-    seen = finished["judge"].isin(SEEN)
-    parts = [finished[~seen], finished[seen]]  # p-values are adjusted among models of a kind
+    # p-values are adjusted among models of a kind
+    parts = [unseen(finished), finished[finished["judge"].isin(SEEN)]]
     table = pd.concat([in_steps(part) for part in parts if len(part)], ignore_index=True)
     table["preset"] = table["quantizer"].map(PRESETS).fillna("")
     for mode in MODES:
@@ -60,6 +60,11 @@ def judged(trials: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
             for column in ("one_step", "bits_per_element"):
                 table[column] = own[column].reindex(keys).to_numpy()
     return table
+
+
+def unseen(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of judges on which no threshold was chosen."""
+    return rows[~rows["judge"].isin(SEEN)]
 
 
 def whole(trials: pd.DataFrame) -> pd.DataFrame:
@@ -152,8 +157,7 @@ def rules(steps: pd.DataFrame) -> pd.DataFrame:
         and `outcome`.
     """
     rows = []
-    unseen = steps[~steps["judge"].isin(SEEN)]
-    for judge, own in unseen[unseen["factor"] == 1].groupby("judge", sort=False):
+    for judge, own in unseen(steps[steps["factor"] == 1]).groupby("judge", sort=False):
         by_name = own.set_index("quantizer")
         pairs = own[own["quantizer"].isin(PAIRS)]
         small = pairs[pairs["bits_per_element"] <= BITS]
@@ -310,7 +314,7 @@ def in_short(steps: pd.DataFrame) -> list[str]:
     """A sentence for each unseen model on the pairs that kept up."""
     tuned = steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)]
     lines = []
-    for judge, own in tuned[~tuned["judge"].isin(SEEN)].groupby("judge", sort=False):
+    for judge, own in unseen(tuned).groupby("judge", sort=False):
         kept_up = own.loc[own["steps"] <= MARGIN, "quantizer"]
         names = ", ".join(_name(quantizer) for quantizer in kept_up) or "none"
         lines.append(
@@ -355,7 +359,7 @@ def draw_calibration(steps: pd.DataFrame, file: Path | IO[bytes]) -> None:
     panels = figure.subplots(1, 2, sharey=True)
     tuned = steps[steps["factor"] == 1]
     for panel, (mode, words) in zip(panels, MODES.items(), strict=True):
-        for judge, own in tuned[~tuned["judge"].isin(SEEN)].groupby("judge", sort=False):
+        for judge, own in unseen(tuned).groupby("judge", sort=False):
             panel.plot(own[f"step_cost_{mode}"], 100 * own["steps"], "o", label=judge, alpha=0.7)
         panel.set(xscale="log", xlabel="step cost", title=f"From {words}")
         _band(panel, vertical=True)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from qmaps import errors
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadTypeError, BadValueError, shown
@@ -308,5 +309,4 @@ def check_finite(name: str, value: Any) -> None:
 def check_bool(group: dict[str, Any], *names: str) -> None:
     """Raise unless these options are True or False."""
     for name in names:
-        if not isinstance(group[name], bool):
-            raise BadTypeError(f"{name}={shown(group[name])} must be True or False")
+        errors.check_bool(name, group[name])
