@@ -28,19 +28,19 @@ VALIDATION_SEED = 2**32
 
 
 class Layer(nn.Module):
-    """A convolution over time, 31 frames wide, between two over channels, added to its input."""
+    """A convolution over time, 31 frames wide, between two linear layers, added to its input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.up = nn.Conv1d(width, 4 * width, 1)
+        self.up = nn.Linear(width, 4 * width)
         self.time = nn.Conv1d(2 * width, 2 * width, 31, padding=15, groups=2 * width)
-        self.down = nn.Conv1d(2 * width, width, 1)
+        self.down = nn.Linear(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Frames (batch, frames, width) to frames of the same shape."""
-        inner = F.glu(self.up(self.norm(x).transpose(1, 2)), dim=1)
-        return x + self.down(F.silu(self.time(inner))).transpose(1, 2)
+        inner = F.glu(self.up(self.norm(x)), dim=-1)
+        return x + self.down(F.silu(self.time(inner.transpose(1, 2)).transpose(1, 2)))
 
 
 class PitchNet(nn.Module):
@@ -75,6 +75,9 @@ def published(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         for old, new in renamed.items()
         for kind in ("weight", "bias")
     }
+    for layer in range(6):  # stored as convolutions over one frame
+        for name in ("up", "down"):
+            state[f"layers.{layer}.{name}.weight"] = state[f"layers.{layer}.{name}.weight"][..., 0]
     # The head is stored as directions and lengths of its rows.
     lengths, rows = (weights[f"output_proj.weight_{part}"] for part in "gv")
     state["head.weight"] = rows * (lengths / rows.norm(dim=1, keepdim=True))
