@@ -70,10 +70,10 @@ papers-quick: $(VENV)/.lab
 	$(BIN)/python -m reproduction --quick
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -p no:nbmake -n auto --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not product" tests
+	$(BIN)/python -m pytest -p no:nbmake -n auto --dist worksteal -m "slow and not product" tests
 
 test-all: test test-slow
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -66,6 +67,7 @@ def made_once(
     return once
 
 
+@functools.cache
 def _is_slow(path: Path) -> bool:
     here = Path(__file__).parent
     return any(path.is_relative_to(here / name) for name in SLOW)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -21,6 +24,14 @@ from qmaps.testing._data import LARGEST, SMALLEST, about, sample
 from qmaps.testing.normalizers import composed
 
 __all__ = ["LARGEST", "SMALLEST", "about", "sample"]
+
+
+class Pickling(ThreadPoolExecutor):
+    """Threads whose work is pickled, as for processes, which take seconds to start."""
+
+    def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        function, given, named = pickle.loads(pickle.dumps((function, given, named)))
+        return super().submit(function, *given, **named)
 
 
 def formula_maps() -> list[Map]:

@@ -30,17 +30,23 @@ letter case, is left out, with a warning.
 
 from __future__ import annotations
 
+import functools
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 
 from qmaps import maps, metrics, normalize
 from qmaps.errors import BadValueError
 from qmaps.maps._registry import ignored, load_entry_points
 
 
+@functools.cache
+def _points() -> EntryPoints:
+    return entry_points()  # reads the metadata of every package, so once
+
+
 def load() -> None:
     """Load the maps, normalizers and metrics of other packages."""
-    points = entry_points()  # reads the metadata of every package, so once
+    points = _points()
     for name, part in load_entry_points(points.select(group="qmaps.maps")):
         if not any(part is registered for registered in maps.REGISTRY.values()):
             ignored("qmaps.maps", name, "it is not a map declared with a name")
@@ -60,5 +66,6 @@ def load() -> None:
 
 def optimizer(name: str) -> type | None:
     """The optimizer of this name of another package, or None."""
-    cls = dict(load_entry_points(entry_points(group="qmaps.optimizers", name=name))).get(name)
+    points = _points().select(group="qmaps.optimizers", name=name)
+    cls = dict(load_entry_points(points)).get(name)
     return cls if isinstance(cls, type) else None

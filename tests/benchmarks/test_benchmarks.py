@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -167,9 +165,8 @@ def test_memory_of_states_and_of_a_step() -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    run = [sys.executable, "-m", "benchmarks", "--scale", "0.0005", "--rounds", "1"]
-    run += ["--case", "any codebook", "--out", str(tmp_path)]
-    subprocess.run(run, cwd=ROOT, check=True, capture_output=True)
+    given = ["--scale", "0.0005", "--rounds", "1", "--case", "any codebook"]
+    assert command.main([*given, "--out", str(tmp_path)]) == 0
     results = json.loads((tmp_path / "cpu.json").read_text())
     (found,) = results["cases"]
     assert found["name"] == "AdamW 8-bit any codebook, four matrices"

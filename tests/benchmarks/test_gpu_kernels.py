@@ -17,8 +17,10 @@ GRIDS = kernel("new_tensor_grids")
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ["sm_75", "newest"])
 def test_a_step_compiles_without_spills(arch: str) -> None:
+    """Half of the kernels for each, every other one."""
+    first = arch == "newest"
     arch = compiler.architectures()[-1] if arch == "newest" else arch
-    for entry in catalogue.entries(quick=True):
+    for entry in catalogue.entries(quick=True)[first::2]:
         made = compiler.compile_now(entry, arch)
         assert made.code.startswith(b"\x7fELF")
         assert made.symbol.encode() in made.code

@@ -85,7 +85,7 @@ def test_a_fitted_predictor_finds_the_column_that_matters() -> None:
 def test_a_judge_is_recorded_measured_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shape = GPTShape(context=16, width=64, layers=1, heads=2)
+    shape = GPTShape(context=16, width=32, layers=1, heads=2)
     work = StdlibLMTiny(shape=shape, steps=12, warmup_steps=2, validation_batches=1)
     monkeypatch.setitem(judges.JUDGES, "docstring-lm", work)
     chosen = pairs()[:8]

@@ -30,7 +30,7 @@ def test_a_trial_trains_with_a_choice(tmp_path: Path) -> None:
 
 
 def test_the_choice_is_of_another_seed_and_kept(tmp_path: Path, monkeypatch) -> None:
-    shape = GPTShape(context=16, width=64, layers=1, heads=2)
+    shape = GPTShape(context=16, width=32, layers=1, heads=2)
     work = StdlibLMTiny(shape=shape, steps=8, warmup_steps=2, validation_batches=1)
     monkeypatch.setitem(judges.JUDGES, "lm-tiny", work)
     file = recommended.choice("lm-tiny", tmp_path)

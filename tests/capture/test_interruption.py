@@ -18,6 +18,7 @@ from torch import nn
 from qmaps import capture
 from qmaps.capture import StateRecorder, snapshot
 from qmaps.errors import CaptureError, OutputError
+from qmaps.storage import locks
 
 OTHER = "other parameters ('bias' is only there); give another folder for this choice of parameters"
 
@@ -50,24 +51,26 @@ def linear() -> nn.Linear:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no kill -9")
-def test_killed_while_recording(tmp_path: Path) -> None:
+def test_killed_while_recording_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And before that no other process records there, whatever this one is about to write."""
+    monkeypatch.setattr(locks, "PATIENCE", 0.05)
+    layer = linear()
+    optimizer = torch.optim.AdamW(layer.parameters())
     for _ in range(2):  # the second time in what the first left
-        process = subprocess.Popen([sys.executable, "-c", LOOP, str(tmp_path)])
-        before = set(tmp_path.glob("step-*"))
-        deadline = time.monotonic() + 60
-        while len(set(tmp_path.glob("step-*"))) < len(before) + 8:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-            before &= set(tmp_path.glob("step-*"))
-            if len(before) >= 8:  # a fresh optimizer takes the same steps again
-                newest = max(before).stat().st_mtime_ns
-                while max(before).stat().st_mtime_ns == newest:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.002)
-                break
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        with subprocess.Popen([sys.executable, "-c", LOOP, str(tmp_path)]) as process:
+            try:
+                wait_for_snapshots(process, tmp_path)
+                for _ in range(3):
+                    with pytest.raises(OutputError) as caught:
+                        StateRecorder(optimizer, tmp_path, names=layer)
+                    assert str(caught.value).startswith(
+                        f"out={str(tmp_path)!r} is being written by process {process.pid} on "
+                    )
+                    for number in capture.load(tmp_path).steps[-3:]:
+                        list(capture.load(tmp_path, step=number).items())
+                assert process.poll() is None
+            finally:
+                process.send_signal(signal.SIGKILL)
         steps = capture.load(tmp_path).steps
         assert len(steps) >= 8
         for number in steps:
@@ -75,6 +78,23 @@ def test_killed_while_recording(tmp_path: Path) -> None:
             assert states.step == number
             list(states.items())
             assert [states.scalars(name) for name in states.parameters()] == [{"step": number}] * 2
+
+
+def wait_for_snapshots(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Wait until the process has written eight, over earlier ones or beside them."""
+    before = set(folder.glob("step-*"))
+    deadline = time.monotonic() + 60
+    while len(set(folder.glob("step-*"))) < len(before) + 8:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+        before &= set(folder.glob("step-*"))
+        if len(before) >= 8:  # a fresh optimizer takes the same steps again
+            newest = max(before).stat().st_mtime_ns
+            while max(before).stat().st_mtime_ns == newest:
+                assert time.monotonic() < deadline
+                time.sleep(0.002)
+            return
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
@@ -101,29 +121,6 @@ def test_interrupted_in_the_middle_of_a_write(
     assert len(reached) == 1
     assert reached[0] > 2 * 12 * 4  # the tensors had been written, under another name
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_two_processes_in_one_folder(tmp_path: Path) -> None:
-    """The second is refused, whatever the first is about to write; readers are not."""
-    layer = linear()
-    optimizer = torch.optim.AdamW(layer.parameters())
-    with subprocess.Popen([sys.executable, "-c", LOOP, str(tmp_path)]) as process:
-        try:
-            deadline = time.monotonic() + 60
-            while len(list(tmp_path.glob("step-*"))) < 3:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            for _ in range(3):
-                with pytest.raises(OutputError) as caught:
-                    StateRecorder(optimizer, tmp_path, names=layer)
-                assert str(caught.value).startswith(
-                    f"out={str(tmp_path)!r} is being written by process {process.pid} on "
-                )
-                for number in capture.load(tmp_path).steps[-3:]:
-                    list(capture.load(tmp_path, step=number).items())
-            assert process.poll() is None
-        finally:
-            process.kill()
 
 
 def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def listed():
 @told
 def run():
     pairs = ["B64/cubic@4s + whole/linear@4u"]
-    page = lab.run(workloads.get("stdlib-lm-tiny"), "run", steps=2, pairs=pairs, contenders=[])
+    page = lab.run(workloads.get("digits"), "run", steps=2, pairs=pairs, contenders=[])
     rows = qmaps.storage.files.read_frame(page.parent / "sweep" / "sweep.parquet")
     curves = qmaps.storage.files.read_frame(page.parent / "frames" / "map_curves.parquet")
     return {

@@ -12,26 +12,24 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def launch(ranks: int, folder: Path, *names: str, seconds: float = 200) -> list[str]:
-    """Run checks of ``tests.distributed.worker`` in so many processes; returns their outputs.
+def launch(folder: Path, *groups: tuple[int, tuple[str, ...]], seconds: float = 400) -> None:
+    """Run checks of ``tests.distributed.worker`` in one group of processes after the other.
 
     Args:
-        ranks: number of processes.
-        folder: for the store by which they find each other, their outputs and their files.
-        *names: of the checks.
+        folder: for the stores by which they find each other, their outputs and their files.
+        *groups: the number of processes, or 0 for one that joins no group, and their checks.
         seconds: until all are killed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
-    command = [sys.executable, "-m", "tests.distributed.worker", str(folder), str(ranks), *names]
+    given = [f"{ranks}:{','.join(names)}" for ranks, names in groups]
     # A session of their own, so that all of them can be killed.
     parent = subprocess.Popen(
-        command,
+        [sys.executable, "-m", "tests.distributed.worker", str(folder), *given],
         env=environment,
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -47,8 +45,6 @@ def launch(ranks: int, folder: Path, *names: str, seconds: float = 200) -> list[
         with suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)
         parent.wait()
-    outputs = [folder / f"{rank}.txt" for rank in range(ranks)]
-    texts = [output.read_text() if output.exists() else "" for output in outputs]
-    shown = "\n".join(f"--- rank {rank}\n{text}" for rank, text in enumerate(texts))
+    outputs = sorted(folder.glob("group*.txt"))
+    shown = "\n".join(f"--- {output.stem}\n{output.read_text()}" for output in outputs)
     assert parent.returncode == 0, f"{said}\n{shown}"
-    return texts

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.distributed import worker
 from tests.distributed.launch import launch
 
 pytestmark = pytest.mark.skipif(
@@ -21,7 +20,6 @@ EVERYWHERE = (
     "skipping_and_raising_together",
     "data_parallel",
     "matrix_rules_are_those_of_the_whole",
-    "matrices_lie_anywhere",
 )
 TWO = (
     "converted_folders",
@@ -44,29 +42,23 @@ TWO = (
     "errors_of_one_rank_reach_the_others",
     "flat_parameters_are_refused",
 )
-FOUR = ("hybrid_sharding", "other_placements")
+FOUR = ("hybrid_sharding", "other_placements", "matrices_lie_anywhere")
 
 
-def test_one_two_and_four_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "FOLDER", tmp_path)
-    worker.save_alone()
+RESUMED = (
+    (2, ("zero_redundancy_is_one_process", "zero_redundancy_does_not_overlap", "zero_redundancy")),
+    (4, ("zero_redundancy",)),
+    (1, ("zero_redundancy",)),
+    (2, ("zero_redundancy",)),
+)
+
+
+def test_one_two_and_four_processes(tmp_path: Path) -> None:
     launch(
-        2,
         tmp_path,
-        *EVERYWHERE,
-        *TWO,
-        "loads_from_1",
-        "saves",
-        "full_state_dicts",
+        (0, ("saves_alone",)),
+        (2, (*EVERYWHERE, *TWO, "loads_from_1", "saves", "full_state_dicts")),
+        (4, (*EVERYWHERE, *FOUR, "loads_from_2")),
+        (0, ("loads_alone",)),
+        *RESUMED,
     )
-    launch(4, tmp_path, *EVERYWHERE, *FOUR, "loads_from_2")
-    worker.load_alone()
-
-
-@pytest.mark.slow
-def test_zero_redundancy_resumes_on_one_two_and_four_processes(tmp_path: Path) -> None:
-    alone = ("zero_redundancy_is_one_process", "zero_redundancy_does_not_overlap")
-    launch(2, tmp_path, *alone, "zero_redundancy")
-    launch(4, tmp_path, "zero_redundancy")
-    launch(1, tmp_path, "zero_redundancy")
-    launch(2, tmp_path, "zero_redundancy")

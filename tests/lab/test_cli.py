@@ -41,7 +41,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "save", blank)
         with pytest.raises(SystemExit) as caught:
-            main(["lab", "stdlib-lm-tiny", "--steps", "20", "--out", str(out)])
+            main(["lab", "stdlib-lm-tiny", "--steps", "10", "--out", str(out)])
     assert not caught.value.code
     return out
 
@@ -58,7 +58,7 @@ def test_the_lab_leaves_everything_in_its_folder(lab: Path) -> None:
         "about.json", "figures", "frames", "recommend", "report.html", "states", "sweep", "train",
     }  # fmt: skip
     assert len(list((lab / "train").iterdir())) == 3
-    assert qmaps.capture.load(lab / "states").steps == [10, 20]
+    assert qmaps.capture.load(lab / "states").steps == [5, 10]
     sweep = pd.read_parquet(lab / "sweep" / "sweep.parquet")
     assert sweep.loc[sweep["state"] == "update", "quantizer"].nunique() >= 60
     losses = pd.read_parquet(lab / "frames" / "losses.parquet")
@@ -92,16 +92,16 @@ def test_running_again_finds_everything_done(lab: Path, tmp_path: Path, capsys) 
     files = [result, lab / "sweep/parts/00000.parquet", lab / "recommend/choice.json"]
     files.append(lab / "figures/map_curves.png")
     stamps = [path.stat().st_mtime_ns for path in files]
-    code, out, err = call(f"lab stdlib-lm-tiny --steps 20 --out {lab} --json", capsys)
+    code, out, err = call(f"lab stdlib-lm-tiny --steps 10 --out {lab} --json", capsys)
     assert (code, err) == (0, "")
     told = json.loads(out)
     assert (told["out"], told["report"]) == (str(lab), str(lab / "report.html"))
     assert told["verdict"] in LEVELS
     assert told["code"].startswith("from qmaps.optim import AdamW")
     assert stamps == [path.stat().st_mtime_ns for path in files]
-    code, _, err = call(f"lab stdlib-lm-tiny --steps 21 --out {lab}", capsys)
+    code, _, err = call(f"lab stdlib-lm-tiny --steps 11 --out {lab}", capsys)
     assert code == 2
-    assert "holds a run with steps=20, but 21 was requested" in err
+    assert "holds a run with steps=10, but 11 was requested" in err
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path, capsys, monkeypatch) -> None:

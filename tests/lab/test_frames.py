@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from qmaps.errors import BadValueError, OutputError
 from qmaps.lab import analyze_states, draw
 from qmaps.storage.files import read_frame
 from tests.analyze.test_analyze import states
+from tests.helpers import Pickling
 
 
 def test_frames_that_are_damaged_or_of_unknown_states_are_made_again(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_workers_compute_the_same_frames(named: CapturedStates, tmp_path: Path) 
         torch.set_num_threads(threads)
     notes: list[tuple[int, int, str]] = []
     pool = analyze_states(
-        named, tmp_path / "pool", workers=2, progress=lambda *note: notes.append(note)
+        named, tmp_path / "pool", workers=1, progress=lambda *note: notes.append(note)
     )
     assert contents(pool) == expected
     count = len(expected)
@@ -88,7 +88,7 @@ def test_workers_compute_the_same_frames(named: CapturedStates, tmp_path: Path) 
     assert sorted(name for _, _, name in notes[1:-1]) == sorted(path.stem for path in pool)
     assert [done for done, _, _ in notes[1:]] == [*range(1, count + 1), count]
     assert set(read_frame(pool[-1])["parameter"]) == {"up.weight", "down.weight"}
-    with ThreadPoolExecutor(1) as executor:
+    with Pickling(2) as executor:
         found = analyze_states(named, tmp_path / "executor", executor=executor)
         assert contents(found) == expected
         stamps = {path: path.stat().st_mtime_ns for path in found}

@@ -85,8 +85,11 @@ def test_any_object_as_any_option_is_taken_or_refused(data: st.DataObject) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", DISTINCT)
 def test_every_odd_object_as_every_option(cls: type[Any]) -> None:
+    """Of options that all classes share, each takes a third of the objects."""
+    first = DISTINCT.index(cls)
     for option in options_of(cls):
-        for value in [*NUMBERS, *TEXTS, *CONTAINERS, *tensors()]:
+        values = [*NUMBERS, *TEXTS, *CONTAINERS, *tensors()]
+        for value in values[first % 3 :: 3] if option in Shared.__annotations__ else values:
             refused(used, cls, {option: value}, False)
 
 

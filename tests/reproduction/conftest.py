@@ -26,14 +26,18 @@ def adam_states(seed: int, layers: int = 1) -> CapturedStates:
     return CapturedStates.from_tensors(tensors, step=7, optimizer="AdamW")
 
 
+def without_layout(figure: Figure) -> None:
+    """Layouts take most of the time; how pictures look is for the tests of figures."""
+    figure.set_layout_engine("none")
+
+
 @pytest.fixture(scope="session")
 def pages(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
     """The pages of somebody's own states."""
 
     def make(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            # Layouts take most of the time; how pictures look is for the tests of figures.
-            patch.setattr(Figure, "draw_without_rendering", lambda it: it.set_layout_engine("none"))
+            patch.setattr(Figure, "draw_without_rendering", without_layout)
             run(
                 states=[adam_states(0), adam_states(1)],
                 out=folder / "pages",

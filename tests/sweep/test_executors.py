@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from qmaps import capture, sweep
 from qmaps.analyze import executors
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, CommunicationError
 from qmaps.sweep.plan import Item
-from qmaps.sweep.run import joined
 from tests.sweep.data import SPECS, Deadly, on_disk, plan, same, tensors
 
 
@@ -38,18 +38,6 @@ def serial(path: Path) -> pd.DataFrame:
         return sweep.run(path, SPECS)
     finally:
         torch.set_num_threads(threads)
-
-
-def test_a_pool_gives_the_same_bits(path: Path, serial: pd.DataFrame, tmp_path: Path) -> None:
-    told: list[tuple[int, int, str]] = []
-    found = sweep.run(
-        path, SPECS, workers=2, out=tmp_path, progress=lambda *given: told.append(given)
-    )
-    same(found, serial)
-    same(pd.read_parquet(tmp_path / "sweep.parquet"), serial)
-    assert told[0] == (0, 5, "5 items on workers")
-    assert told[-1] == (5, 5, "")
-    assert [done for done, _, _ in told] == [0, 1, 2, 3, 4, 5, 5]
 
 
 def test_states_that_were_renamed(path: Path, tmp_path: Path) -> None:
@@ -85,15 +73,21 @@ def deadly(path: Path, place: Path, lives: int) -> list[Item]:
     return [*items[:-1], Deadly(**last, place=str(place), lives=lives)]
 
 
-def test_items_of_a_killed_worker_run_again(
+def test_a_pool_gives_the_same_bits_and_items_of_a_killed_worker_run_again(
     path: Path, serial: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pools = counted(monkeypatch)
     items = deadly(path, tmp_path / "died", 1)
-    jobs = [item.job for item in items]
-    frames = {job.number: frame for job, frame in executors.in_pool(jobs, 2)}
-    found = joined([frames[item.number] for item in items], [item.states for item in items])
+    monkeypatch.setattr(import_module("qmaps.sweep.run"), "items_of", lambda *_: items)
+    told: list[tuple[int, int, str]] = []
+    found = sweep.run(
+        path, SPECS, workers=2, out=tmp_path, progress=lambda *given: told.append(given)
+    )
     same(found, serial)
+    same(pd.read_parquet(tmp_path / "sweep.parquet"), serial)
+    assert told[0] == (0, 5, "5 items on workers")
+    assert told[-1] == (5, 5, "")
+    assert [done for done, _, _ in told] == [0, 1, 2, 3, 4, 5, 5]
     assert (tmp_path / "died").read_text() == "x"
     assert pools == [2, 1] or pools == [2, 2]
 

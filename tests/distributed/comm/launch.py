@@ -1,4 +1,4 @@
-"""Starting ranks as processes of their own, once for many checks."""
+"""Starting ranks as processes of their own, all groups from one process."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ LIMIT_S = 400
 """No rank may hang: the group's timeouts are far below."""
 
 
-def launch(module: str, world: int, folder: Path, *arguments: str) -> list[dict[str, Any] | None]:
-    """Return what each rank of `module` wrote, or None for a rank that was killed.
+def launch(
+    folder: Path, *groups: tuple[str, int, tuple[str, ...]]
+) -> list[list[dict[str, Any] | None]]:
+    """Return what each rank of each group wrote, or None for a rank that was killed.
 
-    A rank is a fork in which ``main`` of `module` finds RANK WORLD FOLDER ARGUMENTS in ``sys.argv``
+    A rank is a fork in which ``main`` of a module finds RANK WORLD FOLDER ARGUMENTS in ``sys.argv``
     and writes FOLDER/RANK.json.
+
+    Args:
+        folder: has a folder for each group.
+        *groups: a module, the number of ranks and the arguments; one group runs after the other.
     """
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     # A session of their own, so that all of them can be killed.
     script = "tests.distributed.comm.forked"
     parent = subprocess.Popen(
-        [sys.executable, "-m", script, module, str(world), str(folder), *arguments],
+        [sys.executable, "-m", script, str(folder), json.dumps(groups)],
         env=environment,
         cwd=ROOT,
         stderr=subprocess.PIPE,
@@ -40,6 +46,10 @@ def launch(module: str, world: int, folder: Path, *arguments: str) -> list[dict[
             os.killpg(parent.pid, signal.SIGKILL)
         parent.wait()
     assert parent.returncode == 0, said
+    return [_written(folder / str(number)) for number in range(len(groups))]
+
+
+def _written(folder: Path) -> list[dict[str, Any] | None]:
     found: list[dict[str, Any] | None] = []
     for rank, code in enumerate(json.loads((folder / "codes.json").read_text())):
         if code < 0:

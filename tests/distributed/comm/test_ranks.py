@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,6 @@ from tests.distributed.comm import faults
 from tests.distributed.comm.checks import CHECKS
 from tests.distributed.comm.launch import launch
 
-# One launch for each number of ranks: starting them takes longer than most checks.
 FOUR = (
     "averages_are_those_of_the_plain_quantizer",
     "bytes_are_those_on_the_wire",
@@ -35,34 +34,38 @@ FOUR = (
 NAMES = {2: tuple(CHECKS), 4: FOUR}
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Any]:
-    @functools.cache
-    def launched(world: int) -> Any:
-        folder = tmp_path_factory.mktemp("ranks")
-        return launch("tests.distributed.comm.checks", world, folder, *NAMES[world])
+@pytest.fixture(scope="session")
+def found(made_once: Callable[[str, Callable[[Path], None]], Path]) -> dict[str, Any]:
+    """All groups, started once: that takes longer than most checks."""
 
-    return launched
+    def make(folder: Path) -> None:
+        checks = [("tests.distributed.comm.checks", world, NAMES[world]) for world in NAMES]
+        *checked, killed = launch(folder, *checks, ("tests.distributed.comm.faults", 3, ()))
+        text = json.dumps({"2": checked[0], "4": checked[1], "killed": killed})
+        (folder / "found.json").write_text(text)
+
+    result: dict[str, Any] = json.loads((made_once("ranks", make) / "found.json").read_text())
+    return result
 
 
 @pytest.mark.parametrize(("world", "name"), [(w, n) for w, names in NAMES.items() for n in names])
-def test_all_ranks(world: int, name: str, ranks: Callable[[int], Any]) -> None:
-    for rank, found in enumerate(ranks(world)):
-        assert found[name] == "passed", f"rank {rank}: {found[name]}"
+def test_all_ranks(world: int, name: str, found: dict[str, Any]) -> None:
+    for rank, said in enumerate(found[str(world)]):
+        assert said[name] == "passed", f"rank {rank}: {said[name]}"
 
 
-def test_a_killed_rank_is_an_error_on_all_others(tmp_path: Path) -> None:
-    *others, killed = launch("tests.distributed.comm.faults", 3, tmp_path)
+def test_a_killed_rank_is_an_error_on_all_others(found: dict[str, Any]) -> None:
+    *others, killed = found["killed"]
     assert killed is None
-    for rank, found in enumerate(others):
-        assert found["step"] == 2
+    for rank, said in enumerate(others):
+        assert said["step"] == 2
         assert re.fullmatch(
             rf"rank {rank} of 3 could not exchange gradients 0: another rank has ended, has "
             r"failed, or did not answer within the group's timeout \(.+\)",
-            found["said"],
-        ), found
+            said["said"],
+        ), said
         # Not a timed assertion of speed: a hang would be without end.
-        assert found["seconds"] < 3 * faults.TIMEOUT_S
+        assert said["seconds"] < 3 * faults.TIMEOUT_S
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,6 @@ param.grad = torch.randn(300_000)
 optimizer = AdamW8bit([param])
 optimizer.step()
 """
-FORK = """
-def stepped():
-    # torch's own threads hang in a child, so nothing here may need them.
-    optimizer.step()
-    return hashlib.sha256(param.detach().numpy().tobytes()).digest()
-
-"""
 COMPARE = """
 read, write = os.pipe()
 if os.fork() == 0:
@@ -43,7 +36,7 @@ sys.exit(0 if stepped() == os.read(read, 32) else 1)
 """
 
 
-NEW_OPTIMIZERS = """
+STEPPED = """
 from qmaps.optim import AdamW
 ones = torch.ones(100_000, 3).mul_(0.5)  # starts torch's own threads
 trained = []
@@ -56,8 +49,10 @@ for dtype, options in (
     new = torch.nn.Parameter(ones.to(dtype, copy=True))
     new.grad = ones.to(dtype, copy=True)
     trained.append((new, AdamW([new], **options)))
+trained.append((param, optimizer))
 
 def stepped():
+    # torch's own threads hang in a child, so nothing here may need them.
     for _, optimizer in trained:
         optimizer.step()
     found = b"".join(new.detach().view(torch.uint8).numpy().tobytes() for new, _ in trained)
@@ -65,23 +60,13 @@ def stepped():
 """
 
 
-def run(program: str) -> int:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_takes_first_steps_and_others_and_the_process_ends_while_threads_wait() -> (
+    None
+):
     # A process of its own: nobody knows which threads this one has. A hang ends with an error.
-    return subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_steps_with_threads_of_its_own() -> None:
-    assert run(TRAINING + FORK + COMPARE) == 0
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_takes_the_first_steps_of_optimizers() -> None:
-    assert run(TRAINING + NEW_OPTIMIZERS + COMPARE) == 0
-
-
-def test_a_process_ends_while_threads_wait() -> None:
-    assert run(TRAINING) == 0
+    command = [sys.executable, "-c", TRAINING + STEPPED + COMPARE]
+    assert subprocess.run(command, check=False, timeout=120).returncode == 0
 
 
 def test_callers_at_the_same_time_get_the_same_bits() -> None:
