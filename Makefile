@@ -60,7 +60,7 @@ $(VENV)/.weights: constraints.txt $(VENV)/.lab
 # Models of the blind test (reports/blind). Of these packages only the files of weights are read.
 $(VENV)/.judges: constraints.txt $(VENV)/.qmaps $(VENV)/.weights
 	$(INSTALL) "qmaps[judges]"
-	$(INSTALL) --no-deps microformer-mgm torchfcpe
+	$(INSTALL) --no-deps microformer-mgm resemblyzer torchfcpe
 	@touch $@
 
 papers: $(VENV)/.lab $(VENV)/.weights

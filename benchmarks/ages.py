@@ -28,6 +28,7 @@ MEASURED = {
     "bench/": (*STEPS, "qmaps/algebra"),
     "checkpoints": ("qmaps/storage", "qmaps/capture"),
     "communication": ("qmaps/distributed", "qmaps/engines", "qmaps/ops"),
+    "long-trained": ("qmaps/analyze", *STEPS),
     "losses/lpmm": (*MATHEMATICS, "qmaps/lpmm"),
     "gpu/": ("qmaps/cuda", "qmaps/engines/kernels"),
     "gpu/sass": ("qmaps/cuda/src", "qmaps/cuda/codebooks.py", "qmaps/engines/kernels"),
