@@ -20,7 +20,6 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse, split_low_rank
 from qmaps.errors import BadTypeError, BadValueError, SpecError, shown
-from qmaps.maps import _html
 from qmaps.maps.base import Map, spacing, table
 from qmaps.maps.codebook import Codebook
 from qmaps.maps.fitted import FittedMap
@@ -217,19 +216,6 @@ class Quantizer:
 
     def __repr__(self) -> str:
         return f"quantizer({self.spec!r})"
-
-    def _repr_html_(self) -> str:
-        """HTML table for notebooks; bits per element are those of a tensor of 1024 x 1024."""
-        return _html.table(
-            "Quantizer",
-            [
-                ("spec", lambda: self.spec),
-                ("normalizer", lambda: self.normalizer.spec),
-                ("map", lambda: self.map.spec),
-                ("rounding", self.rounding.words),
-                ("bits per element", lambda: f"{8 * self.nbytes((1024, 1024)) / 2**20:.4g}"),
-            ],
-        )
 
     def nbytes(self, shape: Sequence[int]) -> int:
         """Bytes of a quantized tensor of this shape, as `QuantizedTensor.nbytes`."""
@@ -525,19 +511,6 @@ class QuantizedTensor:
 
     def __repr__(self) -> str:
         return f"QuantizedTensor({self.quantizer.spec!r}, shape={self.shape}, {self.nbytes} bytes)"
-
-    def _repr_html_(self) -> str:
-        """HTML table for notebooks."""
-        return _html.table(
-            "QuantizedTensor",
-            [
-                ("quantizer", lambda: self.quantizer.spec),
-                ("shape", lambda: " x ".join(map(str, self.shape)) or "scalar"),
-                ("bytes", lambda: f"{self.nbytes:,}"),
-                ("bits per element", lambda: f"{self.bits_per_element:.4g}"),
-                ("device", lambda: self.device),
-            ],
-        )
 
     if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
 

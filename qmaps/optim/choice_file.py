@@ -16,7 +16,6 @@ import torch
 
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
-from qmaps.maps import _html
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.choice import StateQuantizers
@@ -261,23 +260,6 @@ class Choice:
         for quantizers in (self.state_quantizers, *self.overrides.values()):
             if isinstance(quantizers, Mapping):
                 yield from (q for q in quantizers.values() if isinstance(q, Quantizer))
-
-    def _repr_html_(self) -> str:
-        """HTML table for notebooks."""
-        rows = [("all parameters", self.state_quantizers), *self.overrides.items()]
-        lines = []
-        for name, quantizers in rows:
-            written = _written(quantizers)
-            specs = {"": written} if isinstance(written, str) else written
-            lines += [(name, state, str(spec)) for state, spec in specs.items()]
-        below = []
-        for name, value in self.provenance.items():
-            text = str(value)
-            if isinstance(value, Mapping):
-                text = ", ".join(f"{key} {member}" for key, member in value.items()) or "unknown"
-            below.append(f"{name}: {text}")
-        header = ("parameters", "state", "quantizer")
-        return _html.grid(f"Choice for {self.optimizer}", header, lines, "\n".join(below))
 
 
 def load_choice(path: str | os.PathLike[str]) -> dict[str, Any]:

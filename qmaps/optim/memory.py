@@ -15,7 +15,6 @@ from torch import Tensor
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
 from qmaps.engines.sharding.shards import local
-from qmaps.maps import _html
 from qmaps.optim.records import Parameters, StateRecord
 
 LONGEST = 40
@@ -118,11 +117,6 @@ class Memory:
             nbytes = sum(row.nbytes for block in smaller for row in block)
             lines.append((f"{number} smaller ones", "", "", "", "", "", f"{nbytes:,}"))
         return lines
-
-    def _repr_html_(self) -> str:
-        """HTML table for notebooks."""
-        header, *lines = self._lines(LONGEST)
-        return _html.grid("Memory of optimizer states", header, lines, self._totals())
 
     def _totals(self) -> str:
         unquantized = 8 * self.nbytes_in_32_bits / self.numel if self.numel else 0.0

@@ -15,7 +15,6 @@ from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.candidates import FULL, moves
 from qmaps.analyze.recommend.verdict import UNMEASURED, early, experience
 from qmaps.errors import OutputError, printable
-from qmaps.maps import _html
 from qmaps.optim import Choice
 from qmaps.storage.files import (
     exists,
@@ -27,7 +26,6 @@ from qmaps.storage.files import (
 )
 from qmaps.storage.locks import FolderLock
 
-SHOWN = ("quantizer", "preset", "bits_per_element", "verdict", "reason")
 PLAIN = (
     *("verdict", "reason", "step_cost", "bits_per_element", "nbytes", "full_nbytes"),
     *("gradients", "min_quantized_size"),
@@ -155,16 +153,6 @@ class Recommendation:
             f"{self.bits_per_element:.2f} bits per element of quantized parameters",
         ]
         return "\n".join([*lines, *self.notes, "", self.code])
-
-    def _repr_html_(self) -> str:
-        """HTML for notebooks."""
-        rows = self.pairs[list(SHOWN)].to_dict("records")
-        texts = [{**row, "bits_per_element": f"{row['bits_per_element']:.2f}"} for row in rows]
-        table = [[str(row[name]) for name in SHOWN] for row in texts]
-        header = ("pair", "preset", "bits per element", "verdict", "reason")
-        note = str(self).split("\n\n")[0]
-        title = f"Recommendation: {self.verdict}"
-        return _html.grid(title, header, table, note) + self.choice._repr_html_()
 
 
 CHOICE, SUMMARY, STATES = "choice.json", "summary.json", "states.json"
