@@ -23,7 +23,7 @@ INSTEAD: Mapping[str, tuple[str, str]] = {
     "adam_w_mode": (BITSANDBYTES, "none; trust ratios also scale weight decay, as in the paper"),
     "dampening": (BITSANDBYTES, "none; only `SGD` has it"),
     "bf16_stochastic_round": (TORCHAO, "`stochastic_rounding`"),
-    "offload_gradients": (TORCHAO, "`CPUOffloadOptimizer(..., offload_gradients=True)`"),
+    "offload_gradients": (TORCHAO, "none; `release_gradients` frees gradients while training"),
     "minimal_size": (TORCHAO, "none; `CPUOffloadOptimizer` offloads all parameters"),
 }  # fmt: skip
 """By option: the library that has it, and what qmaps has instead, as the documentation prints."""
