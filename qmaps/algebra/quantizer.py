@@ -6,7 +6,6 @@ Their methods for tensors, such as `Quantizer.quantize`, call functions of `qmap
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -491,24 +490,6 @@ class QuantizedTensor:
         beside = tuple(part._changed(change) for part in self.beside)
         return replace(self, packed=change(self.packed), scales=scales, beside=beside)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as a safetensors file; see `qmaps.save` for several."""
-        from qmaps.algebra.saved import save
-
-        save({"tensor": self}, path)
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> QuantizedTensor:
-        """Read a tensor written by `save`."""
-        from qmaps.algebra.saved import load
-
-        tensors = load(path)
-        if list(tensors) != ["tensor"]:
-            raise BadValueError(
-                f"{str(path)!r} holds {len(tensors)} tensors, expected one; read it with qmaps.load"
-            )
-        return tensors["tensor"]
-
     def __repr__(self) -> str:
         return f"QuantizedTensor({self.quantizer.spec!r}, shape={self.shape}, {self.nbytes} bytes)"
 
@@ -528,26 +509,6 @@ class QuantizedTensor:
         ) -> NoReturn:
             name = getattr(func, "__name__", str(func))
             raise BadTypeError(f"{name} does not accept a QuantizedTensor; pass t.dequantize()")
-
-
-def _refusing(name: str) -> Callable[..., NoReturn]:
-    """Return an operator that raises: codes do not support it."""
-
-    def refuse(*_: object) -> NoReturn:
-        raise BadTypeError(
-            f"QuantizedTensor does not support {name}; decode it first with t.dequantize()"
-        )
-
-    return refuse
-
-
-_WITH_ANOTHER = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
-for _name in (
-    *_WITH_ANOTHER,
-    *(f"r{name}" for name in _WITH_ANOTHER),
-    *("neg", "abs", "lt", "le", "gt", "ge", "getitem", "setitem"),
-):
-    setattr(QuantizedTensor, f"__{_name}__", _refusing(f"__{_name}__"))
 
 
 def values_of(state: Tensor | QuantizedTensor) -> Tensor:

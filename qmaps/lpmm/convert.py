@@ -13,8 +13,7 @@ from qmaps.algebra.quantizer import FLOATS, Quantizer, quantizer
 from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.engines.sharding.shards import is_distributed
 from qmaps.errors import BadTypeError, BadValueError, QmapsError
-from qmaps.lpmm.nearest import nearest
-from qmaps.lpmm.parameter import Accumulator, LowPrecisionParameter
+from qmaps.lpmm.parameter import Accumulator, LowPrecisionParameter, nearest
 from qmaps.maps.fitted import FittedMap
 from qmaps.optim.choice import MARK, listed
 

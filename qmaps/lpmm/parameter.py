@@ -15,13 +15,22 @@ from qmaps.algebra.saved import from_plain
 from qmaps.engines.plan import memory_of, zero
 from qmaps.engines.threads import safe_after_fork
 from qmaps.errors import BadTypeError, BadValueError
-from qmaps.lpmm.nearest import nearest
 from qmaps.lpmm.tensor import LowPrecisionTensor, decoded
 
 # The hooks that are in force; versions of torch that lack it cannot pass tensors on to them.
 _outer_hooks: Callable[[bool], Any] = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
 )
+
+
+def nearest(values: Tensor, q: Quantizer, *, check: bool = False) -> QuantizedTensor:
+    """The nearest codes of `values`, as of `q`, even if that is stochastic.
+
+    `check` refuses NaN and infinity.
+    """
+    plain = Quantizer(q.normalizer, q.map)
+    encoded = (plain.quantize if check else plain.quantize_unchecked)(values.float())
+    return QuantizedTensor(q, encoded.shape, encoded.packed, encoded.scales)
 
 
 class Accumulator:

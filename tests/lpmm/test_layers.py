@@ -429,9 +429,6 @@ def test_weights_of_maps_without_minus_1_survive_any_number_of_checkpoints(
         if dtype == torch.float32 and not spec.startswith(("rank1", "B32x8")):
             other = reloaded(reloaded(model, spec, dtype), spec, dtype)
             assert torch.equal(other.weight.decode(), weights)
-            plain = nn.Linear(64, 40, bias=False)
-            plain.load_state_dict(other.state_dict())
-            assert torch.equal(lpmm.convert(plain, spec, GRADS).weight.decode(), weights)
         model(torch.ones(2, 64, dtype=dtype)).square().sum().backward()
         optimizer.step()
         assert not torch.equal(model.weight.decode(), weights)

@@ -226,6 +226,7 @@ def test_a_parameter_that_was_frozen_at_first() -> None:
     SGD8bit([other], lr=0.5).step()
     assert torch.equal(param, other)
 
+
 def test_options_of_a_checkpoint() -> None:
     saved = CPUOffloadOptimizer(net().parameters(), AdamW8bit, lr=0.25).state_dict()
     optimizer = CPUOffloadOptimizer(net().parameters(), AdamW8bit, lr=0.5)
