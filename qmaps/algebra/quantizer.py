@@ -355,7 +355,7 @@ class Quantizer:
     ) -> tuple[dict[str, float], Tensor | QuantizedTensor | None]:
         """Metrics as in `error`, and if `keep` also `x` quantized or decoded.
 
-        The native and the CUDA engine quantize and measure in one pass, without storing decoded
+        The native engine quantizes and measures in one pass, without storing decoded
         values or unneeded codes, as long as every metric has a form for sums.
         """
         from qmaps.ops.quantize import measured
