@@ -148,13 +148,6 @@ def findings(engines: Sequence[Backend], cpu: Mapping[str, Any]) -> Iterator[Fin
     elif threads < (count if requested else count // 2):  # torch uses one thread of two per core
         message = f"{threads} thread{' is' if threads == 1 else 's are'} used, on {on_cores}."
         yield Finding(NOTE, message, f"{repair}, unless other processes need the other cores.")
-    if os.environ.get("QMAPS_BACKEND") == "reference":
-        message = "QMAPS_BACKEND=reference turns off the native and CUDA engines."
-        yield Finding(NOTE, message, "Unset QMAPS_BACKEND for the fastest engine.")
-    isa, best = cpu["instructions"], native.isas()[:1]
-    if isa is not None and best != [isa]:
-        message = f"QMAPS_ISA={isa} keeps the native engine from using {best[0]}."
-        yield Finding(NOTE, message, "Unset QMAPS_ISA for the fastest instruction set.")
     cuda = next(engine for engine in engines if engine.name == "cuda")
     if not cuda.available:
         repair = "Nothing to do without an NVIDIA GPU. With one, install a CUDA build of torch."
