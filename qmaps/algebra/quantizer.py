@@ -488,14 +488,6 @@ class QuantizedTensor:
 
     if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
 
-        def __getattr__(self, name: str) -> NoReturn:
-            if not name.startswith("_") and hasattr(Tensor, name):
-                raise AttributeError(
-                    f"QuantizedTensor has no attribute {name!r}; decode it first: "
-                    f"t.dequantize().{name}"
-                )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
         @classmethod
         def __torch_function__(
             cls, func: Any, types: Any, args: Any = (), kwargs: Any = None

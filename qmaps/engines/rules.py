@@ -59,11 +59,7 @@ def ordered(rule: str, scalars: Mapping[str, T]) -> list[T]:
             return [scalars[name] for name in names]
         except KeyError:
             pass
-    missing = [name for name in names if name not in scalars]
-    unknown = [name for name in scalars if name not in names]
-    errors = [f"{', '.join(map(repr, missing))} is missing" if missing else ""]
-    errors.append(f"{', '.join(map(repr, unknown))} is not a scalar of the rule" if unknown else "")
-    raise BadValueError(f"scalars of rule {rule!r}: {'; '.join(filter(None, errors))}")
+    raise BadValueError(f"scalars of rule {rule!r} must be {', '.join(names)}")
 
 
 def check_build(compiled: Any) -> None:

@@ -225,15 +225,7 @@ def test_unknown_and_absent_back_ends_are_refused(monkeypatch: pytest.MonkeyPatc
 def test_what_tensors_have_is_that_of_the_values() -> None:
     t, x = qmaps.quantizer("B64/DE@8s").quantize(torch.ones(8, 8)), torch.ones(8, 8)
     for name in ("norm", "mean", "numel", "dtype", "T", "add_", "view", "item"):
-        with pytest.raises(AttributeError) as missing:
-            getattr(t, name)
-        assert str(missing.value) == (
-            f"QuantizedTensor has no attribute {name!r}; decode it first: t.dequantize().{name}"
-        )
         assert not hasattr(t, name)
-    with pytest.raises(AttributeError) as unknown:
-        _ = t.nrom
-    assert str(unknown.value) == "'QuantizedTensor' object has no attribute 'nrom'"
     calls: list[tuple[str, Callable[[], object]]] = [
         ("norm", lambda: torch.norm(t)),
         ("mean", lambda: torch.mean(t)),

@@ -110,7 +110,6 @@ def bytes_are_those_on_the_wire() -> None:
         assert (traffic.sent, traffic.received) == (wire.sent, wire.received)
         assert traffic.in_32_bits == 2 * (world - 1) * 4 * 65536 // world
         assert 0.93 * times < traffic.ratio < times, (spec, traffic.ratio)
-    assert str(traffic).startswith("1 exchanges, ")
 
 
 class Net(nn.Module):
