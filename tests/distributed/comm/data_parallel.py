@@ -18,7 +18,7 @@ from qmaps.errors import BadValueError, NonFiniteError
 from reproduction.parallelism_2015._one_bit import one_bit_hook
 
 SPECS = ("B64/tree@8s", "tensor/linear0@3s", "B128x8/nf4@4s", "B64/DE@2s+sr", "row/linear@6s",
-         "tensor/quantile@5s", "B64/lloyd@3s+sr", "B64&B512/mantissa@8s")  # fmt: skip
+         "B64&B512/mantissa@8s")  # fmt: skip
 
 
 def tensor_of(rank: int, numel: int, seed: int = 0) -> Tensor:
