@@ -56,7 +56,8 @@ def convert(
     copy lives until backward.
 
     Args:
-        model: changed in place, and returned. Move it to its device and dtype first.
+        model: changed in place, and returned. Move it to its device and dtype first. To leave some
+            parameters as they are, convert the modules of the others.
         params: quantizer of the parameters, signed, of any width.
         grads: quantizer of the sums of gradients, signed.
         seed: of the stochastic rounding of gradients.
