@@ -50,9 +50,6 @@ FORMATS = {
 """Template arguments of kernels, by a quantizer that needs them; ``B128/DE-0@4u`` needs the same as
 ``B128/linear@4u``."""
 
-WIDE = ("bf16+sr", "fp16", "B256/linear@12u")
-"""Names in `FORMATS` whose codes have more than 8 bits; `measure` does not count those."""
-
 MULTI_BLOCK = ("rank1/linear@4u", "fp16")
 """Names in `FORMATS` of scales that span more than a block."""
 
@@ -81,7 +78,6 @@ def entries(*, quick: bool = False) -> list[Entry]:
     return [
         *_tensors(types, list(FORMATS)),
         *_scales(),
-        *_errors(),
         *_steps(PAIRS),
         *_splits(),
         *_rules(),
@@ -103,11 +99,6 @@ def _tensors(types: list[str], formats: list[str]) -> list[Entry]:
 def _scales() -> list[Entry]:
     names = ("find_{}_ends", "new_{}_grids", "round_{}_scales", "commit_{}_scales", "read_{}_grids")
     return [kernel(name.format(of)) for of in ("tensor", "step") for name in names]
-
-
-def _errors() -> list[Entry]:
-    made = [kernel("measure", "float", FORMATS[name]) for name in FORMATS if name not in WIDE]
-    return [*made, kernel("add_parts", 4)]
 
 
 def _steps(pairs: tuple[tuple[str, str | None], ...]) -> list[Entry]:
@@ -145,9 +136,7 @@ def _quantiles(types: list[str]) -> list[Entry]:
     """Chunks of 4096, and some shorter ones."""
     finds = [kernel("find_quantiles", type_, 12) for type_ in types]
     finds += [kernel("find_quantiles", "float", bits) for bits in (0, 3, 7, 10)]
-    names = [f"count_{which}_digit" for which in ("first", "next")]
-    counts = [kernel(name, type_) for name in names for type_ in types]
-    return [*finds, kernel("add_rows"), *counts, kernel("decide_digit")]
+    return [*finds, kernel("add_rows")]
 
 
 def usage(made: Compiled) -> dict[str, int]:

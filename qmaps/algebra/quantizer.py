@@ -6,7 +6,6 @@ Their methods for tensors, such as `Quantizer.quantize`, call functions of `qmap
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,7 +19,6 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse, split_low_rank
 from qmaps.errors import BadTypeError, BadValueError, SpecError, shown
-from qmaps.maps import _html
 from qmaps.maps.base import Map, spacing, table
 from qmaps.maps.codebook import Codebook
 from qmaps.maps.fitted import FittedMap
@@ -140,13 +138,6 @@ class Quantizer:
         if self.low_rank is not None and (why := _low_rank_refusal(self)):
             raise SpecError(f"{self.spec}: the quantizer of the rest {why}")
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Set pickled fields; version 0.2 has `stochastic` instead of `rounding`."""
-        fields = {**state}
-        if fields.pop("stochastic", False):
-            fields["rounding"] = Rounding.STOCHASTIC
-        self.__dict__.update(fields)
-
     @property
     def stochastic(self) -> bool:
         """True if it rounds at random to one of the two neighbours, unbiased (``+sr``)."""
@@ -217,19 +208,6 @@ class Quantizer:
 
     def __repr__(self) -> str:
         return f"quantizer({self.spec!r})"
-
-    def _repr_html_(self) -> str:
-        """HTML table for notebooks; bits per element are those of a tensor of 1024 x 1024."""
-        return _html.table(
-            "Quantizer",
-            [
-                ("spec", lambda: self.spec),
-                ("normalizer", lambda: self.normalizer.spec),
-                ("map", lambda: self.map.spec),
-                ("rounding", self.rounding.words),
-                ("bits per element", lambda: f"{8 * self.nbytes((1024, 1024)) / 2**20:.4g}"),
-            ],
-        )
 
     def nbytes(self, shape: Sequence[int]) -> int:
         """Bytes of a quantized tensor of this shape, as `QuantizedTensor.nbytes`."""
@@ -370,7 +348,7 @@ class Quantizer:
     ) -> tuple[dict[str, float], Tensor | QuantizedTensor | None]:
         """Metrics as in `error`, and if `keep` also `x` quantized or decoded.
 
-        The native and the CUDA engine quantize and measure in one pass, without storing decoded
+        The native engine quantizes and measures in one pass, without storing decoded
         values or unneeded codes, as long as every metric has a form for sums.
         """
         from qmaps.ops.quantize import measured
@@ -505,49 +483,10 @@ class QuantizedTensor:
         beside = tuple(part._changed(change) for part in self.beside)
         return replace(self, packed=change(self.packed), scales=scales, beside=beside)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as a safetensors file; see `qmaps.save` for several."""
-        from qmaps.algebra.saved import save
-
-        save({"tensor": self}, path)
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> QuantizedTensor:
-        """Read a tensor written by `save`."""
-        from qmaps.algebra.saved import load
-
-        tensors = load(path)
-        if list(tensors) != ["tensor"]:
-            raise BadValueError(
-                f"{str(path)!r} holds {len(tensors)} tensors, expected one; read it with qmaps.load"
-            )
-        return tensors["tensor"]
-
     def __repr__(self) -> str:
         return f"QuantizedTensor({self.quantizer.spec!r}, shape={self.shape}, {self.nbytes} bytes)"
 
-    def _repr_html_(self) -> str:
-        """HTML table for notebooks."""
-        return _html.table(
-            "QuantizedTensor",
-            [
-                ("quantizer", lambda: self.quantizer.spec),
-                ("shape", lambda: " x ".join(map(str, self.shape)) or "scalar"),
-                ("bytes", lambda: f"{self.nbytes:,}"),
-                ("bits per element", lambda: f"{self.bits_per_element:.4g}"),
-                ("device", lambda: self.device),
-            ],
-        )
-
     if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
-
-        def __getattr__(self, name: str) -> NoReturn:
-            if not name.startswith("_") and hasattr(Tensor, name):
-                raise AttributeError(
-                    f"QuantizedTensor has no attribute {name!r}; decode it first: "
-                    f"t.dequantize().{name}"
-                )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
         @classmethod
         def __torch_function__(
@@ -555,26 +494,6 @@ class QuantizedTensor:
         ) -> NoReturn:
             name = getattr(func, "__name__", str(func))
             raise BadTypeError(f"{name} does not accept a QuantizedTensor; pass t.dequantize()")
-
-
-def _refusing(name: str) -> Callable[..., NoReturn]:
-    """Return an operator that raises: codes do not support it."""
-
-    def refuse(*_: object) -> NoReturn:
-        raise BadTypeError(
-            f"QuantizedTensor does not support {name}; decode it first with t.dequantize()"
-        )
-
-    return refuse
-
-
-_WITH_ANOTHER = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
-for _name in (
-    *_WITH_ANOTHER,
-    *(f"r{name}" for name in _WITH_ANOTHER),
-    *("neg", "abs", "lt", "le", "gt", "ge", "getitem", "setitem"),
-):
-    setattr(QuantizedTensor, f"__{_name}__", _refusing(f"__{_name}__"))
 
 
 def values_of(state: Tensor | QuantizedTensor) -> Tensor:

@@ -39,13 +39,6 @@ class Rounding(Enum):
         self.residual_bits = {"+ef4": 4, "+ef8": 8}.get(suffix)
         self.memoryless = suffix in ("", "+sr")
 
-    @property
-    def words(self) -> str:
-        """Description for pages, such as ``to nearest`` or ``stochastic``."""
-        if (bits := self.residual_bits) is not None:
-            return f"to nearest, with error feedback in {bits} bits"
-        return "to nearest" if self is Rounding.NEAREST else self.name.lower()
-
 
 SUFFIXES = tuple(rounding.value for rounding in Rounding if rounding.value)
 """The ends of specs that name a rounding."""

@@ -222,10 +222,6 @@ def _presets(
 
 
 def doctor(
-    parameters: Annotated[
-        str | None,
-        typer.Option(help="A model, as `qmaps memory` takes it, such as 7B: what its step costs."),
-    ] = None,
     seconds: Annotated[
         float, typer.Option(min=0, help="Time for measurements, about; 0 measures nothing.")
     ] = 4.0,
@@ -233,29 +229,21 @@ def doctor(
 ) -> None:
     """Say what this installation has, what is wrong with it, and what a step costs here.
 
-    It prints versions, back ends and why others do not run, the processor, memory bandwidth, and
-    the time of a step of AdamW in 32, 8 and 4 bits. For every problem it names the command that
-    repairs it; the exit code is 1 if there is one. Paste the output into reports of problems.
+    It prints versions, back ends and why others do not run, the processor, and the time of a step
+    of AdamW in 32, 8 and 4 bits. For every problem it names the command that repairs it; the exit
+    code is 1 if there is one. Paste the output into reports of problems.
 
     Examples:
 
         qmaps doctor
 
-        qmaps doctor --parameters 7B
-
-        qmaps doctor --parameters path/to/config.json
-
         qmaps doctor --seconds 0 --json
     """
     from dataclasses import asdict
 
-    from qmaps.cli.model_size import model_of
     from qmaps.optim.doctor import doctor as examine
 
-    numel = None
-    if parameters is not None:
-        numel = sum(p.numel() for p in model_of(parameters, "parameters").parameters())
-    report = examine(numel, seconds=seconds)
+    report = examine(seconds=seconds)
     print_result(as_json, asdict(report), *str(report).split("\n"))
     if report.problems:
         raise typer.Exit(1)

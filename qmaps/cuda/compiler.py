@@ -6,8 +6,6 @@ import ctypes
 import functools
 import hashlib
 import os
-import sys
-import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,7 +25,6 @@ OPTIONS = (
     *("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"),
     *("--device-as-default-execution-space", "--generate-line-info", "--ptxas-options=-v"),
 )
-_ANNOUNCING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -115,8 +112,6 @@ def compiled(entry: Entry, arch: str) -> Compiled:
     path = cache_folder() / f"{_digest(entry, arch)}.json"
     if (cached := _read(path, entry)) is not None:
         return cached
-    with _ANNOUNCING:
-        _announce(arch)
     code, symbols, log = _program(entry.file, _names(entry), arch)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,12 +207,3 @@ def source_digest() -> str:
     for file in files:
         together.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return together.hexdigest()
-
-
-@functools.cache
-def _announce(arch: str) -> None:
-    print(
-        f"qmaps: compiling CUDA kernels for {arch}, each at its first use "
-        f"(kept in {cache_folder()})",
-        file=sys.stderr,
-    )

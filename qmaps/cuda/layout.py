@@ -21,13 +21,7 @@ TILE = THREADS * UNIT
 NORM_CHUNK = 2 * TILE
 ROW_CHUNK, COLUMN_CHUNK = 512, 64
 SCALES_CHUNK = 4096
-SUMS_CHUNK = 4 * TILE
-ERROR_SUMS = 4
 SORTED = 4096
-FIRST_BITS = 12
-COUNTERS = 9216
-MAX_RANKS = 1024
-MAX_PASSES = 8
 DOUBLE = 32
 
 _address, _i64, _i32, _i16, _u32 = "<u8", "<i8", "<i4", "<i2", "<u4"
@@ -106,27 +100,8 @@ STRETCHES = np.dtype(
     [("x", _address), ("size", _i64), ("rows", _i64), ("below", _address), ("fraction", _address),
      ("count", _i64), ("quantiles", _address), ("sums", _address), ("bad", _address)]
 )  # fmt: skip
-RANK = np.dtype([("before", _i64), ("inside", _i64), ("prefix", _u32), ("cell", _u32)])
-NARROWING = np.dtype(
-    [(name, _i32) for name in ("passes", "known", "cells", "unused")]
-    + [("width", _i32, MAX_PASSES + 1), ("alive", _u32, COUNTERS // 32),
-       ("table", "<u2", (MAX_PASSES, COUNTERS)), ("counts", _u64, COUNTERS + 8),
-       ("rank", RANK, MAX_RANKS)],
-    align=True,
-)  # fmt: skip
-SELECTION = np.dtype(
-    [("x", _address), ("numel", _i64), ("bits", _i64), ("ranks", _address), ("count", _i64)]
-    + [(name, _address) for name in ("narrowing", "bad", "values")]
-)
 WRITTEN = 480
 WRITE = np.dtype([("to", _address), ("count", _i64), ("word", "<u8", WRITTEN)])
-PARTIAL_SUMS = np.dtype([("parts", _address), ("count", _i64), ("totals", _address)])
-MEASURED = np.dtype(
-    [("sums", _double, ERROR_SUMS)]
-    + [(name, _u64) for name in ("largest", "nonzero", "zeroed")]
-    + [("flags", _i64), ("codes", _u64, MAX_CODES)]
-)
-MEASURE = np.dtype([("tensor", TENSOR), ("found", _address), ("parts", _address)])
 STRUCTURES = {
     name.title().replace("_", ""): dtype
     for name, dtype in dict(globals()).items()

@@ -6,7 +6,6 @@ import ctypes
 import functools
 import importlib.util
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,9 +91,8 @@ def driver() -> Library:
     Raises:
         BackendError: it cannot be loaded, or is too old.
     """
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
-        return Library(ctypes.CDLL(name), DRIVER)
+        return Library(ctypes.CDLL("libcuda.so.1"), DRIVER)
     except OSError as error:
         raise BackendError(f"the CUDA driver cannot be loaded: {error}") from error
 
@@ -121,21 +119,12 @@ def nvrtc() -> Library:
 
 def _paths(major: int) -> Iterator[tuple[str, int]]:
     """Paths of NVRTC with the mode of loading: loaded already, in wheels, and of the system."""
-    windows = sys.platform == "win32"
-    name = f"nvrtc64_{major}0_0.dll" if windows else f"libnvrtc.so.{major}"
-    if not windows:
-        yield name, os.RTLD_NOLOAD
+    name = f"libnvrtc.so.{major}"
+    yield name, os.RTLD_NOLOAD
     for package in ("nvidia", "torch"):
         spec = importlib.util.find_spec(package)
         for folder in (spec and spec.submodule_search_locations) or ():
-            for pattern in ("lib", "*/lib", "*/bin", "*/bin/*"):
+            for pattern in ("lib", "*/lib"):
                 for path in sorted(Path(folder).glob(f"{pattern}/{name}")):
                     yield str(path), ctypes.DEFAULT_MODE
     yield name, ctypes.DEFAULT_MODE
-    try:
-        # NVIDIA's finder, which cuda-core brings, also searches toolkits.
-        from cuda.pathfinder import load_nvidia_dynamic_lib
-
-        yield str(load_nvidia_dynamic_lib("nvrtc").abs_path), ctypes.DEFAULT_MODE
-    except Exception:  # it is not installed, or finds nothing
-        return

@@ -234,55 +234,24 @@ def quantize(
         for part in scale_layout.geometry.parts:
             if part.plain and not scale_layout.geometry.log:
                 scales[part.array].zero_()  # the initial value of maxima
-    memory = prepare(engine, task, x.dtype, scale_layout, scales, key)
-    form = format_name(map_, scale_layout, stochastic=key is not None)
-    encode = kernel("encode", DTYPES[x.dtype], form)
-    engine.launch_over(encode, tiles(numel), task)
-    store_scales(engine, task, scale_layout)
-    del memory  # the kernels read it until here
-    return packed, scales, 0 if flags is None else int(flags)
-
-
-def prepare(
-    engine: Engine,
-    task: np.ndarray,
-    dtype: torch.dtype,
-    scale_layout: ScaleLayout,
-    scales: Scales,
-    key: RoundingKey | None,
-) -> Tensor:
-    """Prepare a tensor for encoding: describe its scales and noise, and make multi-block scales.
-
-    Args:
-        engine: the engine of the device of all tensors.
-        task: ``Tensor`` without its scales and noise, changed in place. Where this
-            function computes new scales, it sets flags, and sets their address to 0 afterwards.
-        dtype: the dtype of the elements.
-        scale_layout: the layout of the scales.
-        scales: the scales to be written; multi-block maxima in float32 start from their values.
-        key: of stochastic rounding; None rounds to nearest.
-
-    Returns:
-        Memory to be kept until the last launch with `task`.
-    """
     memory = _place_scales(engine, task, scale_layout, scales)
     if key is not None:
         describe_noise(task["noise"], key)
-    if not scale_layout.block:
-        engine.launch_over(kernel("find_maxima", DTYPES[dtype]), tiles(int(task["numel"])), task)
+    if not scale_layout.block:  # multi-block scales; maxima in float32 start from stored values
+        engine.launch_over(kernel("find_maxima", DTYPES[x.dtype]), tiles(numel), task)
         if scale_layout.grids:
             engine.launch_over(kernel("find_tensor_ends"), chunks(scale_layout), task)
             engine.launch(kernel("new_tensor_grids"), len(scale_layout.geometry.parts), task)
         if scale_layout.rounds:
             engine.launch_over(kernel("round_tensor_scales"), chunks(scale_layout), task)
         task["flags"] = 0
-    return memory
-
-
-def store_scales(engine: Engine, task: np.ndarray, scale_layout: ScaleLayout) -> None:
-    """Store the scales rounded by `prepare`; all others are stored already."""
+    form = format_name(map_, scale_layout, stochastic=key is not None)
+    encode = kernel("encode", DTYPES[x.dtype], form)
+    engine.launch_over(encode, tiles(numel), task)
     if scale_layout.rounds and not scale_layout.block:
         engine.launch_over(kernel("commit_tensor_scales"), chunks(scale_layout), task)
+    del memory  # the kernels read it until here
+    return packed, scales, 0 if flags is None else int(flags)
 
 
 def dequantize(
@@ -308,7 +277,7 @@ def _place_scales(
     return workspace.place(engine.device)
 
 
-def described(x: Tensor, packed: Tensor | None, map_: Map, scale_layout: ScaleLayout) -> np.ndarray:
+def described(x: Tensor, packed: Tensor, map_: Map, scale_layout: ScaleLayout) -> np.ndarray:
     """A ``Tensor`` without its scales and noise.
 
     Returns:
@@ -320,7 +289,7 @@ def described(x: Tensor, packed: Tensor | None, map_: Map, scale_layout: ScaleLa
     task = np.zeros((), dtype=layout.TENSOR)
     task["x"], task["numel"] = address(x), x.numel()
     needed = packed_bytes(x.numel(), map_.bits)
-    task["packed"] = 0 if packed is None else address(packed, needed, "packed")
+    task["packed"] = address(packed, needed, "packed")
     task["codebook"] = codebook(map_, x.device).described
     task["scales"]["parts"] = len(scale_layout.geometry.parts)
     return task

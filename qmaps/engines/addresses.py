@@ -187,20 +187,13 @@ def _use_torch() -> bool:
     """Let the native engine inspect tensors by torch's C interface, ten times as fast."""
     if core is None:
         return False
-    folder = Path(torch.__file__).parent / "lib"
-    for file in ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll"):
-        if not (folder / file).exists():
-            continue
-        try:
-            library = ctypes.CDLL(str(folder / file))
-            functions = [getattr(library, name) for name in core.torch_functions]
-        except (OSError, AttributeError):  # this torch does not have that interface
-            return False
-        core.use_torch(
-            [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]
-        )
-        return True
-    return False
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        functions = [getattr(library, name) for name in core.torch_functions]
+    except (OSError, AttributeError):  # another system, or a torch without that interface
+        return False
+    core.use_torch([ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions])
+    return True
 
 
 _TORCH = _use_torch()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping
-from itertools import zip_longest
 from typing import Any, TypeVar
 
 from qmaps.engines.kernels.declarations import ENUMERATIONS, Factoring, KernelRule, read_rules
@@ -59,44 +58,29 @@ def ordered(rule: str, scalars: Mapping[str, T]) -> list[T]:
             return [scalars[name] for name in names]
         except KeyError:
             pass
-    missing = [name for name in names if name not in scalars]
-    unknown = [name for name in scalars if name not in names]
-    errors = [f"{', '.join(map(repr, missing))} is missing" if missing else ""]
-    errors.append(f"{', '.join(map(repr, unknown))} is not a scalar of the rule" if unknown else "")
-    raise BadValueError(f"scalars of rule {rule!r}: {'; '.join(filter(None, errors))}")
+    raise BadValueError(f"scalars of rule {rule!r} must be {', '.join(names)}")
 
 
 def check_build(compiled: Any) -> None:
     """Compare the rules and enumerations of the native module with those of this installation.
 
     Raises:
-        BackendError: they differ; the message names the first difference.
+        BackendError: they differ.
     """
+    declared = [(kind.__name__, e.name, e.value) for kind in ENUMERATIONS for e in kind]
     try:
-        difference = _difference(compiled)
+        built = [
+            KernelRule(
+                name, tuple(states.split()), tuple(map(str.strip, scalars.split(","))), type_,
+                norms, Factoring(factoring),
+            )
+            for name, states, scalars, type_, norms, factoring in compiled.rules()
+        ]  # fmt: skip
+        same = built == list(rules().values()) and list(compiled.enumerators()) == declared
     except (AttributeError, TypeError, ValueError):
-        difference = "the module does not list its rules in the expected form"
-    if difference:
+        same = False
+    if not same:
         raise BackendError(
-            f"the native engine was built from other sources: {difference}; build it again with "
-            "pip install, or with pip install --editable in a source tree"
+            "the native engine was built from other sources; build it again with pip install, or "
+            "with pip install --editable in a source tree"
         )
-
-
-def _difference(compiled: Any) -> str:
-    """The first difference between the compiled module and the Python tables, or ``""``."""
-    built = [f"{kind}.{name} = {value}" for kind, name, value in compiled.enumerators()]
-    for name, states, scalars, type_, norms, factoring in compiled.rules():
-        names = tuple(scalar.strip() for scalar in scalars.split(","))
-        rule = KernelRule(name, tuple(states.split()), names, type_, norms, Factoring(factoring))
-        built += _described(rule)
-    declared = [f"{kind.__name__}.{e.name} = {e.value}" for kind in ENUMERATIONS for e in kind]
-    declared += [line for rule in rules().values() for line in _described(rule)]
-    pairs = zip_longest(built, declared, fillvalue="nothing")
-    return next((f"it has {a} where {b} is declared" for a, b in pairs if a != b), "")
-
-
-def _described(rule: KernelRule) -> list[str]:
-    scalars = [f"scalar {number} {name!r}" for number, name in enumerate(rule.scalars)]
-    parts = [rule.type, f"takes_norms={rule.takes_norms}", rule.factoring.name, *scalars]
-    return [str(rule), *(f"{part} of {rule}" for part in parts)]

@@ -50,10 +50,6 @@ class Support(ABC):
         """Return True if maps of more than 8 bits are supported under a normalizer."""
 
     @abstractmethod
-    def _measures(self, geometry: Geometry, map_: Map) -> bool:
-        """Return True if errors under supported scales are measured in the same pass."""
-
-    @abstractmethod
     def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
         """Reasons why this engine, unlike the other, does not step a parameter."""
 
@@ -70,13 +66,6 @@ class Support(ABC):
         if map_.bits > BYTE and not self._takes_wide_maps(normalizer):
             return f"{normalizer.spec} supports maps of at most {BYTE} bits"
         return _of_normalizer(self, normalizer, shape)
-
-    def measures(self, normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
-        """Return True if the engine also measures errors while it quantizes a tensor."""
-        if map_.bits > BYTE or not self.supports(normalizer, map_, shape):
-            return False
-        geometry = normalizer.geometry(shape)
-        return geometry is not None and self._measures(geometry, map_)
 
     def of_parameter(self, rule: Rule, parameter: ParameterStep, device: torch.device) -> str:
         """Reason why the engine does not step a parameter."""
@@ -146,7 +135,12 @@ class NativeSupport(Support):
     def _takes_wide_maps(self, normalizer: Normalizer) -> bool:
         return normalizer.linear
 
-    def _measures(self, geometry: Geometry, map_: Map) -> bool:
+    def measures(self, normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
+        """Return True if the engine also measures errors while it quantizes a tensor."""
+        if map_.bits > BYTE or not self.supports(normalizer, map_, shape):
+            return False
+        geometry = normalizer.geometry(shape)
+        assert geometry is not None  # as it is supported
         # No kernel has other formats, log2 ranges that end at a quantile, or rounding in log2.
         in_float32 = all(part.stored is ScaleKind.FLOAT32 for part in geometry.parts)
         return in_float32 and not (geometry.quantile or map_.position_rounding)
@@ -201,10 +195,6 @@ class CudaSupport(Support):
 
     def _takes_wide_maps(self, normalizer: Normalizer) -> bool:
         return not normalizer.log_domain
-
-    def _measures(self, geometry: Geometry, map_: Map) -> bool:
-        del geometry, map_
-        return True
 
     def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
         gradient = parameter.gradient

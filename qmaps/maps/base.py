@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from qmaps.errors import BadValueError, check_bool, check_int, shown
-from qmaps.maps import _html
 from qmaps.maps._registry import refuse_built_in
 
 P = ParamSpec("P")
@@ -154,26 +153,6 @@ class Map(ABC):
 
     def __str__(self) -> str:
         return self.spec
-
-    def _repr_html_(self) -> str:
-        """HTML table for notebooks."""
-        return _html.table(
-            type(self).__name__,
-            [
-                ("spec", lambda: self.spec),
-                ("width", lambda: f"{self.bits} bits, {'signed' if self.signed else 'unsigned'}"),
-                ("values", "fitted to data" if self.fitted else lambda: _some(self)),
-            ],
-        )
-
-
-def _some(map_: Map, count: int = 16) -> str:
-    """The values of a map; the first and the last ones where there are more than `count`."""
-    texts = [f"{value:.4g}" for value in table(map_).tolist()]
-    if len(texts) <= count:
-        return ", ".join(texts)
-    texts[count // 2 : -count // 2] = ["..."]
-    return f"{', '.join(texts)} ({len(table(map_))} values)"
 
 
 def check_range(name: str, value: Any, low: int, high: int) -> None:

@@ -5,8 +5,8 @@ float32 `x` and `decoded` of one shape, their int32 `codes`, and the `size` of t
 Sums are taken in float64. An empty tensor gives NaN.
 
 A file may give its metric in a second form, ``from_sums(sums) -> float``; only the order of
-summation differs. If all do, the native and the CUDA engine quantize and measure in one
-pass, and the decoded tensor never exists; a metric without it needs the decoded tensor.
+summation differs. If all do, the native engine quantizes and measures in one pass, and the decoded
+tensor never exists; a metric without it needs the decoded tensor.
 
 Over several tensors a metric named ``max_...`` is the largest, and any other the mean weighted by
 size (`qmaps.sweep.summarize`).

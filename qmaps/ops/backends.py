@@ -47,7 +47,7 @@ def backends() -> list[Backend]:
     built = native.core is not None
     return [
         Backend("reference", True, "plain PyTorch, on CPU and CUDA tensors"),
-        Backend("native", built, _instruction_sets() if built else native.reason),
+        Backend("native", built, f"C++, CPU tensors, {native.isa()}" if built else native.reason),
         Backend("cuda", not (reason := cuda.missing()), reason or _devices()),
     ]
 
@@ -146,14 +146,6 @@ def _checked(name: str, parameter: str) -> str:
     if not engine.available:
         raise BadValueError(f"{parameter}={name!r} is not available: {engine.reason}")
     return name
-
-
-def _instruction_sets() -> str:
-    best, *alternatives = native.isas()
-    used = native.isa()
-    alternatives = [isa for isa in (best, *alternatives) if isa != used]
-    also = f"; QMAPS_ISA also allows {', '.join(alternatives)}" if alternatives else ""
-    return f"C++, CPU tensors, {used}{also}"
 
 
 def _devices() -> str:

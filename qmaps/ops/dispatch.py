@@ -13,7 +13,6 @@ from torch import Tensor
 
 from qmaps.algebra import packing
 from qmaps.algebra.philox import RoundingKey
-from qmaps.cuda import metrics as cuda_metrics
 from qmaps.cuda import tensors as cuda_tensors
 from qmaps.engines import huge_pages, reference
 from qmaps.engines.addresses import in_memory
@@ -108,16 +107,13 @@ def dequantize(
 def measure(
     x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None = None, *, keep: bool
 ) -> tuple[Sums, Tensor | None, Scales, int] | None:
-    """Sums of the errors of quantizing `x`, or None where only the reference supports it.
+    """Sums of the errors of quantizing `x`, or None where the native engine does not take them.
 
     Returns:
         Sums, packed codes (None without `keep`), scales, and a number that is not 0 if `x` holds
         unsuitable values. Then the others are meaningless.
     """
     shape = tuple(x.shape)
-    device = cuda_engine(x) if x.numel() else None
-    if device is not None and CUDA.measures(normalizer, map_, shape):
-        return cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
     if x.numel() and runs_native(x) and NATIVE.measures(normalizer, map_, shape):
         return native_metrics.measure(x, normalizer, map_, key, keep=keep)
     return None

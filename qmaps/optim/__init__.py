@@ -6,7 +6,6 @@ checkers; classes without an import are exported as well.
 
 from qmaps.algebra import plugins
 from qmaps.maps._registry import modules
-from qmaps.optim import other_libraries
 from qmaps.optim.adafactor import Adafactor, Adafactor8bit
 from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
 from qmaps.optim.adam import Adam, Adam4bit, Adam8bit
@@ -52,8 +51,6 @@ __all__ = [
     "release_gradients",
 ]  # fmt: skip
 
-other_libraries.install()
-
 for _module in modules(__name__, list(__path__)):
     for _name, _found in vars(_module).items():
         if (
@@ -80,5 +77,4 @@ def __getattr__(name: str) -> type:
     """The optimizer of that name of another package (`qmaps.algebra.plugins`)."""
     if (optimizer := plugins.optimizer(name)) is not None:
         return optimizer
-    hint = other_libraries.instead_of_class(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

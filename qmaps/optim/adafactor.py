@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
-import torch
 from torch import Tensor
 
-from qmaps.algebra.feedback import restored_of
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import (
     Corrected,
@@ -79,7 +76,7 @@ class Adafactor(QuantizedOptimizer):
     ``torch.optim.Adafactor`` takes the same step but for two things: its eps[0] is a floor of the
     second moment, where the paper adds it to the square (None means 1e-30 here), and it decays
     weights by ``lr * weight_decay``, as ``scale_weight_decay=False`` does while rho is lr.
-    Loading its checkpoint sets both options, eps[0] to None, and warns of other differences.
+    Loading its checkpoint sets both options, eps[0] to None.
 
     **APOLLO** (`apollo_rank` above 0, tensors of two dimensions or more) looks at the gradient, a
     matrix of shape[0] rows, through a random projection of its smaller side to `apollo_rank`:
@@ -256,9 +253,8 @@ class Adafactor(QuantizedOptimizer):
         return shapes
 
     def _load(self, saved: Any) -> None:
-        """As every optimizer; a checkpoint of torch's Adafactor goes on by its rule or warns."""
+        """As every optimizer; torch's Adafactor's checkpoint gets options of the paper's rule."""
         super()._load(_with_paper_options(saved))
-        _warn_of_differences(self, saved)
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
         beta1, beta3 = float(group["beta1"] or 0), float(group["beta3"] or 0)
@@ -348,10 +344,6 @@ def _moment_shapes(
     return {**shapes, **{f"{prefix}{name}": shape for name, shape in statistics.items()}}
 
 
-SLOW = 1e-6
-"""A learning rate that 1 / sqrt(step) takes 10^12 steps to reach."""
-
-
 def _with_paper_options(saved: Any) -> Any:
     """A checkpoint of ``torch.optim.Adafactor`` with options of the paper's rule.
 
@@ -364,56 +356,13 @@ def _with_paper_options(saved: Any) -> Any:
     return {**saved, "param_groups": [_with_options(group) for group in groups]}
 
 
-def _warn_of_differences(optimizer: QuantizedOptimizer, saved: Mapping[str, Any]) -> None:
-    """Warn if steps will differ from torch's after loading its checkpoint."""
-    pairs = list(zip(optimizer.param_groups, saved["param_groups"], strict=True))
-    for group, saved_group in pairs:
-        lr = float(group["lr"])
-        decays = group["weight_decay"] and group["relative_step"] and lr > SLOW
-        if decays and _is_torchs(saved_group):
-            warnings.warn(
-                "torch.optim.Adafactor decays weights by lr * weight_decay, but Adafactor of "
-                "qmaps by min(lr, 1 / sqrt(step)) * weight_decay, which is less from step "
-                f"{int(lr**-2) + 1} on",
-                stacklevel=5,
-            )
-    below = []
-    for record in optimizer._parameters.records():
-        saved_group = pairs[record.place[0]][1]
-        state = optimizer.state.get(record.param, {})
-        if _is_torchs(saved_group) and _is_below(saved_group.get("eps"), record.param, state):
-            below.append(record.label)
-    if below:
-        warnings.warn(
-            "torch.optim.Adafactor keeps second moments above eps[0], but Adafactor of qmaps does "
-            f"not: updates of {len(below)} parameters will differ while their second moments are "
-            f"lower, the first of them {below[0]:.90}",
-            stacklevel=5,
-        )
-
-
-def _is_torchs(group: Any) -> bool:
-    return isinstance(group, Mapping) and "beta2_decay" in group and "factored" not in group
-
-
 def _with_options(group: Any) -> Any:
-    if not _is_torchs(group):
+    is_torchs = isinstance(group, Mapping) and "beta2_decay" in group and "factored" not in group
+    if not is_torchs:
         return group
     eps = group.get("eps")
     replaced = {"eps": (None, eps[1])} if isinstance(eps, (list, tuple)) and len(eps) == 2 else {}
     return {**group, "scale_weight_decay": False, **replaced}
-
-
-def _is_below(eps: Any, param: Tensor, state: Mapping[str, Any]) -> bool:
-    """Return True if torch would raise the root of a second moment to its floor, eps[0]."""
-    floor = eps[0] if eps and eps[0] is not None else torch.finfo(param.dtype).eps
-    if "row_var" in state:
-        moments, smallest = restored_of(state["row_var"]).mean(dim=-2), floor
-    elif "variance" in state:
-        moments, smallest = restored_of(state["variance"]), floor * floor
-    else:
-        return False
-    return bool(((moments > 0) & (moments < smallest)).any())
 
 
 class Adafactor8bit(FixedWidth, Adafactor):

@@ -306,8 +306,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
         Float states of a torch checkpoint are quantized where this optimizer quantizes them.
         Options come from the checkpoint where it has them. `overrides` of a group are those of the
-        checkpoint, with a warning where this optimizer was given others; where the checkpoint has
-        none, this optimizer's stay.
+        checkpoint, or this optimizer's where the checkpoint has none.
 
         If an error is raised, nothing has changed.
 
@@ -321,7 +320,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
     def _load(self, saved: Any) -> None:
         """`load_state_dict` without hooks."""
         groups, states = saved_states.read(self._parameters, saved)
-        saved_states.warn_of_overrides(self.param_groups, groups, stacklevel=4)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
 
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from textwrap import fill
 from types import ModuleType
 from typing import Any
 
@@ -16,11 +15,9 @@ import torch
 
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
-from qmaps.maps import _html
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.choice import StateQuantizers
-from qmaps.optim.groups import grouped
 from qmaps.optim.presets import preset
 from qmaps.storage import __version__, settings
 from qmaps.storage.files import json_text, write_text
@@ -37,13 +34,6 @@ IN_32_BITS = ("32-bit", "32bit")
 WIDTH = 100
 """Characters of a line of code."""
 OPTIONS = "# Give lr, weight_decay and the other options as before."
-IN_GROUPS = "# Give the options that all groups share as before."
-GROUPED = ("lr", "betas", "eps", "weight_decay")
-FILL = """\
-for name, param in model.named_parameters():
-    number = next((n for pattern, n in patterns.items() if fnmatchcase(name, pattern)), {default})
-    groups[number]["params"].append((name, param))
-"""
 
 Chosen = str | dict[str, Quantizer | None] | None
 """A preset's name, quantizers by state name, or None for 32 bits."""
@@ -124,27 +114,18 @@ class Choice:
 
     @property
     def code(self) -> str:
-        """Python code of the optimizer, to paste; it needs no file."""
-        return self.code_for({})
+        """Python code of the optimizer, to paste.
 
-    def code_for(self, options: Mapping[str, Mapping[str, Any]]) -> str:
-        """Python code of the optimizer with groups, from options by the parameter's name.
-
-        Those of lr, betas, eps and weight_decay that differ are given to the groups.
+        It needs no file, unless the choice has codebooks of yours; then it reads that of `save`.
         """
-        books, groups = self.codebooks(), _groups(options)
-        lines = [f"from qmaps.optim import {self.optimizer}", ""]
-        if groups:
-            lines = ["from fnmatch import fnmatchcase", "", *lines]
-        if books:
-            made = [_codebook(label, _described(book)) for label, book in books.items()]
-            lines = ["import qmaps", *lines, "codebooks = [", *made, "]", ""]
-        labels = {label.lower() for label in books}
-        lines += [*groups, IN_GROUPS if groups else OPTIONS, f"optimizer = {self.optimizer}("]
-        lines.append("    groups," if groups else "    model.named_parameters(),")
-        lines += _entry("state_quantizers=", _in_code(self.state_quantizers, labels), 4)
+        lines = [f"from qmaps.optim import {self.optimizer}", "", OPTIONS]
+        lines += [f"optimizer = {self.optimizer}(", "    model.named_parameters(),"]
+        if self.codebooks():
+            lines = ["import qmaps", *lines, '    **qmaps.load_choice("choice.json"),', ")"]
+            return "\n".join(lines)
+        lines += _entry("state_quantizers=", _in_code(self.state_quantizers), 4)
         if self.overrides:
-            chosen = {pattern: _in_code(named, labels) for pattern, named in self.overrides.items()}
+            chosen = {pattern: _in_code(named) for pattern, named in self.overrides.items()}
             lines += _entry("overrides=", chosen, 4)
         lines += [f"    {name}={value}," for name, value in self._least().items()]
         return "\n".join([*lines, ")"])
@@ -262,23 +243,6 @@ class Choice:
             if isinstance(quantizers, Mapping):
                 yield from (q for q in quantizers.values() if isinstance(q, Quantizer))
 
-    def _repr_html_(self) -> str:
-        """HTML table for notebooks."""
-        rows = [("all parameters", self.state_quantizers), *self.overrides.items()]
-        lines = []
-        for name, quantizers in rows:
-            written = _written(quantizers)
-            specs = {"": written} if isinstance(written, str) else written
-            lines += [(name, state, str(spec)) for state, spec in specs.items()]
-        below = []
-        for name, value in self.provenance.items():
-            text = str(value)
-            if isinstance(value, Mapping):
-                text = ", ".join(f"{key} {member}" for key, member in value.items()) or "unknown"
-            below.append(f"{name}: {text}")
-        header = ("parameters", "state", "quantizer")
-        return _html.grid(f"Choice for {self.optimizer}", header, lines, "\n".join(below))
-
 
 def load_choice(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a choice of quantizers as keyword arguments of an optimizer.
@@ -360,62 +324,11 @@ def _content(path: Path, yaml: ModuleType | None) -> Mapping[str, Any]:
     return plain
 
 
-def _groups(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Lines for parameter groups of a model; none if `GROUPED` options are all equal."""
-
-    def option(name: str, key: str) -> str:
-        value = options[name].get(key)
-        if key == "lr":  # which a schedule has changed
-            value = options[name].get("initial_lr", value)
-        shown = tuple(value) if isinstance(value, list) else value
-        return "" if value is None else f', "{key}": {shown!r}'
-
-    differing = [key for key in GROUPED if len({option(name, key) for name in options}) > 1]
-    code = {name: "".join(option(name, key) for key in differing) for name in options}
-    groups = list(dict.fromkeys(code.values()))
-    if len(groups) < 2:
-        return []
-    patterns = grouped({name: groups.index(text) for name, text in code.items()}, code)
-    numbers = list(patterns.values())
-    default = max(range(len(groups)), key=numbers.count)  # which has the most patterns
-    named = {pattern: number for pattern, number in patterns.items() if number != default}
-    return [
-        f"# Parameter groups of the checkpoint. Names without a pattern are in groups[{default}].",
-        "groups = [",
-        *(f'    {{"params": []{text}}},' for text in groups),
-        "]",
-        *("patterns = {", *_entries(named, 4), "}"),
-        *FILL.format(default=default).splitlines(),
-        "",
-    ]
-
-
-def _codebook(label: str, book: Mapping[str, Any]) -> str:
-    values = ", ".join(map(repr, book["values"]))
-    options = f"bits={book['bits']}, signed={book['signed']}, label={_quoted(label)}"
-    return fill(
-        f"qmaps.Codebook([{values}], {options}),",
-        WIDTH,
-        initial_indent="    ",
-        subsequent_indent="        ",
-        break_long_words=False,  # such as a label
-        break_on_hyphens=False,
-    )
-
-
-def _in_code(quantizers: Any, labels: set[str]) -> Any:
+def _in_code(quantizers: Any) -> Any:
     """Code of each quantizer, in the structure of `quantizers`."""
     if isinstance(quantizers, Mapping):
-        return {state: _quantizer(q, labels) for state, q in quantizers.items()}
+        return {s: "None" if q is None else _quoted(q.spec) for s, q in quantizers.items()}
     return "None" if quantizers is None else _quoted(quantizers)
-
-
-def _quantizer(q: Any, labels: set[str]) -> str:
-    if q is None:
-        return "None"
-    label = getattr(q.map, "label", "")
-    spec = _quoted(q.spec)
-    return f"qmaps.quantizer({spec}, codebooks)" if label.lower() in labels else spec
 
 
 def _entries(value: Mapping[str, Any], indent: int) -> list[str]:

@@ -22,15 +22,12 @@ from qmaps.engines.native import build
 from qmaps.errors import BackendWarning
 from qmaps.ops.backends import Backend, backend, backends
 from qmaps.optim.adamw import AdamW
-from qmaps.optim.presets import PRESETS
-from qmaps.optim.rule import check_at_least_0, check_finite, check_int
+from qmaps.optim.rule import check_at_least_0, check_finite
 from qmaps.storage import __version__
 
 PROBLEM, NOTE = "problem", "note"
 WIDTHS = {"32 bits": "32bit", "8 bits": "8bit", "4 bits": "4bit"}
 """The presets that are measured."""
-ELEMENTS = 1 << 25
-"""Elements of each float32 array whose transfer is timed: more than most caches hold."""
 SHAPE, SMALL = (2048, 4096), (512, 2048)
 """The parameter that is stepped, by the native engine and by the reference."""
 
@@ -47,38 +44,28 @@ class Finding:
 
 @dataclass(frozen=True)
 class StepCost:
-    """The cost of a step of AdamW with states of one width; numbers that are not known are None.
+    """The cost of a step of AdamW with states of one width.
 
-    `ns_per_parameter` is the measured median, `ns_of_memory` the time to move a step's bytes;
-    `milliseconds` and `state_nbytes` are those of the model that was asked about.
+    `ns_per_parameter` is the measured median, None if nothing was measured.
     """
 
     states: str
-    specs: Mapping[str, str | None]
-    ns_per_parameter: float | None
-    ns_of_memory: float | None
     state_bits_per_parameter: float
-    milliseconds: float | None
-    state_nbytes: int | None
+    ns_per_parameter: float | None
 
 
 @dataclass(frozen=True)
 class Report:
     """The result of `doctor`; ``str`` is text of 80 columns.
 
-    `processor` has its name, the cores that this process may use, the threads, bytes of memory (0
-    if unknown), and the instruction sets that the native engine uses (None without it) and could
-    use. `bandwidth` is in bytes per second, `matrix` the shape of the parameter that was stepped;
-    both are None if nothing was measured. Problems are the first of the `findings`.
+    `processor` has its name, the cores that this process may use, the threads, and the instruction
+    set of the native engine (None without it). Problems are the first of the `findings`.
     """
 
     versions: Mapping[str, str]
     backends: Sequence[Backend]
     processor: Mapping[str, Any]
-    bandwidth: float | None
     steps: Sequence[StepCost]
-    matrix: tuple[int, int] | None
-    parameters: int | None
     findings: Sequence[Finding]
 
     @property
@@ -92,33 +79,29 @@ class Report:
     __repr__ = __str__
 
 
-def doctor(parameters: int | None = None, *, seconds: float = 4.0) -> Report:
+def doctor(*, seconds: float = 4.0) -> Report:
     """Examine this installation: what it has, what is wrong with it, and what a step costs here.
 
     Paste the printed report into the report of a problem. ``qmaps doctor`` prints it, too.
 
     Args:
-        parameters: number of parameters of a model; the report then says how long its step takes
-            and what its states take, as if all were in one large tensor.
-        seconds: how long to measure, about: half of it memory bandwidth, half steps of AdamW in
-            32, 8 and 4 bits on the CPU. 0 measures nothing.
+        seconds: how long to measure steps of AdamW in 32, 8 and 4 bits on the CPU, about. 0
+            measures nothing.
 
     Raises:
         BadValueError, BadTypeError: an argument is not allowed, or `QMAPS_BACKEND` is not.
 
-    >>> report = doctor(7_000_000_000, seconds=0)
-    >>> [(step.states, step.state_nbytes) for step in report.steps]
-    [('32 bits', 56000000000), ('8 bits', 14218750000), ('4 bits', 7437500000)]
+    >>> report = doctor(seconds=0)
+    >>> [(step.states, step.state_bits_per_parameter) for step in report.steps]
+    [('32 bits', 64.0), ('8 bits', 16.25), ('4 bits', 8.5)]
     """
-    check_int("parameters", parameters, 1, or_none=True)
     check_finite("seconds", seconds)
     check_at_least_0({"seconds": seconds}, "seconds")
     shape = SHAPE if backend() == "native" else SMALL  # raises if QMAPS_BACKEND is wrong
     engines, cpu = backends(), processor()
-    speed, times = measured(shape, seconds) if seconds else (None, {})
-    steps, matrix = costs(times, speed, parameters), shape if seconds else None
+    times = measured(shape, seconds) if seconds else {}
     remarks = sorted(findings(engines, cpu), key=lambda finding: finding.level != PROBLEM)
-    return Report(versions(), engines, cpu, speed, steps, matrix, parameters, remarks)
+    return Report(versions(), engines, cpu, costs(times), remarks)
 
 
 def versions() -> dict[str, str]:
@@ -132,12 +115,9 @@ def versions() -> dict[str, str]:
 def processor(root: Path = Path("/")) -> dict[str, Any]:
     """The processor of this machine, as `Report` has it."""
     texts = {"proc/cpuinfo": "", "sys/fs/cgroup/cpu.max": ""}
-    memory, used = 0, None if native.core is None else str(native.isa())
     for path in texts:
         with suppress(OSError):
             texts[path] = (root / path).read_text(encoding="utf-8")
-    with suppress(AttributeError, OSError, ValueError):
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     model = re.search(r"^model name\s*:\s*(.+)$", texts["proc/cpuinfo"], re.MULTILINE)
     affine = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
@@ -147,9 +127,7 @@ def processor(root: Path = Path("/")) -> dict[str, Any]:
         "name": model[1].strip() if model else platform.processor() or platform.machine(),
         "cores": cores,
         "threads": torch.get_num_threads(),
-        "memory": memory,
-        "instructions": used,
-        "others": [isa for isa in native.isas() if isa != used],
+        "instructions": None if native.core is None else str(native.isa()),
     }
 
 
@@ -161,9 +139,6 @@ def findings(engines: Sequence[Backend], cpu: Mapping[str, Any]) -> Iterator[Fin
             f"results, but {build.SLOWER}. Reason: {native.reason.rpartition(';')[0]}."
         )
         yield Finding(PROBLEM, message, "Install a C++20 compiler and run:", build.command())
-    elif (source := build.newer_source()) is not None:
-        message = f"{source.as_posix()} was changed after the native engine was built."
-        yield Finding(PROBLEM, message, "Build it again:", build.command())
     threads, count, requested = cpu["threads"], cpu["cores"], os.environ.get("OMP_NUM_THREADS")
     setting = f" (OMP_NUM_THREADS={requested})" if requested else ""
     on_cores, repair = f"{count} core{'s' * (count > 1)}{setting}", f"Set OMP_NUM_THREADS={count}"
@@ -173,13 +148,6 @@ def findings(engines: Sequence[Backend], cpu: Mapping[str, Any]) -> Iterator[Fin
     elif threads < (count if requested else count // 2):  # torch uses one thread of two per core
         message = f"{threads} thread{' is' if threads == 1 else 's are'} used, on {on_cores}."
         yield Finding(NOTE, message, f"{repair}, unless other processes need the other cores.")
-    if os.environ.get("QMAPS_BACKEND") == "reference":
-        message = "QMAPS_BACKEND=reference turns off the native and CUDA engines."
-        yield Finding(NOTE, message, "Unset QMAPS_BACKEND for the fastest engine.")
-    isa, best = cpu["instructions"], native.isas()[:1]
-    if isa is not None and best != [isa]:
-        message = f"QMAPS_ISA={isa} keeps the native engine from using {best[0]}."
-        yield Finding(NOTE, message, "Unset QMAPS_ISA for the fastest instruction set.")
     cuda = next(engine for engine in engines if engine.name == "cuda")
     if not cuda.available:
         repair = "Nothing to do without an NVIDIA GPU. With one, install a CUDA build of torch."
@@ -194,10 +162,9 @@ def seconds_of(call: Callable[[], object], seconds: float) -> float:
     return float(timer.blocked_autorange(min_run_time=seconds).median)
 
 
-def measured(shape: tuple[int, int], seconds: float) -> tuple[float, dict[str, float]]:
-    """Bytes per second of ``a -= b``, and nanoseconds per parameter of a step by width."""
-    a, b = torch.ones((2, ELEMENTS), dtype=torch.float32)
-    speed, times = 3 * b.nbytes / seconds_of(lambda: a.sub_(b), seconds / 2), {}
+def measured(shape: tuple[int, int], seconds: float) -> dict[str, float]:
+    """Nanoseconds per parameter of a step by width."""
+    times = {}
     for width, preset in WIDTHS.items():
         parameter = torch.nn.Parameter(torch.full(shape, 0.1, dtype=torch.float32))
         # Gradients far below the parameters, as in training: no value runs away.
@@ -207,30 +174,21 @@ def measured(shape: tuple[int, int], seconds: float) -> tuple[float, dict[str, f
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BackendWarning)  # a finding says it
             optimizer.step()  # makes the states
-            median = seconds_of(optimizer.step, seconds / 2 / len(WIDTHS))
+            median = seconds_of(optimizer.step, seconds / len(WIDTHS))
         times[width] = 1e9 * median / parameter.numel()
-    return speed, times
+    return times
 
 
-def costs(
-    times: Mapping[str, float], bytes_per_second: float | None, parameters: int | None
-) -> list[StepCost]:
+def costs(times: Mapping[str, float]) -> list[StepCost]:
     """The cost of a step by width, from what was `measured`."""
-    rows, meta = [], torch.nn.Parameter(torch.empty(SHAPE, dtype=torch.float32, device="meta"))
-    for width, preset in WIDTHS.items():
-        specs, ns = AdamW.preset_specs(PRESETS[preset]), times.get(width)
-        bits = AdamW([meta], state_quantizers=preset).memory().bits_per_parameter
-        # Parameter and gradient are read, the parameter is written; states are read and written.
-        of_memory = bytes_per_second and 1e9 * (12 + 2 * bits / 8) / bytes_per_second
-        milliseconds = ns and parameters and ns * parameters / 1e6
-        state_nbytes = parameters and round(bits * parameters / 8)
-        rows.append(StepCost(width, specs, ns, of_memory, bits, milliseconds, state_nbytes))
-    return rows
+    meta = torch.nn.Parameter(torch.empty(SHAPE, dtype=torch.float32, device="meta"))
+    memory = {w: AdamW([meta], state_quantizers=p).memory() for w, p in WIDTHS.items()}
+    return [StepCost(w, m.bits_per_parameter, times.get(w)) for w, m in memory.items()]
 
 
 def _lines(report: Report) -> Iterator[str]:
     """The lines of a report, of at most 80 characters."""
-    count, cpu, speed = report.problems or "no", report.processor, report.bandwidth
+    count, cpu = report.problems or "no", report.processor
     yield f"qmaps {report.versions['qmaps']}: {count} problem{'s' * (count != 1)} found"
     for finding in report.findings:
         yield "\n" + _wrapped(f"{finding.level}: ", finding.message)
@@ -238,10 +196,6 @@ def _lines(report: Report) -> Iterator[str]:
         if finding.command:
             yield f"    {finding.command}"  # on one line, however long, to be copied
     runs = {True: "runs", False: "does not run"}
-    also = f"; {' and '.join(cpu['others'])} would also run" if cpu["others"] else ""
-    model = f", for {report.parameters:,} parameters" if report.parameters else ""
-    matrix = f", measured on {report.matrix[0]} x {report.matrix[1]}" if report.matrix else ""
-    arrays = f"a -= b on arrays of {ELEMENTS // 2**18} MiB"
     tables: dict[str, Mapping[str, str]] = {
         "Versions": report.versions,
         "Back ends": {e.name: f"{runs[e.available]}: {e.reason}" for e in report.backends},
@@ -249,11 +203,9 @@ def _lines(report: Report) -> Iterator[str]:
             "name": cpu["name"],
             "cores": f"{cpu['cores']} that this process may use",
             "threads": f"{cpu['threads']} of torch and of the native engine",
-            "memory": f"{cpu['memory'] / 2**30:.1f} GiB" if cpu["memory"] else "unknown",
-            "bandwidth": f"{speed / 1e9:.1f} GB/s, {arrays}" if speed else "not measured",
-            "instructions": f"{cpu['instructions'] or 'none'}{also}",
+            "instructions": cpu["instructions"] or "none",
         },
-        f"A step of AdamW on the CPU{matrix}{model}": dict(map(_cost, report.steps)),
+        "A step of AdamW on the CPU": dict(map(_cost, report.steps)),
     }
     for title, table in tables.items():
         yield "\n" + _wrapped("", title)
@@ -263,14 +215,8 @@ def _lines(report: Report) -> Iterator[str]:
 
 def _cost(step: StepCost) -> tuple[str, str]:
     """The label of a step, and its line."""
-    numbers = {
-        "{:.2f} bits of states a parameter": step.state_bits_per_parameter,
-        "{:.2f} ns a parameter": step.ns_per_parameter,
-        "{:.2f} ns to move its bytes": step.ns_of_memory,
-        "{:,.0f} ms a step": step.milliseconds,
-        "{:,.3f} GB of states": step.state_nbytes and step.state_nbytes / 1e9,
-    }
-    return step.states, ", ".join(t.format(n) for t, n in numbers.items() if n is not None)
+    ns = "" if step.ns_per_parameter is None else f", {step.ns_per_parameter:.2f} ns a parameter"
+    return step.states, f"{step.state_bits_per_parameter:.2f} bits of states a parameter{ns}"
 
 
 def _wrapped(start: str, text: str) -> str:

@@ -15,11 +15,10 @@ from torch import Tensor
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
 from qmaps.engines.sharding.shards import local
-from qmaps.maps import _html
 from qmaps.optim.records import Parameters, StateRecord
 
 LONGEST = 40
-"""Parameters that a table shows one by one; more are put together by layer."""
+"""Parameters that a table shows one by one; of more, alike layers share a row."""
 
 COLUMNS = ("parameter", "shape", "dtype", "state", "kept as", "why", "bytes")
 
@@ -87,15 +86,18 @@ class Memory:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def table(self, longest: int = LONGEST) -> str:
+    def __str__(self) -> str:
         """The rows as aligned text, with totals below.
 
-        Args:
-            longest: parameters to show one by one. Of a longer model the layers that differ in
-                nothing but their number share a row, and if there are still more, the smallest
-                are summed up.
+        Of a model with more than 40 parameters, layers that differ in nothing but their number
+        share a row.
         """
-        lines = self._lines(longest)
+        blocks = [list(rows) for _, rows in groupby(self.rows, key=lambda row: row.parameter)]
+        if len(blocks) > LONGEST:
+            blocks = _merged(blocks)
+        lines: list[tuple[str, ...]] = [COLUMNS]
+        for block in blocks:
+            lines += [_cells(row, first=row is block[0]) for row in block]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         texts = []
         for line in lines:
@@ -104,25 +106,7 @@ class Memory:
             texts.append("  ".join([*padded[:-1], line[-1].rjust(widths[-1])]))
         return "\n".join([*texts, "", self._totals()])
 
-    def _lines(self, longest: int) -> list[tuple[str, ...]]:
-        """The header and the rows of the table."""
-        blocks = [list(rows) for _, rows in groupby(self.rows, key=lambda row: row.parameter)]
-        if len(blocks) > longest:
-            blocks = _merged(blocks)
-        blocks, smaller = _largest(blocks, longest)
-        lines: list[tuple[str, ...]] = [COLUMNS]
-        for block in blocks:
-            lines += [_cells(row, first=row is block[0]) for row in block]
-        if smaller:
-            number = sum(block[0].count for block in smaller)
-            nbytes = sum(row.nbytes for block in smaller for row in block)
-            lines.append((f"{number} smaller ones", "", "", "", "", "", f"{nbytes:,}"))
-        return lines
-
-    def _repr_html_(self) -> str:
-        """HTML table for notebooks."""
-        header, *lines = self._lines(LONGEST)
-        return _html.grid("Memory of optimizer states", header, lines, self._totals())
+    __repr__ = __str__
 
     def _totals(self) -> str:
         unquantized = 8 * self.nbytes_in_32_bits / self.numel if self.numel else 0.0
@@ -132,11 +116,6 @@ class Memory:
             f"{self.bits_per_parameter:.2f} bits per parameter\n"
             f"{self.nbytes_in_32_bits:,} bytes in 32 bits: {unquantized:.2f} bits per parameter"
         )
-
-    def __str__(self) -> str:
-        return self.table()
-
-    __repr__ = __str__
 
 
 def memory(parameters: Parameters) -> Memory:
@@ -227,16 +206,6 @@ def _merged(blocks: Sequence[list[StateMemory]]) -> list[list[StateMemory]]:
         ]
         for (pattern, _), same in alike.items()
     ]
-
-
-def _largest(
-    blocks: list[list[StateMemory]], longest: int
-) -> tuple[list[list[StateMemory]], list[list[StateMemory]]]:
-    """The blocks to show, in their order, and the others."""
-    sizes = [sum(row.nbytes for row in block) for block in blocks]
-    order = sorted(range(len(blocks)), key=lambda index: -sizes[index])
-    largest, smaller = sorted(order[:longest]), sorted(order[longest:])
-    return [blocks[index] for index in largest], [blocks[index] for index in smaller]
 
 
 def _cells(row: StateMemory, *, first: bool) -> tuple[str, ...]:

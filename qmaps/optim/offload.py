@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, overload
 
 import torch
 from torch import Tensor
 
 from qmaps.engines.sharding.shards import is_distributed
-from qmaps.errors import BadTypeError, check_bool, shown
+from qmaps.errors import BadTypeError, shown
 from qmaps.optim.adamw import AdamW8bit
 from qmaps.optim.choice import MARK, keep_in_32_bits
 from qmaps.optim.rule import loss_of
@@ -37,11 +36,6 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
     Args:
         params: parameters, named parameters or parameter groups, as for `optimizer_class`.
         optimizer_class: the optimizer, of `qmaps.optim` or of torch.
-        offload_gradients: copy each gradient to the CPU as soon as the backward pass has computed
-            it, and free it on the GPU. Gradients of several backward passes are added up on the
-            CPU. A step uses them up, and `zero_grad` of the optimizer (not that of the model, which
-            does not see them) discards them. ``param.grad`` is None, so clip the gradients of
-            `host_parameters`; a `torch.amp.GradScaler` finds none to unscale.
         **kwargs: options of `optimizer_class`, such as `lr`.
 
     Raises:
@@ -67,8 +61,6 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         self,
         params: Iterable[Any],
         optimizer_class: type[torch.optim.Optimizer] = AdamW8bit,
-        *,
-        offload_gradients: bool = False,
         **kwargs: Any,
     ) -> None:
         if not (
@@ -85,8 +77,6 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
                 f"CPUOffloadOptimizer does not support {optimizer_class.__name__}, whose methods "
                 "change options of the parameter groups"
             )
-        check_bool("offload_gradients", offload_gradients)
-        self._offload_gradients = offload_gradients
         self._copies: dict[Tensor, HostCopy] = {}
         self._constructing = True
         super().__init__(params, {})
@@ -111,16 +101,6 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
             raise
         self._take_options()
 
-    def host_parameters(self) -> Iterator[Tensor]:
-        """The copies of the parameters on the CPU, in the order of the parameter groups.
-
-        With `offload_gradients` they have the gradients; transfers are waited for.
-        """
-        for group in self.param_groups:
-            for param in group["params"]:
-                self._copies[param].wait()
-                yield self._copies[param].param
-
     @overload
     def step(self, closure: None = None) -> None: ...
 
@@ -137,10 +117,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         loss = loss_of(closure)
         self._give_options()
         for copy in self._copies.values():
-            if self._offload_gradients:
-                copy.take_gradient()
-            else:
-                copy.fetch_gradient()
+            copy.fetch_gradient()
         stepping = [copy for copy in self._copies.values() if copy.param.grad is not None]
         for copy in stepping:
             copy.fetch_values()
@@ -149,16 +126,12 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         self.host_optimizer.step()
         for copy in stepping:
             copy.send_values()
-            if self._offload_gradients:  # model.zero_grad() would not reset them
-                copy.param.grad = None
         self._share_states()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of the parameters and of their copies."""
         super().zero_grad(set_to_none)
-        for copy in self._copies.values():
-            copy.wait()  # a transfer that ends later would undo it
         self.host_optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
@@ -199,8 +172,6 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
             copy = self._copies[param] = HostCopy(param)
             if (mark := getattr(param, MARK, None)) is not None:
                 keep_in_32_bits(copy.param, mark)
-            if self._offload_gradients and param.requires_grad:
-                param.register_post_accumulate_grad_hook(_taking(copy))
             copies.append(copy.param)
         named = zip(group[_NAMES], copies, strict=True) if _NAMES in group else copies
         options = {key: value for key, value in group.items() if key != _NAMES}
@@ -225,28 +196,16 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
                 self.state[param] = self.host_optimizer.state[copy.param]
 
 
-def _taking(copy: HostCopy) -> Callable[[Tensor], None]:
-    """A hook to move a parameter's gradient to its copy, as long as the copy is in use."""
-    reference = weakref.ref(copy)
-
-    def hook(_: Tensor) -> None:
-        if (host_copy := reference()) is not None:
-            host_copy.take_gradient()
-
-    return hook
-
-
 class HostCopy:
     """A parameter's copy on the CPU, `param`, and the transfers between both.
 
-    Transfers of CUDA tensors are asynchronous, by page-locked memory. Those to the CPU run on a
-    stream of their own, to overlap with the backward pass; `wait` waits for them. Those to the GPU
-    run on the current stream, before whatever is launched next.
+    Transfers of CUDA tensors are asynchronous, by page-locked memory and on the current stream;
+    `wait` waits for them.
     """
 
     def __init__(self, device_param: Tensor) -> None:
         self._device_param = device_param
-        self._stream = _side_stream(device_param.device)
+        self._on_cuda = device_param.is_cuda
         self._buffer: Tensor | None = None
         # The memory of a frozen parameter's copy is never written, so it takes none.
         values = self._empty(device_param, pinned=device_param.requires_grad)
@@ -255,29 +214,17 @@ class HostCopy:
 
     def fetch_values(self) -> None:
         """Copy the parameter's values; other code may have changed them since the last step."""
-        self._to_host(self._device_param.detach(), self.param.detach())
+        self.param.detach().copy_(self._device_param.detach(), non_blocking=True)
 
     def fetch_gradient(self) -> None:
         """Copy the parameter's gradient, or remove the copy's if there is none."""
         grad = self._device_param.grad
         self.param.grad = None if grad is None else self._grad_on_host(grad)
 
-    def take_gradient(self) -> None:
-        """Move the parameter's gradient to the CPU, and add it to the copy's gradient."""
-        grad = self._device_param.grad
-        self._device_param.grad = None
-        if grad is None:
-            return
-        if self.param.grad is None:
-            self.param.grad = self._grad_on_host(grad)
-        else:
-            self.wait()
-            self.param.grad += grad.to("cpu")
-
     def wait(self) -> None:
-        """Wait until all transfers to the CPU are done."""
-        if self._stream is not None:
-            self._stream.synchronize()
+        """Wait until all transfers are done."""
+        if self._on_cuda:
+            torch.cuda.current_stream(self._device_param.device).synchronize()
 
     def send_values(self) -> None:
         """Copy the values to the parameter."""
@@ -288,30 +235,9 @@ class HostCopy:
             return grad.to("cpu")  # optimizers refuse sparse gradients with their own message
         if self._buffer is None or self._buffer.dtype != grad.dtype:
             self._buffer = self._empty(grad)
-        self._to_host(grad, self._buffer)
+        self._buffer.copy_(grad, non_blocking=True)
         return self._buffer
 
-    def _to_host(self, source: Tensor, target: Tensor) -> None:
-        if self._stream is None:
-            target.copy_(source)
-            return
-        self._stream.wait_stream(torch.cuda.current_stream(source.device))
-        with torch.cuda.stream(self._stream):
-            target.copy_(source, non_blocking=True)
-        source.record_stream(self._stream)
-
     def _empty(self, like: Tensor, *, pinned: bool = True) -> Tensor:
-        pin = pinned and self._stream is not None
+        pin = pinned and self._on_cuda
         return torch.empty_like(like.detach(), device="cpu", pin_memory=pin)
-
-
-_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
-
-
-def _side_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """The stream of transfers from a CUDA device to the CPU; None for other devices."""
-    if device.type != "cuda":
-        return None
-    if device not in _STREAMS:
-        _STREAMS[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    return _STREAMS[device]

@@ -1,14 +1,11 @@
-"""Options and names of other libraries' optimizers, and their replacements in qmaps.
+"""Options of other libraries' optimizers, and their replacements in qmaps.
 
-`docs/bitsandbytes-and-torchao.md` prints these tables.
+`docs/bitsandbytes-and-torchao.md` prints the table, and has one of classes.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
-from importlib.abc import MetaPathFinder
-from types import ModuleType
+from collections.abc import Mapping
 from typing import Any
 
 BITSANDBYTES, TORCHAO = "bitsandbytes", "torchao"
@@ -23,7 +20,7 @@ INSTEAD: Mapping[str, tuple[str, str]] = {
     "adam_w_mode": (BITSANDBYTES, "none; trust ratios also scale weight decay, as in the paper"),
     "dampening": (BITSANDBYTES, "none; only `SGD` has it"),
     "bf16_stochastic_round": (TORCHAO, "`stochastic_rounding`"),
-    "offload_gradients": (TORCHAO, "`CPUOffloadOptimizer(..., offload_gradients=True)`"),
+    "offload_gradients": (TORCHAO, "none; `release_gradients` frees gradients while training"),
     "minimal_size": (TORCHAO, "none; `CPUOffloadOptimizer` offloads all parameters"),
 }  # fmt: skip
 """By option: the library that has it, and what qmaps has instead, as the documentation prints."""
@@ -66,38 +63,6 @@ def instead_in_groups(name: str) -> str:
     )
 
 
-def _paged(rule: str) -> dict[str, tuple[str, str]]:
-    """The paged classes of a rule."""
-    widths = {"": rule, "8bit": f"{rule}8bit", "32bit": rule}
-    return {
-        f"Paged{rule}{width}": (
-            BITSANDBYTES,
-            f"`{here}`; `CPUOffloadOptimizer` keeps its states in the CPU's memory",
-        )
-        for width, here in widths.items()
-    }
-
-
-IN_32_BITS = ("AdEMAMix", "Adagrad", "Adam", "AdamW", "LAMB", "LARS", "Lion", "RMSprop", "SGD")
-FP8 = '`state_quantizers={"exp_avg": "B256/e4m3@8s", "exp_avg_sq": "B256/e4m3@8u"}`'
-
-NAMES: Mapping[str, tuple[str, str]] = {
-    **_paged("AdamW"),
-    **_paged("Adam"),
-    **_paged("AdEMAMix"),
-    **_paged("Lion"),
-    **{f"{rule}32bit": (BITSANDBYTES, f"`{rule}`") for rule in IN_32_BITS},
-    "PytorchLARS": (BITSANDBYTES, "`LARS`"),
-    "GlobalOptimManager": (
-        BITSANDBYTES,
-        "`overrides={'name*': None}`, groups with `'quantize': False`, or `param_groups`",
-    ),
-    "AdamWFp8": (TORCHAO, f"`AdamW` with {FP8}"),
-    "AdamFp8": (TORCHAO, f"`Adam` with {FP8}"),
-}
-"""By class: the library that has it, and what qmaps has instead, as the documentation prints."""
-
-
 def writer_of(states: Mapping[Any, Any]) -> str:
     """The library of quantized states; ``""`` if there are none."""
     for state in states.values():
@@ -109,32 +74,5 @@ def writer_of(states: Mapping[Any, Any]) -> str:
     return ""
 
 
-def instead_of_class(name: str) -> str:
-    """The end of an error message about an unknown class; ``""`` if no other library has it."""
-    return _hint(*NAMES[name]) if name in NAMES else ""
-
-
 def _hint(library: str, here: str) -> str:
     return f"; {library} has it. In qmaps: {here.replace('`', '')}"
-
-
-class _Finder(MetaPathFinder):
-    """Lets ``from qmaps.optim import PagedAdamW8bit`` raise an error with the hint.
-
-    Python replaces the AttributeError of a module by a message of its own, but before that it
-    looks for a module of the name.
-    """
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> None:
-        """Raise if the module would be a class of another library."""
-        package, _, name = fullname.rpartition(".")
-        if package == "qmaps.optim" and (hint := instead_of_class(name)):
-            raise ImportError(f"cannot import name {name!r} from {package!r}{hint}", name=fullname)
-
-
-def install() -> None:
-    """Make imports of other libraries' classes raise an error with the replacement."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())  # last: another package's module of the name is found

@@ -69,10 +69,8 @@ def reset(parameters: Parameters, entries: Sequence[Entry]) -> None:
 
 
 def _numbers(counters: Sequence[Tensor]) -> list[int]:
-    """The values of step counters; the host waits for each device once."""
-    numbers: dict[int, int] = {}
-    for device in {counter.device for counter in counters}:
-        indices = [n for n, counter in enumerate(counters) if counter.device == device]
-        values = torch.stack([counters[n].to(COUNTER) for n in indices]).tolist()
-        numbers |= zip(indices, map(int, values), strict=True)
-    return [numbers[n] for n in range(len(counters))]
+    """The values of step counters; the host waits for the device of the first once."""
+    if not counters:
+        return []
+    device = counters[0].device
+    return list(map(int, torch.stack([c.to(device, COUNTER) for c in counters]).tolist()))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -24,7 +22,7 @@ from qmaps.engines.sharding.exchange import Request, shared_scales, spans_shards
 from qmaps.engines.sharding.over_shards import largest_bits, whole_of
 from qmaps.engines.sharding.shards import Shard, is_distributed, local, shard_of
 from qmaps.engines.step import COUNTER, NUMBERS, PRODUCT, RESET
-from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, StateWarning, shown
+from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import check_patterns, listed
 from qmaps.optim.options import TORCH_OPTIONS, check_shared
@@ -136,33 +134,6 @@ def read(
         raise kind(f"{error}; state_dict was written by {written_by}") from None
     finally:
         choices.forget_names()
-
-
-def warn_of_overrides(before: Sequence[Group], after: Sequence[Group], stacklevel: int) -> None:
-    """Warn if loading replaces overrides by others."""
-    replaced = [
-        name
-        for old, new in zip(before, after, strict=True)
-        for name, own_specs, loaded_specs in zip(
-            old.get("param_names", ()), _overridden(old), _overridden(new), strict=False
-        )
-        if own_specs not in (None, loaded_specs)
-    ]
-    if replaced:
-        warnings.warn(
-            f"this optimizer's overrides of {listed(replaced)} are replaced by the checkpoint's; "
-            "set 'overrides' in param_groups to change them after loading",
-            StateWarning,
-            stacklevel=stacklevel + 1,
-        )
-
-
-def _overridden(group: Group) -> Iterator[State | None]:
-    """Overrides of a group for each of its parameters; None without overrides."""
-    for name in group.get("param_names", ()):
-        matching = (s for pattern, s in group["overrides"].items() if fnmatchcase(name, pattern))
-        specs = next(matching, None)
-        yield specs and {state: spec for state, spec in specs.items() if spec is not None}
 
 
 def _read(

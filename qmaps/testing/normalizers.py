@@ -13,9 +13,10 @@ import torch
 
 from qmaps import metrics
 from qmaps.algebra.philox import RoundingKey
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.algebra.quantizer import Quantizer
 from qmaps.algebra.quantizer import quantizer as named
 from qmaps.algebra.rounding import Rounding
+from qmaps.algebra.saved import load, save
 from qmaps.engines.addresses import address
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps.base import Map
@@ -246,8 +247,8 @@ def save_and_load(q: Quantizer, device: torch.device) -> None:
         for quantizer in (q, dataclasses.replace(q, rounding=Rounding.STOCHASTIC)):
             with about(quantizer):
                 t = quantizer.quantize(sample((9, 30), q.map.signed))
-                t.save(path)
-                back = QuantizedTensor.load(path)
+                save({"tensor": t}, path)
+                back = load(path)["tensor"]
                 assert back.quantizer == t.quantizer
                 assert str(back.quantizer) == str(quantizer)
                 assert back.shape == t.shape

@@ -25,40 +25,22 @@ def test_the_version(call) -> None:
 
 
 def test_a_report(call) -> None:
-    code, out, err = call("doctor --parameters 1.5B --seconds 0")
+    code, out, err = call("doctor --seconds 0")
     assert (code, err) == (0, "")
     assert out.startswith(f"qmaps {qmaps.__version__}: no problems found\n\nnote: A note.\n")
-    assert "for 1,500,000,000 parameters" in out
     assert max(map(len, out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [("7B", 7 * 10**9), ("350m", 350_000_000), ("125_000_000", 125_000_000), ("1.3t", 13 * 10**11)],
-)
-def test_sizes_of_models_and_json(text: str, count: int, call) -> None:
-    code, out, _ = call(f"doctor --parameters {text} --seconds 0 --json")
+def test_json(call) -> None:
+    code, out, _ = call("doctor --seconds 0 --json")
     assert code == 0
     found = json.loads(out)
-    assert found["parameters"] == count
     assert found["steps"][0] == {
-        "states": "32 bits", "specs": {"exp_avg": None, "exp_avg_sq": None},
-        "ns_per_parameter": None, "ns_of_memory": None, "state_bits_per_parameter": 64.0,
-        "milliseconds": None, "state_nbytes": 8 * count,
+        "states": "32 bits", "state_bits_per_parameter": 64.0, "ns_per_parameter": None,
     }  # fmt: skip
     (note,) = found["findings"]
     assert note == {"level": "note", "message": "A note.", "repair": "Nothing.", "command": ""}
-    assert {"versions", "backends", "processor", "bandwidth"} <= set(found)
-
-
-@pytest.mark.parametrize("text", ["7 billion", "-1", "B", "1e9", "nan"])
-def test_what_is_no_size(text: str, call) -> None:
-    assert call(f"doctor --parameters '{text}' --seconds 0") == (
-        2,
-        "",
-        f"error: parameters={text!r} must be a size such as 7B, a config.json, a .safetensors file "
-        "or its index, a folder of them, a workload, or MODULE:FUNCTION that returns a model\n",
-    )
+    assert set(found) == {"versions", "backends", "processor", "steps", "findings"}
 
 
 def test_a_problem_is_told_by_the_exit_code(call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from qmaps import quantiles
 from qmaps.cuda import compiler, layout
 from qmaps.cuda import quantiles as cuda
 from qmaps.cuda.compiler import kernel
-from qmaps.cuda.quantiles import Quantiles, passes
 from qmaps.cuda.source import source_of
 from qmaps.errors import NonFiniteError
 from qmaps.ops.backends import use_backend
@@ -56,9 +55,7 @@ CASES: dict[str, Callable[[int], Tensor]] = {
 def test_every_distribution(case: str, on_device: EmulatedEngine) -> None:
     assert_as_reference(CASES[case](10_007))
     ran = {name.split("<")[0] for name in on_device.launched}
-    assert ran == {
-        "count_first_digit", "count_next_digit", "decide_digit", "find_quantiles", "add_rows",
-    }  # fmt: skip
+    assert ran == {"find_quantiles", "add_rows"}
 
 
 def test_every_size(on_device: EmulatedEngine) -> None:
@@ -91,12 +88,6 @@ def test_offsets(offset: float, on_device: EmulatedEngine) -> None:
     assert_as_reference(normal(5000), 9, offset)
 
 
-@pytest.mark.parametrize("num", [513, 1500])
-def test_more_ranks_than_are_found_at_once(num: int, on_device: EmulatedEngine) -> None:
-    assert 2 * num > layout.MAX_RANKS
-    assert_as_reference(clusters(6000).nan_to_num(1.0, 1.0, 1.0), num)
-
-
 @pytest.mark.parametrize("chunk", [1, 3, 16, 17, 100, 1024, 4096, 5000])
 def test_chunks(chunk: int, on_device: EmulatedEngine) -> None:
     x = normal(10_300)
@@ -115,30 +106,6 @@ def test_sums_go_on_from_one_batch_of_chunks_to_the_next(
     assert bits(quantiles.sram(x, 40, 7)) == bits(expected)
     # 1000 chunks of seven in batches of 150, and what is left; sums of more than 128 rows.
     assert len(on_device.launched) == 2 * (7 + 1)
-
-
-def test_zeros_in_order(on_device: EmulatedEngine) -> None:
-    x = pick([0.0, -0.0], 500)
-    negatives = int(x.signbit().sum())
-    ranks = torch.tensor([499, negatives, negatives - 1, 0])
-    values, _ = Quantiles(on_device).order_statistics(x, ranks)
-    assert values.signbit().tolist() == [False, False, True, True]
-
-
-def test_as_many_passes_as_ranks_can_need() -> None:
-    most = passes(layout.MAX_RANKS, 32)
-    assert most == layout.MAX_PASSES
-    assert passes(512, 32) == 6
-    assert passes(512, 18) == 3
-    assert passes(2, 16) == 2
-    # Every pass tells this many bits apart at least, however many cells there are.
-    for ranks in range(1, layout.MAX_RANKS + 1):
-        for bits_ in (16, 18, 19, 32):
-            left, count = bits_ - layout.FIRST_BITS, 1
-            while left > 0:
-                left -= min(12, int(math.log2(layout.COUNTERS / ranks)))
-                count += 1
-            assert passes(ranks, bits_) == count
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -189,10 +156,8 @@ def test_the_block_sorts(log: int, device: EmulatedEngine, request: pytest.Fixtu
 
 @pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())
 def test_kernels_compile_without_spills() -> None:
-    counts = [kernel(f"count_{n}_digit", "float") for n in ("first", "next")]
     finds = [kernel("find_quantiles", type_, 12) for type_ in ("float", "F16")]
-    others = [kernel("decide_digit"), kernel("add_rows")]
-    for entry in [*counts, *finds, *others]:
+    for entry in [*finds, kernel("add_rows")]:
         used = usage(compiler.compile_now(entry, "sm_90"))
         assert used["spill_stores"] == used["spill_loads"] == used["stack"] == 0, (entry, used)
         assert used["registers"] <= 96, (entry, used)

@@ -25,7 +25,6 @@ from qmaps.ops.backends import use_backend
 from tests.optim.families import FUSED_FAMILIES, same_bits
 
 needs_native = pytest.mark.skipif(native.core is None, reason=native.reason)
-ADAM = "rule 'adam' with states 'exp_avg exp_avg_sq'"
 WITH_RULE = [
     *(family.full for family in FUSED_FAMILIES),
     *(optim.AdamWFactor, optim.Adafactor, optim.SM3),
@@ -73,52 +72,43 @@ def test_the_compiled_module_has_the_rules_of_the_headers() -> None:
 
 @needs_native
 @pytest.mark.parametrize(
-    ("change", "difference"),
+    "change",
     [
-        (
-            lambda row: (*row[:2], row[2].replace("beta1, beta2", "beta2, beta1"), *row[3:]),
-            f"scalar 2 'beta2' of {ADAM} where scalar 2 'beta1' of {ADAM}",
-        ),
-        (
-            lambda row: ("other", *row[1:]),
-            f"{ADAM.replace('adam', 'other')} where {ADAM}",
-        ),
-        (lambda row: (*row[:5], 2), f"SMALLEST of {ADAM} where NOT_FACTORED of {ADAM}"),
+        lambda row: (*row[:2], row[2].replace("beta1, beta2", "beta2, beta1"), *row[3:]),
+        lambda row: ("other", *row[1:]),
+        lambda row: (*row[:5], 2),
     ],
 )
-def test_another_build_is_refused(change: Any, difference: str) -> None:
+def test_another_build_is_refused(change: Any) -> None:
     rows = [change(row) if row[0] == "adam" else row for row in native.core.rules()]
     built = SimpleNamespace(rules=lambda: rows, enumerators=native.core.enumerators)
     with pytest.raises(BackendError) as caught:
         check_build(built)
     assert str(caught.value) == (
-        f"the native engine was built from other sources: it has {difference} is declared; build "
-        "it again with pip install, or with pip install --editable in a source tree"
+        "the native engine was built from other sources; build it again with pip install, or with "
+        "pip install --editable in a source tree"
     )
 
 
 @needs_native
 @pytest.mark.parametrize(
-    ("rules", "enumerators", "difference"),
+    ("rules", "enumerators"),
     [
         (
             lambda rows: [*rows, ("other", "exp_avg", "sign", "Other", False, 0)],
             lambda rows: rows,
-            "it has rule 'other' with states 'exp_avg' where nothing is declared",
         ),
         (
             lambda rows: [row[:2] for row in rows],
             lambda rows: rows,
-            "the module does not list its rules in the expected form",
         ),
         (
             lambda rows: rows,
             lambda rows: [(*row[:2], 3 - row[2]) if row[0] == "Flags" else row for row in rows],
-            "it has Flags.NON_FINITE = 2 where Flags.NON_FINITE = 1 is declared",
         ),
     ],
 )
-def test_a_build_with_other_lists_is_refused(rules: Any, enumerators: Any, difference: str) -> None:
+def test_a_build_with_other_lists_is_refused(rules: Any, enumerators: Any) -> None:
     core = native.core
     built = SimpleNamespace(
         rules=lambda: rules(core.rules()), enumerators=lambda: enumerators(core.enumerators())
@@ -126,8 +116,8 @@ def test_a_build_with_other_lists_is_refused(rules: Any, enumerators: Any, diffe
     with pytest.raises(BackendError) as caught:
         check_build(built)
     assert str(caught.value) == (
-        f"the native engine was built from other sources: {difference}; build it again with pip "
-        "install, or with pip install --editable in a source tree"
+        "the native engine was built from other sources; build it again with pip install, or with "
+        "pip install --editable in a source tree"
     )
 
 
@@ -146,10 +136,9 @@ def test_another_build_is_refused_at_import() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "qmaps.errors.BackendError: the native engine was built from other sources: " in (
+    assert "qmaps.errors.BackendError: the native engine was built from other sources; " in (
         done.stderr
     )
-    assert " is declared; build it again" in done.stderr
 
 
 @pytest.mark.parametrize("cls", WITH_RULE, ids=lambda cls: cls.__name__)
@@ -185,16 +174,16 @@ def test_scalars_of_other_names_are_refused() -> None:
 
     with pytest.raises(BadValueError) as caught:
         stepped(Renamed)
-    assert str(caught.value) == (
-        "scalars of rule 'adamw': 'eps' is missing; 'epsilon' is not a scalar of the rule"
+    assert str(caught.value) == "scalars of rule 'adamw' must be " + ", ".join(
+        scalar_names("adamw")
     )
     given = {"weight_decay": 0.0, "eps": 1.0, "step_size": 2.0}
-    with pytest.raises(BadValueError) as caught:
-        ordered("adagrad", given)
-    assert str(caught.value) == "scalars of rule 'adagrad': 'sign' is missing"
-    with pytest.raises(BadValueError) as caught:
-        ordered("adagrad", {**given, "sign": 1.0, "more": 0.0})
-    assert str(caught.value) == "scalars of rule 'adagrad': 'more' is not a scalar of the rule"
+    for wrong in (given, {**given, "sign": 1.0, "more": 0.0}):
+        with pytest.raises(BadValueError) as caught:
+            ordered("adagrad", wrong)
+        assert str(caught.value) == (
+            "scalars of rule 'adagrad' must be weight_decay, eps, step_size, sign"
+        )
     with pytest.raises(BadValueError) as caught:
         ordered("other", given)
     assert str(caught.value) == "rule 'other' is not known to the engines"

@@ -26,8 +26,8 @@ ALL_RUN = [Backend("reference", True, ""), Backend("native", True, ""), Backend(
 
 
 def processor(**given: Any) -> dict[str, Any]:
-    known = {"name": "a CPU", "cores": 4, "threads": 4, "memory": 2**34, "instructions": "avx2"}
-    return {**known, "others": ["portable"], **given}
+    known = {"name": "a CPU", "cores": 4, "threads": 4, "instructions": "avx2"}
+    return {**known, **given}
 
 
 def findings(engines: list[Backend], cpu: dict[str, Any]) -> list[Finding]:
@@ -40,7 +40,6 @@ def sound(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     core = SimpleNamespace(compiler="GCC 1.2", isa=lambda: "avx2")
     core.isas = lambda: ["avx2", "portable"]
     monkeypatch.setattr(native, "core", core)
-    monkeypatch.setattr(build, "newer_source", lambda: None)
     monkeypatch.setattr(build, "command", lambda: "pip install THIS")
     for name in ("OMP_NUM_THREADS", "QMAPS_BACKEND", "QMAPS_ISA"):
         monkeypatch.delenv(name, raising=False)
@@ -66,18 +65,6 @@ def test_a_missing_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_an_engine_that_is_older_than_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "newer_source", lambda: Path("qmaps/engines/native/src/step.cpp"))
-    assert findings(ALL_RUN, processor()) == [
-        Finding(
-            PROBLEM,
-            "qmaps/engines/native/src/step.cpp was changed after the native engine was built.",
-            "Build it again:",
-            "pip install THIS",
-        )
-    ]
-
-
 def test_threads_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert findings(ALL_RUN, processor(threads=8)) == [
         Finding(PROBLEM, "8 threads share 4 cores; they wait for each other.",
@@ -95,15 +82,10 @@ def test_threads_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_variables_that_choose_a_slower_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QMAPS_BACKEND", "reference")
-    found = findings([*ALL_RUN[:2], NO_CUDA], processor(instructions="portable"))
-    assert [(each.level, each.message) for each in found] == [
-        (NOTE, "QMAPS_BACKEND=reference turns off the native and CUDA engines."),
-        (NOTE, "QMAPS_ISA=portable keeps the native engine from using avx2."),
-        (NOTE, "There is no CUDA engine: torch is built without CUDA."),
-    ]
-    assert all(each.repair for each in found)
+def test_no_cuda_engine() -> None:
+    (found,) = findings([*ALL_RUN[:2], NO_CUDA], processor())
+    assert found.message == "There is no CUDA engine: torch is built without CUDA."
+    assert found.level == NOTE
 
 
 def test_problems_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +125,6 @@ def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_times_are_per_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QMAPS_BACKEND", "reference")
-    monkeypatch.setattr(doctor_, "ELEMENTS", 1000)
     taken = []
     step = doctor_.AdamW.step
 
@@ -154,8 +135,7 @@ def test_times_are_per_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(doctor_.AdamW, "step", counted)
     monkeypatch.setattr(doctor_, "seconds_of", lambda call, _: call() is not None or 2)
-    speed, times = doctor_.measured((128, 64), 0)
-    assert speed == 3 * 4000 / 1  # read twice, written once
+    times = doctor_.measured((128, 64), 0)
     assert times == dict.fromkeys(["32 bits", "8 bits", "4 bits"], 2e9 / (128 * 64))
     sizes = (4 * 8192, 8192 + 4 * 32, 4096 + 4 * 64)
     assert taken == [nbytes for nbytes in sizes for _ in range(2)]  # one step warms up
@@ -166,44 +146,24 @@ def test_a_time_is_that_of_one_call() -> None:
 
 
 def test_costs_follow_from_bytes() -> None:
-    full, eight, four = doctor_.costs(
-        {"32 bits": 2.0, "8 bits": 1.0, "4 bits": 0.5}, 28e9, 7 * 10**9
-    )
+    full, eight, four = doctor_.costs({"32 bits": 2.0, "8 bits": 1.0})
     assert [each.state_bits_per_parameter for each in (full, eight, four)] == [64, 16.25, 8.5]
-    # g is read, p, m and v are read and written: 28 bytes in 32 bits.
-    assert full.ns_of_memory == pytest.approx(1.0)
-    assert eight.ns_of_memory == pytest.approx((12 + 2 * 16.25 / 8) / 28)
-    assert (full.milliseconds, four.milliseconds) == (14000, 3500)
-    assert (full.state_nbytes, eight.state_nbytes) == (56 * 10**9, 14_218_750_000)
-    assert (full.specs, four.specs["exp_avg"]) == (dict.fromkeys(four.specs), "B128/DE@4s+sr")
-    for each in doctor_.costs({}, None, None):
-        assert (each.ns_per_parameter, each.ns_of_memory, each.milliseconds) == (None, None, None)
-        assert each.state_nbytes is None
+    assert [each.ns_per_parameter for each in (full, eight, four)] == [2.0, 1.0, None]
 
 
 def test_the_whole_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # as this installation is
-    monkeypatch.setattr(doctor_, "ELEMENTS", 1000)
     monkeypatch.setattr(doctor_, "SHAPE", (128, 64))
     monkeypatch.setattr(doctor_, "SMALL", (64, 64))
-    report = qmaps.doctor(10**9, seconds=1e-6)
+    report = qmaps.doctor(seconds=1e-6)
     assert [each.name for each in report.backends] == ["reference", "native", "cuda"]
     assert report.backends == backends()
-    assert report.bandwidth is not None
-    assert all(each.milliseconds > 0 and each.ns_of_memory > 0 for each in report.steps)
-    assert report.matrix == ((64, 64) if native.core is None else (128, 64))
+    assert all(each.ns_per_parameter > 0 for each in report.steps)
     text = str(report)
-    title = f"measured on {report.matrix[0]} x {report.matrix[1]}, for 1,000,000,000"
-    for part in (
-        "Versions",
-        "Back ends",
-        "Processor",
-        "bandwidth ",
-        torch.__version__,
-        title,
-    ):
+    for part in ("Versions", "Back ends", "Processor", torch.__version__, "A step of AdamW"):
         assert part in text, part
-    assert json.loads(json.dumps(asdict(report)))["steps"][1]["state_nbytes"] == 2031250000
+    bits = json.loads(json.dumps(asdict(report)))["steps"][1]["state_bits_per_parameter"]
+    assert bits == report.steps[1].state_bits_per_parameter
 
 
 def report(**given: Any) -> Report:
@@ -211,10 +171,7 @@ def report(**given: Any) -> Report:
         "versions": {"qmaps": "1.2", "system": "x" * 40 + " " + "y" * 60},
         "backends": [*ALL_RUN[:2], NO_CUDA],
         "processor": processor(),
-        "bandwidth": 23.45e9,
-        "steps": doctor_.costs(dict.fromkeys(WIDTHS, 123.4), 2e9, 10**12),
-        "matrix": (64, 32),
-        "parameters": 10**12,
+        "steps": doctor_.costs(dict.fromkeys(WIDTHS, 123.4)),
         "findings": [Finding(PROBLEM, "word " * 40, "Run:", "pip install this")],
     }
     return Report(**{**known, **given})
@@ -225,41 +182,20 @@ def test_a_report_fits_80_columns() -> None:
     assert max(map(len, lines)) <= 80
     assert lines[:3] == ["qmaps 1.2: 1 problem found", "", "problem: " + " ".join(["word"] * 14)]
     assert lines[5:7] == ["  Run:", "    pip install this"]
-    assert "A step of AdamW on the CPU, measured on 64 x 32, for 1,000,000,000,000" in lines
     assert "  cuda       does not run: torch is built without CUDA" in lines
-    assert "  bandwidth     23.4 GB/s, a -= b on arrays of 128 MiB" in lines
-    at = lines.index(
-        "  32 bits  64.00 bits of states a parameter, 123.40 ns a parameter, 14.00 ns to"
-    )
-    assert lines[at + 1] == (
-        "           move its bytes, 123,400,000 ms a step, 8,000.000 GB of states"
-    )
+    assert lines[-4] == "A step of AdamW on the CPU"
+    assert lines[-3] == "  32 bits  64.00 bits of states a parameter, 123.40 ns a parameter"
 
 
 def test_a_report_without_measurements() -> None:
-    text = str(
-        report(
-            bandwidth=None,
-            steps=doctor_.costs({}, None, None),
-            parameters=None,
-            matrix=None,
-            findings=[],
-        )
-    )
+    text = str(report(steps=doctor_.costs({}), findings=[]))
     assert text.startswith("qmaps 1.2: no problems found\n\nVersions\n")
-    assert "\n  bandwidth     not measured\n" in text
     assert text.endswith("\n  4 bits   8.50 bits of states a parameter")
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"parameters": 0}, BadValueError, "parameters=0 must be None or an int of at least 1"),
-        (
-            {"parameters": "7B"},
-            BadValueError,
-            "parameters='7B' must be None or an int of at least 1",
-        ),
         ({"seconds": -1}, BadValueError, "seconds=-1 must be at least 0"),
         ({"seconds": None}, BadTypeError, "seconds=None must be a number"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +23,6 @@ from qmaps.optim import (
     Prodigy4bit,
     SGD8bit,
 )
-from qmaps.optim.offload import HostCopy
 
 Loop = Callable[[nn.Module, torch.optim.Optimizer], None]
 DEVICES = [
@@ -141,11 +139,10 @@ def trained(
     options: dict[str, Any],
     device: str,
     dtype: torch.dtype = torch.float32,
-    **offloading: Any,
 ) -> tuple[list[Tensor], dict[str, Any]]:
     model = net(dtype).to(device if offload else "cpu")
     optimizer = (
-        CPUOffloadOptimizer(model.parameters(), cls, **offloading, **options)
+        CPUOffloadOptimizer(model.parameters(), cls, **options)
         if offload
         else cls(model.parameters(), **options)
     )
@@ -181,24 +178,14 @@ def test_bits_of_the_optimizer_on_the_cpu(
     )
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
-def test_offloaded_gradients(loop: Loop, device: str) -> None:
-    for cls, options in OPTIMIZERS[:2]:
-        found = trained(True, loop, cls, options, device, offload_gradients=True)
-        check_same(found, trained(False, loop, cls, options, device))
-
-
-@pytest.mark.parametrize("offload_gradients", [False, True])
-def test_gradients_of_a_dtype_of_their_own(offload_gradients: bool) -> None:
+def test_gradients_of_a_dtype_of_their_own() -> None:
     if not hasattr(nn.Parameter, "grad_dtype"):
         pytest.skip("this torch has no grad_dtype")
     weights = []
-    for offload in (False, True):
+    for cls in (AdamW8bit, CPUOffloadOptimizer):
         param = nn.Parameter(torch.linspace(-1, 1, 5000).bfloat16())
         param.grad_dtype = torch.float32
-        options = {"offload_gradients": offload_gradients} if offload else {}
-        cls: Any = CPUOffloadOptimizer if offload else AdamW8bit
-        optimizer = cls([param], **options)
+        optimizer = cls([param])
         for _ in range(2):
             (param.float() * torch.linspace(1, 3, 5000)).sum().backward()
         optimizer.step()
@@ -211,38 +198,6 @@ def test_bfloat16(options: dict[str, Any], device: str) -> None:
     options = {"lr": 0.01, **options}
     found = trained(True, plain, AdamW8bit, options, device, torch.bfloat16)
     check_same(found, trained(False, plain, AdamW8bit, options, device, torch.bfloat16))
-
-
-def test_gradients_leave_the_device(device: str) -> None:
-    model = net().to(device)
-    optimizer = CPUOffloadOptimizer(model.parameters(), offload_gradients=True)
-    backward(model, 0)
-    assert all(param.grad is None for param in model.parameters())
-    expected = net()
-    backward(expected, 0)
-    for host, param in zip(optimizer.host_parameters(), expected.parameters(), strict=True):
-        assert torch.equal(host.grad, param.grad)
-
-
-def test_clipping_gradients_on_the_cpu() -> None:
-    model, other = net(), net()
-    optimizer = CPUOffloadOptimizer(model.parameters(), SGD8bit, offload_gradients=True, lr=0.1)
-    reference = SGD8bit(other.parameters(), lr=0.1)
-    backward(model, 0)
-    backward(other, 0)
-    nn.utils.clip_grad_norm_(optimizer.host_parameters(), 1.0)
-    nn.utils.clip_grad_norm_(other.parameters(), 1.0)
-    optimizer.step()
-    reference.step()
-    check_same(list(model.parameters()), list(other.parameters()))
-
-
-def test_an_optimizer_that_is_gone_takes_no_gradients() -> None:
-    model = net()
-    CPUOffloadOptimizer(model.parameters(), offload_gradients=True)
-    gc.collect()
-    backward(model, 0)
-    assert all(param.grad is not None for param in model.parameters())
 
 
 def test_states_stay_on_the_cpu_and_are_shown(device: str) -> None:
@@ -263,14 +218,13 @@ def test_states_stay_on_the_cpu_and_are_shown(device: str) -> None:
 def test_a_parameter_that_was_frozen_at_first() -> None:
     param = nn.Parameter(torch.ones(5), requires_grad=False)
     other = nn.Parameter(torch.ones(5))
-    optimizer = CPUOffloadOptimizer([param], SGD8bit, lr=0.5, offload_gradients=True)
+    optimizer = CPUOffloadOptimizer([param], SGD8bit, lr=0.5)
     param.requires_grad_()
     for each in (param, other):
         each.sum().backward()
     optimizer.step()
     SGD8bit([other], lr=0.5).step()
     assert torch.equal(param, other)
-    assert param.grad is None
 
 
 def test_options_of_a_checkpoint() -> None:
@@ -321,12 +275,9 @@ def test_groups_and_their_options() -> None:
     check_same(list(model.parameters()), list(other.parameters()))
 
 
-@pytest.mark.parametrize("offload_gradients", [False, True])
-def test_a_refused_group_leaves_no_trace(offload_gradients: bool) -> None:
+def test_a_refused_group_leaves_no_trace() -> None:
     model = net()
-    optimizer = CPUOffloadOptimizer(
-        model[0].parameters(), AdamW8bit, offload_gradients=offload_gradients
-    )
+    optimizer = CPUOffloadOptimizer(model[0].parameters(), AdamW8bit)
     with pytest.raises(BadTypeError, match="optim_bits"):
         optimizer.add_param_group({"params": [model[2].weight], "optim_bits": 4})
     assert len(optimizer.param_groups) == 1
@@ -342,32 +293,6 @@ def test_a_parameter_that_is_listed_twice_steps_twice() -> None:
     with pytest.warns(UserWarning, match="duplicate parameters"):
         SGD8bit([expected, expected], lr=0.1, momentum=0.9).step()
     assert torch.equal(found, expected)
-
-
-def test_transfers_are_waited_for_before_gradients_are_used() -> None:
-    class Late:
-        """A copy whose transfers end when they are waited for, as those of a stream may."""
-
-        def __init__(self, copy: HostCopy) -> None:
-            self.copy = copy
-            self.arriving: Tensor | None = None
-
-        def synchronize(self) -> None:
-            if self.arriving is not None:
-                self.copy.param.grad.copy_(self.arriving)
-                self.arriving = None
-
-    param = nn.Parameter(torch.ones(3))
-    optimizer = CPUOffloadOptimizer([param], offload_gradients=True)
-    late = Late(optimizer._copies[param])
-    optimizer._copies[param]._stream = late
-    (host,) = (copy.param for copy in optimizer._copies.values())
-    host.grad, late.arriving = torch.zeros(3), torch.ones(3)
-    assert [each.grad.sum() for each in optimizer.host_parameters()] == [3]
-    late.arriving = torch.ones(3)
-    optimizer.zero_grad(set_to_none=False)
-    optimizer._copies[param].wait()
-    assert host.grad.sum() == 0
 
 
 def test_marked_parameters_stay_in_32_bits() -> None:
@@ -440,8 +365,11 @@ def test_optimizers_that_change_options_are_refused(cls: type[torch.optim.Optimi
 def test_other_errors() -> None:
     param = nn.Parameter(torch.ones(1))
     with pytest.raises(BadTypeError) as caught:
-        CPUOffloadOptimizer([param], offload_gradients=1)  # type: ignore[arg-type]
-    assert str(caught.value) == "offload_gradients=1 must be True or False"
+        CPUOffloadOptimizer([param], offload_gradients=True)
+    assert str(caught.value) == (
+        "offload_gradients=True is not an option of AdamW8bit; torchao has it. In qmaps: none; "
+        "release_gradients frees gradients while training"
+    )
     with pytest.raises(BadTypeError, match="minimal_size=4096 is not an option of AdamW8bit"):
         CPUOffloadOptimizer([param], minimal_size=4096)
     optimizer = CPUOffloadOptimizer([param])

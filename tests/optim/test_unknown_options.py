@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from torch import nn
 
 from qmaps import optim
 from qmaps.errors import BadTypeError
-from qmaps.optim.other_libraries import INSTEAD, NAMES, TAGS
+from qmaps.optim.other_libraries import INSTEAD, TAGS
 
 CLASSES: list[Any] = [
     cls
@@ -107,35 +106,3 @@ def test_misspelt_arguments_have_a_suggestion(options: dict[str, Any], message: 
     with pytest.raises(BadTypeError) as caught:
         optim.AdamW([nn.Parameter(torch.zeros(3))], **options)
     assert str(caught.value) == message
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_classes_of_other_libraries_are_answered(name: str) -> None:
-    library, here = NAMES[name]
-    hint = f"; {library} has it. In qmaps: {here.replace('`', '')}"
-    assert not hasattr(optim, name)
-    with pytest.raises(AttributeError) as missing:
-        getattr(optim, name)
-    assert str(missing.value) == f"module 'qmaps.optim' has no attribute {name!r}{hint}"
-    with pytest.raises(ImportError) as refused:
-        exec(f"from qmaps.optim import {name}")
-    assert str(refused.value) == f"cannot import name {name!r} from 'qmaps.optim'{hint}"
-
-
-def test_names_of_nobody_have_no_hint() -> None:
-    with pytest.raises(ImportError, match=r"^cannot import name 'Sophia' from 'qmaps\.optim' \("):
-        exec("from qmaps.optim import Sophia")
-    with pytest.raises(AttributeError) as missing:
-        getattr(optim, "Sophia")  # noqa: B009
-    assert str(missing.value) == "module 'qmaps.optim' has no attribute 'Sophia'"
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("library", ["bitsandbytes", "torchao"])
-def test_no_class_of_theirs_is_without_an_answer(library: str) -> None:
-    pytest.importorskip(library)
-    theirs = vars(importlib.import_module(f"{library}.optim"))
-    classes = [name for name in theirs if isinstance(theirs[name], type) and name[0] != "_"]
-    assert len(classes) >= 7
-    for name in classes:
-        assert hasattr(optim, name) or NAMES[name][0] == library, name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.candidates import FULL, moves
 from qmaps.analyze.recommend.verdict import UNMEASURED, early, experience
 from qmaps.errors import OutputError, printable
-from qmaps.maps import _html
 from qmaps.optim import Choice
 from qmaps.storage.files import (
     exists,
@@ -27,7 +26,6 @@ from qmaps.storage.files import (
 )
 from qmaps.storage.locks import FolderLock
 
-SHOWN = ("quantizer", "preset", "bits_per_element", "verdict", "reason")
 PLAIN = (
     *("verdict", "reason", "step_cost", "bits_per_element", "nbytes", "full_nbytes"),
     *("gradients", "min_quantized_size"),
@@ -71,7 +69,6 @@ class Recommendation:
         gradients: ``recorded``, ``simulated`` or ``mixed``.
         min_quantized_size: parameters of at most this many elements stay in 32 bits.
         beta2: the largest decay of a second moment.
-        options: options such as lr by parameter name; empty if the parameters have no names.
         pairs: a row per candidate; see `run`.
         tensors: a row per parameter and candidate; see `run`.
     """
@@ -89,14 +86,13 @@ class Recommendation:
     gradients: str
     min_quantized_size: int
     beta2: float
-    options: Mapping[str, Mapping[str, Any]] = field(repr=False)
     pairs: pd.DataFrame = field(repr=False)
     tensors: pd.DataFrame = field(repr=False)
 
     @property
     def code(self) -> str:
-        """Python code for the optimizer with the parameter groups of the run."""
-        return self.choice.code_for(self.options)
+        """Python code for the optimizer."""
+        return self.choice.code
 
     @property
     def notes(self) -> list[str]:
@@ -135,10 +131,8 @@ class Recommendation:
             "choice": json.loads(self.choice.to_json()),
             **{name: getattr(self, name) for name in PLAIN},
             "best": {str(limit): pair and pair.spec for limit, pair in self.best.items()},
-            "simplest": self.simplest and self.simplest.code_for(self.options),
-            "singles": {
-                str(limit): choice.code_for(self.options) for limit, choice in self.singles.items()
-            },
+            "simplest": self.simplest and self.simplest.code,
+            "singles": {str(limit): choice.code for limit, choice in self.singles.items()},
             "code": self.code,
             "notes": self.notes,
         }
@@ -155,16 +149,6 @@ class Recommendation:
             f"{self.bits_per_element:.2f} bits per element of quantized parameters",
         ]
         return "\n".join([*lines, *self.notes, "", self.code])
-
-    def _repr_html_(self) -> str:
-        """HTML for notebooks."""
-        rows = self.pairs[list(SHOWN)].to_dict("records")
-        texts = [{**row, "bits_per_element": f"{row['bits_per_element']:.2f}"} for row in rows]
-        table = [[str(row[name]) for name in SHOWN] for row in texts]
-        header = ("pair", "preset", "bits per element", "verdict", "reason")
-        note = str(self).split("\n\n")[0]
-        title = f"Recommendation: {self.verdict}"
-        return _html.grid(title, header, table, note) + self.choice._repr_html_()
 
 
 CHOICE, SUMMARY, STATES = "choice.json", "summary.json", "states.json"

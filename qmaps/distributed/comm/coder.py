@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,20 +12,17 @@ from qmaps.algebra import packing
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.errors import BadValueError
-from qmaps.maps.base import table
-from qmaps.maps.codebook import Codebook
-from qmaps.maps.fitted import FittedMap
 
 
 class Coder:
-    """Messages of a quantizer: scales, then a fitted codebook if there is one, then codes.
+    """Messages of a quantizer: scales, then codes.
 
     Args:
-        q: a signed quantizer of 2 to 8 bits, or its spec; any normalizer. Tensors are sent flat,
-            so ``row``, ``col`` and ``rank1`` become ``B128``.
+        q: a signed quantizer of 2 to 8 bits, or its spec; any normalizer, and a map that is not
+            fitted. Tensors are sent flat, so ``row``, ``col`` and ``rank1`` become ``B128``.
 
     Raises:
-        BadValueError: the quantizer is unsigned, of another rounding or of other widths.
+        BadValueError: the quantizer is unsigned, fitted, of another rounding or of other widths.
     """
 
     def __init__(self, q: Quantizer | str) -> None:
@@ -37,9 +33,11 @@ class Coder:
                 f"quantizer={self.quantizer.spec} has {extra}; messages are rounded to nearest, or "
                 "with +sr"
             )
-        if not map_.signed:
+        if not map_.signed or map_.fitted:
+            kind = "fitted to data" if map_.fitted else "unsigned"
             raise BadValueError(
-                f"quantizer={self.quantizer.spec} is unsigned; messages need a signed quantizer"
+                f"quantizer={self.quantizer.spec} is {kind}; messages need a signed map with a "
+                "formula"
             )
         if not 2 <= map_.bits <= 8:
             raise BadValueError(
@@ -70,11 +68,6 @@ class Coder:
             return x.new_empty(0, dtype=torch.uint8)
         t = self.quantize(x, key)
         parts = [scale.reshape(-1).contiguous().view(torch.uint8) for scale in t.scales]
-        if isinstance(self.quantizer.map, FittedMap):
-            book = table(t.quantizer.map)
-            missing = 2**t.quantizer.map.bits - book.numel()
-            full = torch.cat([book, book[-1:].expand(missing)])
-            parts.append(full.to(x.device).view(torch.uint8))
         return torch.cat([*parts, t.packed])
 
     def decode(self, message: Tensor, numel: int, out: Tensor | None = None) -> Tensor:
@@ -87,14 +80,5 @@ class Coder:
             size = dtype.itemsize * math.prod(shape)
             scales.append(message[start : start + size].clone().view(dtype).view(shape))
             start += size
-        if isinstance(q.map, FittedMap):
-            size = 4 * 2**q.map.bits
-            book = message[start : start + size].clone().view(torch.float32)
-            start += size
-            q = replace(q, map=_frozen(q.map, book))
         packed = message[start : start + packing.packed_bytes(numel, q.map.bits)]
         return QuantizedTensor(q, (numel,), packed, tuple(scales)).dequantize(out=out)
-
-
-def _frozen(map_: FittedMap, book: Tensor) -> Codebook:
-    return Codebook(book, bits=map_.bits, signed=map_.signed, label=map_.spec, per_tensor=True)

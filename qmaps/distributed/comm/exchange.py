@@ -56,12 +56,6 @@ class Traffic:
         """Count from 0 again."""
         self.sent = self.received = self.in_32_bits = self.exchanges = 0
 
-    def __str__(self) -> str:
-        return (
-            f"{self.exchanges} exchanges, {self.sent:,} bytes sent in place of "
-            f"{self.in_32_bits:,} in float32 ({self.ratio:.2f} times fewer)"
-        )
-
 
 @dataclass(frozen=True)
 class Header:

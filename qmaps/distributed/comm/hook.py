@@ -5,7 +5,6 @@ No ``from __future__ import annotations`` here: DDP compares the annotations the
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -97,18 +96,10 @@ class QuantizedHook:
         }
 
     def _residual(self, bucket: Any) -> Tensor:
-        """The residuals of a bucket's parameters, flat; `_residuals` are its parts.
-
-        It stays the same until DDP makes new buckets, once after the first step.
-        """
+        """The residuals of a bucket's parameters, flat; `_residuals` are its parts."""
         parameters = bucket.parameters()
         sizes = [parameter.numel() for parameter in parameters]
         pieces = [self._residuals.get(parameter) for parameter in parameters]
-        flat = None if pieces[0] is None else pieces[0]._base
-        if flat is not None and flat.numel() == sum(sizes):
-            places = [(id(flat), start) for start in accumulate(sizes[:-1], initial=0)]
-            if places == [(id(p._base), p.storage_offset()) for p in pieces if p is not None]:
-                return flat
         device = bucket.buffer().device
         flat = torch.cat(
             [

@@ -44,7 +44,6 @@ class Reducer:
         if nonfinite not in (None, *NONFINITE):
             raise BadValueError(f"nonfinite={nonfinite!r} must be 'raise' or 'propagate'")
         self.nonfinite = nonfinite
-        self._memory = torch.empty(0, dtype=torch.float32)
 
     def __call__(
         self,
@@ -116,19 +115,12 @@ class Reducer:
         return x
 
     def _summed(self, received: Sequence[Tensor], part: Tensor, rank: int) -> Tensor:
-        """The sum of a part over ranks, in their order; in memory reused by the next exchange."""
-        size = part.numel()
-        if self._memory.numel() < 2 * size or self._memory.device != part.device:
-            self._memory = part.new_empty(2 * size)
-        total, decoded = self._memory[:size], self._memory[size : 2 * size]
-        for number, message in enumerate(received):
-            into = decoded if number else total
-            if number != rank:
-                self.coder.decode(message, size, into)
-            elif number == 0:
-                total.copy_(part)
-            if number:
-                total += part if number == rank else decoded
+        """The sum of a part over ranks, in their order."""
+        decode = self.coder.decode
+        parts = (part if n == rank else decode(m, part.numel()) for n, m in enumerate(received))
+        total = next(parts).clone()
+        for added in parts:
+            total += added
         return total
 
 

@@ -70,9 +70,6 @@ class KernelRule:
     takes_norms: bool
     factoring: Factoring
 
-    def __str__(self) -> str:
-        return f"rule {self.name!r} with states {' '.join(self.states)!r}"
-
 
 def read_rules(folder: Path = FOLDER) -> tuple[KernelRule, ...]:
     """Rules declared in the headers of a folder, in the order of the headers.

@@ -18,7 +18,7 @@ from qmaps.errors import BadValueError, NonFiniteError
 from reproduction.parallelism_2015._one_bit import one_bit_hook
 
 SPECS = ("B64/tree@8s", "tensor/linear0@3s", "B128x8/nf4@4s", "B64/DE@2s+sr", "row/linear@6s",
-         "tensor/quantile@5s", "B64/lloyd@3s+sr", "B64&B512/mantissa@8s")  # fmt: skip
+         "B64&B512/mantissa@8s")  # fmt: skip
 
 
 def tensor_of(rank: int, numel: int, seed: int = 0) -> Tensor:
@@ -110,7 +110,6 @@ def bytes_are_those_on_the_wire() -> None:
         assert (traffic.sent, traffic.received) == (wire.sent, wire.received)
         assert traffic.in_32_bits == 2 * (world - 1) * 4 * 65536 // world
         assert 0.93 * times < traffic.ratio < times, (spec, traffic.ratio)
-    assert str(traffic).startswith("1 exchanges, ")
 
 
 class Net(nn.Module):

@@ -73,7 +73,11 @@ def test_a_killed_rank_is_an_error_on_all_others(found: dict[str, Any]) -> None:
     [
         (
             lambda: comm.quantized_hook("B64/DE@8u"),
-            "quantizer=B64/DE@8u is unsigned; messages need a signed quantizer",
+            "quantizer=B64/DE@8u is unsigned; messages need a signed map with a formula",
+        ),
+        (
+            lambda: comm.quantized_hook("B64/lloyd@3s"),
+            "quantizer=B64/lloyd@3s is fitted to data; messages need a signed map with a formula",
         ),
         (
             lambda: comm.quantized_hook("B64/linear@9s"),
