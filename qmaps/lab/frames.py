@@ -90,7 +90,7 @@ def analyze_states(
             NaN or infinity.
         BadValueError: states without a path are given to workers, or `executor` and `workers` are
             combined.
-        CommunicationError: workers were killed again and again.
+        CommunicationError: a worker was killed.
         OutputError: `out` cannot be written, holds frames of other states, or is being written by
             another process.
     """
@@ -98,7 +98,7 @@ def analyze_states(
     source, parameters = executors.source_of(captured), captured.parameters()
     about = (source, parameters, tuple(pairs), min_quantized_size)
     jobs = [
-        executors.Job(number, name, SPECS.get(name, 1), partial(_computed, name, *about))
+        executors.Job(number, name, 1, partial(_computed, name, *about))
         for number, name in enumerate(_jobs(captured, tuple(pairs), min_quantized_size))
     ]
     executors.check(captured, executor, workers)
@@ -120,19 +120,8 @@ def analyze_states(
             progress=progress,
             earlier=earlier,
             keep=lambda job, frame: write_frame(paths[job.number], frame),
-            what="frames",
-            then="frames that are written are kept",
         )
     return paths
-
-
-SPECS = {
-    "update_error": len(COMPARED),
-    "code_pairs": len(HEATMAPS),
-    "first_code_error": len(CURVES),
-    "inverse_sqrt": len(SECOND_MOMENT),
-}
-"""Number of quantizers or pairs that a frame is of, where it is of all parameters."""
 
 
 def _computed(
@@ -152,14 +141,6 @@ def _computed(
         if states.parameters() != parameters:
             states = states.renamed(parameters)
     return _jobs(states, pairs, min_quantized_size)[name]()
-
-
-def frame_of(
-    name: str, states: States, *, min_quantized_size: int = MIN_SIZE
-) -> pd.DataFrame | None:
-    """Compute one of the frames of `analyze_states`; None if it has none of this name."""
-    job = _jobs(as_states(states), (), min_quantized_size).get(name)
-    return None if job is None else job()
 
 
 def _jobs(

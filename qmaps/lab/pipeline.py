@@ -121,7 +121,7 @@ class Stages:
 
     def report(self, about: Mapping[str, Any]) -> Path:
         """Draw the figures, write ``about.json`` and the page, and return the page."""
-        draw(self.folder, keep=True, progress=self.tell("draw figures"), executor=self.executor)
+        draw(self.folder, progress=self.tell("draw figures"), executor=self.executor)
         made_by = {"versions": versions(), "machine": machine()}
         write_record(self.folder / "about.json", {**about, **made_by})
         return report.write(self.folder)

@@ -6,9 +6,8 @@ import hashlib
 import json
 import math
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -22,8 +21,8 @@ from qmaps.errors import BadValueError, CaptureError, check_number
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import PRESETS, pair_of
 from qmaps.storage import checksums
-from qmaps.sweep.measure import MOMENTS, Specs, quantizers_of, rows
-from qmaps.sweep.sample import count_of, sampled_rows, share_of_large, unit_of
+from qmaps.sweep.measure import MOMENTS, quantizers_of, rows
+from qmaps.sweep.sample import sampled_rows, share_of_large
 
 EIGHT_BIT_MAPS = ("DE", "inverse", "quantile", "linear0", "linear", "tree", "e4m3", "power2")
 """Maps for both moments at 8 bits; the first four are those of the 8-bit paper."""
@@ -75,10 +74,6 @@ def _standard() -> tuple[str, ...]:
 STANDARD = _standard()
 """Pairs for Adam's moments: the papers' own and similar ones at every width."""
 
-WORK = 2**29
-"""Elements times specs of an item, at most, unless it has one spec: some seconds of a core, and for
-the largest tensors that are not sampled two gigabytes."""
-
 
 def digest_of(states: CapturedStates) -> str:
     """A digest of the states.
@@ -109,7 +104,7 @@ Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | 
 
 @dataclass(frozen=True)
 class Item:
-    """A parameter of a sweep, with all specs or with some. It is small; workers read the states.
+    """A parameter of a sweep, with all specs. It is small; workers read the states.
 
     Attributes:
         number: its place in the sweep, from 0 on; parts are named by it.
@@ -120,8 +115,6 @@ class Item:
         numel: number of elements of the largest of them.
         singles: quantizers of the sweep to measure alone.
         pairs: quantizers of both moments.
-        part: of a divided parameter, the specs of this item, singles first:
-            from the first number on, up to and without the second. None for all of them.
         sample: the measured share of the parameter; None for all of it.
     """
 
@@ -133,14 +126,12 @@ class Item:
     numel: int
     singles: tuple[Quantizer, ...] = field(repr=False)
     pairs: tuple[Pair, ...] = field(repr=False)
-    part: tuple[int, int] | None = None
     sample: float | None = None
 
     @property
     def work(self) -> int:
         """Elements times specs, for comparing items."""
-        begin, end = self.part or (0, len(self.singles) + len(self.pairs))
-        return self.numel * max(1, end - begin)
+        return self.numel * max(1, len(self.singles) + len(self.pairs))
 
     @property
     def job(self) -> executors.Job:
@@ -148,7 +139,7 @@ class Item:
         return executors.Job(self.number, self.parameter, self.work, self.measure)
 
     def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
-        """Measure the item in this process: of a divided parameter, rows that no earlier item has.
+        """Measure the item in this process.
 
         Raises:
             CaptureError: the states cannot be read, or hold NaN or infinity.
@@ -157,22 +148,12 @@ class Item:
         if states is None:
             states = opened(self.source)
             name = states.parameters()[self.position]  # names may have been given by the caller
-        measured = None
+        measured, specs = None, (self.singles, self.pairs)
         if self.sample is not None:
-            specs = self.singles, self.pairs  # a sampled parameter is not divided
             measured = sampled_rows(states, name, self.states, self.sample, specs)
         if measured is None:
-            measured = rows(states, name, self.states, *self._specs())
+            measured = rows(states, name, self.states, specs)
         return pd.DataFrame([{**row, "parameter": self.parameter} for row in measured])
-
-    def _specs(self) -> tuple[Specs, Specs]:
-        """The specs of this item, and those of earlier items of the parameter."""
-        count = len(self.singles)
-        begin, end = self.part or (0, count + len(self.pairs))
-        return (
-            (self.singles[begin:end], self.pairs[max(0, begin - count) : max(0, end - count)]),
-            (self.singles[:begin], self.pairs[: max(0, begin - count)]),
-        )
 
 
 def items_of(
@@ -184,9 +165,7 @@ def items_of(
 ) -> list[Item]:
     """Divide a sweep into items for any process; the arguments are those of `qmaps.sweep.run`.
 
-    The items depend on the arguments alone, and no state is read. Those of a parameter are side by
-    side, in the order of the states. The specs of a large parameter that is not sampled are divided
-    among several items.
+    The items depend on the arguments alone, in the order of the states, and no state is read.
 
     Raises:
         SpecError: a spec does not parse.
@@ -212,34 +191,9 @@ def items_of(
         sampled = None
         if len(set(shapes)) == 1 and largest:  # of states of one shape the same rows are chosen
             sampled = share_of_large(largest, quantizers) if sample is None else sample
-        count = len(singles) + (len(pairs) if set(names) >= MOMENTS else 0)
-        numel = math.prod(largest)
-        in_part = sampled is not None and _leaves_rows_out(largest, quantizers, sampled)
-        for part in [None] if in_part else _divided(numel, count, singles, pairs):
-            where = (len(items), source, positions[parameter], parameter)
-            items.append(Item(*where, names, numel, singles, pairs, part, sample=sampled))
+        where = (len(items), source, positions[parameter], parameter)
+        items.append(Item(*where, names, math.prod(largest), singles, pairs, sampled))
     return items
-
-
-def _leaves_rows_out(shape: Sequence[int], quantizers: Iterable[Quantizer], sample: float) -> bool:
-    """True if a sample of a tensor is smaller than the tensor."""
-    unit = unit_of(shape, {q.normalizer for q in quantizers})
-    return count_of(math.prod(shape), unit, sample) is not None
-
-
-def _divided(
-    numel: int, count: int, singles: Sequence[Quantizer], pairs: Sequence[Pair]
-) -> list[tuple[int, int] | None]:
-    """Divide the specs of a parameter, of which `count` are measured, among items.
-
-    Each item measures its specs on the whole parameter, so a row has the same bits however they are
-    divided. Pairs that are not measured go to the last item.
-    """
-    items = min(count, -(-numel * count // WORK))
-    if items <= 1:
-        return [None]
-    ends = [number * count // items for number in range(items)]
-    return list(pairwise([*ends, len(singles) + len(pairs)]))
 
 
 def sweep_digest(items: list[Item], states: CapturedStates, min_quantized_size: int) -> str:
@@ -262,8 +216,6 @@ def sweep_digest(items: list[Item], states: CapturedStates, min_quantized_size: 
     ]
     if books := [repr(q.map) for q in quantizers if q is not None and isinstance(q.map, Codebook)]:
         identity["codebooks"] = books  # of which a spec has the label alone
-    if any(item.part for item in items):
-        identity["parts"] = [(item.parameter, item.part) for item in items]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 

@@ -47,7 +47,7 @@ from qmaps.sweep import measure
 LEAST = 128
 """Units of a tensor that are measured at least; all of them where there are no more."""
 
-LARGEST = 3 * 2**24
+LARGEST = 2**24
 """Elements of the largest tensor of which all elements are measured if no sample is asked for."""
 
 SAMPLE = 2**20
@@ -151,20 +151,6 @@ SLAB = 2**20
 """Elements of a slab, about, unless a unit has more."""
 
 
-class Signs(NamedTuple):
-    """Squares and signs of the elements of a state.
-
-    Attributes:
-        mean_square: mean of the squared elements.
-        negative: number of negative elements.
-        first_negative: flat index of the first one; -1 if there is none.
-    """
-
-    mean_square: float
-    negative: int
-    first_negative: int
-
-
 @dataclass(frozen=True)
 class Slabs:
     """A state read in slabs: consecutive rows of whole units.
@@ -200,17 +186,13 @@ class Slabs:
     def _rows(self, begin: int, end: int) -> Tensor:
         return self.read(begin, min(end, self.numel)).view(-1, *self.shape[1:])
 
-    def signs(self) -> Signs:
-        """Read all elements once for `Signs`."""
-        square, negative, first, begin = 0.0, 0, -1, 0
+    def signs(self) -> tuple[float, bool]:
+        """Read all elements once: the mean of their squares, and True if one is negative."""
+        square, negative = 0.0, False
         for x in self.slabs(math.prod(self.shape[1:])):
             square += float(np.square(x.numpy().ravel(), dtype=np.float64).sum())
-            below = x.reshape(-1) < 0
-            if count := int(below.sum()):
-                first = begin + int(below.int().argmax()) if first < 0 else first
-                negative += count
-            begin += x.numel()
-        return Signs(square / self.numel, negative, first)
+            negative |= bool((x < 0).any())
+        return square / self.numel, negative
 
     def surveyed(self, unit: int, scalers: Sequence[Scaler] = ()) -> NDArray[np.float64]:
         """Read all elements once: the sum of squares of each unit; scalers look at each slab."""
@@ -306,13 +288,13 @@ def sampled_rows(
     shape = states.shape(parameter, names[0])
     opened = {name: Slabs(shape, states.opened(parameter, name)) for name in names}
     signs = {name: state.signs() for name, state in opened.items()}
-    wanted = measure.wanted_of({name: found.negative > 0 for name, found in signs.items()}, *specs)
+    wanted = measure.wanted_of({name: negative for name, (_, negative) in signs.items()}, *specs)
     for name, quantizers in wanted.items():
         for q in quantizers:
-            if signs[name].negative and not q.map.signed:
+            if signs[name][1] and not q.map.signed:
                 raise BadValueError(
-                    f"x holds {signs[name].negative} negative elements, the first at flat index "
-                    f"{signs[name].first_negative}; {q.map.spec} is unsigned; use a signed map"
+                    f"{name} of {parameter!r} holds negative elements; {q.map.spec} is unsigned; "
+                    "use a signed map"
                 )
     size = unit_of(shape, {q.normalizer for quantizers in wanted.values() for q in quantizers})
     count = count_of(math.prod(shape), size, share)
@@ -328,7 +310,7 @@ def sampled_rows(
         name: Sample(
             x := state.chosen(chosen.chosen, size),
             {normalizer: scaler.scales(x) for normalizer, scaler in scalers[name].items()},
-            signs[name].mean_square,
+            signs[name][0],
             _fitted(state, scalers[name], wanted[name], size),
         )
         for name, state in opened.items()

@@ -199,10 +199,10 @@ def test_workers_share_every_stage_of_a_training(tmp_path: Path, monkeypatch) ->
     assert pools[0]._shutdown
     on_workers = [note for _, done, _, note in stages if done == 0 and note.endswith("on workers")]
     assert on_workers == [
-        "2 parameters on workers",
-        "2 items on workers",
-        "9 frames on workers",
-        "11 figures on workers",
+        "2 jobs on workers",
+        "2 jobs on workers",
+        "9 jobs on workers",
+        "11 jobs on workers",
     ]
     assert ("train 32-bit AdamW", 2, 2) in {told[:3] for told in stages}
     assert stages[-1] == ("draw figures", 11, 11, "")

@@ -119,7 +119,6 @@ def _measured(
     return pd.DataFrame([{**row, "parameter": parameter} for row in made])
 
 
-AGAIN = "the replay begins again"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 PairSpec = Pair | str | tuple[str | Quantizer | None, str | Quantizer | None]
 
@@ -229,7 +228,7 @@ def run(
         SpecError: a pair does not parse, or its map does not have the width.
         BadValueError, BadTypeError: an argument is not allowed, `parameters` matches nothing, or
             states without a path are given to workers.
-        CommunicationError: workers were killed again and again.
+        CommunicationError: a worker was killed.
         CaptureError: no parameter is large enough or has both moments; fewer than two gradients
             were recorded; gradients are of another run than the states, or lack coupled weight
             decay; or a state or a gradient holds NaN or infinity.
@@ -267,15 +266,7 @@ def run(
     for name in names:  # before work that would be lost
         for state in MOMENTS:
             captured.tensor(name, state)
-    frames = executors.measured(
-        jobs,
-        captured,
-        executor,
-        workers,
-        progress=progress,
-        what="parameters",
-        then=AGAIN,
-    )
+    frames = executors.measured(jobs, captured, executor, workers, progress=progress)
     filled = [frame for frame in frames if len(frame)]
     if not filled:
         raise CaptureError(
