@@ -9,7 +9,7 @@ import typer
 
 from qmaps.cli import options
 from qmaps.cli.output import by_width, print_json, print_lines, print_rows, print_table, progress
-from qmaps.storage.files import records
+from qmaps.storage.files import output_folder, records
 
 if TYPE_CHECKING:
     from qmaps.analyze.recommend import Recommendation
@@ -47,7 +47,6 @@ def replay(
     ] = 1,
     share: options.Share = None,
     parameters: options.Parameters = None,
-    codebook: options.Codebooks = None,
     min_quantized_size: options.MinSize = 4096,
     seed: options.Seed = 0,
     workers: options.Workers = None,
@@ -72,7 +71,7 @@ def replay(
     from qmaps.storage.files import write_frame
 
     loaded = _recorded(states, step, names=names)
-    folder = out / "replay"
+    folder = output_folder(out / "replay")
     with progress(quiet=as_json) as advance:
         frame = replays.run(
             loaded,
@@ -82,9 +81,8 @@ def replay(
             share=1.0 if share is None else share,
             parameters=parameters,
             min_quantized_size=min_quantized_size,
-            codebooks=[options.as_codebook(option) for option in codebook or []],
             seed=seed,
-            progress=advance.stage("replay states", folder),
+            progress=advance.stage("replay states"),
             workers=workers,
         )
     summary = replays.summarize(frame)
@@ -126,14 +124,6 @@ def recommend(
         ),
     ] = None,
     spec: options.Pairs = None,
-    codebook: options.Codebooks = None,
-    diagnostics: Annotated[
-        bool,
-        typer.Option(
-            "--diagnostics",
-            help="Add pairs with a moment in 32 bits or a fitted map, and let them be chosen.",
-        ),
-    ] = False,
     names: options.CheckpointNames = None,
     step: options.Step = None,
     steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 60,
@@ -166,8 +156,8 @@ def recommend(
     from qmaps.analyze import recommend as recommendations
     from qmaps.analyze.recommend.candidates import CANDIDATES
 
-    folder = out / "recommend"
     loaded = _recorded(states, step, 10, names)
+    folder = output_folder(out / "recommend")
     with progress(quiet=as_json) as advance:
         recommendation = recommendations.run(
             loaded,
@@ -175,14 +165,12 @@ def recommend(
             nbytes=nbytes,
             step_cost=step_cost,
             candidates=spec or CANDIDATES,
-            diagnostics=diagnostics,
-            codebooks=[options.as_codebook(option) for option in codebook or []],
             steps=steps,
             share=share,
             parameters=parameters,
             min_quantized_size=min_quantized_size,
             seed=seed,
-            progress=advance.stage("replay states", folder),
+            progress=advance.stage("replay states"),
             workers=workers,
         )
     recommendations.write(recommendation, folder)

@@ -40,14 +40,10 @@ def sweep(
     out: options.Out = Path("runs/sweep"),
     step: options.Step = None,
     names: options.CheckpointNames = None,
-    codebook: options.Codebooks = None,
     min_quantized_size: options.MinSize = 4096,
     top: Annotated[
         int, typer.Option(min=1, help="Rows of each width, beside those on the Pareto front.")
     ] = 5,
-    markdown: Annotated[
-        Path | None, typer.Option(help="Also write the tables as Markdown to this file.")
-    ] = None,
     workers: options.Workers = None,
     sample: Annotated[
         float | None,
@@ -70,27 +66,22 @@ def sweep(
 
         qmaps sweep optimizer.pt --spec "B128/DE@4s + rank1/linear@4u" --spec B64/nf4@4s
 
-        qmaps sweep states --top 3 --markdown sweep.md
-
         qmaps sweep states --workers 8
 
         qmaps sweep states --workers 8 --sample 0.01
     """
     from qmaps import capture as captures
     from qmaps import sweep as sweeps
-    from qmaps.storage.files import output_file, output_folder
+    from qmaps.storage.files import output_folder
 
     loaded = captures.load(states, step=step, names=names)
     output_folder(out)
-    if markdown is not None:
-        output_file(markdown, "markdown")
     with output.progress(quiet=as_json) as advance:
         frame = sweeps.run(
             loaded,
             spec or sweeps.STANDARD,
             out=out / "sweep",
             min_quantized_size=min_quantized_size,
-            codebooks=[options.as_codebook(option) for option in codebook or []],
             progress=advance.stage("sweep quantizers"),
             workers=workers,
             sample=sample,
@@ -100,10 +91,6 @@ def sweep(
         for state in frame["state"].unique()
         for table in output.by_width(_summary(frame, state), COLUMNS, before=f"{state}, ", top=top)
     ]
-    if markdown is not None:
-        count = frame["parameter"].nunique()
-        facts = [f"states of {loaded.source}", f"step {loaded.step}", f"{count} parameters"]
-        output.write_markdown(markdown, "Quantizers on captured states", facts, ORDER, *tables)
     if as_json:
         output.print_json(records(frame))
         return
@@ -112,8 +99,6 @@ def sweep(
         output.print_table(*table)
     output.print_lines(ORDER)
     output.print_lines(f"rows: {out / 'sweep' / 'sweep.parquet'}")
-    if markdown is not None:
-        output.print_lines(f"markdown: {markdown}")
 
 
 def _summary(frame: pd.DataFrame, state: str) -> pd.DataFrame:

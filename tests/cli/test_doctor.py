@@ -57,7 +57,7 @@ def test_what_is_no_size(text: str, call) -> None:
         2,
         "",
         f"error: parameters={text!r} must be a size such as 7B, a config.json, a .safetensors file "
-        "or its index, a folder of them, a workload, or MODULE:FUNCTION that returns a model\n",
+        "or its index, or a folder of them\n",
     )
 
 
