@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -165,9 +164,6 @@ class StateRecorder(Watcher):
         states: states to record, by name with wildcards (``"exp_avg*"``); all if left out.
         names: parameter names: a model, or pairs of name and parameter. If left out, those of the
             optimizer's groups, else ``group0.param3``.
-        max_bytes: stop recording, with one warning, before the snapshots and gradients in the
-            folder exceed this many bytes. Training goes on: a full quota is no reason to lose a
-            run.
         gradients: record also the gradients of this many steps after each snapshot, for
             `qmaps.replay`: a number of steps, or `qmaps.capture.Gradients`, with a number of bytes
             as well. They are taken after the step, as the optimizer got them, and each step
@@ -204,7 +200,6 @@ class StateRecorder(Watcher):
         parameters: Parameters = None,
         states: str | Iterable[str] | None = None,
         names: Names = None,
-        max_bytes: int | None = None,
         gradients: Gradients | int | None = None,
         start: int | None = None,
     ) -> None:
@@ -215,13 +210,11 @@ class StateRecorder(Watcher):
             )
         super().__init__(optimizer, parameters, names)
         self.every = integer("every", every, 1)
-        self.max_bytes = None if max_bytes is None else integer("max_bytes", max_bytes, 1)
         self._due = _due(steps, self.every)
         self._wanted_state = predicate("states", states)
         options = Gradients.of(gradients)
         self._writer = None if options is None else GradientWriter(options, self._parameters())
         begin = None if start is None else integer("start", start, 0)
-        self._full = False
         self._lock = FolderLock(out, KIND)
         try:
             self.folder = _claimed(self._lock, self._info(step=0))
@@ -242,8 +235,8 @@ class StateRecorder(Watcher):
 
         Returns:
             The file, or None if nothing was written. Nothing is written, with a warning the first
-            time, if there is no state to record, `max_bytes` would be exceeded, or this is a child
-            process forked from the recorder's.
+            time, if there is no state to record, or this is a child process forked from the
+            recorder's.
         """
         if self._lock.inherited:
             self._tell(
@@ -275,8 +268,6 @@ class StateRecorder(Watcher):
             )
             return None
         path = snapshot.path_of(self.folder, step)
-        if self._exceeds(path, snapshot.size_of(info, tensors)):
-            return None
         snapshot.write(path, info, tensors)
         _write_index(self.folder, info.of(tensors))
         if self._writer is not None:
@@ -289,11 +280,11 @@ class StateRecorder(Watcher):
 
     def _after_step(self) -> None:
         step = self._count.advance()
-        if step is None or self._full:
+        if step is None:
             return
         if self._writer is not None and self._writer.due(step) and not self._lock.inherited:
             self._record_gradients(self._writer, step)
-        if not self._full and self._due(step):
+        if self._due(step):
             self.record()
 
     def _record_gradients(self, writer: GradientWriter, step: int) -> None:
@@ -309,9 +300,7 @@ class StateRecorder(Watcher):
             )
             return
         info = replace(self._info(step), skipped=skipped, window=writer.window)
-        path = snapshot.path_of(self.folder, step, GRADIENTS)
-        if not self._exceeds(path, snapshot.size_of(info, tensors), "file of gradients"):
-            snapshot.write(path, info, tensors)
+        snapshot.write(snapshot.path_of(self.folder, step, GRADIENTS), info, tensors)
 
     def _parameters(self) -> dict[str, Tensor]:
         """Return the chosen parameters by name."""
@@ -342,26 +331,6 @@ class StateRecorder(Watcher):
             optimizer=type(self.optimizer).__name__,
             parameters={label: list(p.shape) for label, p in self._parameters().items()},
         )
-
-    def _exceeds(self, path: Path, size: int, kind: str = "snapshot") -> bool:
-        if self.max_bytes is None:
-            return False
-        paths = {
-            snapshot.path_of(self.folder, step, prefix)
-            for prefix in ("step", GRADIENTS)
-            for step in snapshot.steps_in(self.folder, prefix)
-        } - {path}
-        total = size + sum(file.stat().st_size for file in paths)
-        if total <= self.max_bytes:
-            return False
-        if not self._full:
-            self._full = True
-            warnings.warn(
-                f"recording stopped: another {kind} of {size} bytes would exceed "
-                f"max_bytes={self.max_bytes} in {str(self.folder)!r}",
-                stacklevel=3,
-            )
-        return True
 
 
 def _due(

@@ -15,13 +15,9 @@ from torch import Tensor
 from qmaps.capture.gradients import Window
 from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError
-from qmaps.maps import _html
 
 PART = 2**22
 """Elements that are read at a time for a digest."""
-
-SHOWN = 20
-"""Parameters that a notebook shows."""
 
 
 class CapturedStates:
@@ -371,23 +367,6 @@ class CapturedStates:
             f"CapturedStates({self.optimizer}, step {self.step}, {len(self._tensors)} parameters, "
             f"{self.numel} elements)"
         )
-
-    def _repr_html_(self) -> str:
-        """Return HTML for notebooks; no state is read."""
-        rows = [
-            (name, " x ".join(map(str, shape)) or "scalar", ", ".join(states))
-            for name, states in list(self._tensors.items())[:SHOWN]
-            for shape in [next(iter(states.values())).shape if states else ()]
-        ]
-        more = len(self._tensors) - len(rows)
-        notes = [
-            f"{more} more parameters" if more > 0 else "",
-            f"step {self.step} of {len(self.steps)} captured" if len(self.steps) > 1 else "",
-            f"parameter names: {self.naming}" if self.naming else "",
-            f"from {self.source}",
-        ]
-        header = ("parameter", "shape", "states")
-        return _html.grid(repr(self), header, rows, "\n".join(filter(None, notes)))
 
     def _entry(self, parameter: str, state: str | None = None) -> dict[str, Lazy]:
         if parameter not in self._tensors:

@@ -25,10 +25,8 @@ UPDATE_COLUMNS = {
     "parameter": "{parameter}",
     "max abs error": "{max_abs_error:.3g}",
     "mean rel error": "{mean_rel_error:.3g}",
-    "zeros": "{zeros[found]}",
-    "of source": "{zeros[inherited]}",
-    "raised": "{zeros[raised]}",
-    "first at": "{first}",
+    "zeros": "{zeros}",
+    "raised": "{raised}",
 }
 
 
@@ -116,10 +114,10 @@ def convert(
     out: Annotated[Path, typer.Argument(help="The file or folder to write.")],
     to: Annotated[str, typer.Option(help="Format, such as torch, bitsandbytes, torchao or qmaps.")],
     states: Annotated[
-        list[str] | None,
+        str | None,
         typer.Option(
             help="32bit, 8bit, 4bit or fp8, as far as the target has them; for qmaps also a preset "
-            "or STATE=SPEC, which may be repeated. By default codes are kept if the target can "
+            "or a pair such as 'B128/DE@4s + 32-bit'. By default codes are kept if the target can "
             "hold them, and a checkpoint of torch becomes an 8-bit one."
         ),
     ] = None,
@@ -130,9 +128,6 @@ def convert(
             "raise them to the smallest value of their format, or leave them."
         ),
     ] = "raise",
-    source: Annotated[
-        str | None, typer.Option("--from", help="Format of the checkpoint; detected by default.")
-    ] = None,
     optimizer: Annotated[
         str | None,
         typer.Option(
@@ -171,7 +166,7 @@ def convert(
 
         qmaps convert optimizer.pt converted.pt --to bitsandbytes --json
 
-        qmaps convert in.pt out.pt --to qmaps --states exp_avg=B128/DE@4s --zeros leave
+        qmaps convert in.pt out.pt --to qmaps --states "B128/DE@4s + 32-bit" --zeros leave
 
         qmaps convert global_step500 optimizer.pt --to qmaps --states 4bit
 
@@ -185,9 +180,8 @@ def convert(
         checkpoint,
         out,
         to=to,
-        states=_wanted_states(states),
+        states=states,
         zeros=zeros,
-        source=source,
         optimizer=optimizer,
         overwrite=overwrite,
         distributed=distributed,
@@ -207,28 +201,10 @@ def convert(
             print_rows(
                 "Adam update m / (sqrt(v) + eps), and zeros of v under a non-zero m",
                 UPDATE_COLUMNS,
-                [
-                    {**row, "first": ", ".join(map(str, row["zeros"]["first"]))}
-                    for row in _largest_errors(report.updates, top)
-                ],
+                _largest_errors(report.updates, top),
             )
         for note in report.notes:
             print_lines(f"note: {note}")
-
-
-def _wanted_states(values: list[str] | None) -> str | dict[str, str | None] | None:
-    """The value of the option --states: a name, or specs by state."""
-    if not values:
-        return None
-    if len(values) == 1 and "=" not in values[0]:
-        return values[0]
-    specs: dict[str, str | None] = {}
-    for pair in values:
-        state, separator, spec = pair.partition("=")
-        if not separator:
-            raise BadValueError(f"states={pair!r} must be STATE=SPEC when several are given")
-        specs[state] = None if spec == "32bit" else spec
-    return specs
 
 
 def _largest_errors(rows: Sequence[StateRow | UpdateRow], top: int) -> list[dict[str, Any]]:
@@ -246,8 +222,8 @@ def lint(
     """Find problems of saved optimizer states; the exit code is 1 if there is an error.
 
     Errors are second moments that were lost (a checkpoint in float16), NaN and infinity, negative
-    second moments, and codes or scales that do not fit their quantizer. Rows without gradients and
-    signed states whose quantizer has no zero are warnings.
+    second moments, and codes or scales that do not fit their quantizer. Signed states whose
+    quantizer has no zero are warnings.
 
     Examples:
 

@@ -237,14 +237,6 @@ def test_non_finite_gradients_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_gradients_count_for_the_quota(tmp_path: Path) -> None:
-    size = 64 * 96 * 4
-    with pytest.warns(UserWarning, match="recording stopped: another file of gradients of") as told:
-        train(tmp_path, 8, every=4, gradients=4, max_bytes=round(4.5 * size))
-    assert len(told) == 1
-    assert capture.load(tmp_path).window() == [5, 6]
-
-
 def test_snapshots_without_gradients_are_written_as_before(tmp_path: Path) -> None:
     train(tmp_path, 4, every=4)
     assert b"window" not in snapshot.path_of(tmp_path, 4).read_bytes()[:4000]

@@ -116,9 +116,7 @@ def test_two_processes_in_one_folder(tmp_path: Path) -> None:
             for _ in range(3):
                 with pytest.raises(OutputError) as caught:
                     StateRecorder(optimizer, tmp_path, names=layer)
-                assert str(caught.value).startswith(
-                    f"out={str(tmp_path)!r} is being written by process {process.pid} on "
-                )
+                assert str(caught.value).startswith(f"out={str(tmp_path)!r} is being written; ")
                 for number in capture.load(tmp_path).steps[-3:]:
                     list(capture.load(tmp_path, step=number).items())
             assert process.poll() is None
@@ -130,8 +128,8 @@ def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path: Path) -> None:
     layer = linear()
     optimizer = torch.optim.AdamW(layer.parameters())
     recorder = StateRecorder(optimizer, tmp_path, names=layer)
-    assert sorted(path.name[0] for path in tmp_path.iterdir()) == [".", "."]
-    with pytest.raises(OutputError, match=r"is being written by this process since .*; close that"):
+    assert sorted(path.name[0] for path in tmp_path.iterdir()) == ["."]
+    with pytest.raises(OutputError, match="is being written; close that recorder"):
         StateRecorder(optimizer, tmp_path, names=layer)
     recorder.close()
     assert list(tmp_path.iterdir()) == []

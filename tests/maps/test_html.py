@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import qmaps
-from qmaps.capture import CapturedStates
 from qmaps.maps import REGISTRY
 
 
@@ -66,14 +65,8 @@ def test_quantizers_maps_and_tensors() -> None:
         assert len(texts(cls.near(8))) == 7
 
 
-def test_states_and_memory() -> None:
+def test_memory() -> None:
     odd = "<script>alert('&')</script>"
-    states = CapturedStates.from_tensors({odd: {"exp_avg": torch.zeros(2, 3), "s": torch.ones(1)}})
-    assert texts(states)[1:] == [
-        "parameter", "shape", "states", odd, "2 x 3", "exp_avg, s", "from memory",
-    ]  # fmt: skip
-    many = CapturedStates.from_tensors({f"p{i}": {"m": torch.ones(2)} for i in range(50)})
-    assert "30 more parameters" in texts(many)
     net = nn.Linear(100, 100)
     memory = qmaps.optim.AdamW8bit([(odd, net.weight), ("bias", net.bias)]).memory()
     cells = texts(memory)
@@ -87,9 +80,6 @@ def test_odd_states_are_shown(device: str) -> None:
     for shape in ((0,), (), (3, 0)):
         t = q.quantize(torch.zeros(shape)).to(device)
         assert t.device.type in texts(t)
-    nan = torch.full((70,), float("nan"), device=device)
-    assert "70" in texts(CapturedStates.from_tensors({"p": {"exp_avg": nan}}))
-    texts(CapturedStates.from_tensors({}))
     parameter = nn.Parameter(torch.ones(70, 70, device=device))
     texts(qmaps.optim.AdamW8bit([parameter]).memory())
     texts(qmaps.optim.AdamW8bit([nn.Parameter(torch.ones(0, device=device))]).memory())

@@ -15,25 +15,8 @@ from qmaps.capture.conversion.optimizer_state import OptimizerState, Parameter, 
 from qmaps.maps.base import table
 
 POLICIES = ("raise", "leave")
-SHOWN = 5
-"""How many positions a report names."""
-
-
-@dataclass(frozen=True)
-class Zeros:
-    """Zeros in the second moment of one parameter, under a non-zero first moment.
-
-    Attributes:
-        found: how many there are after encoding, before any is raised.
-        inherited: how many of them are zero in the source too.
-        raised: how many were raised.
-        first: flat indices of the first of those found, up to `SHOWN`.
-    """
-
-    found: int
-    inherited: int
-    raised: int
-    first: tuple[int, ...]
+Zeros = tuple[int, int]
+"""Zeros of a second moment under a non-zero first after encoding, and how many were raised."""
 
 
 def handle(first: State, second: State, source: State, *, policy: str) -> tuple[State, Zeros]:
@@ -49,8 +32,6 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
     values = values_of(second)
     zero = (values == 0) & (values_of(first) != 0)
     count = int(zero.sum())
-    inherited = int((zero & (values_of(source) == 0)).sum())
-    indices = tuple(zero.reshape(-1).nonzero()[:SHOWN, 0].tolist())
     raised = 0
     if count and policy == "raise":
         book = second if isinstance(second, QuantizedTensor) else source
@@ -64,7 +45,7 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
                 second = _without(_filled(second, codes), floor.where(zero, 0.0))
             else:
                 second = torch.where(zero, floor, values)
-    return second, Zeros(count, inherited, raised, indices)
+    return second, (count, raised)
 
 
 def _smallest(t: QuantizedTensor) -> int:
@@ -125,14 +106,17 @@ class UpdateRow:
         mean_abs_error: the mean |difference| of u.
         mean_rel_error: the mean of |difference| / |u| over updates other than 0; NaN where there
             are none.
-        zeros: second moments that are zero under a non-zero first moment.
+        zeros: number of second moments that are zero under a non-zero first moment, before any is
+            raised.
+        raised: number of those that were raised.
     """
 
     parameter: str
     max_abs_error: float
     mean_abs_error: float
     mean_rel_error: float
-    zeros: Zeros
+    zeros: int
+    raised: int
 
 
 @dataclass(frozen=True)
@@ -214,7 +198,7 @@ def _update_row(
     for parameter in (old, new):
         m, v = (values_of(parameter.states[name]).double() for name in (first, second))
         updates.append(m / (v.sqrt() + eps))
-    return UpdateRow(old.label, *_errors(*updates), zeros)
+    return UpdateRow(old.label, *_errors(*updates), *zeros)
 
 
 def _errors(before: Tensor, after: Tensor) -> tuple[float, float, float]:

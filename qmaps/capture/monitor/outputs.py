@@ -245,8 +245,6 @@ class Warner:
         worst = max(bad, key=lambda row: badness(row, measure))
         self._told.add((worst["state"], measure))
         parameter, side = shown(worst["parameter"]), "below" if measure == "sqnr_db" else "above"
-        if worst.get("rank") is not None:
-            parameter += f"{worst['shard'] or ''} on rank {worst['rank']}"
         counts = [len({row["parameter"] for row in some}) for some in (bad, rows)]
         warnings.warn(
             f"{measure}={worst[measure]:.3g} of state {worst['state']!r} ({worst['quantizer']}) of "
