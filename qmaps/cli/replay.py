@@ -88,8 +88,7 @@ def replay(
     summary = replays.summarize(frame)
     write_frame(folder / "replay.parquet", frame)
     write_frame(folder / "summary.parquet", summary)
-    for draw in (figures.replay, figures.replay_states):
-        figures.save(draw(summary), folder / f"{draw.__name__}.png")
+    figures.save(figures.replay(summary), folder / "replay.png")
     if as_json:
         print_json(records(summary))
         return

@@ -539,19 +539,11 @@ REPLAYED = {
         (["largest_update"], 1),
         (["stalled_share_first", "stalled_share_second"], 100),
     ),
-    "replay_states": (
-        (["gain_first", "gain_second"], 1),
-        (["lag_first", "lag_second"], 1),
-        (["bias_first", "bias_second"], 1),
-        (["amplification_first", "amplification_second"], 1),
-    ),
 }
 """The columns of each panel of the figures of replays, and what they are multiplied by."""
 EDGES = {
     "step_cost": (-0.1, 10),
     "update_gain": (0, 1.5),
-    "gain_first": (0, 1.5),
-    "gain_second": (0, 1.5),
 }
 """Between which values a measure is drawn; what is beyond stands at the edge."""
 

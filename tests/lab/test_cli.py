@@ -175,7 +175,7 @@ def test_capture_and_replay_of_gradients(tmp_path: Path, capsys, monkeypatch) ->
     assert rows.loc[pairs[0], "explosion_share"] > 0
     assert rows.loc[pairs[1], "explosion_share"] == 0
     assert sorted(path.name for path in (run / "replay").iterdir()) == [
-        "replay.parquet", "replay.png", "replay_states.png", "summary.parquet",
+        "replay.parquet", "replay.png", "summary.parquet",
     ]  # fmt: skip
     frame = pd.read_parquet(run / "replay" / "replay.parquet")
     assert set(frame["step"]) == {4}
