@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from qmaps.analyze._states import opened
 from qmaps.capture import CapturedStates
 from qmaps.engines.threads import one_thread
 from qmaps.errors import BadTypeError, BadValueError, CommunicationError, shown
@@ -21,19 +22,19 @@ from qmaps.storage.files import exists
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work for any process: small, for workers read the states themselves.
+    """A piece of work for any process: small, for workers open the states themselves.
 
     Attributes:
         number: its place among the jobs, from 0 on.
         name: text about it, for progress.
         work: approximate amount of work, for comparing jobs.
-        measure: does the work in this process; with None it opens the states itself.
+        measure: does the work in this process, with the states; None if it needs none.
     """
 
     number: int
     name: str
     work: int
-    measure: Callable[[CapturedStates | None], Any]
+    measure: Callable[[Any], Any]
 
 
 def check(states: CapturedStates, executor: Executor | None, workers: int | None) -> None:
@@ -121,7 +122,9 @@ def measured(
             take(job, job.measure(states))
     elif todo:
         tell(f"{len(todo)} jobs on workers")
-        on_workers = in_pool(todo, workers or 1) if not executor else on_executor(todo, executor)
+        on_workers = (
+            on_executor(todo, executor, states) if executor else in_pool(todo, workers or 1, states)
+        )
         for job, result in on_workers:
             take(job, result)
             tell(job.name)
@@ -129,7 +132,9 @@ def measured(
     return [results[job.number] for job in jobs]
 
 
-def on_executor(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, Any]]:
+def on_executor(
+    jobs: Sequence[Job], executor: Executor, states: CapturedStates | None
+) -> Iterator[tuple[Job, Any]]:
     """Yield each job with its result as workers finish them, the most work begun first.
 
     Raises:
@@ -137,7 +142,7 @@ def on_executor(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, 
         CommunicationError: the executor lost its workers.
     """
     try:
-        yield from _finished(jobs, executor)
+        yield from _finished(jobs, executor, states)
     except BrokenExecutor:
         raise CommunicationError(
             f"executor={type(executor).__name__} has lost a worker, perhaps for lack of memory; "
@@ -145,7 +150,9 @@ def on_executor(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, 
         ) from None
 
 
-def in_pool(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Any]]:
+def in_pool(
+    jobs: Sequence[Job], workers: int, states: CapturedStates | None
+) -> Iterator[tuple[Job, Any]]:
     """Yield each job with its result as processes of a pool finish them, the most work first.
 
     Raises:
@@ -159,7 +166,7 @@ def in_pool(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Any]]:
     try:
         pool.submit(os.getpid).result()
         problem = "a worker was killed, perhaps for lack of memory; call again with fewer workers"
-        yield from _finished(jobs, pool)
+        yield from _finished(jobs, pool, states)
     except BrokenExecutor:
         raise CommunicationError(f"workers={workers}: {problem}") from None
     finally:
@@ -184,12 +191,15 @@ def _end_with_the_parent() -> None:
     threading.Thread(target=end_after, args=[parent], daemon=True).start()
 
 
-def _finished(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, Any]]:
+def _finished(
+    jobs: Sequence[Job], executor: Executor, states: CapturedStates | None
+) -> Iterator[tuple[Job, Any]]:
+    place = None if states is None else (source_of(states), states.parameters())
     futures: dict[Future[Any], Job] = {}
     try:
         try:
             for job in sorted(jobs, key=lambda job: -job.work):
-                futures[executor.submit(_measured, job)] = job
+                futures[executor.submit(_measured, job, place)] = job
         except BrokenExecutor:
             raise
         except RuntimeError as error:  # it was shut down
@@ -202,7 +212,7 @@ def _finished(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, An
             future.cancel()
 
 
-def _measured(job: Job) -> Any:
+def _measured(job: Job, place: tuple[str, list[str]] | None) -> Any:
     """Do a job with one thread: there are as many workers as processors."""
     with one_thread():
-        return job.measure(None)
+        return job.measure(None if place is None else opened(*place))

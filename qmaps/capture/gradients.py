@@ -151,11 +151,6 @@ class GradientWriter:
         self._rows = self._sampled(parameters)
         self.window: dict[str, Any] = {}  # the entry of that name in the files
 
-    def join(self, parameters: Mapping[str, Tensor]) -> None:
-        """Record these parameters from the next `begin` on; if that fails, those so far stay."""
-        if parameters.keys() != self._rows.keys():
-            self._rows = self._sampled(parameters)
-
     def begin(self, path: Path, step: int) -> None:
         """Record the steps after a snapshot from now on; remove files of an overwritten one."""
         for later in snapshot.steps_in(path.parent, KIND):

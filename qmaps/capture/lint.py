@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +32,10 @@ class Finding:
     Attributes:
         level: ``error``: training from this checkpoint differs from the original training, or
             fails; ``warning``: it may.
-        check: ``damaged``, ``nonfinite``, ``negative``, ``shape``, ``zeroed`` or ``no-zero``.
-        parameter: name of the parameter; empty if all are meant.
+        check: ``damaged``, ``nonfinite``, ``negative``, ``shape`` or ``zeroed``.
+        parameter: name of the parameter.
         state: name of the state; empty if all are meant.
-        count: number of elements or, of ``no-zero``, parameters concerned; 0 if they are not
-            counted.
+        count: number of elements concerned; 0 if they are not counted.
         share: `count` as a fraction of the checked elements; 0 if not counted.
         message: description of the problem in one line.
     """
@@ -104,9 +102,7 @@ def lint_file(
     - ``nonfinite``, ``negative``, ``shape`` (errors): NaN and infinity, negative second moments,
       moments of different shapes,
     - ``zeroed`` (an error in float states, a warning in quantized ones): v is 0 where m
-      is not. The true value cannot be 0, and the next update may be m / eps,
-    - ``no-zero`` (a warning): signed states under a quantizer without zero: weights whose gradient
-      is always 0 would move.
+      is not. The true value cannot be 0, and the next update may be m / eps.
 
     Args:
         path: as for `qmaps.capture.load`: a checkpoint of torch, qmaps, bitsandbytes or
@@ -128,14 +124,9 @@ def lint_file(
     else:
         parameters = _saved(checkpoint_at(source), names)
     findings: list[Finding] = []
-    without: Counter[tuple[str, str]] = Counter()
     for name, states, kinds, problems in parameters:
         findings += problems
         findings += checked(name, states, kinds)
-        without.update(_without_zero(states))
-    for (state, spec), count in without.items():
-        message = f"{spec} does not keep zeros: weights whose gradient is always 0 move"
-        findings.append(Finding(WARNING, "no-zero", "", state, count, 0.0, message))
     return sorted(findings, key=lambda finding: finding.level)
 
 
@@ -210,11 +201,3 @@ def _is_other(value: Any) -> bool:
     if type(value) in (Tensor, torch.nn.Parameter):
         return not value.is_floating_point() and value.dtype != torch.uint8
     return value is None or isinstance(value, (bool, int, float, str, list, tuple))
-
-
-def _without_zero(states: Mapping[str, State]) -> Iterator[tuple[str, str]]:
-    """Yield name and spec of signed states with zeros that decode to another value."""
-    for name, t in states.items():
-        q = t.quantizer if isinstance(t, QuantizedTensor) else None
-        if q is not None and q.map.signed and not (q.map.counted or q.keeps_zero):
-            yield name, q.spec

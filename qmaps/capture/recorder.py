@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +23,12 @@ from qmaps.capture.parameters import (
     Watcher,
     integer,
     members,
-    predicate,
     state_counts,
     unwrapped,
 )
 from qmaps.capture.snapshot import Key, Lazy, Snapshot
 from qmaps.capture.states import CapturedStates
-from qmaps.errors import BadTypeError, BadValueError, CaptureError, OutputError, shown
+from qmaps.errors import BadTypeError, CaptureError, OutputError, shown
 from qmaps.storage.files import write_json
 from qmaps.storage.locks import FolderLock
 
@@ -147,8 +146,8 @@ class StateRecorder(Watcher):
     the optimizer, and adds the steps since. Optimizers without step counts, such as SGD, continue
     after the newest snapshot. Loading states into the optimizer later repeats this.
 
-    Parameter groups may be added later: their parameters are recorded from then on, and their
-    gradients from the next snapshot on.
+    Parameter groups may be added later: their parameters are recorded from then on, without
+    gradients.
 
     In distributed training, record on one rank: a folder belongs to one recorder until it is
     closed, or the process ends.
@@ -161,7 +160,6 @@ class StateRecorder(Watcher):
         steps: record these steps instead: a collection, or a function of the step.
         parameters: parameters to record: names with wildcards (``"blocks.*.weight"``), or
             a function of the name; all if left out.
-        states: states to record, by name with wildcards (``"exp_avg*"``); all if left out.
         names: parameter names: a model, or pairs of name and parameter. If left out, those of the
             optimizer's groups, else ``group0.param3``.
         gradients: record also the gradients of this many steps after each snapshot, for
@@ -198,7 +196,6 @@ class StateRecorder(Watcher):
         every: int = 1,
         steps: Collection[int] | Callable[[int], bool] | None = None,
         parameters: Parameters = None,
-        states: str | Iterable[str] | None = None,
         names: Names = None,
         gradients: Gradients | int | None = None,
         start: int | None = None,
@@ -211,7 +208,6 @@ class StateRecorder(Watcher):
         super().__init__(optimizer, parameters, names)
         self.every = integer("every", every, 1)
         self._due = _due(steps, self.every)
-        self._wanted_state = predicate("states", states)
         options = Gradients.of(gradients)
         self._writer = None if options is None else GradientWriter(options, self._parameters())
         begin = None if start is None else integer("start", start, 0)
@@ -257,9 +253,7 @@ class StateRecorder(Watcher):
             info.hyperparameters[label] = plain_options(group)
             info.scalars[label] = collected.scalars
             info.skipped.extend(collected.skips(label))
-            for name, lazy in collected.tensors.items():
-                if self._wanted_state(name):
-                    tensors[label, name] = lazy
+            tensors |= {(label, name): lazy for name, lazy in collected.tensors.items()}
         if not tensors:
             self._tell(
                 "empty",
@@ -271,10 +265,6 @@ class StateRecorder(Watcher):
         snapshot.write(path, info, tensors)
         _write_index(self.folder, info.of(tensors))
         if self._writer is not None:
-            try:
-                self._writer.join(self._parameters())
-            except BadValueError as error:
-                self._tell("joined", f"{error}; gradients of added parameters are not recorded")
             self._writer.begin(path, step)
         return path
 

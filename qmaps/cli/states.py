@@ -222,8 +222,7 @@ def lint(
     """Find problems of saved optimizer states; the exit code is 1 if there is an error.
 
     Errors are second moments that were lost (a checkpoint in float16), NaN and infinity, negative
-    second moments, and codes or scales that do not fit their quantizer. Signed states whose
-    quantizer has no zero are warnings.
+    second moments, and codes or scales that do not fit their quantizer.
 
     Examples:
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from qmaps import analyze, maps
 from qmaps.algebra.pair import UNQUANTIZED
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, as_states, opened
+from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, as_states
 from qmaps.capture import CapturedStates
 from qmaps.storage.files import claim, earlier_frame, write_frame
 from qmaps.storage.locks import FolderLock
@@ -95,8 +95,7 @@ def analyze_states(
             another process.
     """
     captured = as_states(states)
-    source, parameters = executors.source_of(captured), captured.parameters()
-    about = (source, parameters, tuple(pairs), min_quantized_size)
+    about = (tuple(pairs), min_quantized_size)
     jobs = [
         executors.Job(number, name, 1, partial(_computed, name, *about))
         for number, name in enumerate(_jobs(captured, tuple(pairs), min_quantized_size))
@@ -125,21 +124,9 @@ def analyze_states(
 
 
 def _computed(
-    name: str,
-    path: str,
-    parameters: list[str],
-    pairs: tuple[str, ...],
-    min_quantized_size: int,
-    states: CapturedStates | None,
+    name: str, pairs: tuple[str, ...], min_quantized_size: int, states: CapturedStates
 ) -> pd.DataFrame:
-    """Compute a frame in this process; without `states` they are read from `path`.
-
-    The names of the parameters may have been given by the caller.
-    """
-    if states is None:
-        states = opened(path)
-        if states.parameters() != parameters:
-            states = states.renamed(parameters)
+    """Compute a frame in this process."""
     return _jobs(states, pairs, min_quantized_size)[name]()
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from qmaps.algebra.pair import Pair, listed
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, none_is_large, opened
+from qmaps.analyze._states import MIN_SIZE, none_is_large
 from qmaps.capture import CapturedStates, snapshot
 from qmaps.errors import BadValueError, CaptureError, check_number
 from qmaps.maps.codebook import Codebook
@@ -104,12 +104,10 @@ Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | 
 
 @dataclass(frozen=True)
 class Item:
-    """A parameter of a sweep, with all specs. It is small; workers read the states.
+    """A parameter of a sweep, with all specs.
 
     Attributes:
         number: its place in the sweep, from 0 on; parts are named by it.
-        source: the file or folder of the states; empty for states in memory.
-        position: the parameter's place among those of the source.
         parameter: its name.
         states: names of the measured states.
         numel: number of elements of the largest of them.
@@ -119,8 +117,6 @@ class Item:
     """
 
     number: int
-    source: str
-    position: int
     parameter: str
     states: tuple[str, ...]
     numel: int
@@ -138,22 +134,18 @@ class Item:
         """The item as a job."""
         return executors.Job(self.number, self.parameter, self.work, self.measure)
 
-    def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
+    def measure(self, states: CapturedStates) -> pd.DataFrame:
         """Measure the item in this process.
 
         Raises:
             CaptureError: the states cannot be read, or hold NaN or infinity.
         """
-        name = self.parameter
-        if states is None:
-            states = opened(self.source)
-            name = states.parameters()[self.position]  # names may have been given by the caller
-        measured, specs = None, (self.singles, self.pairs)
+        name, measured, specs = self.parameter, None, (self.singles, self.pairs)
         if self.sample is not None:
             measured = sampled_rows(states, name, self.states, self.sample, specs)
         if measured is None:
             measured = rows(states, name, self.states, specs)
-        return pd.DataFrame([{**row, "parameter": self.parameter} for row in measured])
+        return pd.DataFrame(measured)
 
 
 def items_of(
@@ -181,8 +173,6 @@ def items_of(
     chosen = _parameters(states, min_quantized_size)
     if pairs:
         _require_adam(chosen, states)
-    source = executors.source_of(states)
-    positions = {name: position for position, name in enumerate(states.parameters())}
     quantizers = quantizers_of(singles, pairs)
     items: list[Item] = []
     for parameter, names in chosen.items():
@@ -191,8 +181,8 @@ def items_of(
         sampled = None
         if len(set(shapes)) == 1 and largest:  # of states of one shape the same rows are chosen
             sampled = share_of_large(largest, quantizers) if sample is None else sample
-        where = (len(items), source, positions[parameter], parameter)
-        items.append(Item(*where, names, math.prod(largest), singles, pairs, sampled))
+        about = (len(items), parameter, names, math.prod(largest))
+        items.append(Item(*about, singles, pairs, sampled))
     return items
 
 

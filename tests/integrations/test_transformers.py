@@ -232,7 +232,7 @@ def test_options_of_nobody_are_refused() -> None:
         CaptureCallback("states", evry=3)
     assert str(caught.value) == (
         "evry is not an option of CaptureCallback; allowed are out, every, steps, "
-        "parameters, states, gradients"
+        "parameters, gradients"
     )
 
 

@@ -146,7 +146,7 @@ def recorded(optimizer: Any, out: Any, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("option", ["every", "steps", "start", "parameters",
-                                    "states", "names"])  # fmt: skip
+                                    "names"])  # fmt: skip
 def test_a_recorder_takes_or_refuses_any_object(option: str, tmp_path: Any) -> None:
     layer = torch.nn.Linear(2, 2)
     layer(torch.ones(1, 2)).sum().backward()

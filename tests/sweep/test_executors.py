@@ -87,7 +87,7 @@ def deadly(path: Path, place: Path, lives: int) -> list[Item]:
 def test_a_worker_that_is_killed(path: Path, tmp_path: Path) -> None:
     items = deadly(path, tmp_path / "died", 99)
     with pytest.raises(CommunicationError) as caught:
-        list(executors.in_pool([items[-1].job], 2))
+        list(executors.in_pool([items[-1].job], 2, capture.load(path)))
     assert str(caught.value) == (
         "workers=2: a worker was killed, perhaps for lack of memory; call again with fewer workers"
     )
@@ -248,7 +248,7 @@ def test_a_worker_has_one_thread_and_others_keep_theirs(path: Path) -> None:
     seen = []
 
     class Looking(Item):
-        def measure(self, states: capture.CapturedStates | None = None) -> pd.DataFrame:
+        def measure(self, states: capture.CapturedStates) -> pd.DataFrame:
             seen.append(torch.get_num_threads())
             return super().measure(states)
 
@@ -256,7 +256,8 @@ def test_a_worker_has_one_thread_and_others_keep_theirs(path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        executors._measured(Looking(**{name: getattr(item, name) for name in asdict(item)}).job)
+        looking = Looking(**{name: getattr(item, name) for name in asdict(item)})
+        executors._measured(looking.job, (str(path), capture.load(path).parameters()))
         assert (seen, torch.get_num_threads()) == ([1], 2)
     finally:
         torch.set_num_threads(threads)
@@ -275,5 +276,5 @@ def test_jobs_of_a_broken_executor_are_cancelled() -> None:
 
     jobs = [executors.Job(number, "", 1, lambda _: 0) for number in range(2)]
     with pytest.raises(CommunicationError, match="executor=Losing has lost a worker"):
-        list(executors.on_executor(jobs, Losing()))
+        list(executors.on_executor(jobs, Losing(), None))
     assert futures[1].cancelled()

@@ -28,8 +28,9 @@ path, every, *specs = sys.argv[1:]
 torch.set_num_threads(1)
 sweep.run({"w": {"exp_avg": torch.ones(90, 90), "exp_avg_sq": torch.ones(90, 90)}}, specs)
 before = memory("VmRSS")
-items = items_of(load(path), specs)
-rows = [len(item.measure()) for item in items[:: int(every)]]
+states = load(path)
+items = items_of(states, specs)
+rows = [len(item.measure(states)) for item in items[:: int(every)]]
 print(len(items), sum(rows), memory("VmHWM") - before)
 """
 

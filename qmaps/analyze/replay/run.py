@@ -15,7 +15,7 @@ from qmaps.algebra.pair import Pair, listed, spec_of
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States, as_states, none_is_large, opened
+from qmaps.analyze._states import MIN_SIZE, States, as_states, none_is_large
 from qmaps.analyze.replay.recursion import UNMOVED, Recursion, Updates
 from qmaps.analyze.replay.source import Source, source
 from qmaps.analyze.update_error import bits_of
@@ -93,30 +93,21 @@ def _replay(data: Source, first: Recursion, second: Recursion, updates: Updates)
 
 
 def _measured(
-    path: str,
-    position: int,
+    number: int,
     parameter: str,
     pairs: list[Pair],
     steps: int | None,
     rounds: int,
     share: float,
     seed: int,
-    states: CapturedStates | None,
+    states: CapturedStates,
 ) -> pd.DataFrame:
     """Replay a parameter in this process; no rows if only others have 2 gradients.
 
-    Without `states` they are read from `path`, where the parameter has a place, for random numbers
-    too, and perhaps another name.
+    Its `number` in the states is for random numbers.
     """
-    name = parameter
-    if states is None:
-        states = opened(path)
-        name = states.parameters()[position]  # names may have been given by the caller
-    data = source(states, name, position, steps=steps, share=share, seed=seed, rounds=rounds)
-    if data is None:
-        return pd.DataFrame()
-    made = rows(states.step, data, pairs, seed)
-    return pd.DataFrame([{**row, "parameter": parameter} for row in made])
+    data = source(states, parameter, number, steps=steps, share=share, seed=seed, rounds=rounds)
+    return pd.DataFrame() if data is None else pd.DataFrame(rows(states.step, data, pairs, seed))
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -235,14 +226,13 @@ def run(
     check(steps, rounds, share, seed)
     captured = as_states(states)
     names = chosen(captured, parameters, min_quantized_size)
-    path = executors.source_of(captured)
     positions = {name: position for position, name in enumerate(captured.parameters())}
     jobs = [
         executors.Job(
             number,
             name,
             math.prod(captured.shape(name, MOMENTS[0])) * len(pairs),
-            partial(_measured, path, positions[name], name, pairs, steps, rounds, share, seed),
+            partial(_measured, positions[name], name, pairs, steps, rounds, share, seed),
         )
         for number, name in enumerate(names)
     ]
