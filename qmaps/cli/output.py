@@ -162,19 +162,15 @@ def by_width(
         columns: format of each column's cells by its title, as for `cells`; a row also has its
             `label`.
         before: beginning of the titles.
-        top: most rows of a width, beside those on the front; None for all.
+        top: most rows of a width; None for all.
     """
-    import numpy as np
-
     from qmaps.analyze.recommend.candidates import LIMITS, up_to
 
     for limit, every in frame.groupby(frame["bits_per_element"].map(up_to)):
         wider = f"more than {LIMITS[-1]:g} bits per element"
         title = f"up to {limit:g} bits per element" if limit in LIMITS else wider
-        rows = every
+        rows = every.head(top or len(every))
         if top is not None:
-            if len(every) > top:
-                rows = every[every["on_front"] | (np.arange(len(every)) < top)]
             title += f", {len(rows)} of {len(every)}"
         labelled = [{**row, "label": label(row)} for row in records(rows)]
         yield f"{before}{title}", list(columns), cells(columns, labelled)

@@ -15,17 +15,13 @@ if TYPE_CHECKING:
 
 COLUMNS = {
     "quantizer": "{label}",
-    "front": "{star}",
     "bits": "{bits_per_element:.2f}",
     "mean abs": "{mean_abs_error:.3g}",
     "max abs": "{max_abs_error:.3g}",
     "mean rel": "{mean_rel_error:.3g}",
     "to zero": "{zeroed_share:.2%}",
 }
-ORDER = (
-    "All tensors together, least mean absolute error first. *: on the Pareto front of bits and "
-    "mean absolute error; Lloyd-Max maps, which are fitted to the states, do not count."
-)
+ORDER = "All tensors together, least mean absolute error first."
 
 
 def sweep(
@@ -41,9 +37,7 @@ def sweep(
     step: options.Step = None,
     names: options.CheckpointNames = None,
     min_quantized_size: options.MinSize = 4096,
-    top: Annotated[
-        int, typer.Option(min=1, help="Rows of each width, beside those on the Pareto front.")
-    ] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Rows of each width.")] = 5,
     workers: options.Workers = None,
     sample: Annotated[
         float | None,
@@ -56,9 +50,8 @@ def sweep(
 ) -> None:
     """Measure quantizers on captured states; the rows go to OUT/sweep/sweep.parquet.
 
-    The tables are grouped by bits per element, scales included. A star marks the Pareto front: no
-    other quantizer has at most as many bits and at most the same mean absolute error. The rows
-    are the same, bit for bit, for any number of workers.
+    The tables are grouped by bits per element, scales included. The rows are the same, bit for bit,
+    for any number of workers.
 
     Examples:
 
@@ -102,16 +95,9 @@ def sweep(
 
 
 def _summary(frame: pd.DataFrame, state: str) -> pd.DataFrame:
-    """A row for each quantizer of a state, least error first, with presets and the front."""
+    """A row for each quantizer of a state, least error first, with presets."""
     from qmaps import sweep as sweeps
-    from qmaps.analyze.pareto import LIMIT, frontier
     from qmaps.analyze.recommend.candidates import PRESETS
 
     rows = sweeps.summarize(frame, state=state).sort_values("mean_abs_error")
-    attainable = ~rows["quantizer"].str.contains(rf"/{LIMIT}[@(]")
-    on_front = frontier(rows["bits_per_element"], rows["mean_abs_error"], attainable)
-    return rows.assign(
-        preset=rows["quantizer"].map(PRESETS).fillna(""),
-        on_front=on_front,
-        star=["*" * on for on in on_front],
-    )
+    return rows.assign(preset=rows["quantizer"].map(PRESETS).fillna(""))

@@ -1,4 +1,4 @@
-"""The tables of ``qmaps sweep``: grouped by width, with presets and the Pareto front."""
+"""The tables of ``qmaps sweep``: grouped by width, with presets."""
 
 from __future__ import annotations
 
@@ -31,28 +31,22 @@ def test_the_tables(place: Path) -> None:
     ]
     rows = [row for _, _, rows in tables for row in rows]
     table = sweep.summarize(sweep.run(place / "states", SPECS)).set_index("quantizer")
-    for spec, front, bits, error, *_ in rows:
+    for spec, bits, error, *_ in rows:
         known = table.loc[spec.split(" (")[0]]
         assert bits == f"{known['bits_per_element']:.2f}"
         assert error == f"{known['mean_abs_error']:.3g}"
-        others = table[~table.index.str.contains("lloyd")]
-        beaten = (others["bits_per_element"] <= known["bits_per_element"]) & (
-            others["mean_abs_error"] < known["mean_abs_error"]
-        )
-        assert (front == "*") == (not beaten.any() and "lloyd" not in spec)
-    assert ["B256/DE@8s + B256/DE-0@8u (8bit)", "*", "8.13"] in [row[:3] for row in rows]
+    assert ["B256/DE@8s + B256/DE-0@8u (8bit)", "8.13"] in [row[:2] for row in rows]
 
 
-def test_the_top_rows_and_all_of_the_front() -> None:
+def test_the_top_rows() -> None:
     frame = pd.DataFrame(
         {
             "quantizer": list("abcde"),
             "bits_per_element": [4.25, 4.2, 4.1, 4.0, 9.0],
-            "on_front": [True, False, False, True, False],
         }
     )
     first, wide = by_width(frame, {"q": "{quantizer}"}, top=2)
-    assert first[::2] == ("up to 4.3 bits per element, 3 of 4", [["a"], ["b"], ["d"]])
+    assert first[::2] == ("up to 4.3 bits per element, 2 of 4", [["a"], ["b"]])
     assert wide[0] == "more than 8.3 bits per element, 1 of 1"
     assert len(next(by_width(frame, {"q": "{quantizer}"}))[2]) == 4
 
@@ -61,7 +55,7 @@ def test_the_terminal_has_the_same_tables(call, tmp_path: Path) -> None:
     code, out, _ = call(f"sweep states {OPTIONS} --out {tmp_path}")
     assert code == 0
     assert "update, up to 4.3 bits per element, 2 of 2" in out
-    assert re.search(r"B256/DE@8s \+ B256/DE-0@8u \(8bit\) +│ +\* │ 8.13 │", out)
+    assert re.search(r"B256/DE@8s \+ B256/DE-0@8u \(8bit\) +│ 8.13 │", out)
 
 
 def test_workers_and_every_digit(call, place: Path, tmp_path: Path) -> None:
