@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,16 +12,8 @@ from qmaps.cli import options
 from qmaps.cli.output import print_json, print_lines, print_result, print_rows, progress
 from qmaps.errors import BadValueError
 
-if TYPE_CHECKING:
-    from qmaps.capture.conversion.report import StateRow, UpdateRow
-
 STATE_COLUMNS = {
     **{name: f"{{{name}}}" for name in ("parameter", "state", "was", "became", "how")},
-    "max abs error": "{max_abs_error:.3g}",
-    "mean rel error": "{mean_rel_error:.3g}",
-}
-UPDATE_COLUMNS = {
-    "parameter": "{parameter}",
     "max abs error": "{max_abs_error:.3g}",
     "mean rel error": "{mean_rel_error:.3g}",
     "zeros": "{zeros}",
@@ -192,24 +183,14 @@ def convert(
         return
     for report in reports:
         same = "all of them bit for bit" if report.lossless else "largest error first"
+        rows = sorted(report.states, key=lambda row: row.max_abs_error, reverse=True)
         print_rows(
-            f"{report.source} to {report.target}: {len(report.states)} states, {same}",
+            f"{report.source} to {report.target}: {len(rows)} states, {same}",
             STATE_COLUMNS,
-            _largest_errors(report.states, top),
+            map(asdict, rows[:top]),
         )
-        if report.updates:
-            print_rows(
-                "Adam update m / (sqrt(v) + eps), and zeros of v under a non-zero m",
-                UPDATE_COLUMNS,
-                _largest_errors(report.updates, top),
-            )
         for note in report.notes:
             print_lines(f"note: {note}")
-
-
-def _largest_errors(rows: Sequence[StateRow | UpdateRow], top: int) -> list[dict[str, Any]]:
-    found = sorted(rows, key=lambda row: row.max_abs_error, reverse=True)
-    return [asdict(row) for row in found[:top]]
 
 
 def lint(

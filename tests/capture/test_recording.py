@@ -347,11 +347,6 @@ def test_nothing_is_written_without_any_state(tmp_path: Path) -> None:
             "parameters must hold names or wildcards, got 3 among them",
         ),
         (
-            {"states": [None]},
-            BadTypeError,
-            ("states must hold names or wildcards, got None among them"),
-        ),
-        (
             {"names": ["weight"]},
             BadTypeError,
             "names must be a model or pairs of a name and a parameter, got str among them",

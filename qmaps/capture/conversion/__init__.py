@@ -109,8 +109,8 @@ def convert_state_dict(
         if not target.keeps_resets:
             old = old.without_resets()
         planned, plan = target.plan(old, states)
-        encoded, zeros_by_label = _encoded(old, planned, plan, zeros)
-        told = report(old, encoded, zeros_by_label, (origin.name, target.name))
+        encoded, raised = _encoded(old, planned, plan, zeros)
+        told = report(old, encoded, raised, (origin.name, target.name))
         return target.write(encoded), told
     except QmapsError:
         raise
@@ -131,10 +131,10 @@ def recognized(state_dict: Mapping[str, Any]) -> Format:
 
 def _encoded(
     old: OptimizerState, planned: OptimizerState, plan: Plan, policy: str
-) -> tuple[OptimizerState, dict[str, Zeros]]:
-    """Encode the states by their plan, and handle their zeros, also returned by label."""
+) -> tuple[OptimizerState, dict[tuple[str, str], Zeros]]:
+    """Encode the states by their plan, and handle their zeros, also returned."""
     states: dict[str, dict[str, State]] = {}
-    zeros: dict[str, Zeros] = {}
+    zeros: dict[tuple[str, str], Zeros] = {}
     for source, parameter in zip(old.parameters(), planned.parameters(), strict=True):
         label = parameter.label
         encoded = states[label] = {
@@ -143,7 +143,7 @@ def _encoded(
         }
         if encoded and old.family.moments is not None:
             first, second = old.family.moments
-            encoded[second], zeros[label] = handle(
+            encoded[second], zeros[label, second] = handle(
                 encoded[first], encoded[second], source.states[second], policy=policy
             )
     return planned.with_states(states), zeros

@@ -150,7 +150,7 @@ def test_zeros_of_its_map_are_raised_and_left() -> None:
     left = convert_state_dict(saved, "bitsandbytes", zeros="leave")[0]
     assert convert_state_dict(left, "qmaps", zeros="leave")[1].lossless
     converted, report = convert_state_dict(left, "qmaps")
-    assert report.updates[0].zeros == report.updates[0].raised == 10
+    assert report.states[1].zeros == report.states[1].raised == 10
     q = qmaps.algebra.saved.from_plain(converted["state"][0]["exp_avg_sq"])
     assert q.codes().flatten()[:10].tolist() == [1] * 10
     assert [row.how for row in report.states][:2] == ["same values", "quantized"]
@@ -185,7 +185,7 @@ def test_states_that_it_kept_in_32_bits_stay_so(named: bool) -> None:
         del saved["param_groups"][0]["param_names"]
     converted, report = convert_state_dict(saved, "qmaps")
     assert converted["state"][0]["exp_avg_sq"].equal(exact["state2"])
-    assert report.updates[0].raised == 0
+    assert report.states[1].raised == 0
     assert report.notes == (
         ()
         if named

@@ -121,7 +121,8 @@ def test_the_command_reports_as_json(saved: Path, capsys: pytest.CaptureFixture[
     rows = {(row["parameter"], row["state"]): row for row in told["states"]}
     assert rows["0.weight", "exp_avg"]["became"] == "B64/nf4@4s"
     assert rows["0.weight", "exp_avg_sq"]["how"] == "same values"
-    assert (told["updates"][0]["zeros"], told["updates"][0]["raised"]) == (0, 0)
+    second = rows["0.weight", "exp_avg_sq"]
+    assert (second["zeros"], second["raised"]) == (0, 0)
     assert torch.load(out, weights_only=True)["param_groups"][0]["state_quantizers"] == {
         "exp_avg": "B64/nf4@4s",
         "exp_avg_sq": None,
@@ -135,7 +136,6 @@ def test_the_command_prints_tables_and_refuses_in_a_line(
     assert run("convert", saved, out, "--to", "qmaps", "--states", "4bit") == 0
     printed = capsys.readouterr().out
     assert "torch to qmaps: 8 states, largest error first" in printed
-    assert "Adam update m / (sqrt(v) + eps)" in printed
     assert run("convert", saved, out, "--to", "qmaps") == 2
     assert capsys.readouterr().err == (
         f"error: {str(out)!r} already exists; give another name or allow overwriting\n"
