@@ -126,7 +126,8 @@ def model(items: Sequence[Item], workers: int, reading: float) -> float:
 
 def on(pool: Executor, items: Sequence[Item], states: CapturedStates) -> None:
     """Measure all items in a pool that is warm."""
-    for _ in executors.on_executor([item.job for item in items], pool, states):
+    jobs = [executors.Job(item.number, item.parameter, item.work, item.measure) for item in items]
+    for _ in executors.on_executor(jobs, pool, states):
         pass
 
 

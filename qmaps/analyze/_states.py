@@ -60,6 +60,22 @@ def _opened(source: str, changed: int) -> CapturedStates:  # noqa: ARG001
     return capture.load(source)
 
 
+ENOUGH = 10
+"""Steps with recorded gradients from which on later states are preferred to more steps."""
+
+
+def with_gradients(source: str | os.PathLike[str], last: CapturedStates) -> CapturedStates:
+    """The last states of a folder with gradients of `ENOUGH` steps, or with most; else `last`."""
+    if len(last.steps) == 1:
+        return last
+
+    def usable(states: CapturedStates) -> int:
+        count = len(states.window())
+        return min(count, ENOUGH) if count > 1 else 0  # an update needs the next gradient
+
+    return max((capture.load(source, step=step) for step in reversed(last.steps)), key=usable)
+
+
 def adam_pairs(
     states: States, min_quantized_size: int = MIN_SIZE
 ) -> Iterator[tuple[str, Tensor, Tensor, float]]:

@@ -28,7 +28,7 @@ class Job:
         number: its place among the jobs, from 0 on.
         name: text about it, for progress.
         work: approximate amount of work, for comparing jobs.
-        measure: does the work in this process, with the states; None if it needs none.
+        measure: does the work in this process, with the states.
     """
 
     number: int
@@ -78,7 +78,7 @@ def source_of(states: CapturedStates) -> str:
 
 def measured(
     jobs: Sequence[Job],
-    states: CapturedStates | None,
+    states: CapturedStates,
     executor: Executor | None,
     workers: int | None = None,
     *,
@@ -133,7 +133,7 @@ def measured(
 
 
 def on_executor(
-    jobs: Sequence[Job], executor: Executor, states: CapturedStates | None
+    jobs: Sequence[Job], executor: Executor, states: CapturedStates
 ) -> Iterator[tuple[Job, Any]]:
     """Yield each job with its result as workers finish them, the most work begun first.
 
@@ -150,9 +150,7 @@ def on_executor(
         ) from None
 
 
-def in_pool(
-    jobs: Sequence[Job], workers: int, states: CapturedStates | None
-) -> Iterator[tuple[Job, Any]]:
+def in_pool(jobs: Sequence[Job], workers: int, states: CapturedStates) -> Iterator[tuple[Job, Any]]:
     """Yield each job with its result as processes of a pool finish them, the most work first.
 
     Raises:
@@ -192,9 +190,9 @@ def _end_with_the_parent() -> None:
 
 
 def _finished(
-    jobs: Sequence[Job], executor: Executor, states: CapturedStates | None
+    jobs: Sequence[Job], executor: Executor, states: CapturedStates
 ) -> Iterator[tuple[Job, Any]]:
-    place = None if states is None else (source_of(states), states.parameters())
+    place = source_of(states), states.parameters()
     futures: dict[Future[Any], Job] = {}
     try:
         try:
@@ -212,7 +210,7 @@ def _finished(
             future.cancel()
 
 
-def _measured(job: Job, place: tuple[str, list[str]] | None) -> Any:
+def _measured(job: Job, place: tuple[str, list[str]]) -> Any:
     """Do a job with one thread: there are as many workers as processors."""
     with one_thread():
-        return job.measure(None if place is None else opened(*place))
+        return job.measure(opened(*place))

@@ -196,9 +196,8 @@ class GradientWriter:
 
 
 def _plain(gradient: Tensor) -> bool:
-    if type(gradient) not in (Tensor, torch.nn.Parameter) or gradient.dtype not in DTYPES:
-        return False
-    return gradient.layout is torch.sparse_coo or not unsupported_reason(gradient)
+    is_tensor = type(gradient) in (Tensor, torch.nn.Parameter) and gradient.dtype in DTYPES
+    return is_tensor and not unsupported_reason(gradient)
 
 
 def _chosen(gradient: Tensor, rows: Tensor | None) -> Lazy:
@@ -206,8 +205,6 @@ def _chosen(gradient: Tensor, rows: Tensor | None) -> Lazy:
 
     def read() -> Tensor:
         dense = gradient.detach()
-        if dense.layout is torch.sparse_coo:
-            dense = dense.to_dense()
         return dense if rows is None else dense.index_select(0, rows.to(dense.device))
 
     shape = tuple(gradient.shape) if rows is None else (len(rows), *gradient.shape[1:])

@@ -29,10 +29,8 @@ from qmaps.capture.parameters import (
 from qmaps.capture.snapshot import Key, Lazy, Snapshot
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import BadTypeError, CaptureError, OutputError, shown
-from qmaps.storage.files import write_json
 from qmaps.storage.locks import FolderLock
 
-INDEX = "capture.json"
 KIND = "capture"
 """Of the folder's lock."""
 
@@ -51,16 +49,15 @@ def write(states: CapturedStates, out: str | os.PathLike[str]) -> Path:
     with FolderLock(out, KIND) as lock:
         path = snapshot.path_of(_claimed(lock, info.of(tensors)), states.step)
         snapshot.write(path, info, tensors)
-        _write_index(path.parent, info.of(tensors))
     return path
 
 
 def _claimed(lock: FolderLock, info: snapshot.Info) -> Path:
     """Prepare a locked folder for snapshots such as `info`, and return it.
 
-    Remains of an interrupted write are removed, and the index is brought up to date. The optimizer
-    and the shapes of parameters (of states if those are not known) must be those of the newest
-    snapshot in the folder, and the parameters must include those of the first.
+    Remains of an interrupted write are removed. The optimizer and the shapes of parameters (of
+    states if those are not known) must be those of the newest snapshot in the folder, and the
+    parameters must include those of the first.
     """
     folder = lock.folder
     steps = snapshot.steps_in(folder)
@@ -78,32 +75,10 @@ def _claimed(lock: FolderLock, info: snapshot.Info) -> Path:
         if difference := _difference(first, newest, info):
             raise OutputError(f"out={str(folder)!r} holds states of {difference}")
     # Without a lock these files may belong to another writer.
-    for pattern in (".step-*.tmp", ".gradients-*.tmp", f".{INDEX}.*.tmp") if lock.exclusive else ():
+    for pattern in (".step-*.tmp", ".gradients-*.tmp") if lock.exclusive else ():
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
-    if steps:
-        _write_index(folder, newest)
     return folder
-
-
-def _write_index(folder: Path, info: snapshot.Info) -> None:
-    """Write ``capture.json``: optimizer, parameters, states and snapshots of the folder.
-
-    It is for people and scripts. qmaps itself goes by the snapshots, so an interruption
-    between a snapshot and its index does no harm.
-    """
-    states: dict[str, dict[str, dict[str, object]]] = {}
-    for entry in info.tensors:
-        described: dict[str, object] = {"shape": entry.shape, "dtype": entry.dtype}
-        states.setdefault(entry.parameter, {})[entry.state] = described
-    index = {
-        "format": snapshot.FORMAT,
-        "optimizer": info.optimizer,
-        "parameters": info.parameters,
-        "states": states,
-        "snapshots": [snapshot.path_of(folder, n).name for n in snapshot.steps_in(folder)],
-    }
-    write_json(folder / INDEX, index)
 
 
 def _difference(first: snapshot.Info, newest: snapshot.Info, info: snapshot.Info) -> str:
@@ -135,9 +110,8 @@ class StateRecorder(Watcher):
     """Writes the states of any ``torch.optim`` optimizer at chosen steps.
 
     The recorder adds a hook to ``optimizer.step()``. Each chosen step becomes one file,
-    ``out/step-00000250.safetensors``, which appears whole; ``out/capture.json``
-    lists the files. While it writes, the recorder holds one tensor at a time on the CPU (in two
-    copies if it is not contiguous), and nothing between steps.
+    ``out/step-00000250.safetensors``, which appears whole. While it writes, the recorder holds one
+    tensor at a time on the CPU (in two copies if it is not contiguous), and nothing between steps.
 
     Resuming: a new recorder continues in the same folder, and a repeated step overwrites its file.
     The recorder counts the steps of the optimizer from `start` on; steps skipped for gradients that
@@ -263,7 +237,6 @@ class StateRecorder(Watcher):
             return None
         path = snapshot.path_of(self.folder, step)
         snapshot.write(path, info, tensors)
-        _write_index(self.folder, info.of(tensors))
         if self._writer is not None:
             self._writer.begin(path, step)
         return path

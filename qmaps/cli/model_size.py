@@ -55,7 +55,7 @@ def model_of(text: str, option: str = "model") -> nn.Module:
 
 
 def _of_file(path: Path) -> nn.Module:
-    """The model of a file; without the shards of an index, that of its config or of its size."""
+    """The model of a file; without the shards of an index, that of its config."""
     if path.suffix == ".safetensors":
         return _stored([path])
     content = json.loads(path.read_text(encoding="utf-8"))
@@ -66,14 +66,9 @@ def _of_file(path: Path) -> nn.Module:
     if shards and all(shard.is_file() for shard in shards):
         return _stored(shards)
     config = path.parent / CONFIG
-    if config != path and config.is_file():
-        return _of_file(config)
-    # Newer indices count parameters, older ones bytes, mostly of 16 bits.
-    total = content.get("metadata") or {}
-    numel = int(total.get("total_parameters") or total.get("total_size", 0) // 2)
-    if not numel:
-        raise Unnamed(f"neither shards beside {path.name} nor its metadata tell a size")
-    return _sized(numel)
+    if config == path or not config.is_file():
+        raise Unnamed(f"neither the shards of {path.name} nor a {CONFIG} are beside it")
+    return _of_file(config)
 
 
 def _stored(files: Iterable[Path]) -> nn.Module:

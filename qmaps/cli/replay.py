@@ -46,9 +46,7 @@ def replay(
         int, typer.Option(help="How many times to replay them, one round after another.")
     ] = 1,
     share: options.Share = None,
-    parameters: options.Parameters = None,
     min_quantized_size: options.MinSize = 4096,
-    seed: options.Seed = 0,
     workers: options.Workers = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
     as_json: options.AsJson = False,
@@ -70,7 +68,7 @@ def replay(
     from qmaps.analyze import replay as replays
     from qmaps.storage.files import write_frame
 
-    loaded = _recorded(states, step, names=names)
+    loaded = _loaded(states, step, names)
     folder = output_folder(out / "replay")
     with progress(quiet=as_json) as advance:
         frame = replays.run(
@@ -79,9 +77,7 @@ def replay(
             steps=steps,
             rounds=rounds,
             share=1.0 if share is None else share,
-            parameters=parameters,
             min_quantized_size=min_quantized_size,
-            seed=seed,
             progress=advance.stage("replay states"),
             workers=workers,
         )
@@ -127,9 +123,7 @@ def recommend(
     step: options.Step = None,
     steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 60,
     share: options.Share = None,
-    parameters: options.Parameters = None,
     min_quantized_size: options.MinSize = 4096,
-    seed: options.Seed = 0,
     workers: options.Workers = None,
     out: options.Out = Path("runs/recommend"),
     as_json: options.AsJson = False,
@@ -155,7 +149,7 @@ def recommend(
     from qmaps.analyze import recommend as recommendations
     from qmaps.analyze.recommend.candidates import CANDIDATES
 
-    loaded = _recorded(states, step, 10, names)
+    loaded = _loaded(states, step, names)
     folder = output_folder(out / "recommend")
     with progress(quiet=as_json) as advance:
         recommendation = recommendations.run(
@@ -166,9 +160,7 @@ def recommend(
             candidates=spec or CANDIDATES,
             steps=steps,
             share=share,
-            parameters=parameters,
             min_quantized_size=min_quantized_size,
-            seed=seed,
             progress=advance.stage("replay states"),
             workers=workers,
         )
@@ -192,24 +184,10 @@ def _print(recommendation: Recommendation) -> None:
     print_lines("", *str(recommendation).split("\n"), "")
 
 
-def _recorded(
-    states: Path, step: int | None, enough: int = 2, names: Path | None = None
-) -> CapturedStates:
-    """Captured states of a step.
-
-    By default it is the last with the gradients of at least `enough` steps after it, or with those
-    of 2, or simply the last.
-    """
+def _loaded(states: Path, step: int | None, names: Path | None) -> CapturedStates:
+    """Captured states of a step, by default of the one with the best recorded gradients."""
     from qmaps import capture
+    from qmaps.analyze._states import with_gradients
 
     loaded = capture.load(states, step=step, names=names)
-    if step is not None or len(loaded.steps) == 1:
-        return loaded
-    every = [capture.load(states, step=number) for number in reversed(loaded.steps)]
-    lengths = [len(loaded_step.window()) for loaded_step in every]
-    for enough_steps in (enough, 2):
-        if max(lengths) >= enough_steps:
-            return next(
-                s for s, length in zip(every, lengths, strict=True) if length >= enough_steps
-            )
-    return loaded
+    return with_gradients(states, loaded) if step is None else loaded

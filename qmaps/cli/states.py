@@ -197,7 +197,6 @@ def lint(
     states: options.States,
     step: options.Step = None,
     names: options.CheckpointNames = None,
-    top: Annotated[int, typer.Option(min=1, help="Rows to print, errors first.")] = 20,
     as_json: options.AsJson = False,
 ) -> None:
     """Find problems of saved optimizer states; the exit code is 1 if there is an error.
@@ -219,13 +218,12 @@ def lint(
     elif not findings:
         print_lines(f"{states}: no problems found")
     else:
-        more = f"; the first {top}" if len(findings) > top else ""
         rows = [
             {name: value or "all" for name, value in asdict(finding).items()}
-            for finding in findings[:top]
+            for finding in findings
         ]
         columns = {name: f"{{{name}}}" for name in ("level", "parameter", "state")}
         columns["about"] = "{message}"
-        print_rows(f"{states}: {len(findings)} findings{more}", columns, rows)
+        print_rows(f"{states}: {len(findings)} findings", columns, rows)
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)

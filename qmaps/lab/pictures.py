@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps import analyze, figures
-from qmaps.analyze import executors
-from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError, CaptureError, nearest, shown
 from qmaps.figures._declare import FILES
 from qmaps.storage.files import exists, output_folder, read_frame
@@ -27,15 +23,13 @@ def draw(
     run: str | os.PathLike[str],
     *,
     progress: Callable[[int, int, str], None] | None = None,
-    executor: Executor | None = None,
 ) -> list[Path]:
     """Draw the figures of a run folder to ``run/figures``.
 
     Args:
         run: a folder with ``frames/``, ``sweep/sweep.parquet``, or both.
         progress: called before each figure with the number of figures done, the number of all,
-            and the figure's name; with an executor after each; at the end with an empty name.
-        executor: workers able to read and write the folder; each draws one figure at a time.
+            and the figure's name; at the end with an empty name.
 
     Returns:
         The PNG files, in the order of the report.
@@ -43,7 +37,6 @@ def draw(
     Raises:
         CaptureError: the folder has neither.
         OutputError: one of these files is damaged, or a figure cannot be written.
-        CommunicationError: the executor lost its workers.
     """
     folder = Path(run)
     drawn = [p for p in plots().values() if p.frame and _frame(folder, p) is not None]
@@ -52,21 +45,13 @@ def draw(
             f"run={str(folder)!r} has no frames to draw (frames/*.parquet, sweep/sweep.parquet)"
         )
     output_folder(folder / "figures")
-    jobs = [
-        executors.Job(number, figure.name, 1, partial(_draw, figure.name, folder))
-        for number, figure in enumerate(drawn)
-    ]
-    executors.measured(
-        jobs,
-        None,
-        executor,
-        progress=progress,
-    )
+    for number, figure in enumerate(drawn):
+        if progress:
+            progress(number, len(drawn), figure.name)
+        figures.save(of_run(figure, folder), _png(folder, figure.name))
+    if progress:
+        progress(len(drawn), len(drawn), "")
     return [_png(folder, figure.name) for figure in drawn]
-
-
-def _draw(name: str, folder: Path, _: CapturedStates | None) -> None:
-    figures.save(of_run(plot(name), folder), _png(folder, name))
 
 
 def _png(folder: Path, name: str) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,6 @@ import pandas as pd
 
 from qmaps.algebra.pair import Pair, listed
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, none_is_large
 from qmaps.capture import CapturedStates, snapshot
 from qmaps.errors import BadValueError, CaptureError, check_number
@@ -78,25 +76,16 @@ STANDARD = _standard()
 def digest_of(states: CapturedStates) -> str:
     """A digest of the states.
 
-    A snapshot has checksums of its tensors, and a file of ``torch.save`` the CRC-32 of each
-    record, so their digest is one of these. All other states are read.
+    A snapshot has checksums of its tensors, so its digest is one of these. Other states are read.
 
     Raises:
         CaptureError: states cannot be read, or hold NaN or infinity.
     """
     source = Path(states.source)
-    if source.is_file():
-        if source.suffix == ".safetensors" and checksums.KEY in snapshot.header_of(source)[0]:
-            return snapshot.digest(source)
-        if zipfile.is_zipfile(source):
-            return _digest_of_zip(source)
+    is_snapshot = source.suffix == ".safetensors" and source.is_file()
+    if is_snapshot and checksums.KEY in snapshot.header_of(source)[0]:
+        return snapshot.digest(source)
     return states.fingerprint()
-
-
-def _digest_of_zip(path: Path) -> str:
-    with zipfile.ZipFile(path) as file:
-        records = sorted((info.filename, info.file_size, info.CRC) for info in file.infolist())
-    return hashlib.sha256(json.dumps(records).encode()).hexdigest()
 
 
 Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | None]
@@ -128,11 +117,6 @@ class Item:
     def work(self) -> int:
         """Elements times specs, for comparing items."""
         return self.numel * max(1, len(self.singles) + len(self.pairs))
-
-    @property
-    def job(self) -> executors.Job:
-        """The item as a job."""
-        return executors.Job(self.number, self.parameter, self.work, self.measure)
 
     def measure(self, states: CapturedStates) -> pd.DataFrame:
         """Measure the item in this process.

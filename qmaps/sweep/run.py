@@ -147,7 +147,7 @@ def run(
                 write_frame(_part(folder, job.number), frame)
 
         frames = executors.measured(
-            [item.job for item in items],
+            [executors.Job(i.number, i.parameter, i.work, i.measure) for i in items],
             captured,
             executor,
             workers,

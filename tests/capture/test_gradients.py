@@ -120,16 +120,16 @@ def test_rows_of(shape: list[int], share: float) -> None:
         assert int(gaps.max()) <= int(gaps.min()) + length
 
 
-def test_sparse_and_missing_gradients(tmp_path: Path) -> None:
-    table, idle = nn.Embedding(50, 4, sparse=True), nn.Parameter(torch.zeros(3))
-    optimizer = torch.optim.SparseAdam([table.weight, idle])
+def test_missing_gradients(tmp_path: Path) -> None:
+    table, idle = nn.Embedding(50, 4), nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.AdamW([table.weight, idle])
     names = [("table", table.weight), ("idle", idle)]
     seen = {}
     with StateRecorder(optimizer, tmp_path, names=names, steps=[1], gradients=3):
         for step in range(1, 4):
             optimizer.zero_grad()
             table(torch.tensor([step, 3])).sum().backward()
-            seen[step] = table.weight.grad.to_dense()
+            seen[step] = table.weight.grad.clone()
             optimizer.step()
     states = capture.load(tmp_path)
     found = dict(states.gradients("table"))

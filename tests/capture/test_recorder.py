@@ -251,7 +251,6 @@ def test_a_failed_write_leaves_whole_snapshots_only(
         step(net, optimizer)
     recorder.close()
     assert {path.name for path in tmp_path.iterdir()} == {
-        "capture.json",
         "step-00000001.safetensors",
     }
     assert load(tmp_path).steps == [1]

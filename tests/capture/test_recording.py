@@ -296,21 +296,6 @@ def test_hyperparameters_scalars_and_skipped_states(tmp_path: Path) -> None:
     ]
 
 
-def test_the_index_says_what_there_is(tmp_path: Path) -> None:
-    model = net()
-    optimizer = adamw(model)
-    with StateRecorder(optimizer, tmp_path, names=model, parameters="0.*"):
-        step(model, optimizer, 2)
-    moment = {"shape": [4, 3], "dtype": "float32"}
-    assert json.loads((tmp_path / "capture.json").read_text()) == {
-        "format": 1,
-        "optimizer": "AdamW",
-        "parameters": {"0.weight": [4, 3]},
-        "states": {"0.weight": {"exp_avg": moment, "exp_avg_sq": moment}},
-        "snapshots": ["step-00000001.safetensors", "step-00000002.safetensors"],
-    }
-
-
 def test_nothing_is_written_without_any_state(tmp_path: Path) -> None:
     model = net()
     recorder = StateRecorder(adamw(model), tmp_path)

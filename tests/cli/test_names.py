@@ -43,15 +43,6 @@ def test_frames_have_the_names(command: str, call, tmp_path: Path) -> None:
     assert "parameter names" not in out
 
 
-def test_a_recommendation_of_named_parameters(call, tmp_path: Path) -> None:
-    pairs = "--spec 'B128/DE@4s + B128/DE-0@4u' --spec 'B256/DE@8s + B256/DE-0@8u'"
-    options = "--steps 2 --bits 9 --parameters layers.0.weight --names names.txt"
-    code, out, _ = call(f"recommend optimizer.pt {pairs} {options} --out {tmp_path} --json")
-    assert code == 0
-    assert json.loads(out)["choice"]["overrides"] == {"layers.1.weight": "32-bit"}
-    # What is not named stays in 32 bits.
-
-
 def test_names_that_do_not_go_with_the_states(call, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for verb in ("sweep", "replay", "recommend", "figures"):

@@ -141,7 +141,7 @@ def test_json_is_strict_json(place: Path, capsys, monkeypatch) -> None:
             assert found[0]["std"] is None
     files = [file for file in place.rglob("*.json") if file.name != "nan.json"]
     written = {file.name for file in files}
-    assert {"capture.json", "result.json", "run.json", "sweep.json"} <= written
+    assert {"result.json", "run.json", "sweep.json"} <= written
     for file in files:
         strictly(file.read_text())
     # The same command finds its run again.

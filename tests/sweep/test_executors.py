@@ -77,6 +77,10 @@ def test_one_frame_whoever_measures(path: Path, serial: pd.DataFrame) -> None:
         same(sweep.run(path, SPECS, executor=client.get_executor()), serial)
 
 
+def job_of(item: Item) -> executors.Job:
+    return executors.Job(item.number, item.parameter, item.work, item.measure)
+
+
 def deadly(path: Path, place: Path, lives: int) -> list[Item]:
     """The items of a sweep, of which the last kills its worker."""
     items = plan(path, SPECS)
@@ -87,7 +91,7 @@ def deadly(path: Path, place: Path, lives: int) -> list[Item]:
 def test_a_worker_that_is_killed(path: Path, tmp_path: Path) -> None:
     items = deadly(path, tmp_path / "died", 99)
     with pytest.raises(CommunicationError) as caught:
-        list(executors.in_pool([items[-1].job], 2, capture.load(path)))
+        list(executors.in_pool([job_of(items[-1])], 2, capture.load(path)))
     assert str(caught.value) == (
         "workers=2: a worker was killed, perhaps for lack of memory; call again with fewer workers"
     )
@@ -257,7 +261,7 @@ def test_a_worker_has_one_thread_and_others_keep_theirs(path: Path) -> None:
     torch.set_num_threads(2)
     try:
         looking = Looking(**{name: getattr(item, name) for name in asdict(item)})
-        executors._measured(looking.job, (str(path), capture.load(path).parameters()))
+        executors._measured(job_of(looking), (str(path), capture.load(path).parameters()))
         assert (seen, torch.get_num_threads()) == ([1], 2)
     finally:
         torch.set_num_threads(threads)
@@ -276,5 +280,5 @@ def test_jobs_of_a_broken_executor_are_cancelled() -> None:
 
     jobs = [executors.Job(number, "", 1, lambda _: 0) for number in range(2)]
     with pytest.raises(CommunicationError, match="executor=Losing has lost a worker"):
-        list(executors.on_executor(jobs, Losing(), None))
+        list(executors.on_executor(jobs, Losing(), capture.CapturedStates.from_tensors({})))
     assert futures[1].cancelled()

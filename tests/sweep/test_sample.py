@@ -89,7 +89,7 @@ def choose(name: str, x: torch.Tensor, normalizers: list[Normalizer], share: flo
     size = unit_of(x.shape, normalizers)
     count = count_of(x.numel(), size, share)
     assert count is not None
-    return choose_units(name, x.shape, size, count, [Slabs.of(x).surveyed(size)])
+    return choose_units(name, x.shape, size, count, [Slabs.of(x).surveyed(size)[0]])
 
 
 def rows_of(chosen: Units, x: torch.Tensor) -> torch.Tensor:

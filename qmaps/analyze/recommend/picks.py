@@ -89,7 +89,6 @@ class Sizes:
 
     def __init__(self, states: CapturedStates, names: Sequence[str]) -> None:
         self._shapes = {name: states.shape(name, MOMENTS[0]) for name in names}
-        self._known: dict[tuple[str, Pair], int] = {}
         self.numel = {name: math.prod(shape) for name, shape in self._shapes.items()}
         self.rest = sum(
             4 * math.prod(states.shape(name, state))
@@ -100,12 +99,10 @@ class Sizes:
 
     def of(self, name: str, pair: Pair) -> int:
         """Bytes of both moments of a parameter."""
-        if (name, pair) not in self._known:
-            self._known[name, pair] = sum(
-                4 * self.numel[name] if q is None else q.nbytes(self._shapes[name])
-                for q in (pair.first, pair.second)
-            )
-        return self._known[name, pair]
+        return sum(
+            4 * self.numel[name] if q is None else q.nbytes(self._shapes[name])
+            for q in (pair.first, pair.second)
+        )
 
     def total(self, pair: Pair) -> int:
         """Bytes of the moments of all these parameters."""
