@@ -410,14 +410,28 @@ def _owners(
 def _parts(ranks: list[Rank], number: int, flat: Any, named: Shapes) -> dict[str, list[Piece]]:
     """Stages 1 and 2: parts of the parameters of a group, by each rank's own account."""
     pieces: dict[str, list[Piece]] = {name: [] for name in named}
-    for rank in ranks:
-        for name, part in rank.optimizer["param_slice_mappings"][number].items():
-            if name not in pieces:
-                raise CaptureError(
-                    f"{str(rank.path)!r} has states of {name!r}, which the model's file does not "
-                    "list; files are mixed or swapped"
-                )
-            pieces[name].append(Piece(rank, flat, int(part.start), int(part.numel)))
+    if "param_slice_mappings" in ranks[0].optimizer:
+        for rank in ranks:
+            for name, part in rank.optimizer["param_slice_mappings"][number].items():
+                if name not in pieces:
+                    raise CaptureError(
+                        f"{str(rank.path)!r} has states of {name!r}, which the model's file does "
+                        "not list; files are mixed or swapped"
+                    )
+                pieces[name].append(Piece(rank, flat, int(part.start), int(part.numel)))
+        return pieces
+    # Old versions do not say it: there the parameters follow each other without gaps.
+    size = max(
+        value.numel() for value in ranks[0].states[flat].values() if isinstance(value, Tensor)
+    )
+    begin = 0
+    for name, shape in named.items():
+        end = begin + math.prod(shape)
+        for position, rank in enumerate(ranks):
+            start, stop = max(begin, position * size), min(end, (position + 1) * size)
+            if start < stop:
+                pieces[name].append(Piece(rank, flat, start - position * size, stop - start))
+        begin = end
     return pieces
 
 
