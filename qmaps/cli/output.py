@@ -76,25 +76,18 @@ def print_result(as_json: bool, value: Any, *lines: object) -> None:
         print_lines(*lines)
 
 
-def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
-    """Print a table for readers, with numbers aligned to the right."""
+def print_rows(title: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print rows as a table for readers, with numbers aligned to the right.
+
+    `columns` have the format of each column's cells by its title, such as ``"{mean:.2f}"``.
+    """
     table = RichTable(title=Text(printable(title), "table.title"), title_justify="left")
-    for index, name in enumerate(header):
+    for index, name in enumerate(columns):
         is_left = index == 0 or name in ("about", "frame")
         table.add_column(name, justify="left" if is_left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_row(*(Text(printable(form.format_map(row))) for form in columns.values()))
     _console().print(table)
-
-
-def cells(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> list[list[str]]:
-    """The cells of rows, by the format of each column, such as ``"{mean:.2f}"``."""
-    return [[form.format_map(row) for form in columns.values()] for row in rows]
-
-
-def print_rows(title: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print rows as a table for readers; `columns` are as for `cells`."""
-    print_table(title, list(columns), cells(columns, rows))
 
 
 def _console(**options: Any) -> Console:
@@ -153,14 +146,13 @@ def label(row: Mapping[str, Any]) -> str:
 
 
 def by_width(
-    frame: pd.DataFrame, columns: Mapping[str, str], *, before: str = "", top: int | None = None
-) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Yield a table for each width: title, header and rows.
+    frame: pd.DataFrame, *, before: str = "", top: int | None = None
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield title and rows of a table for each width.
 
     Args:
-        frame: rows of quantizers with `bits_per_element`, each width's rows in their order.
-        columns: format of each column's cells by its title, as for `cells`; a row also has its
-            `label`.
+        frame: rows of quantizers with `bits_per_element`, each width's rows in their order; the
+            rows of tables also have their `label`.
         before: beginning of the titles.
         top: most rows of a width; None for all.
     """
@@ -172,5 +164,4 @@ def by_width(
         rows = every.head(top or len(every))
         if top is not None:
             title += f", {len(rows)} of {len(every)}"
-        labelled = [{**row, "label": label(row)} for row in records(rows)]
-        yield f"{before}{title}", list(columns), cells(columns, labelled)
+        yield f"{before}{title}", [{**row, "label": label(row)} for row in records(rows)]

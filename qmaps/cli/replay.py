@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qmaps.cli import options
-from qmaps.cli.output import by_width, print_json, print_lines, print_rows, print_table, progress
+from qmaps.cli.output import by_width, print_json, print_lines, print_rows, progress
 from qmaps.storage.files import output_folder, records
 
 if TYPE_CHECKING:
@@ -175,8 +175,8 @@ def recommend(
 
 
 def _print(recommendation: Recommendation) -> None:
-    for table in by_width(recommendation.pairs, VERDICT_COLUMNS):
-        print_table(*table)
+    for title, rows in by_width(recommendation.pairs):
+        print_rows(title, VERDICT_COLUMNS, rows)
     verdicts = recommendation.pairs.set_index("quantizer")["verdict"]
     for limit, pair in recommendation.best.items():
         best = "none" if pair is None else f"{pair} ({verdicts[pair.spec]})"

@@ -79,17 +79,13 @@ def sweep(
             workers=workers,
             sample=sample,
         )
-    tables = [
-        table
-        for state in frame["state"].unique()
-        for table in output.by_width(_summary(frame, state), COLUMNS, before=f"{state}, ", top=top)
-    ]
     if as_json:
         output.print_json(records(frame))
         return
     options.print_source(loaded)
-    for table in tables:
-        output.print_table(*table)
+    for state in frame["state"].unique():
+        for title, rows in output.by_width(_summary(frame, state), before=f"{state}, ", top=top):
+            output.print_rows(title, COLUMNS, rows)
     output.print_lines(ORDER)
     output.print_lines(f"rows: {out / 'sweep' / 'sweep.parquet'}")
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from qmaps import sweep
 from qmaps.cli.output import by_width
-from qmaps.cli.sweep import COLUMNS, _summary
+from qmaps.cli.sweep import _summary
 
 SPECS = [
     "B128/DE@4s+sr + B128/DE-0@4u", "B128/DE@4s + B128/linear@4u", "B64/DE@4s + B64/linear@4u",
@@ -22,20 +22,20 @@ OPTIONS = " ".join(f"--spec '{spec}'" for spec in SPECS)
 
 def test_the_tables(place: Path) -> None:
     summary = _summary(sweep.run(place / "states", SPECS), "update")
-    tables = list(by_width(summary, COLUMNS, before="update, ", top=1))
-    assert [title for title, _, _ in tables] == [
+    tables = list(by_width(summary, before="update, ", top=1))
+    assert [title for title, _ in tables] == [
         "update, up to 4.3 bits per element, 1 of 2",
         "update, up to 6.3 bits per element, 1 of 1",
         "update, up to 8.3 bits per element, 1 of 1",
         "update, more than 8.3 bits per element, 1 of 2",
     ]
-    rows = [row for _, _, rows in tables for row in rows]
+    rows = [row for _, rows in tables for row in rows]
     table = sweep.summarize(sweep.run(place / "states", SPECS)).set_index("quantizer")
-    for spec, bits, error, *_ in rows:
-        known = table.loc[spec.split(" (")[0]]
-        assert bits == f"{known['bits_per_element']:.2f}"
-        assert error == f"{known['mean_abs_error']:.3g}"
-    assert ["B256/DE@8s + B256/DE-0@8u (8bit)", "8.13"] in [row[:2] for row in rows]
+    for row in rows:
+        known = table.loc[row["quantizer"]]
+        for name in ("bits_per_element", "mean_abs_error"):
+            assert row[name] == known[name]
+    assert "B256/DE@8s + B256/DE-0@8u (8bit)" in [row["label"] for row in rows]
 
 
 def test_the_top_rows() -> None:
@@ -45,10 +45,11 @@ def test_the_top_rows() -> None:
             "bits_per_element": [4.25, 4.2, 4.1, 4.0, 9.0],
         }
     )
-    first, wide = by_width(frame, {"q": "{quantizer}"}, top=2)
-    assert first[::2] == ("up to 4.3 bits per element, 2 of 4", [["a"], ["b"]])
+    first, wide = by_width(frame, top=2)
+    assert first[0] == "up to 4.3 bits per element, 2 of 4"
+    assert [row["label"] for row in first[1]] == ["a", "b"]
     assert wide[0] == "more than 8.3 bits per element, 1 of 1"
-    assert len(next(by_width(frame, {"q": "{quantizer}"}))[2]) == 4
+    assert len(next(by_width(frame))[1]) == 4
 
 
 def test_the_terminal_has_the_same_tables(call, tmp_path: Path) -> None:
