@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Without compiling all modules of all packages: Python compiles those that are imported.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: help lab papers papers-quick test test-slow test-all fuzz compare lint types notebooks docs sanitize blind bench bench-gpu test-gpu sanitize-gpu clean
 

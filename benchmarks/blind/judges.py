@@ -15,7 +15,7 @@ from qmaps.lab.workloads import Workload
 JUDGES: dict[str, Workload] = {
     "convnet": Convnet(),
     "microbiome": Microbiome(lr=4e-3, betas=(0.8, 0.999)),
-    "pitch": Pitch(),
+    "pitch": Pitch(lr=1.2e-3),
     "lora": Lora(),
     "docstring-lm": DocstringStarts(lr=4e-3, betas=(0.8, 0.999), weight_decay=0.0),
 }
