@@ -13,7 +13,7 @@ help:
 	@echo "make test       the tests, doctests included, without the slow ones"
 	@echo "make test-all   these and the slow ones: grids, processes, pages, emulated kernels"
 	@echo "make fuzz       the tests that draw examples: 40 times as many, and products in full"
-	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds: runs/compare/losses.md"
+	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds"
 	@echo "make lint types notebooks    what CI checks besides"
 	@echo "make docs       the documentation: build/site/index.html"
 	@echo "make blind      verdicts of recommend tested on models it has not seen: reports/blind"
@@ -83,7 +83,7 @@ fuzz: $(VENV)/.test
 
 compare: $(VENV)/.lab
 	$(BIN)/qmaps train stdlib-lm --optimizer 32bit --optimizer 8bit --optimizer paper-8bit \
-		--optimizer paper-4bit --seeds 3 --out runs/compare --table runs/compare/losses.md
+		--optimizer paper-4bit --seeds 3 --out runs/compare
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -124,9 +124,10 @@ def model(items: Sequence[Item], workers: int, reading: float) -> float:
     return max(reading, parallel_share(items, workers))
 
 
-def on(pool: Executor, items: Sequence[Item]) -> None:
+def on(pool: Executor, items: Sequence[Item], states: CapturedStates) -> None:
     """Measure all items in a pool that is warm."""
-    for _ in executors.on_executor([item.job for item in items], pool):
+    jobs = [executors.Job(item.number, item.parameter, item.work, item.measure) for item in items]
+    for _ in executors.on_executor(jobs, pool, states):
         pass
 
 
@@ -158,14 +159,15 @@ def measure(
         sweep.run(path, pairs)
         spent.append(processor_seconds() - before)
 
-    items = items_of(capture.load(path), pairs)
+    states = capture.load(path)
+    items = items_of(states, pairs)
     pools = {count: executors.new_pool(count) for count in (1, 2)}
     try:
         seconds, failed = interleaved(
             {
                 "one process": one_process,
                 "reading": lambda: read(path),
-                **{str(count): partial(on, pool, items) for count, pool in pools.items()},
+                **{str(count): partial(on, pool, items, states) for count, pool in pools.items()},
                 **{f"{count} spins": partial(spins, pools[2], count) for count in pools},
             },
             rounds,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -40,8 +40,8 @@ def as_states(states: States) -> CapturedStates:
     return states
 
 
-def opened(source: str) -> CapturedStates:
-    """The states at a path; a worker opens them once until they are changed.
+def opened(source: str, names: Sequence[str]) -> CapturedStates:
+    """The states at a path, under these names; a worker opens them once until they are changed.
 
     Raises:
         CaptureError: they cannot be read.
@@ -50,12 +50,30 @@ def opened(source: str) -> CapturedStates:
         changed = Path(source).stat().st_mtime_ns
     except OSError:
         raise CaptureError(f"{source!r} does not exist") from None
-    return _opened(source, changed)
+    states = _opened(source, changed)
+    # The names may have been given by the caller.
+    return states if states.parameters() == list(names) else states.renamed(names)
 
 
 @lru_cache(maxsize=1)
 def _opened(source: str, changed: int) -> CapturedStates:  # noqa: ARG001
     return capture.load(source)
+
+
+ENOUGH = 10
+"""Steps with recorded gradients from which on later states are preferred to more steps."""
+
+
+def with_gradients(source: str | os.PathLike[str], last: CapturedStates) -> CapturedStates:
+    """The last states of a folder with gradients of `ENOUGH` steps, or with most; else `last`."""
+    if len(last.steps) == 1:
+        return last
+
+    def usable(states: CapturedStates) -> int:
+        count = len(states.window())
+        return min(count, ENOUGH) if count > 1 else 0  # an update needs the next gradient
+
+    return max((capture.load(source, step=step) for step in reversed(last.steps)), key=usable)
 
 
 def adam_pairs(

@@ -13,32 +13,28 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from qmaps.analyze._states import opened
 from qmaps.capture import CapturedStates
 from qmaps.engines.threads import one_thread
 from qmaps.errors import BadTypeError, BadValueError, CommunicationError, shown
 from qmaps.storage.files import exists
 
-RESTARTS = 3
-"""Pools that are made in place of broken ones until a job is done again."""
-
-RESUMED = "the sweep goes on from its parts"
-
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work for any process: small, for workers read the states themselves.
+    """A piece of work for any process: small, for workers open the states themselves.
 
     Attributes:
         number: its place among the jobs, from 0 on.
         name: text about it, for progress.
         work: approximate amount of work, for comparing jobs.
-        measure: does the work in this process; with None it opens the states itself.
+        measure: does the work in this process, with the states.
     """
 
     number: int
     name: str
     work: int
-    measure: Callable[[CapturedStates | None], Any]
+    measure: Callable[[Any], Any]
 
 
 def check(states: CapturedStates, executor: Executor | None, workers: int | None) -> None:
@@ -82,15 +78,13 @@ def source_of(states: CapturedStates) -> str:
 
 def measured(
     jobs: Sequence[Job],
-    states: CapturedStates | None,
+    states: CapturedStates,
     executor: Executor | None,
     workers: int | None = None,
     *,
     progress: Callable[[int, int, str], None] | None,
     earlier: Mapping[int, Any] = MappingProxyType({}),
     keep: Callable[[Job, Any], None] = lambda _, __: None,
-    what: str = "items",
-    then: str = RESUMED,
 ) -> list[Any]:
     """Do jobs here, on an executor, or in a pool of processes.
 
@@ -104,8 +98,6 @@ def measured(
             end with an empty text.
         earlier: results by number of jobs that are done already.
         keep: called with each job and its result.
-        what: what the jobs are, in the plural.
-        then: effect of a second call, for messages.
 
     Returns:
         The result of each job, in the order of the jobs.
@@ -129,13 +121,11 @@ def measured(
             tell(job.name)
             take(job, job.measure(states))
     elif todo:
-        tell(f"{len(todo)} {what} on workers")
-        of_workers = (
-            in_pool(todo, workers or 1, then)
-            if executor is None
-            else on_executor(todo, executor, then)
+        tell(f"{len(todo)} jobs on workers")
+        on_workers = (
+            on_executor(todo, executor, states) if executor else in_pool(todo, workers or 1, states)
         )
-        for job, result in of_workers:
+        for job, result in on_workers:
             take(job, result)
             tell(job.name)
     tell("")
@@ -143,7 +133,7 @@ def measured(
 
 
 def on_executor(
-    jobs: Sequence[Job], executor: Executor, then: str = RESUMED
+    jobs: Sequence[Job], executor: Executor, states: CapturedStates
 ) -> Iterator[tuple[Job, Any]]:
     """Yield each job with its result as workers finish them, the most work begun first.
 
@@ -152,49 +142,33 @@ def on_executor(
         CommunicationError: the executor lost its workers.
     """
     try:
-        yield from _finished(jobs, executor)
+        yield from _finished(jobs, executor, states)
     except BrokenExecutor:
         raise CommunicationError(
             f"executor={type(executor).__name__} has lost a worker, perhaps for lack of memory; "
-            f"call again with a new executor, and {then}"
+            "call again with a new executor"
         ) from None
 
 
-def in_pool(jobs: Sequence[Job], workers: int, then: str = RESUMED) -> Iterator[tuple[Job, Any]]:
+def in_pool(jobs: Sequence[Job], workers: int, states: CapturedStates) -> Iterator[tuple[Job, Any]]:
     """Yield each job with its result as processes of a pool finish them, the most work first.
 
-    Where a worker is killed, a new pool does the other jobs.
-
     Raises:
-        CommunicationError: `RESTARTS` pools in a row have lost a worker and finished no job, or no
-            worker has started.
+        CommunicationError: a worker was killed, or none has started.
     """
-    waiting = {job.number: job for job in jobs}
-    restarts = 0
-    while waiting:
-        count = min(workers, len(waiting))
-        pool, started = new_pool(count), False
-        try:
-            next(as_completed([pool.submit(os.getpid) for _ in range(count)])).result()
-            started = True
-            for job, result in _finished(list(waiting.values()), pool):
-                del waiting[job.number]
-                restarts = 0
-                yield job, result
-        except BrokenExecutor:
-            restarts += 1
-            if not started:
-                raise CommunicationError(
-                    f"workers={workers}: no worker process could start; a script that passes "
-                    'workers must do so under if __name__ == "__main__":'
-                ) from None
-            if restarts > RESTARTS:
-                raise CommunicationError(
-                    f"workers={workers}: a worker was killed {restarts} times in a row, perhaps "
-                    f"for lack of memory; use fewer workers, and {then}"
-                ) from None
-        finally:
-            pool.shutdown(cancel_futures=True)
+    pool = new_pool(min(workers, len(jobs)))
+    problem = (
+        "no worker process could start; a script that passes workers must do so under "
+        'if __name__ == "__main__":'
+    )
+    try:
+        pool.submit(os.getpid).result()
+        problem = "a worker was killed, perhaps for lack of memory; call again with fewer workers"
+        yield from _finished(jobs, pool, states)
+    except BrokenExecutor:
+        raise CommunicationError(f"workers={workers}: {problem}") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def new_pool(workers: int) -> Executor:
@@ -215,12 +189,15 @@ def _end_with_the_parent() -> None:
     threading.Thread(target=end_after, args=[parent], daemon=True).start()
 
 
-def _finished(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, Any]]:
+def _finished(
+    jobs: Sequence[Job], executor: Executor, states: CapturedStates
+) -> Iterator[tuple[Job, Any]]:
+    place = source_of(states), states.parameters()
     futures: dict[Future[Any], Job] = {}
     try:
         try:
             for job in sorted(jobs, key=lambda job: -job.work):
-                futures[executor.submit(_measured, job)] = job
+                futures[executor.submit(_measured, job, place)] = job
         except BrokenExecutor:
             raise
         except RuntimeError as error:  # it was shut down
@@ -233,7 +210,7 @@ def _finished(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, An
             future.cancel()
 
 
-def _measured(job: Job) -> Any:
+def _measured(job: Job, place: tuple[str, list[str]]) -> Any:
     """Do a job with one thread: there are as many workers as processors."""
     with one_thread():
-        return job.measure(None)
+        return job.measure(opened(*place))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from qmaps.errors import BadValueError
@@ -49,27 +48,9 @@ def pareto(sweep: pd.DataFrame, *, state: str = "exp_avg") -> pd.DataFrame:
     frame = frame.join(parts)
     frame["error_name"] = "relative squared error"
     frame["is_limit"] = frame["map"] == LIMIT
-    frame["on_frontier"] = frontier(frame["bits_per_element"], frame["error"], ~frame["is_limit"])
+    cost, error = frame["bits_per_element"].to_numpy(), frame["error"].to_numpy()
+    as_good = (cost <= cost[:, None]) & (error <= error[:, None])
+    better = (cost < cost[:, None]) | (error < error[:, None])
+    rivals = ~frame["is_limit"].to_numpy()
+    frame["on_frontier"] = rivals & ~(as_good & better & rivals).any(axis=1)
     return frame
-
-
-def frontier(bits: pd.Series, error: pd.Series, rivals: pd.Series) -> list[bool]:
-    """Membership of each quantizer in the Pareto frontier of error over bits.
-
-    Returns:
-        For each quantizer, whether it counts and no other that counts is at least as good in both
-        bits and error and better in one.
-    """
-    cost, lost, counts = bits.to_numpy(), error.to_numpy(), rivals.to_numpy()
-    return [
-        bool(
-            counts[i]
-            and not np.any(
-                counts
-                & (cost <= cost[i])
-                & (lost <= lost[i])
-                & ((cost < cost[i]) | (lost < lost[i]))
-            )
-        )
-        for i in range(len(cost))
-    ]

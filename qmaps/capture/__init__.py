@@ -1,7 +1,7 @@
 """Captured optimizer states: recording them, and reading them back."""
 
 from qmaps.capture.gradients import Gradients
-from qmaps.capture.load import convert, load
+from qmaps.capture.load import load
 from qmaps.capture.monitor import Monitor, Thresholds
 from qmaps.capture.recorder import StateRecorder
 from qmaps.capture.states import CapturedStates
@@ -12,6 +12,5 @@ __all__ = [
     "Monitor",
     "StateRecorder",
     "Thresholds",
-    "convert",
     "load",
 ]

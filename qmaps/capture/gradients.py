@@ -151,11 +151,6 @@ class GradientWriter:
         self._rows = self._sampled(parameters)
         self.window: dict[str, Any] = {}  # the entry of that name in the files
 
-    def join(self, parameters: Mapping[str, Tensor]) -> None:
-        """Record these parameters from the next `begin` on; if that fails, those so far stay."""
-        if parameters.keys() != self._rows.keys():
-            self._rows = self._sampled(parameters)
-
     def begin(self, path: Path, step: int) -> None:
         """Record the steps after a snapshot from now on; remove files of an overwritten one."""
         for later in snapshot.steps_in(path.parent, KIND):
@@ -201,9 +196,8 @@ class GradientWriter:
 
 
 def _plain(gradient: Tensor) -> bool:
-    if type(gradient) not in (Tensor, torch.nn.Parameter) or gradient.dtype not in DTYPES:
-        return False
-    return gradient.layout is torch.sparse_coo or not unsupported_reason(gradient)
+    is_tensor = type(gradient) in (Tensor, torch.nn.Parameter) and gradient.dtype in DTYPES
+    return is_tensor and not unsupported_reason(gradient)
 
 
 def _chosen(gradient: Tensor, rows: Tensor | None) -> Lazy:
@@ -211,8 +205,6 @@ def _chosen(gradient: Tensor, rows: Tensor | None) -> Lazy:
 
     def read() -> Tensor:
         dense = gradient.detach()
-        if dense.layout is torch.sparse_coo:
-            dense = dense.to_dense()
         return dense if rows is None else dense.index_select(0, rows.to(dense.device))
 
     shape = tuple(gradient.shape) if rows is None else (len(rows), *gradient.shape[1:])

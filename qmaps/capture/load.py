@@ -14,7 +14,6 @@ from qmaps.capture.naming import Names, names_of
 from qmaps.capture.parameters import Slot, slots
 from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import know
-from qmaps.capture.recorder import write
 from qmaps.capture.snapshot import Lazy, Snapshot
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
@@ -83,28 +82,6 @@ def load(
             "have names"
         )
     return _folder(source, step) if source.is_dir() else _snapshot(source, None)
-
-
-def convert(
-    checkpoint: str | os.PathLike[str], out: str | os.PathLike[str], *, names: Names = None
-) -> Path:
-    """Write a checkpoint's states as a capture folder, and return the new file.
-
-    Checkpoints of several steps of one training may go to one folder.
-
-    Args:
-        checkpoint: a file of ``torch.save``, or the folder of a checkpoint, as for
-            `qmaps.capture.load`.
-        out: the folder, created if need be.
-        names: parameter names, where the checkpoint has none, as for `load`.
-
-    Returns:
-        The new ``.safetensors`` file.
-
-    Raises:
-        CaptureError, OutputError: as for `load` and `StateRecorder`; nothing is written then.
-    """
-    return write(_checkpoint(checkpoint_at(Path(checkpoint)), names), out)
 
 
 def locate(path: Path) -> Path | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,17 +23,14 @@ from qmaps.capture.parameters import (
     Watcher,
     integer,
     members,
-    predicate,
     state_counts,
     unwrapped,
 )
 from qmaps.capture.snapshot import Key, Lazy, Snapshot
 from qmaps.capture.states import CapturedStates
-from qmaps.errors import BadTypeError, BadValueError, CaptureError, OutputError, shown
-from qmaps.storage.files import write_json
+from qmaps.errors import BadTypeError, CaptureError, OutputError, shown
 from qmaps.storage.locks import FolderLock
 
-INDEX = "capture.json"
 KIND = "capture"
 """Of the folder's lock."""
 
@@ -53,16 +49,15 @@ def write(states: CapturedStates, out: str | os.PathLike[str]) -> Path:
     with FolderLock(out, KIND) as lock:
         path = snapshot.path_of(_claimed(lock, info.of(tensors)), states.step)
         snapshot.write(path, info, tensors)
-        _write_index(path.parent, info.of(tensors))
     return path
 
 
 def _claimed(lock: FolderLock, info: snapshot.Info) -> Path:
     """Prepare a locked folder for snapshots such as `info`, and return it.
 
-    Remains of an interrupted write are removed, and the index is brought up to date. The optimizer
-    and the shapes of parameters (of states if those are not known) must be those of the newest
-    snapshot in the folder, and the parameters must include those of the first.
+    Remains of an interrupted write are removed. The optimizer and the shapes of parameters (of
+    states if those are not known) must be those of the newest snapshot in the folder, and the
+    parameters must include those of the first.
     """
     folder = lock.folder
     steps = snapshot.steps_in(folder)
@@ -80,32 +75,10 @@ def _claimed(lock: FolderLock, info: snapshot.Info) -> Path:
         if difference := _difference(first, newest, info):
             raise OutputError(f"out={str(folder)!r} holds states of {difference}")
     # Without a lock these files may belong to another writer.
-    for pattern in (".step-*.tmp", ".gradients-*.tmp", f".{INDEX}.*.tmp") if lock.exclusive else ():
+    for pattern in (".step-*.tmp", ".gradients-*.tmp") if lock.exclusive else ():
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
-    if steps:
-        _write_index(folder, newest)
     return folder
-
-
-def _write_index(folder: Path, info: snapshot.Info) -> None:
-    """Write ``capture.json``: optimizer, parameters, states and snapshots of the folder.
-
-    It is for people and scripts. qmaps itself goes by the snapshots, so an interruption
-    between a snapshot and its index does no harm.
-    """
-    states: dict[str, dict[str, dict[str, object]]] = {}
-    for entry in info.tensors:
-        described: dict[str, object] = {"shape": entry.shape, "dtype": entry.dtype}
-        states.setdefault(entry.parameter, {})[entry.state] = described
-    index = {
-        "format": snapshot.FORMAT,
-        "optimizer": info.optimizer,
-        "parameters": info.parameters,
-        "states": states,
-        "snapshots": [snapshot.path_of(folder, n).name for n in snapshot.steps_in(folder)],
-    }
-    write_json(folder / INDEX, index)
 
 
 def _difference(first: snapshot.Info, newest: snapshot.Info, info: snapshot.Info) -> str:
@@ -137,9 +110,8 @@ class StateRecorder(Watcher):
     """Writes the states of any ``torch.optim`` optimizer at chosen steps.
 
     The recorder adds a hook to ``optimizer.step()``. Each chosen step becomes one file,
-    ``out/step-00000250.safetensors``, which appears whole; ``out/capture.json``
-    lists the files. While it writes, the recorder holds one tensor at a time on the CPU (in two
-    copies if it is not contiguous), and nothing between steps.
+    ``out/step-00000250.safetensors``, which appears whole. While it writes, the recorder holds one
+    tensor at a time on the CPU (in two copies if it is not contiguous), and nothing between steps.
 
     Resuming: a new recorder continues in the same folder, and a repeated step overwrites its file.
     The recorder counts the steps of the optimizer from `start` on; steps skipped for gradients that
@@ -148,8 +120,8 @@ class StateRecorder(Watcher):
     the optimizer, and adds the steps since. Optimizers without step counts, such as SGD, continue
     after the newest snapshot. Loading states into the optimizer later repeats this.
 
-    Parameter groups may be added later: their parameters are recorded from then on, and their
-    gradients from the next snapshot on.
+    Parameter groups may be added later: their parameters are recorded from then on, without
+    gradients.
 
     In distributed training, record on one rank: a folder belongs to one recorder until it is
     closed, or the process ends.
@@ -162,12 +134,8 @@ class StateRecorder(Watcher):
         steps: record these steps instead: a collection, or a function of the step.
         parameters: parameters to record: names with wildcards (``"blocks.*.weight"``), or
             a function of the name; all if left out.
-        states: states to record, by name with wildcards (``"exp_avg*"``); all if left out.
         names: parameter names: a model, or pairs of name and parameter. If left out, those of the
             optimizer's groups, else ``group0.param3``.
-        max_bytes: stop recording, with one warning, before the snapshots and gradients in the
-            folder exceed this many bytes. Training goes on: a full quota is no reason to lose a
-            run.
         gradients: record also the gradients of this many steps after each snapshot, for
             `qmaps.replay`: a number of steps, or `qmaps.capture.Gradients`, with a number of bytes
             as well. They are taken after the step, as the optimizer got them, and each step
@@ -202,9 +170,7 @@ class StateRecorder(Watcher):
         every: int = 1,
         steps: Collection[int] | Callable[[int], bool] | None = None,
         parameters: Parameters = None,
-        states: str | Iterable[str] | None = None,
         names: Names = None,
-        max_bytes: int | None = None,
         gradients: Gradients | int | None = None,
         start: int | None = None,
     ) -> None:
@@ -215,13 +181,10 @@ class StateRecorder(Watcher):
             )
         super().__init__(optimizer, parameters, names)
         self.every = integer("every", every, 1)
-        self.max_bytes = None if max_bytes is None else integer("max_bytes", max_bytes, 1)
         self._due = _due(steps, self.every)
-        self._wanted_state = predicate("states", states)
         options = Gradients.of(gradients)
         self._writer = None if options is None else GradientWriter(options, self._parameters())
         begin = None if start is None else integer("start", start, 0)
-        self._full = False
         self._lock = FolderLock(out, KIND)
         try:
             self.folder = _claimed(self._lock, self._info(step=0))
@@ -242,8 +205,8 @@ class StateRecorder(Watcher):
 
         Returns:
             The file, or None if nothing was written. Nothing is written, with a warning the first
-            time, if there is no state to record, `max_bytes` would be exceeded, or this is a child
-            process forked from the recorder's.
+            time, if there is no state to record, or this is a child process forked from the
+            recorder's.
         """
         if self._lock.inherited:
             self._tell(
@@ -264,9 +227,7 @@ class StateRecorder(Watcher):
             info.hyperparameters[label] = plain_options(group)
             info.scalars[label] = collected.scalars
             info.skipped.extend(collected.skips(label))
-            for name, lazy in collected.tensors.items():
-                if self._wanted_state(name):
-                    tensors[label, name] = lazy
+            tensors |= {(label, name): lazy for name, lazy in collected.tensors.items()}
         if not tensors:
             self._tell(
                 "empty",
@@ -275,25 +236,18 @@ class StateRecorder(Watcher):
             )
             return None
         path = snapshot.path_of(self.folder, step)
-        if self._exceeds(path, snapshot.size_of(info, tensors)):
-            return None
         snapshot.write(path, info, tensors)
-        _write_index(self.folder, info.of(tensors))
         if self._writer is not None:
-            try:
-                self._writer.join(self._parameters())
-            except BadValueError as error:
-                self._tell("joined", f"{error}; gradients of added parameters are not recorded")
             self._writer.begin(path, step)
         return path
 
     def _after_step(self) -> None:
         step = self._count.advance()
-        if step is None or self._full:
+        if step is None:
             return
         if self._writer is not None and self._writer.due(step) and not self._lock.inherited:
             self._record_gradients(self._writer, step)
-        if not self._full and self._due(step):
+        if self._due(step):
             self.record()
 
     def _record_gradients(self, writer: GradientWriter, step: int) -> None:
@@ -309,9 +263,7 @@ class StateRecorder(Watcher):
             )
             return
         info = replace(self._info(step), skipped=skipped, window=writer.window)
-        path = snapshot.path_of(self.folder, step, GRADIENTS)
-        if not self._exceeds(path, snapshot.size_of(info, tensors), "file of gradients"):
-            snapshot.write(path, info, tensors)
+        snapshot.write(snapshot.path_of(self.folder, step, GRADIENTS), info, tensors)
 
     def _parameters(self) -> dict[str, Tensor]:
         """Return the chosen parameters by name."""
@@ -342,26 +294,6 @@ class StateRecorder(Watcher):
             optimizer=type(self.optimizer).__name__,
             parameters={label: list(p.shape) for label, p in self._parameters().items()},
         )
-
-    def _exceeds(self, path: Path, size: int, kind: str = "snapshot") -> bool:
-        if self.max_bytes is None:
-            return False
-        paths = {
-            snapshot.path_of(self.folder, step, prefix)
-            for prefix in ("step", GRADIENTS)
-            for step in snapshot.steps_in(self.folder, prefix)
-        } - {path}
-        total = size + sum(file.stat().st_size for file in paths)
-        if total <= self.max_bytes:
-            return False
-        if not self._full:
-            self._full = True
-            warnings.warn(
-                f"recording stopped: another {kind} of {size} bytes would exceed "
-                f"max_bytes={self.max_bytes} in {str(self.folder)!r}",
-                stacklevel=3,
-            )
-        return True
 
 
 def _due(

@@ -167,12 +167,6 @@ def steps_in(folder: Path, kind: str = "step") -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
-def size_of(info: Info, tensors: Mapping[Key, Lazy]) -> int:
-    """Return the size in bytes of a file of `write`."""
-    header = _header(_numbered(tensors), _metadata(info.of(tensors)))
-    return len(header) + sum(lazy.nbytes for lazy in tensors.values())
-
-
 def write(path: Path, info: Info, tensors: Mapping[Key, Lazy]) -> None:
     """Write a snapshot, holding one tensor in memory at a time; it appears whole or not at all."""
     with replacing(path) as temporary:

@@ -59,35 +59,24 @@ def plot(
     run: Annotated[
         Path | None, typer.Option(help="Run folder with the figure's frame, such as runs/lab.")
     ] = None,
-    states: Annotated[
-        Path | None,
-        typer.Option(help="Captured states or a checkpoint to compute the frame from, instead."),
-    ] = None,
-    names: CheckpointNames = None,
-    frame: Annotated[
-        Path | None, typer.Option(help="Parquet file with the frame, instead.")
-    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="File that ends in .png, .svg or .pdf; by default FIGURE.png."),
     ] = None,
-    min_quantized_size: MinSize = 4096,
     every: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Draw one figure to a file: of a run folder, of captured states, or of a frame.
+    """Draw one figure of a run folder to a file.
 
-    `qmaps figures` draws all figures of a run folder.
+    `qmaps figures` makes run folders of captured states, and draws all figures.
 
     Examples:
 
         qmaps plot --list
 
         qmaps plot pareto_exp_avg --run runs/lab --out pareto.pdf
-
-        qmaps plot histogram_second --states states --out second.svg
     """
-    from qmaps import capture, figures
+    from qmaps import figures
     from qmaps.figures._declare import kind_of
     from qmaps.lab import pictures as named
     from qmaps.storage.files import output_file
@@ -96,21 +85,11 @@ def plot(
         _list(as_json)
         return
     plotted = named.plot(figure)
-    sources = [source for source in (run, states, frame) if source is not None]
-    if len(sources) != 1:
-        raise BadValueError(f"{len(sources)} of --run, --states and --frame are given; give one")
-    if names is not None and states is None:
-        raise BadValueError(f"names={str(names)!r} needs --states")
+    if run is None:
+        raise BadValueError(f"figure={figure!r} needs --run, a run folder with its frame")
     target = Path(f"{figure}.png") if out is None else out
     kind_of(target, "out")
-    if run is not None:
-        drawn = named.of_run(plotted, run)
-    elif frame is not None:
-        drawn = named.of_frame(plotted, frame)
-    else:
-        loaded = capture.load(sources[0], names=names)
-        output_file(target)  # before long work
-        drawn = named.of_states(plotted, loaded, min_quantized_size=min_quantized_size)
+    drawn = named.of_run(plotted, run)
     figures.save(drawn, output_file(target))
     print_result(as_json, {"figure": figure, "out": str(target)}, target)
 
@@ -125,7 +104,7 @@ def _list(as_json: bool) -> None:
     print_rows(
         "figures, and the file of a run folder with the frame of each",
         {"figure": "{name}", "frame": "{frame}", "about": "{title}"},
-        [{**row, "frame": row["frame"] or "any, by --frame"} for row in listed],
+        [{**row, "frame": row["frame"] or "-"} for row in listed],
     )
 
 

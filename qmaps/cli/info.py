@@ -74,7 +74,7 @@ def memory(
         str,
         typer.Argument(
             help="A size such as 7B; a config.json, a .safetensors file or its index, or a folder "
-            "of them; a workload; or MODULE:FUNCTION that returns a torch model."
+            "of them."
         ),
     ],
     optimizer: Annotated[str, typer.Option(help="Optimizer of qmaps.optim.")] = "AdamW",
@@ -84,16 +84,6 @@ def memory(
             help="float32, bfloat16 or float16: of parameters and gradients, instead of the "
             "model's own; sizes are of bfloat16."
         ),
-    ] = None,
-    params: Annotated[
-        str | None, typer.Option(help="qmaps.lpmm: quantizer of the parameters, or 32bit.")
-    ] = None,
-    grads: Annotated[
-        str | None, typer.Option(help="qmaps.lpmm: quantizer of the gradients, or 32bit.")
-    ] = None,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(help="qmaps.lpmm: NAME=SPEC or NAME=32bit for a state; may be repeated."),
     ] = None,
     min_quantized_size: Annotated[
         int | None,
@@ -105,42 +95,23 @@ def memory(
 
     The answer is a table of presets, with the smallest of 8, 16, 24, 48 and 80 GB that they fit
     in. Activations are not part of it. Parameters that the optimizer does not step, such as vectors
-    with Muon, are AdamW's. With one of --params, --grads and --state it is the memory
-    of `qmaps.lpmm`, which keeps parameters and gradients in codes, too.
+    with Muon, are AdamW's.
 
     Examples:
 
         qmaps memory 7B
 
         qmaps memory path/to/config.json --optimizer Lion --dtype float32
-
-        qmaps memory stdlib-lm --params 32bit --grads 32bit --state exp_avg=B256/DE@8s
     """
     import torch
 
-    from qmaps import lpmm
     from qmaps.cli.model_size import model_of
-    from qmaps.lpmm.convert import GRADS, PARAMS
-    from qmaps.lpmm.footprint import states_of
 
     module = model_of(model)
     if dtype is not None:
         if dtype not in ("float32", "bfloat16", "float16"):
             raise BadValueError(f"dtype={shown(dtype)} must be float32, bfloat16 or float16")
         module = module.to(getattr(torch, dtype))
-    if params or grads or state:
-        footprint = lpmm.predict(
-            module,
-            params or PARAMS,
-            grads or GRADS,
-            states_of(state or ["momentum_buffer=B2048/DE@8s"]),
-            min_quantized_size=min_quantized_size or 0,
-        )
-        names = ("numel", "nbytes", "parts", "bits_per_parameter")
-        about = {name: getattr(footprint, name) for name in names}
-        lines = str(footprint).split("\n")
-        print_result(as_json, about, f"{model}: {footprint.numel:,} parameters", *lines)
-        return
     rows, in_adamw = _presets(model, module, optimizer, min_quantized_size)
     numel = sum(param.numel() for param in module.parameters())
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,10 +21,6 @@ LOSS_COLUMNS = {
     "its std": "{difference_std:.4f}",
     "state MiB": "{state_mib:.2f}",
 }
-SPREAD = (
-    "std: sample standard deviation over seeds. The difference is taken seed by seed, on the same "
-    "weights and batches."
-)
 
 
 def lab(
@@ -117,9 +112,6 @@ def train(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 1,
     steps: options.Steps = None,
-    table: Annotated[
-        Path | None, typer.Option(help="Write the comparison as a Markdown table here.")
-    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -136,18 +128,14 @@ def train(
 
         qmaps train digits --optimizer 32bit --optimizer 4bit
 
-        qmaps train stdlib-lm --optimizer 32bit --optimizer paper-8bit --seeds 3 --table losses.md
+        qmaps train stdlib-lm --optimizer 32bit --optimizer paper-8bit --seeds 3
     """
-    import torch
-
     from qmaps.lab import compare, summarize_losses, workloads
-    from qmaps.storage.files import output_file, output_folder, records
+    from qmaps.storage.files import output_folder, records
 
     chosen = [options.as_contender(name) for name in optimizer or ["32bit"]]
     work = workloads.get(workload)
     output_folder(out)
-    if table is not None:
-        output_file(table, "table")
     with output.progress(quiet=as_json) as advance:
         runs = compare(
             work,
@@ -163,11 +151,6 @@ def train(
     rows = records(summarize_losses(runs))
     title = f"Final validation loss of {work.name} ({work.unit}), {runs[0].steps} steps"
     columns = LOSS_COLUMNS if seeds > 1 else {**LOSS_COLUMNS, "std": "-", "its std": "-"}
-    if table is not None:
-        threads = 1 if workers else torch.get_num_threads()
-        facts = [platform.machine(), f"{threads} thread{'s' * (threads > 1)}"]
-        losses = output.Table("", list(columns), output.cells(columns, rows))
-        output.write_markdown(table, title, facts, SPREAD, losses)
     if as_json:
         output.print_json(rows)
         return

@@ -1,21 +1,18 @@
-"""Models by what people have: a size, files of Hugging Face, a workload, or a function."""
+"""Models by what people have: a size, or files of Hugging Face."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
-import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from qmaps.capture.naming import CONFIG, FILES, Unnamed, model_of_config
 from qmaps.capture.snapshot import header_of
-from qmaps.errors import BadValueError, nearest, shown
+from qmaps.errors import BadValueError, shown
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 """Letters behind a number of parameters."""
@@ -23,7 +20,7 @@ LONGEST = 200
 """Characters of a path; systems refuse longer names."""
 COLUMNS = 4096
 """Columns of the matrix that stands for a model of which only the size is known."""
-EXPECTED = f"a size such as 7B, a {CONFIG}, a .safetensors file or its index, a folder of them"
+EXPECTED = f"a size such as 7B, a {CONFIG}, a .safetensors file or its index, or a folder of them"
 
 
 class Sized(nn.ParameterList):
@@ -31,13 +28,12 @@ class Sized(nn.ParameterList):
 
 
 def model_of(text: str, option: str = "model") -> nn.Module:
-    """A module with the parameters of a model, on the meta device unless a function made it.
+    """A module with the parameters of a model, on the meta device.
 
     Args:
         text: a size such as ``7B``, which stands for bfloat16; a ``config.json``, whose model
-            transformers makes without weights; a ``.safetensors`` file or its index; a folder of
-            them; the name of a workload; or ``MODULE:FUNCTION``, a function without arguments that
-            returns a model.
+            transformers makes without weights; a ``.safetensors`` file or its index; or a folder
+            of them.
         option: name of the argument in error messages.
 
     Raises:
@@ -55,11 +51,11 @@ def model_of(text: str, option: str = "model") -> nn.Module:
             return _of_file(path)
     except (AttributeError, LookupError, OSError, TypeError, Unnamed, ValueError) as error:
         raise BadValueError(f"{option}={shown(text)} cannot be read ({error})") from None
-    return _by_name(text, option)
+    raise BadValueError(f"{option}={shown(text)} must be {EXPECTED}")
 
 
 def _of_file(path: Path) -> nn.Module:
-    """The model of a file; without the shards of an index, that of its config or of its size."""
+    """The model of a file; without the shards of an index, that of its config."""
     if path.suffix == ".safetensors":
         return _stored([path])
     content = json.loads(path.read_text(encoding="utf-8"))
@@ -70,14 +66,9 @@ def _of_file(path: Path) -> nn.Module:
     if shards and all(shard.is_file() for shard in shards):
         return _stored(shards)
     config = path.parent / CONFIG
-    if config != path and config.is_file():
-        return _of_file(config)
-    # Newer indices count parameters, older ones bytes, mostly of 16 bits.
-    total = content.get("metadata") or {}
-    numel = int(total.get("total_parameters") or total.get("total_size", 0) // 2)
-    if not numel:
-        raise Unnamed(f"neither shards beside {path.name} nor its metadata tell a size")
-    return _sized(numel)
+    if config == path or not config.is_file():
+        raise Unnamed(f"neither the shards of {path.name} nor a {CONFIG} are beside it")
+    return _of_file(config)
 
 
 def _stored(files: Iterable[Path]) -> nn.Module:
@@ -94,32 +85,3 @@ def _sized(numel: int) -> nn.Module:
     rows, rest = divmod(numel, COLUMNS)
     shapes = [(rows, COLUMNS)] * bool(rows) + [(rest,)] * bool(rest)
     return Sized(torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes)
-
-
-def _by_name(name: str, option: str) -> nn.Module:
-    """The model of a workload, or of an importable function without arguments."""
-    from qmaps.lab import workloads
-
-    module, separator, function = name.partition(":")
-    if not separator and name in workloads.names():
-        return workloads.get(name).model(0)
-    if not separator or not all(part.isidentifier() for part in [*module.split("."), function]):
-        raise BadValueError(
-            f"{option}={shown(name)} must be {EXPECTED}, a workload, or MODULE:FUNCTION that "
-            f"returns a model{nearest(name, workloads.names())}"
-        )
-    sys.path.insert(0, "")
-    try:
-        model: Any = getattr(importlib.import_module(module), function)()
-    except (ImportError, AttributeError) as error:
-        raise BadValueError(f"{option}={name!r} cannot be imported ({error})") from None
-    except TypeError as error:
-        raise BadValueError(
-            f"{option}={name!r} cannot be called without arguments ({error})"
-        ) from None
-    except Exception as error:  # the function is the user's code
-        kind = type(error).__name__
-        raise BadValueError(f"{option}={name!r} raised {kind}: {error}") from error
-    finally:
-        sys.path.remove("")
-    return model  # type: ignore[no-any-return]

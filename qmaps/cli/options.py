@@ -14,7 +14,6 @@ from qmaps.errors import BadValueError
 if TYPE_CHECKING:
     from qmaps.capture import CapturedStates
     from qmaps.lab import Contender
-    from qmaps.maps.codebook import Codebook
 
 Out = Annotated[Path, typer.Option(help="Run folder; all files of the run are written to it.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of weights and batches.")]
@@ -54,10 +53,6 @@ Pairs = Annotated[
 ]
 Parameters = Annotated[
     list[str] | None, typer.Option(help="Parameter names, with wildcards; may be repeated.")
-]
-Codebooks = Annotated[
-    list[str] | None,
-    typer.Option(help="NAME=FILE: your own map, one value per line; may be repeated."),
 ]
 MinSize = Annotated[
     int, typer.Option(min=0, help="Leave out tensors of at most this many elements.")
@@ -125,19 +120,3 @@ def print_source(states: CapturedStates) -> None:
             f"states of {len(coded)} of {len(states.parameters())} parameters are quantized in the "
             "checkpoint already; errors are those of quantizing the decoded values again"
         )
-
-
-def as_codebook(option: str) -> Codebook:
-    """The map of a NAME=FILE."""
-    from qmaps.maps.codebook import Codebook
-
-    name, separator, file = option.partition("=")
-    try:
-        if not separator:
-            raise ValueError("no '='")
-        values = [float(line) for line in Path(file).read_text(encoding="utf-8").split()]
-    except (OSError, ValueError) as error:
-        raise BadValueError(
-            f"codebook={option!r} must be NAME=FILE, a file with one number per line ({error})"
-        ) from None
-    return Codebook(values, label=name)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rich import progress as rich_progress
 from rich.console import Console
@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from qmaps.errors import one_line, printable
-from qmaps.storage.files import json_text, markdown_table, output_folder, records, write_text
+from qmaps.storage.files import json_text, records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,25 +76,18 @@ def print_result(as_json: bool, value: Any, *lines: object) -> None:
         print_lines(*lines)
 
 
-def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
-    """Print a table for readers, with numbers aligned to the right."""
+def print_rows(title: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print rows as a table for readers, with numbers aligned to the right.
+
+    `columns` have the format of each column's cells by its title, such as ``"{mean:.2f}"``.
+    """
     table = RichTable(title=Text(printable(title), "table.title"), title_justify="left")
-    for index, name in enumerate(header):
+    for index, name in enumerate(columns):
         is_left = index == 0 or name in ("about", "frame")
         table.add_column(name, justify="left" if is_left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_row(*(Text(printable(form.format_map(row))) for form in columns.values()))
     _console().print(table)
-
-
-def cells(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> list[list[str]]:
-    """The cells of rows, by the format of each column, such as ``"{mean:.2f}"``."""
-    return [[form.format_map(row) for form in columns.values()] for row in rows]
-
-
-def print_rows(title: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print rows as a table for readers; `columns` are as for `cells`."""
-    print_table(title, list(columns), cells(columns, rows))
 
 
 def _console(**options: Any) -> Console:
@@ -108,59 +101,19 @@ def _console(**options: Any) -> Console:
 errors = _console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
-EVERY = 10.0
-"""Seconds between lines of progress where there is no terminal."""
-
-
-class Lines:
-    """Prints the latest progress every `EVERY` seconds, from a thread of its own."""
-
-    def __init__(self) -> None:
-        self._latest = ""
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._print, daemon=True)
-        self._thread.start()
-
-    def tell(self, stage: str, done: int, total: int, note: str) -> None:
-        """Say how far a stage is."""
-        self._latest = printable(f"{stage}: {done} of {total}{f', {note}' if note else ''}")
-
-    def close(self) -> None:
-        """Print no more."""
-        self._end.set()
-        self._thread.join()
-
-    def _print(self) -> None:
-        while not self._end.wait(EVERY):
-            if self._latest:
-                errors.print(self._latest, soft_wrap=True)
-
-
 class Bars:
     """One progress bar per stage; nothing is shown before the first has begun."""
 
-    def __init__(self, progress: rich_progress.Progress, lines: Lines | None = None) -> None:
+    def __init__(self, progress: rich_progress.Progress) -> None:
         self.progress = progress
-        self.lines = lines
         self.tasks: dict[str, rich_progress.TaskID] = {}
 
-    def stage(self, name: str, folder: Path | None = None) -> Callable[[int, int, str], None]:
-        """Return a callback for one stage; its first call also creates `folder`.
-
-        Arguments of a long computation have been checked by then.
-        """
-
-        def report(done: int, total: int, note: str) -> None:
-            if done == 0 and folder is not None:
-                output_folder(folder)
-            self(name, done, total, note)
-
-        return report
+    def stage(self, name: str) -> Callable[[int, int, str], None]:
+        """Return a callback for one stage."""
+        return partial(self, name)
 
     def __call__(self, stage: str, done: int, total: int, note: str) -> None:
         """Update the progress of a stage; the first call shows the bars."""
-        if self.lines is not None:
-            self.lines.tell(stage, done, total, note)
         self.progress.start()
         if stage not in self.tasks:
             self.tasks[stage] = self.progress.add_task(printable(stage), total=total, note="")
@@ -169,7 +122,7 @@ class Bars:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Bars]:
-    """Progress on stderr: bars on a terminal, else lines; none where the output is for a script."""
+    """Bars on stderr; none where the output is for a script."""
     columns = (
         rich_progress.TextColumn("{task.description}", markup=False),
         rich_progress.BarColumn(),
@@ -177,29 +130,12 @@ def progress(quiet: bool) -> Iterator[Bars]:
         rich_progress.TimeRemainingColumn(),
         rich_progress.TextColumn("{task.fields[note]}", markup=False),
     )
-    lines = None if quiet or errors.is_terminal else Lines()
-    bars = Bars(rich_progress.Progress(*columns, console=errors, disable=quiet), lines)
+    bars = Bars(rich_progress.Progress(*columns, console=errors, disable=quiet))
     try:
         yield bars
     finally:
-        if lines is not None:
-            lines.close()
         if bars.tasks:
             bars.progress.stop()
-
-
-class Table(NamedTuple):
-    """A table of texts.
-
-    Attributes:
-        title: text above it.
-        header: title of each column.
-        rows: the cells of each row.
-    """
-
-    title: str
-    header: list[str]
-    rows: list[list[str]]
 
 
 def label(row: Mapping[str, Any]) -> str:
@@ -210,55 +146,22 @@ def label(row: Mapping[str, Any]) -> str:
 
 
 def by_width(
-    frame: pd.DataFrame, columns: Mapping[str, str], *, before: str = "", top: int | None = None
-) -> list[Table]:
-    """A table for each width.
+    frame: pd.DataFrame, *, before: str = "", top: int | None = None
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield title and rows of a table for each width.
 
     Args:
-        frame: rows of quantizers with `bits_per_element`, each width's rows in their order.
-        columns: format of each column's cells by its title, as for `cells`; a row also has its
-            `label`.
+        frame: rows of quantizers with `bits_per_element`, each width's rows in their order; the
+            rows of tables also have their `label`.
         before: beginning of the titles.
-        top: most rows of a width, beside those on the front; None for all.
+        top: most rows of a width; None for all.
     """
-    import numpy as np
-
     from qmaps.analyze.recommend.candidates import LIMITS, up_to
 
-    tables = []
     for limit, every in frame.groupby(frame["bits_per_element"].map(up_to)):
         wider = f"more than {LIMITS[-1]:g} bits per element"
         title = f"up to {limit:g} bits per element" if limit in LIMITS else wider
-        rows = every
+        rows = every.head(top or len(every))
         if top is not None:
-            if len(every) > top:
-                rows = every[every["on_front"] | (np.arange(len(every)) < top)]
             title += f", {len(rows)} of {len(every)}"
-        labelled = [{**row, "label": label(row)} for row in records(rows)]
-        tables.append(Table(f"{before}{title}", list(columns), cells(columns, labelled)))
-    return tables
-
-
-def write_markdown(
-    path: str | os.PathLike[str], title: str, facts: Iterable[str], note: str, *tables: Table
-) -> None:
-    """Write tables to a Markdown file, with the versions and the command.
-
-    Args:
-        path: the file; an existing one is replaced.
-        title: its heading.
-        facts: subjects of the tables, in a few words each.
-        note: explanation of the tables.
-        *tables: the tables; one with an empty title has no heading.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
-    from qmaps.lab.pipeline import versions
-
-    made_by = "; ".join([*facts, *(f"{name} {version}" for name, version in versions().items())])
-    lines = [f"# {title}", "", f"`{command_line()}`", "", f"{made_by}.", "", note, ""]
-    for table in tables:
-        lines += [f"## {table.title}", ""] if table.title else []
-        lines += [*markdown_table(table.header, table.rows), ""]
-    write_text(path, "\n".join(lines))
+        yield f"{before}{title}", [{**row, "label": label(row)} for row in records(rows)]

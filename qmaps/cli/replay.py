@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qmaps.cli import options
-from qmaps.cli.output import by_width, print_json, print_lines, print_rows, print_table, progress
-from qmaps.storage.files import records
+from qmaps.cli.output import by_width, print_json, print_lines, print_rows, progress
+from qmaps.storage.files import output_folder, records
 
 if TYPE_CHECKING:
     from qmaps.analyze.recommend import Recommendation
@@ -46,10 +46,7 @@ def replay(
         int, typer.Option(help="How many times to replay them, one round after another.")
     ] = 1,
     share: options.Share = None,
-    parameters: options.Parameters = None,
-    codebook: options.Codebooks = None,
     min_quantized_size: options.MinSize = 4096,
-    seed: options.Seed = 0,
     workers: options.Workers = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
     as_json: options.AsJson = False,
@@ -71,8 +68,8 @@ def replay(
     from qmaps.analyze import replay as replays
     from qmaps.storage.files import write_frame
 
-    loaded = _recorded(states, step, names=names)
-    folder = out / "replay"
+    loaded = _loaded(states, step, names)
+    folder = output_folder(out / "replay")
     with progress(quiet=as_json) as advance:
         frame = replays.run(
             loaded,
@@ -80,18 +77,14 @@ def replay(
             steps=steps,
             rounds=rounds,
             share=1.0 if share is None else share,
-            parameters=parameters,
             min_quantized_size=min_quantized_size,
-            codebooks=[options.as_codebook(option) for option in codebook or []],
-            seed=seed,
-            progress=advance.stage("replay states", folder),
+            progress=advance.stage("replay states"),
             workers=workers,
         )
     summary = replays.summarize(frame)
     write_frame(folder / "replay.parquet", frame)
     write_frame(folder / "summary.parquet", summary)
-    for draw in (figures.replay, figures.replay_states):
-        figures.save(draw(summary), folder / f"{draw.__name__}.png")
+    figures.save(figures.replay(summary), folder / "replay.png")
     if as_json:
         print_json(records(summary))
         return
@@ -126,21 +119,11 @@ def recommend(
         ),
     ] = None,
     spec: options.Pairs = None,
-    codebook: options.Codebooks = None,
-    diagnostics: Annotated[
-        bool,
-        typer.Option(
-            "--diagnostics",
-            help="Add pairs with a moment in 32 bits or a fitted map, and let them be chosen.",
-        ),
-    ] = False,
     names: options.CheckpointNames = None,
     step: options.Step = None,
     steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 60,
     share: options.Share = None,
-    parameters: options.Parameters = None,
     min_quantized_size: options.MinSize = 4096,
-    seed: options.Seed = 0,
     workers: options.Workers = None,
     out: options.Out = Path("runs/recommend"),
     as_json: options.AsJson = False,
@@ -166,8 +149,8 @@ def recommend(
     from qmaps.analyze import recommend as recommendations
     from qmaps.analyze.recommend.candidates import CANDIDATES
 
-    folder = out / "recommend"
-    loaded = _recorded(states, step, 10, names)
+    loaded = _loaded(states, step, names)
+    folder = output_folder(out / "recommend")
     with progress(quiet=as_json) as advance:
         recommendation = recommendations.run(
             loaded,
@@ -175,14 +158,10 @@ def recommend(
             nbytes=nbytes,
             step_cost=step_cost,
             candidates=spec or CANDIDATES,
-            diagnostics=diagnostics,
-            codebooks=[options.as_codebook(option) for option in codebook or []],
             steps=steps,
             share=share,
-            parameters=parameters,
             min_quantized_size=min_quantized_size,
-            seed=seed,
-            progress=advance.stage("replay states", folder),
+            progress=advance.stage("replay states"),
             workers=workers,
         )
     recommendations.write(recommendation, folder)
@@ -196,8 +175,8 @@ def recommend(
 
 
 def _print(recommendation: Recommendation) -> None:
-    for table in by_width(recommendation.pairs, VERDICT_COLUMNS):
-        print_table(*table)
+    for title, rows in by_width(recommendation.pairs):
+        print_rows(title, VERDICT_COLUMNS, rows)
     verdicts = recommendation.pairs.set_index("quantizer")["verdict"]
     for limit, pair in recommendation.best.items():
         best = "none" if pair is None else f"{pair} ({verdicts[pair.spec]})"
@@ -205,24 +184,10 @@ def _print(recommendation: Recommendation) -> None:
     print_lines("", *str(recommendation).split("\n"), "")
 
 
-def _recorded(
-    states: Path, step: int | None, enough: int = 2, names: Path | None = None
-) -> CapturedStates:
-    """Captured states of a step.
-
-    By default it is the last with the gradients of at least `enough` steps after it, or with those
-    of 2, or simply the last.
-    """
+def _loaded(states: Path, step: int | None, names: Path | None) -> CapturedStates:
+    """Captured states of a step, by default of the one with the best recorded gradients."""
     from qmaps import capture
+    from qmaps.analyze._states import with_gradients
 
     loaded = capture.load(states, step=step, names=names)
-    if step is not None or len(loaded.steps) == 1:
-        return loaded
-    every = [capture.load(states, step=number) for number in reversed(loaded.steps)]
-    lengths = [len(loaded_step.window()) for loaded_step in every]
-    for enough_steps in (enough, 2):
-        if max(lengths) >= enough_steps:
-            return next(
-                s for s, length in zip(every, lengths, strict=True) if length >= enough_steps
-            )
-    return loaded
+    return with_gradients(states, loaded) if step is None else loaded

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,22 +12,12 @@ from qmaps.cli import options
 from qmaps.cli.output import print_json, print_lines, print_result, print_rows, progress
 from qmaps.errors import BadValueError
 
-if TYPE_CHECKING:
-    from qmaps.capture.conversion.report import StateRow, UpdateRow
-
 STATE_COLUMNS = {
     **{name: f"{{{name}}}" for name in ("parameter", "state", "was", "became", "how")},
     "max abs error": "{max_abs_error:.3g}",
     "mean rel error": "{mean_rel_error:.3g}",
-}
-UPDATE_COLUMNS = {
-    "parameter": "{parameter}",
-    "max abs error": "{max_abs_error:.3g}",
-    "mean rel error": "{mean_rel_error:.3g}",
-    "zeros": "{zeros[found]}",
-    "of source": "{zeros[inherited]}",
-    "raised": "{zeros[raised]}",
-    "first at": "{first}",
+    "zeros": "{zeros}",
+    "raised": "{raised}",
 }
 
 
@@ -116,10 +105,10 @@ def convert(
     out: Annotated[Path, typer.Argument(help="The file or folder to write.")],
     to: Annotated[str, typer.Option(help="Format, such as torch, bitsandbytes, torchao or qmaps.")],
     states: Annotated[
-        list[str] | None,
+        str | None,
         typer.Option(
             help="32bit, 8bit, 4bit or fp8, as far as the target has them; for qmaps also a preset "
-            "or STATE=SPEC, which may be repeated. By default codes are kept if the target can "
+            "or a pair such as 'B128/DE@4s + 32-bit'. By default codes are kept if the target can "
             "hold them, and a checkpoint of torch becomes an 8-bit one."
         ),
     ] = None,
@@ -130,9 +119,6 @@ def convert(
             "raise them to the smallest value of their format, or leave them."
         ),
     ] = "raise",
-    source: Annotated[
-        str | None, typer.Option("--from", help="Format of the checkpoint; detected by default.")
-    ] = None,
     optimizer: Annotated[
         str | None,
         typer.Option(
@@ -171,7 +157,7 @@ def convert(
 
         qmaps convert optimizer.pt converted.pt --to bitsandbytes --json
 
-        qmaps convert in.pt out.pt --to qmaps --states exp_avg=B128/DE@4s --zeros leave
+        qmaps convert in.pt out.pt --to qmaps --states "B128/DE@4s + 32-bit" --zeros leave
 
         qmaps convert global_step500 optimizer.pt --to qmaps --states 4bit
 
@@ -185,9 +171,8 @@ def convert(
         checkpoint,
         out,
         to=to,
-        states=_wanted_states(states),
+        states=states,
         zeros=zeros,
-        source=source,
         optimizer=optimizer,
         overwrite=overwrite,
         distributed=distributed,
@@ -198,56 +183,26 @@ def convert(
         return
     for report in reports:
         same = "all of them bit for bit" if report.lossless else "largest error first"
+        rows = sorted(report.states, key=lambda row: row.max_abs_error, reverse=True)
         print_rows(
-            f"{report.source} to {report.target}: {len(report.states)} states, {same}",
+            f"{report.source} to {report.target}: {len(rows)} states, {same}",
             STATE_COLUMNS,
-            _largest_errors(report.states, top),
+            map(asdict, rows[:top]),
         )
-        if report.updates:
-            print_rows(
-                "Adam update m / (sqrt(v) + eps), and zeros of v under a non-zero m",
-                UPDATE_COLUMNS,
-                [
-                    {**row, "first": ", ".join(map(str, row["zeros"]["first"]))}
-                    for row in _largest_errors(report.updates, top)
-                ],
-            )
         for note in report.notes:
             print_lines(f"note: {note}")
-
-
-def _wanted_states(values: list[str] | None) -> str | dict[str, str | None] | None:
-    """The value of the option --states: a name, or specs by state."""
-    if not values:
-        return None
-    if len(values) == 1 and "=" not in values[0]:
-        return values[0]
-    specs: dict[str, str | None] = {}
-    for pair in values:
-        state, separator, spec = pair.partition("=")
-        if not separator:
-            raise BadValueError(f"states={pair!r} must be STATE=SPEC when several are given")
-        specs[state] = None if spec == "32bit" else spec
-    return specs
-
-
-def _largest_errors(rows: Sequence[StateRow | UpdateRow], top: int) -> list[dict[str, Any]]:
-    found = sorted(rows, key=lambda row: row.max_abs_error, reverse=True)
-    return [asdict(row) for row in found[:top]]
 
 
 def lint(
     states: options.States,
     step: options.Step = None,
     names: options.CheckpointNames = None,
-    top: Annotated[int, typer.Option(min=1, help="Rows to print, errors first.")] = 20,
     as_json: options.AsJson = False,
 ) -> None:
     """Find problems of saved optimizer states; the exit code is 1 if there is an error.
 
     Errors are second moments that were lost (a checkpoint in float16), NaN and infinity, negative
-    second moments, and codes or scales that do not fit their quantizer. Rows without gradients and
-    signed states whose quantizer has no zero are warnings.
+    second moments, and codes or scales that do not fit their quantizer.
 
     Examples:
 
@@ -263,13 +218,12 @@ def lint(
     elif not findings:
         print_lines(f"{states}: no problems found")
     else:
-        more = f"; the first {top}" if len(findings) > top else ""
         rows = [
             {name: value or "all" for name, value in asdict(finding).items()}
-            for finding in findings[:top]
+            for finding in findings
         ]
         columns = {name: f"{{{name}}}" for name in ("level", "parameter", "state")}
         columns["about"] = "{message}"
-        print_rows(f"{states}: {len(findings)} findings{more}", columns, rows)
+        print_rows(f"{states}: {len(findings)} findings", columns, rows)
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)

@@ -15,17 +15,13 @@ if TYPE_CHECKING:
 
 COLUMNS = {
     "quantizer": "{label}",
-    "front": "{star}",
     "bits": "{bits_per_element:.2f}",
     "mean abs": "{mean_abs_error:.3g}",
     "max abs": "{max_abs_error:.3g}",
     "mean rel": "{mean_rel_error:.3g}",
     "to zero": "{zeroed_share:.2%}",
 }
-ORDER = (
-    "All tensors together, least mean absolute error first. *: on the Pareto front of bits and "
-    "mean absolute error; Lloyd-Max maps, which are fitted to the states, do not count."
-)
+ORDER = "All tensors together, least mean absolute error first."
 
 
 def sweep(
@@ -40,14 +36,8 @@ def sweep(
     out: options.Out = Path("runs/sweep"),
     step: options.Step = None,
     names: options.CheckpointNames = None,
-    codebook: options.Codebooks = None,
     min_quantized_size: options.MinSize = 4096,
-    top: Annotated[
-        int, typer.Option(min=1, help="Rows of each width, beside those on the Pareto front.")
-    ] = 5,
-    markdown: Annotated[
-        Path | None, typer.Option(help="Also write the tables as Markdown to this file.")
-    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Rows of each width.")] = 5,
     workers: options.Workers = None,
     sample: Annotated[
         float | None,
@@ -60,9 +50,8 @@ def sweep(
 ) -> None:
     """Measure quantizers on captured states; the rows go to OUT/sweep/sweep.parquet.
 
-    The tables are grouped by bits per element, scales included. A star marks the Pareto front: no
-    other quantizer has at most as many bits and at most the same mean absolute error. The rows
-    are the same, bit for bit, for any number of workers.
+    The tables are grouped by bits per element, scales included. The rows are the same, bit for bit,
+    for any number of workers.
 
     Examples:
 
@@ -70,63 +59,41 @@ def sweep(
 
         qmaps sweep optimizer.pt --spec "B128/DE@4s + rank1/linear@4u" --spec B64/nf4@4s
 
-        qmaps sweep states --top 3 --markdown sweep.md
-
         qmaps sweep states --workers 8
 
         qmaps sweep states --workers 8 --sample 0.01
     """
     from qmaps import capture as captures
     from qmaps import sweep as sweeps
-    from qmaps.storage.files import output_file, output_folder
+    from qmaps.storage.files import output_folder
 
     loaded = captures.load(states, step=step, names=names)
     output_folder(out)
-    if markdown is not None:
-        output_file(markdown, "markdown")
     with output.progress(quiet=as_json) as advance:
         frame = sweeps.run(
             loaded,
             spec or sweeps.STANDARD,
             out=out / "sweep",
             min_quantized_size=min_quantized_size,
-            codebooks=[options.as_codebook(option) for option in codebook or []],
             progress=advance.stage("sweep quantizers"),
             workers=workers,
             sample=sample,
         )
-    tables = [
-        table
-        for state in frame["state"].unique()
-        for table in output.by_width(_summary(frame, state), COLUMNS, before=f"{state}, ", top=top)
-    ]
-    if markdown is not None:
-        count = frame["parameter"].nunique()
-        facts = [f"states of {loaded.source}", f"step {loaded.step}", f"{count} parameters"]
-        output.write_markdown(markdown, "Quantizers on captured states", facts, ORDER, *tables)
     if as_json:
         output.print_json(records(frame))
         return
     options.print_source(loaded)
-    for table in tables:
-        output.print_table(*table)
+    for state in frame["state"].unique():
+        for title, rows in output.by_width(_summary(frame, state), before=f"{state}, ", top=top):
+            output.print_rows(title, COLUMNS, rows)
     output.print_lines(ORDER)
     output.print_lines(f"rows: {out / 'sweep' / 'sweep.parquet'}")
-    if markdown is not None:
-        output.print_lines(f"markdown: {markdown}")
 
 
 def _summary(frame: pd.DataFrame, state: str) -> pd.DataFrame:
-    """A row for each quantizer of a state, least error first, with presets and the front."""
+    """A row for each quantizer of a state, least error first, with presets."""
     from qmaps import sweep as sweeps
-    from qmaps.analyze.pareto import LIMIT, frontier
     from qmaps.analyze.recommend.candidates import PRESETS
 
     rows = sweeps.summarize(frame, state=state).sort_values("mean_abs_error")
-    attainable = ~rows["quantizer"].str.contains(rf"/{LIMIT}[@(]")
-    on_front = frontier(rows["bits_per_element"], rows["mean_abs_error"], attainable)
-    return rows.assign(
-        preset=rows["quantizer"].map(PRESETS).fillna(""),
-        on_front=on_front,
-        star=["*" * on for on in on_front],
-    )
+    return rows.assign(preset=rows["quantizer"].map(PRESETS).fillna(""))

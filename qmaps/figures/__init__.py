@@ -21,7 +21,6 @@ from qmaps.figures.map_curves import map_curves
 from qmaps.figures.outliers import outliers
 from qmaps.figures.pareto import pareto
 from qmaps.figures.replay import replay
-from qmaps.figures.replay_states import replay_states
 from qmaps.figures.update_error import update_error
 from qmaps.maps._registry import ignored, load_entry_points, modules
 
@@ -39,7 +38,6 @@ __all__ = [
     "pareto",
     "pictures",
     "replay",
-    "replay_states",
     "save",
     "update_error",
 ]

@@ -9,12 +9,10 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 import matplotlib as mpl
-import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from qmaps.errors import BadValueError, printable
 
@@ -25,14 +23,13 @@ LONGEST = 120
 def as_text(value: Any) -> Any:
     """Return `value` with every text in it made `literal`; numbers and the rest stay as they are.
 
-    `value` may be a frame, a text, or a mapping, list or tuple of such. Texts of a frame's column
-    that differ stay different.
+    `value` may be a frame, a text, or a mapping, list or tuple of such.
     """
     if isinstance(value, pd.DataFrame):
         shown = value.copy(deep=False)
         for name, column in value.items():
             if _holds_text(column):
-                shown[name] = _column(column)
+                shown[name] = column.map(as_text, na_action="ignore")
         return shown
     if isinstance(value, str):
         return literal(value)
@@ -60,28 +57,6 @@ def literal(text: str) -> str:
 
 def _holds_text(column: pd.Series) -> bool:
     return column.dtype == object or isinstance(column.dtype, (pd.StringDtype, pd.CategoricalDtype))
-
-
-def _column(column: pd.Series) -> pd.Series:
-    """The column with its texts literal; long ones get numbers where they would be equal."""
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return column.cat.rename_categories(_names(column.cat.categories))
-    return column.map(_names(column.unique()), na_action="ignore")
-
-
-def _names(texts: Any) -> dict[Any, Any]:
-    names: dict[Any, Any] = {}
-    used: set[Any] = set()
-    for value in texts:
-        name = as_text(value)
-        if isinstance(value, str):
-            number, plain = 1, name
-            while name in used:
-                number += 1
-                name = f"{plain} ({number})"
-            used.add(name)
-        names[value] = name
-    return names
 
 
 P = ParamSpec("P")
@@ -209,52 +184,3 @@ def extent(low: bool, high: bool) -> str:
     return {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
         (low, high), "neither"
     )
-
-
-MOMENTS = (("first", "first moment", "o", COLOURS[0]), ("second", "second moment", "D", COLOURS[1]))
-"""Ending of a measure's columns, label, marker and colour of each moment."""
-
-
-def panels(frame: pd.DataFrame, count: int) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` panels in a row, a line of each for every row, named by `quantizer`."""
-    figure = new(2.6 * count, 0.24 * len(frame) + 1.7)
-    (row,) = axes(figure, 1, count, sharey=True)
-    row[0].set_yticks(np.arange(len(frame)), [str(name) for name in frame["quantizer"]])
-    row[0].set_ylim(len(frame) - 0.4, -0.6)
-    return figure, row
-
-
-def points(axis: Axes, values: pd.Series, lines: Sequence[float] = ()) -> None:
-    """Finite values as points; lines where something changes."""
-    for line in lines:
-        axis.axvline(line, color="#777777", linewidth=1)
-    _draw(axis, values, "o", COLOURS[2])
-
-
-def of_moments(axis: Axes, frame: pd.DataFrame, measure: str, factor: float = 1) -> None:
-    """The finite values of a measure of both moments, times `factor`."""
-    for ending, _, marker, tint in MOMENTS:
-        _draw(axis, factor * frame[f"{measure}_{ending}"], marker, tint)
-
-
-def name_gain(axis: Axes, label: str) -> None:
-    """Ticks and limits of gains clipped to 0 and 1.5."""
-    axis.set_xticks([0, 0.5, 1, 1.5], ["≤0", "0.5", "1", "≥1.5"])
-    axis.set_xlim(-0.06, 1.56)
-    axis.set_xlabel(label)
-
-
-def legend_of_moments(figure: Figure) -> None:
-    """Add a legend of the two moments below the panels."""
-    handles = [
-        Line2D([], [], linestyle="", marker=marker, color=tint, label=label)
-        for _, label, marker, tint in MOMENTS
-    ]
-    legend_below(figure, handles, 2)
-
-
-def _draw(axis: Axes, values: pd.Series, marker: str, tint: str) -> None:
-    shown = values.to_numpy(float)
-    shown = np.where(np.isfinite(shown), shown, np.nan)
-    places = np.arange(len(shown))
-    axis.plot(shown, places, marker, color=tint, markersize=5, linestyle="")

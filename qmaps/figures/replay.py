@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from qmaps.figures._declare import figure
-from qmaps.figures._style import legend_of_moments, name_gain, of_moments, panels, points, require
+from qmaps.figures._style import COLOURS, axes, legend_below, new, require
 
 NEEDED = (
     *("quantizer", "step_cost", "update_gain", "update_noise", "largest_update"),
@@ -14,6 +20,11 @@ NEEDED = (
 )
 LIMITS = (0.03, 0.1)
 """Step costs above which `qmaps.recommend` says ``caution`` and ``unsafe``."""
+MOMENTS = {
+    "first": {"marker": "o", "color": COLOURS[0]},
+    "second": {"marker": "D", "color": COLOURS[1]},
+}
+"""Marker and colour of each moment, by the ending of a measure's column."""
 
 
 @figure(file="replay/summary.parquet")
@@ -36,23 +47,42 @@ def replay(frame: pd.DataFrame) -> Figure:
         BadValueError: columns or rows are missing.
     """
     require(frame, NEEDED, "replay")
-    figure, (cost, gain, noise, largest, stalled) = panels(frame, 5)
-    points(cost, frame["step_cost"].clip(-0.1, 10), LIMITS)
+    figure = new(13, 0.24 * len(frame) + 1.7)
+    ((cost, gain, noise, largest, stalled),) = axes(figure, 1, 5, sharey=True)
+    cost.set_yticks(np.arange(len(frame)), [str(name) for name in frame["quantizer"]])
+    cost.set_ylim(len(frame) - 0.4, -0.6)
+    _points(cost, frame["step_cost"].clip(-0.1, 10), LIMITS)
     cost.set_xscale("symlog", linthresh=LIMITS[1])
     cost.set_xticks([-0.1, 0, 0.1, 1, 10], ["-0.1", "0", "0.1", "1", "≥10"])
     cost.set_xlim(-0.14, 16)
     cost.set_xlabel("step cost")
-    points(gain, frame["update_gain"].clip(0, 1.5), (1,))
-    name_gain(gain, "kept length (update gain)")
-    points(noise, frame["update_noise"])
+    _points(gain, frame["update_gain"].clip(0, 1.5), (1,))
+    gain.set_xticks([0, 0.5, 1, 1.5], ["≤0", "0.5", "1", "≥1.5"])
+    gain.set_xlim(-0.06, 1.56)
+    gain.set_xlabel("kept length (update gain)")
+    _points(noise, frame["update_noise"])
     noise.set_xscale("symlog", linthresh=1)
     noise.set_xlim(left=-0.05)
     noise.set_xlabel("noise over update")
-    points(largest, frame["largest_update"], (7.27,))
+    _points(largest, frame["largest_update"], (7.27,))
     largest.set_xscale("log")
     largest.set_xlabel("largest update (learning rates)")
-    of_moments(stalled, frame, "stalled_share", 100)
+    for moment, look in MOMENTS.items():
+        _points(stalled, 100 * frame[f"stalled_share_{moment}"], **look)
     stalled.set_xlim(-4, 104)
     stalled.set_xlabel("stalled states (%)")
-    legend_of_moments(figure)
+    handles = [
+        Line2D([], [], linestyle="", label=f"{moment} moment", **look)
+        for moment, look in MOMENTS.items()
+    ]
+    legend_below(figure, handles, 2)
     return figure
+
+
+def _points(axis: Axes, values: pd.Series, lines: Sequence[float] = (), **look: Any) -> None:
+    """Finite values as points; lines where something changes."""
+    for line in lines:
+        axis.axvline(line, color="#777777", linewidth=1)
+    shown = values.where(np.isfinite(values))
+    look = {"marker": "o", "color": COLOURS[2], "markersize": 5, "linestyle": ""} | look
+    axis.plot(shown, np.arange(len(shown)), **look)

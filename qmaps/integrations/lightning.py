@@ -41,7 +41,7 @@ class CaptureCallback(_Callback):
 
     Args:
         out: the folder; ``states`` in the Trainer's `default_root_dir` if left out.
-        **options: `every`, `steps`, `parameters`, `states`, `max_bytes` and `gradients` of
+        **options: `every`, `steps`, `parameters` and `gradients` of
             `qmaps.capture.StateRecorder`.
 
     Raises:

@@ -16,7 +16,7 @@ from torch import Tensor
 from qmaps import analyze, maps
 from qmaps.algebra.pair import UNQUANTIZED
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, as_states, opened
+from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, as_states
 from qmaps.capture import CapturedStates
 from qmaps.storage.files import claim, earlier_frame, write_frame
 from qmaps.storage.locks import FolderLock
@@ -90,15 +90,14 @@ def analyze_states(
             NaN or infinity.
         BadValueError: states without a path are given to workers, or `executor` and `workers` are
             combined.
-        CommunicationError: workers were killed again and again.
+        CommunicationError: a worker was killed.
         OutputError: `out` cannot be written, holds frames of other states, or is being written by
             another process.
     """
     captured = as_states(states)
-    source, parameters = executors.source_of(captured), captured.parameters()
-    about = (source, parameters, tuple(pairs), min_quantized_size)
+    about = (tuple(pairs), min_quantized_size)
     jobs = [
-        executors.Job(number, name, SPECS.get(name, 1), partial(_computed, name, *about))
+        executors.Job(number, name, 1, partial(_computed, name, *about))
         for number, name in enumerate(_jobs(captured, tuple(pairs), min_quantized_size))
     ]
     executors.check(captured, executor, workers)
@@ -120,46 +119,15 @@ def analyze_states(
             progress=progress,
             earlier=earlier,
             keep=lambda job, frame: write_frame(paths[job.number], frame),
-            what="frames",
-            then="frames that are written are kept",
         )
     return paths
 
 
-SPECS = {
-    "update_error": len(COMPARED),
-    "code_pairs": len(HEATMAPS),
-    "first_code_error": len(CURVES),
-    "inverse_sqrt": len(SECOND_MOMENT),
-}
-"""Number of quantizers or pairs that a frame is of, where it is of all parameters."""
-
-
 def _computed(
-    name: str,
-    path: str,
-    parameters: list[str],
-    pairs: tuple[str, ...],
-    min_quantized_size: int,
-    states: CapturedStates | None,
+    name: str, pairs: tuple[str, ...], min_quantized_size: int, states: CapturedStates
 ) -> pd.DataFrame:
-    """Compute a frame in this process; without `states` they are read from `path`.
-
-    The names of the parameters may have been given by the caller.
-    """
-    if states is None:
-        states = opened(path)
-        if states.parameters() != parameters:
-            states = states.renamed(parameters)
+    """Compute a frame in this process."""
     return _jobs(states, pairs, min_quantized_size)[name]()
-
-
-def frame_of(
-    name: str, states: States, *, min_quantized_size: int = MIN_SIZE
-) -> pd.DataFrame | None:
-    """Compute one of the frames of `analyze_states`; None if it has none of this name."""
-    job = _jobs(as_states(states), (), min_quantized_size).get(name)
-    return None if job is None else job()
 
 
 def _jobs(

@@ -1,24 +1,18 @@
-"""Figures of a run folder, all of them or one by name; also of states and of a frame in a file."""
+"""Figures of a run folder, all of them or one by name."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from qmaps import analyze, figures, sweep
-from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States
-from qmaps.capture import CapturedStates
+from qmaps import analyze, figures
 from qmaps.errors import BadValueError, CaptureError, nearest, shown
 from qmaps.figures._declare import FILES
-from qmaps.lab.frames import frame_of
 from qmaps.storage.files import exists, output_folder, read_frame
 
 SWEPT = "sweep/sweep.parquet"
@@ -28,18 +22,14 @@ PARETO = "pareto_"
 def draw(
     run: str | os.PathLike[str],
     *,
-    keep: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
-    executor: Executor | None = None,
 ) -> list[Path]:
     """Draw the figures of a run folder to ``run/figures``.
 
     Args:
         run: a folder with ``frames/``, ``sweep/sweep.parquet``, or both.
-        keep: keep figures newer than their frames, instead of drawing them again.
         progress: called before each figure with the number of figures done, the number of all,
-            and the figure's name; with an executor after each; at the end with an empty name.
-        executor: workers able to read and write the folder; each draws one figure at a time.
+            and the figure's name; at the end with an empty name.
 
     Returns:
         The PNG files, in the order of the report.
@@ -47,7 +37,6 @@ def draw(
     Raises:
         CaptureError: the folder has neither.
         OutputError: one of these files is damaged, or a figure cannot be written.
-        CommunicationError: the executor lost its workers.
     """
     folder = Path(run)
     drawn = [p for p in plots().values() if p.frame and _frame(folder, p) is not None]
@@ -56,24 +45,13 @@ def draw(
             f"run={str(folder)!r} has no frames to draw (frames/*.parquet, sweep/sweep.parquet)"
         )
     output_folder(folder / "figures")
-    jobs = [
-        executors.Job(number, figure.name, 1, partial(_draw, figure.name, folder))
-        for number, figure in enumerate(drawn)
-    ]
-    executors.measured(
-        jobs,
-        None,
-        executor,
-        progress=progress,
-        earlier={n: None for n, figure in enumerate(drawn) if keep and _newer(folder, figure)},
-        what="figures",
-        then="the figures are drawn again",
-    )
+    for number, figure in enumerate(drawn):
+        if progress:
+            progress(number, len(drawn), figure.name)
+        figures.save(of_run(figure, folder), _png(folder, figure.name))
+    if progress:
+        progress(len(drawn), len(drawn), "")
     return [_png(folder, figure.name) for figure in drawn]
-
-
-def _draw(name: str, folder: Path, _: CapturedStates | None) -> None:
-    figures.save(of_run(plot(name), folder), _png(folder, name))
 
 
 def _png(folder: Path, name: str) -> Path:
@@ -146,39 +124,6 @@ def of_run(figure: Plot, run: str | os.PathLike[str]) -> Figure:
     return figure.draw(frame)
 
 
-def of_states(figure: Plot, states: States, *, min_quantized_size: int = MIN_SIZE) -> Figure:
-    """Draw a figure of captured states; its frame is made first, and not kept.
-
-    Raises:
-        BadValueError: the figure is not one of states.
-        CaptureError: as in `qmaps.lab.analyze_states`.
-    """
-    if figure.file == SWEPT:
-        swept = sweep.run(states, sweep.STANDARD, min_quantized_size=min_quantized_size)
-        if not figure.frame.startswith(PARETO):
-            return figure.draw(swept)
-        return figure.draw(analyze.pareto(swept, state=figure.frame.removeprefix(PARETO)))
-    frame = frame_of(figure.frame, states, min_quantized_size=min_quantized_size)
-    if frame is None:
-        raise BadValueError(
-            f"figure={figure.name!r} cannot be drawn from states; give a run folder or a frame"
-        )
-    return figure.draw(frame)
-
-
-def of_frame(figure: Plot, path: str | os.PathLike[str]) -> Figure:
-    """Draw a figure of a frame in a Parquet file.
-
-    Raises:
-        BadValueError: the file is missing or no Parquet file, or lacks columns of the figure.
-    """
-    try:
-        frame = pd.read_parquet(path)
-    except Exception:  # pyarrow and pandas raise many kinds on damaged files
-        raise BadValueError(f"frame={str(path)!r} cannot be read as a Parquet file") from None
-    return figure.draw(frame)
-
-
 def _frame(folder: Path, figure: Plot) -> pd.DataFrame | None:
     """The frame of a figure in a run folder, read or made; None if the folder has none."""
     path = _source(folder, figure)
@@ -195,11 +140,3 @@ def _source(folder: Path, figure: Plot) -> Path | None:
     """The file from which the frame of a figure is read or made; None if the folder has none."""
     files = (f"frames/{figure.frame}.parquet" if figure.frame else "", figure.file)
     return next((folder / file for file in files if file and exists(folder / file)), None)
-
-
-def _newer(folder: Path, figure: Plot) -> bool:
-    """True if a figure of a run folder is drawn and newer than its frame."""
-    path, source = _png(folder, figure.name), _source(folder, figure)
-    if source is None or not exists(path):
-        return False
-    return path.stat().st_mtime_ns > source.stat().st_mtime_ns

@@ -19,7 +19,7 @@ import torch
 from qmaps import capture, sweep
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import executors, recommend
-from qmaps.analyze._states import MIN_SIZE, adam_pairs
+from qmaps.analyze._states import MIN_SIZE, adam_pairs, with_gradients
 from qmaps.analyze.recommend.verdict import LEVELS, SAFE, UNPROVEN, UNSAFE
 from qmaps.capture import CapturedStates, Gradients, StateRecorder
 from qmaps.capture.naming import Names
@@ -121,7 +121,7 @@ class Stages:
 
     def report(self, about: Mapping[str, Any]) -> Path:
         """Draw the figures, write ``about.json`` and the page, and return the page."""
-        draw(self.folder, keep=True, progress=self.tell("draw figures"), executor=self.executor)
+        draw(self.folder, progress=self.tell("draw figures"))
         made_by = {"versions": versions(), "machine": machine()}
         write_record(self.folder / "about.json", {**about, **made_by})
         return report.write(self.folder)
@@ -185,7 +185,7 @@ def run(
         trainings.start(jobs)
         trainings.results([base])
         states = capture.load(folder / "states")
-        stages.recommend(_before(folder / "states", states), MIN_SIZE)
+        stages.recommend(with_gradients(folder / "states", states), MIN_SIZE)
         quantized = [*contenders, _recommended(folder / "recommend")]
         jobs.append(quantized[-1].training(workload, place, seed, steps))
         trainings.start(jobs[-1:])
@@ -344,15 +344,6 @@ def _recommended(folder: Path) -> Contender:
     bits = read_record(folder / "summary.json")["bits_per_element"]
     choice = load_choice(folder / "choice.json")
     return Contender(f"recommended ({bits:.2f} bits)", **choice, key="recommended")
-
-
-def _before(folder: Path, last: CapturedStates) -> CapturedStates:
-    """The last states with recorded gradients after them; `last` if there are none."""
-    for step in reversed(last.steps):
-        states = capture.load(folder, step=step)
-        if len(states.window()) > 1:
-            return states
-    return last
 
 
 def _keep(states: CapturedStates, fingerprint: str, folder: Path) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError
 from qmaps.lpmm.convert import GRADS, PARAMS, check_initialized
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.lpmm.sgd import MOMENTUM
@@ -143,17 +143,6 @@ def measure(model: nn.Module, optimizer: torch.optim.Optimizer) -> ModelMemory:
             if name != "step" and hasattr(value, "nbytes"):
                 nbytes[name] = nbytes.get(name, 0) + value.nbytes
     return ModelMemory(numel, in_params, in_grads, nbytes)
-
-
-def states_of(pairs: Iterable[str]) -> dict[str, Spec]:
-    """Quantizers of states from ``"momentum_buffer=B2048/DE@8s"``."""
-    specs: dict[str, Spec] = {}
-    for text in pairs:
-        name, _, spec = text.partition("=")
-        if not name or not spec:
-            raise BadValueError(f"state={text!r} must be NAME=SPEC, such as exp_avg=B256/DE@8s")
-        specs[name] = spec
-    return specs
 
 
 def _read(spec: Spec) -> Quantizer | None:

@@ -12,12 +12,12 @@ import re
 import stat
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qmaps.errors import OutputError, printable
+from qmaps.errors import OutputError
 from qmaps.storage import checksums
 
 if TYPE_CHECKING:
@@ -247,19 +247,3 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _damaged(path: str | os.PathLike[str]) -> OutputError:
     return OutputError(f"{str(path)!r} is missing or damaged; delete it, and it will be made again")
-
-
-def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """Lines of a table with the first column aligned left, the others right; ``|`` is escaped.
-
-    >>> markdown_table(["map", "bits"], [["DE", "4"]])
-    ['| map | bits |', '|---|---:|', '| DE | 4 |']
-    """
-    titles = list(header)
-    rule = "|---|" + "---:|" * (len(titles) - 1)
-    return [_markdown_row(titles), rule, *map(_markdown_row, rows)]
-
-
-def _markdown_row(cells: Iterable[str]) -> str:
-    escaped: Iterator[str] = (printable(cell).replace("|", "\\|") for cell in cells)
-    return f"| {' | '.join(escaped)} |"

@@ -8,16 +8,11 @@ from __future__ import annotations
 import atexit
 import errno
 import gc
-import json
 import os
-import platform
 import shutil
-import sys
-import textwrap
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
@@ -48,26 +43,13 @@ class FolderLock:
     def __init__(self, out: str | os.PathLike[str], kind: str) -> None:
         self.folder = output_folder(out)
         file = self.folder / f".{kind}.lock"
-        # Not in the lock file: another process that asks for the lock may truncate it.
-        self._about = self.folder / f".{kind}.lock.json"
         self._process = os.getpid()
         # A recorder may be closed by another thread than the one that made it.
         lock = FileLock(file, thread_local=False)
         self.exclusive = self._acquire(lock)
-        self._release = weakref.finalize(
-            self, _release_files, lock, self._about, _identity(file), self._process
-        )
-        self._release.atexit = False  # `filelock` has released by then, and the files would stay
+        self._release = weakref.finalize(self, _release_file, lock, _identity(file), self._process)
+        self._release.atexit = False  # `filelock` has released by then, and the file would stay
         _HELD.add(self)
-        if self.exclusive:
-            about = {
-                "pid": os.getpid(),
-                "host": platform.node(),
-                "command": textwrap.shorten(" ".join(sys.argv), 40, placeholder=" ..."),
-                "since": datetime.now(UTC).isoformat(" ", "seconds"),
-            }
-            with suppress(OSError):
-                self._about.write_text(json.dumps(about), encoding="utf-8")
 
     @property
     def inherited(self) -> bool:
@@ -93,8 +75,10 @@ class FolderLock:
                 gc.collect()  # the holder may be an unreachable recorder of this process
                 lock.acquire(timeout=PATIENCE)
         except Timeout:
-            message = f"out={str(self.folder)!r} {self._holder()}, or give another folder"
-            raise OutputError(message) from None
+            raise OutputError(
+                f"out={str(self.folder)!r} is being written; close that recorder, wait until that "
+                "process has ended, or give another folder"
+            ) from None
         except NotImplementedError:
             return False
         except OSError as error:
@@ -105,18 +89,6 @@ class FolderLock:
                 f"out={str(self.folder)!r} cannot be locked ({reason}); give another folder"
             ) from None
         return True
-
-    def _holder(self) -> str:
-        """Holder of the lock and the remedy, for an error message."""
-        try:
-            record = json.loads(self._about.read_text(encoding="utf-8"))
-            pid, host = int(record["pid"]), str(record["host"])
-            since = f"since {record['since']:.19} ({record['command']:.40})"
-        except (OSError, ValueError, KeyError, TypeError):
-            return "is being written by another process; wait until it has ended"
-        if (pid, host) == (os.getpid(), platform.node()):
-            return f"is being written by this process {since}; close that recorder or end that run"
-        return f"is being written by process {pid} on {host:.30} {since}; wait until it has ended"
 
 
 @contextmanager
@@ -164,17 +136,14 @@ def _identity(file: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _release_files(
-    lock: BaseFileLock, record: Path, identity: tuple[int, int] | None, process: int
-) -> None:
-    """Release a lock taken by `process`, and remove its files."""
+def _release_file(lock: BaseFileLock, identity: tuple[int, int] | None, process: int) -> None:
+    """Release a lock taken by `process`, and remove its file."""
     if os.getpid() != process or not lock.is_locked:
         return
     file = Path(lock.lock_file)
-    # Unless the folder was deleted and the files now belong to another writer.
+    # Unless the folder was deleted and the file now belongs to another writer.
     if identity is not None and _identity(file) == identity:
         with suppress(OSError):
-            record.unlink(missing_ok=True)
             # While it is held: who opened it meanwhile sees that it is gone (`filelock` looks).
             file.unlink()
     lock.release()

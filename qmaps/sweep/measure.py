@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from qmaps.algebra.pair import Pair, spec_of
@@ -19,14 +18,12 @@ from qmaps.capture import CapturedStates
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
 from qmaps.ops import dispatch
-from qmaps.ops.fit import fit_each, fit_normalized
+from qmaps.ops.fit import fit_each
 
 MOMENTS = {"exp_avg", "exp_avg_sq"}
 
 FIT = 2**24
-"""Elements that maps are fitted to, about, if the fit needs much memory for each (Lloyd-Max)."""
-PIECE = 2**16
-"""Elements of each piece of a larger tensor that they are fitted to."""
+"""Elements of a sampled tensor that maps are fitted to, about."""
 
 Specs = tuple[Sequence[Quantizer], Sequence[Pair]]
 """Quantizers that are measured alone, and pairs."""
@@ -52,23 +49,20 @@ def rows(
     parameter: str,
     names: Sequence[str],
     specs: Specs,
-    earlier: Specs = ((), ()),
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of one parameter; every quantizer encodes a state once.
 
-    Pairs are measured on parameters with `MOMENTS`. Rows of states that `earlier` specs have
-    measured are not repeated.
+    Pairs are measured on parameters with `MOMENTS`.
     """
     tensors = {name: states.tensor(parameter, name) for name in names}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     pairs = specs[1] if shapes.keys() >= MOMENTS else ()
     negative = {name: bool((tensor < 0).any()) for name, tensor in tensors.items()}
-    wanted, measured_before = wanted_of(negative, *specs), wanted_of(negative, *earlier)
+    wanted = wanted_of(negative, *specs)
     singles, updates = _measured(tensors, wanted, pairs, states.eps(parameter))
     for name, shape in shapes.items():
         for q in wanted[name]:
-            if q not in measured_before[name]:
-                yield {**about(states, parameter, name, shape, q), **singles[name, q]}
+            yield {**about(states, parameter, name, shape, q), **singles[name, q]}
     for pair in pairs:
         described = about(states, parameter, "update", shapes["exp_avg"], pair)
         yield {**described, **updates[pair]}
@@ -167,7 +161,7 @@ def fitted(
                 groups.setdefault((name, q.normalizer), []).append(q)
 
     def fit(group: tuple[str, Normalizer]) -> list[Quantizer]:
-        return _fit(groups[group], group[1], tensors[group[0]])
+        return fit_each(groups[group], tensors[group[0]])
 
     return {
         (group[0], q): frozen
@@ -176,28 +170,6 @@ def fitted(
         )
         for q, frozen in zip(groups[group], results, strict=True)
     }
-
-
-def _fit(quantizers: Sequence[Quantizer], normalizer: Normalizer, x: Tensor) -> list[Quantizer]:
-    """Fit maps to a tensor; Lloyd-Max maps, which take much memory, to pieces of a large one."""
-    heavy = [q for q in quantizers if isinstance(q.map, FittedMap) and q.map.weighted]
-    if x.numel() <= FIT or not heavy:
-        return fit_each(quantizers, x)
-    scales = normalizer.scales(x)
-    normalized_and_scale = (
-        normalizer.normalize(x, scales),
-        normalizer.expand(scales, tuple(x.shape)).expand(x.shape),
-    )
-    # Spread evenly over the tensor.
-    begins = [n * (x.numel() - PIECE) // (FIT // PIECE - 1) for n in range(FIT // PIECE)]
-    n, scale = (
-        torch.cat([t.reshape(-1)[b : b + PIECE] for b in begins]) for t in normalized_and_scale
-    )
-    frozen = dict(zip(heavy, fit_normalized(heavy, n, scale), strict=True))
-    light = [q for q in quantizers if q not in frozen]
-    if light:
-        frozen |= dict(zip(light, fit_each(light, x), strict=True))
-    return [frozen[q] for q in quantizers]
 
 
 class _Collectors(threading.local):

@@ -5,25 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
 
 from qmaps.algebra.pair import Pair, listed
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, none_is_large, opened
+from qmaps.analyze._states import MIN_SIZE, none_is_large
 from qmaps.capture import CapturedStates, snapshot
 from qmaps.errors import BadValueError, CaptureError, check_number
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import PRESETS, pair_of
 from qmaps.storage import checksums
-from qmaps.sweep.measure import MOMENTS, Specs, quantizers_of, rows
-from qmaps.sweep.sample import count_of, sampled_rows, share_of_large, unit_of
+from qmaps.sweep.measure import MOMENTS, quantizers_of, rows
+from qmaps.sweep.sample import sampled_rows, share_of_large
 
 EIGHT_BIT_MAPS = ("DE", "inverse", "quantile", "linear0", "linear", "tree", "e4m3", "power2")
 """Maps for both moments at 8 bits; the first four are those of the 8-bit paper."""
@@ -75,33 +72,20 @@ def _standard() -> tuple[str, ...]:
 STANDARD = _standard()
 """Pairs for Adam's moments: the papers' own and similar ones at every width."""
 
-WORK = 2**29
-"""Elements times specs of an item, at most, unless it has one spec: some seconds of a core, and for
-the largest tensors that are not sampled two gigabytes."""
-
 
 def digest_of(states: CapturedStates) -> str:
     """A digest of the states.
 
-    A snapshot has checksums of its tensors, and a file of ``torch.save`` the CRC-32 of each
-    record, so their digest is one of these. All other states are read.
+    A snapshot has checksums of its tensors, so its digest is one of these. Other states are read.
 
     Raises:
         CaptureError: states cannot be read, or hold NaN or infinity.
     """
     source = Path(states.source)
-    if source.is_file():
-        if source.suffix == ".safetensors" and checksums.KEY in snapshot.header_of(source)[0]:
-            return snapshot.digest(source)
-        if zipfile.is_zipfile(source):
-            return _digest_of_zip(source)
+    is_snapshot = source.suffix == ".safetensors" and source.is_file()
+    if is_snapshot and checksums.KEY in snapshot.header_of(source)[0]:
+        return snapshot.digest(source)
     return states.fingerprint()
-
-
-def _digest_of_zip(path: Path) -> str:
-    with zipfile.ZipFile(path) as file:
-        records = sorted((info.filename, info.file_size, info.CRC) for info in file.infolist())
-    return hashlib.sha256(json.dumps(records).encode()).hexdigest()
 
 
 Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | None]
@@ -109,70 +93,43 @@ Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | 
 
 @dataclass(frozen=True)
 class Item:
-    """A parameter of a sweep, with all specs or with some. It is small; workers read the states.
+    """A parameter of a sweep, with all specs.
 
     Attributes:
         number: its place in the sweep, from 0 on; parts are named by it.
-        source: the file or folder of the states; empty for states in memory.
-        position: the parameter's place among those of the source.
         parameter: its name.
         states: names of the measured states.
         numel: number of elements of the largest of them.
         singles: quantizers of the sweep to measure alone.
         pairs: quantizers of both moments.
-        part: of a divided parameter, the specs of this item, singles first:
-            from the first number on, up to and without the second. None for all of them.
         sample: the measured share of the parameter; None for all of it.
     """
 
     number: int
-    source: str
-    position: int
     parameter: str
     states: tuple[str, ...]
     numel: int
     singles: tuple[Quantizer, ...] = field(repr=False)
     pairs: tuple[Pair, ...] = field(repr=False)
-    part: tuple[int, int] | None = None
     sample: float | None = None
 
     @property
     def work(self) -> int:
         """Elements times specs, for comparing items."""
-        begin, end = self.part or (0, len(self.singles) + len(self.pairs))
-        return self.numel * max(1, end - begin)
+        return self.numel * max(1, len(self.singles) + len(self.pairs))
 
-    @property
-    def job(self) -> executors.Job:
-        """The item as a job."""
-        return executors.Job(self.number, self.parameter, self.work, self.measure)
-
-    def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
-        """Measure the item in this process: of a divided parameter, rows that no earlier item has.
+    def measure(self, states: CapturedStates) -> pd.DataFrame:
+        """Measure the item in this process.
 
         Raises:
             CaptureError: the states cannot be read, or hold NaN or infinity.
         """
-        name = self.parameter
-        if states is None:
-            states = opened(self.source)
-            name = states.parameters()[self.position]  # names may have been given by the caller
-        measured = None
+        name, measured, specs = self.parameter, None, (self.singles, self.pairs)
         if self.sample is not None:
-            specs = self.singles, self.pairs  # a sampled parameter is not divided
             measured = sampled_rows(states, name, self.states, self.sample, specs)
         if measured is None:
-            measured = rows(states, name, self.states, *self._specs())
-        return pd.DataFrame([{**row, "parameter": self.parameter} for row in measured])
-
-    def _specs(self) -> tuple[Specs, Specs]:
-        """The specs of this item, and those of earlier items of the parameter."""
-        count = len(self.singles)
-        begin, end = self.part or (0, count + len(self.pairs))
-        return (
-            (self.singles[begin:end], self.pairs[max(0, begin - count) : max(0, end - count)]),
-            (self.singles[:begin], self.pairs[: max(0, begin - count)]),
-        )
+            measured = rows(states, name, self.states, specs)
+        return pd.DataFrame(measured)
 
 
 def items_of(
@@ -184,9 +141,7 @@ def items_of(
 ) -> list[Item]:
     """Divide a sweep into items for any process; the arguments are those of `qmaps.sweep.run`.
 
-    The items depend on the arguments alone, and no state is read. Those of a parameter are side by
-    side, in the order of the states. The specs of a large parameter that is not sampled are divided
-    among several items.
+    The items depend on the arguments alone, in the order of the states, and no state is read.
 
     Raises:
         SpecError: a spec does not parse.
@@ -202,8 +157,6 @@ def items_of(
     chosen = _parameters(states, min_quantized_size)
     if pairs:
         _require_adam(chosen, states)
-    source = executors.source_of(states)
-    positions = {name: position for position, name in enumerate(states.parameters())}
     quantizers = quantizers_of(singles, pairs)
     items: list[Item] = []
     for parameter, names in chosen.items():
@@ -212,34 +165,9 @@ def items_of(
         sampled = None
         if len(set(shapes)) == 1 and largest:  # of states of one shape the same rows are chosen
             sampled = share_of_large(largest, quantizers) if sample is None else sample
-        count = len(singles) + (len(pairs) if set(names) >= MOMENTS else 0)
-        numel = math.prod(largest)
-        in_part = sampled is not None and _leaves_rows_out(largest, quantizers, sampled)
-        for part in [None] if in_part else _divided(numel, count, singles, pairs):
-            where = (len(items), source, positions[parameter], parameter)
-            items.append(Item(*where, names, numel, singles, pairs, part, sample=sampled))
+        about = (len(items), parameter, names, math.prod(largest))
+        items.append(Item(*about, singles, pairs, sampled))
     return items
-
-
-def _leaves_rows_out(shape: Sequence[int], quantizers: Iterable[Quantizer], sample: float) -> bool:
-    """True if a sample of a tensor is smaller than the tensor."""
-    unit = unit_of(shape, {q.normalizer for q in quantizers})
-    return count_of(math.prod(shape), unit, sample) is not None
-
-
-def _divided(
-    numel: int, count: int, singles: Sequence[Quantizer], pairs: Sequence[Pair]
-) -> list[tuple[int, int] | None]:
-    """Divide the specs of a parameter, of which `count` are measured, among items.
-
-    Each item measures its specs on the whole parameter, so a row has the same bits however they are
-    divided. Pairs that are not measured go to the last item.
-    """
-    items = min(count, -(-numel * count // WORK))
-    if items <= 1:
-        return [None]
-    ends = [number * count // items for number in range(items)]
-    return list(pairwise([*ends, len(singles) + len(pairs)]))
 
 
 def sweep_digest(items: list[Item], states: CapturedStates, min_quantized_size: int) -> str:
@@ -262,8 +190,6 @@ def sweep_digest(items: list[Item], states: CapturedStates, min_quantized_size: 
     ]
     if books := [repr(q.map) for q in quantizers if q is not None and isinstance(q.map, Codebook)]:
         identity["codebooks"] = books  # of which a spec has the label alone
-    if any(item.part for item in items):
-        identity["parts"] = [(item.parameter, item.part) for item in items]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import nullcontext
 from pathlib import Path
@@ -98,9 +98,8 @@ def run(
         executor: where items are measured, each by one thread: any
             `concurrent.futures.Executor`, such as ``Client.get_executor()`` of Dask. Its workers
             read the states themselves, which therefore must have a path that they can read.
-        workers: number of processes to start for the sweep, in place of an executor. The items
-            of killed ones are measured again. As everywhere with `multiprocessing`, a script that
-            calls this needs ``if __name__ == "__main__":``.
+        workers: number of processes to start for the sweep, in place of an executor. As everywhere
+            with `multiprocessing`, a script that calls this needs ``if __name__ == "__main__":``.
         sample: the share of each tensor to measure, such as 0.01: whole rows and whole blocks,
             chosen by a fixed rule (`qmaps.sweep.sample`), at least 128 units of them. Scales are
             still those of the whole tensor; maps are fitted to at most 2^24 elements. Beside
@@ -108,7 +107,7 @@ def run(
             ``mean_abs_error_high``; both are NaN where a tensor is so small that all of it is
             measured. An interval is too narrow where few elements hold most of an error, as for
             relative errors of maps without 0. Maxima, code entropy and codes used are those of the
-            sample. `mean_square` is exact. By default tensors of at most 50 million elements are
+            sample. `mean_square` is exact. By default tensors of at most 2^24 elements are
             measured in full, and a sample of 2^20 elements of larger ones.
 
     Returns:
@@ -130,7 +129,7 @@ def run(
             combined, or `sample` is no share above 0 and at most 1.
         OutputError: `out` cannot be written, holds another sweep, or is being written by
             another process.
-        CommunicationError: workers were killed again and again.
+        CommunicationError: a worker was killed.
     """
     captured = as_states(states)
     items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample)
@@ -148,7 +147,7 @@ def run(
                 write_frame(_part(folder, job.number), frame)
 
         frames = executors.measured(
-            [item.job for item in items],
+            [executors.Job(i.number, i.parameter, i.work, i.measure) for i in items],
             captured,
             executor,
             workers,
@@ -156,7 +155,8 @@ def run(
             earlier=parts,
             keep=keep,
         )
-        result = joined(frames, [item.states for item in items])
+        # A column without a text in one frame has another dtype there.
+        result = pd.concat(frames, ignore_index=True).infer_objects()
         if folder is not None:
             write_frame(folder / RESULT, result)
     return result
@@ -176,7 +176,6 @@ def _begin(out: Path, items: list[Item], digest: str) -> None:
         "sweep": digest,
         "specs": specs_of(items),
         "parameters": [item.parameter for item in items],
-        "states": [item.states for item in items],
     }
     claim(out / RECORD, description, "a sweep of other specs or states")
 
@@ -184,20 +183,3 @@ def _begin(out: Path, items: list[Item], digest: str) -> None:
 def _part(folder: Path, number: int) -> Path:
     """The file of an item's rows."""
     return folder / "parts" / f"{number:05d}.parquet"
-
-
-def joined(frames: Sequence[pd.DataFrame], states: Sequence[Sequence[str]]) -> pd.DataFrame:
-    """The rows of all items: by parameter, then by state with updates last, then by item."""
-    # A column without a text in one frame has another dtype there.
-    frame = pd.concat(frames, ignore_index=True).infer_objects()
-    if frame.empty:
-        return frame
-    parameter = frame["parameter"].ne(frame["parameter"].shift()).cumsum()
-    item_of_row = pd.Series(range(len(frames))).repeat([len(rows) for rows in frames])
-    place = [
-        states[item].index(state) if state in states[item] else len(states[item])
-        for item, state in zip(item_of_row, frame["state"], strict=True)
-    ]
-    order = pd.DataFrame({"parameter": parameter, "place": place})
-    rows = order.sort_values(["parameter", "place"], kind="stable").index
-    return frame.loc[rows].reset_index(drop=True)

@@ -47,7 +47,7 @@ from qmaps.sweep import measure
 LEAST = 128
 """Units of a tensor that are measured at least; all of them where there are no more."""
 
-LARGEST = 3 * 2**24
+LARGEST = 2**24
 """Elements of the largest tensor of which all elements are measured if no sample is asked for."""
 
 SAMPLE = 2**20
@@ -151,20 +151,6 @@ SLAB = 2**20
 """Elements of a slab, about, unless a unit has more."""
 
 
-class Signs(NamedTuple):
-    """Squares and signs of the elements of a state.
-
-    Attributes:
-        mean_square: mean of the squared elements.
-        negative: number of negative elements.
-        first_negative: flat index of the first one; -1 if there is none.
-    """
-
-    mean_square: float
-    negative: int
-    first_negative: int
-
-
 @dataclass(frozen=True)
 class Slabs:
     """A state read in slabs: consecutive rows of whole units.
@@ -200,26 +186,23 @@ class Slabs:
     def _rows(self, begin: int, end: int) -> Tensor:
         return self.read(begin, min(end, self.numel)).view(-1, *self.shape[1:])
 
-    def signs(self) -> Signs:
-        """Read all elements once for `Signs`."""
-        square, negative, first, begin = 0.0, 0, -1, 0
-        for x in self.slabs(math.prod(self.shape[1:])):
-            square += float(np.square(x.numpy().ravel(), dtype=np.float64).sum())
-            below = x.reshape(-1) < 0
-            if count := int(below.sum()):
-                first = begin + int(below.int().argmax()) if first < 0 else first
-                negative += count
-            begin += x.numel()
-        return Signs(square / self.numel, negative, first)
+    def surveyed(
+        self, unit: int, scalers: Iterable[Scaler] = ()
+    ) -> tuple[NDArray[np.float64], float, bool]:
+        """Read all elements once, for sums of squares and for scalers, which look at each slab.
 
-    def surveyed(self, unit: int, scalers: Sequence[Scaler] = ()) -> NDArray[np.float64]:
-        """Read all elements once: the sum of squares of each unit; scalers look at each slab."""
-        squares = []
+        Returns:
+            The sum of the squares of each unit, the mean of all squares, and whether an element is
+            negative.
+        """
+        squares, total, negative = [], 0.0, False
         for x in self.slabs(unit):
             squares.append(per_unit(x.double().square(), unit))
+            total += float(np.square(x.numpy().ravel(), dtype=np.float64).sum())
+            negative |= bool((x < 0).any())
             for scaler in scalers:
                 scaler.look(x)
-        return np.concatenate(squares)
+        return np.concatenate(squares), total / self.numel, negative
 
 
 class Scaler:
@@ -288,8 +271,8 @@ def sampled_rows(
 ) -> Iterator[dict[str, Any]] | None:
     """Yield the rows of one parameter, measured on a sample; None if it has too few units for one.
 
-    The states, all of one shape, are read twice, a slab at a time: for their signs, and for the
-    largest units and the scales of the whole tensor. Then the chosen rows are read. Means and
+    The states, all of one shape, are read once, a slab at a time: for their signs, the largest
+    units, and the scales of the whole tensor. Then the chosen rows are read. Means and
     quantiles are estimates for the whole tensor; each mean has an interval. Maxima and measures of
     codes are of the sample.
 
@@ -304,31 +287,29 @@ def sampled_rows(
                 "memory for the largest"
             )
     shape = states.shape(parameter, names[0])
-    opened = {name: Slabs(shape, states.opened(parameter, name)) for name in names}
-    signs = {name: state.signs() for name, state in opened.items()}
-    wanted = measure.wanted_of({name: found.negative > 0 for name, found in signs.items()}, *specs)
-    for name, quantizers in wanted.items():
-        for q in quantizers:
-            if signs[name].negative and not q.map.signed:
-                raise BadValueError(
-                    f"x holds {signs[name].negative} negative elements, the first at flat index "
-                    f"{signs[name].first_negative}; {q.map.spec} is unsigned; use a signed map"
-                )
-    size = unit_of(shape, {q.normalizer for quantizers in wanted.values() for q in quantizers})
+    normalizers = {q.normalizer for q in measure.quantizers_of(*specs)}
+    size = unit_of(shape, normalizers)
     count = count_of(math.prod(shape), size, share)
     if count is None:
         return None
-    scalers = {
-        name: {q.normalizer: Scaler(q.normalizer, len(shape)) for q in wanted[name]}
-        for name in names
-    }
-    squares = [opened[name].surveyed(size, list(scalers[name].values())) for name in names]
+    opened = {name: Slabs(shape, states.opened(parameter, name)) for name in names}
+    scalers = {name: {n: Scaler(n, len(shape)) for n in normalizers} for name in names}
+    surveys = {name: state.surveyed(size, scalers[name].values()) for name, state in opened.items()}
+    wanted = measure.wanted_of({name: survey[2] for name, survey in surveys.items()}, *specs)
+    for name, quantizers in wanted.items():
+        for q in quantizers:
+            if surveys[name][2] and not q.map.signed:
+                raise BadValueError(
+                    f"{name} of {parameter!r} holds negative elements; {q.map.spec} is unsigned; "
+                    "use a signed map"
+                )
+    squares = (of_state for of_state, _, _ in surveys.values())
     chosen = choose_units(parameter, shape, size, count, squares)
     samples = {
         name: Sample(
             x := state.chosen(chosen.chosen, size),
             {normalizer: scaler.scales(x) for normalizer, scaler in scalers[name].items()},
-            signs[name].mean_square,
+            surveys[name][1],
             _fitted(state, scalers[name], wanted[name], size),
         )
         for name, state in opened.items()

@@ -9,7 +9,7 @@ import typer
 
 from qmaps.cli import run_app
 from qmaps.cli.options import AsJson, Out
-from qmaps.cli.output import command_line, print_json, print_lines, print_table, progress
+from qmaps.cli.output import command_line, print_json, print_lines, print_rows, progress
 from qmaps.errors import BadValueError
 from qmaps.storage.files import records
 
@@ -90,13 +90,10 @@ def speedup(
             }
         )
         return
-    print_table(
+    print_rows(
         f"{place.name}: {place.gpus} devices",
-        ["messages", "best sub-batch", "speed-up"],
-        [
-            [r["quantizer"], str(r["sub_batch"]), f"{r['speedup']:.1f}"]
-            for r in best.to_dict("records")
-        ],
+        {"messages": "{quantizer}", "best sub-batch": "{sub_batch}", "speed-up": "{speedup:.1f}"},
+        records(best),
     )
     print_lines(*paths.values())
 

@@ -120,16 +120,16 @@ def test_rows_of(shape: list[int], share: float) -> None:
         assert int(gaps.max()) <= int(gaps.min()) + length
 
 
-def test_sparse_and_missing_gradients(tmp_path: Path) -> None:
-    table, idle = nn.Embedding(50, 4, sparse=True), nn.Parameter(torch.zeros(3))
-    optimizer = torch.optim.SparseAdam([table.weight, idle])
+def test_missing_gradients(tmp_path: Path) -> None:
+    table, idle = nn.Embedding(50, 4), nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.AdamW([table.weight, idle])
     names = [("table", table.weight), ("idle", idle)]
     seen = {}
     with StateRecorder(optimizer, tmp_path, names=names, steps=[1], gradients=3):
         for step in range(1, 4):
             optimizer.zero_grad()
             table(torch.tensor([step, 3])).sum().backward()
-            seen[step] = table.weight.grad.to_dense()
+            seen[step] = table.weight.grad.clone()
             optimizer.step()
     states = capture.load(tmp_path)
     found = dict(states.gradients("table"))
@@ -157,8 +157,8 @@ def unfreezing(out: Path, steps: int, state: dict | None = None, **options: Any)
     return optimizer.state_dict()
 
 
-def test_parameters_that_are_added_join(tmp_path: Path) -> None:
-    """The group is added after step 5 and steps 6 and 7 are of the window of step 4."""
+def test_parameters_that_are_added_have_no_gradients(tmp_path: Path) -> None:
+    """The group is added after step 5; its states are recorded from then on."""
     options = {"every": 4, "gradients": Gradients(3, 3 * 17_000)}
     state = unfreezing(tmp_path, 10, **options)
     unfreezing(tmp_path, 2, state, **options)
@@ -166,31 +166,19 @@ def test_parameters_that_are_added_join(tmp_path: Path) -> None:
     first, second = (capture.load(tmp_path, step=step) for step in (4, 8))
     assert (first.parameters(), second.parameters()) == (["head"], ["head", "body"])
     assert [first.window(), second.window()] == [[5, 6, 7], [9, 10]]
-    assert first.rows("head") is None
-    assert [len(second.rows(name)) for name in ("head", "body")] == [32, 32]
-    assert [tuple(g.shape) for _, g in second.gradients("body")] == [(32, 64)] * 2
+    assert first.rows("head") is second.rows("head") is None
+    assert second.window("body") == []
     skipped = snapshot.Snapshot(tmp_path / "gradients-00000006.safetensors").info.skipped
     assert skipped == ["body: gradient (of a parameter that was added later)"]
     unfreezing(tmp_path, 10, **options)  # once more from the beginning
     assert capture.load(tmp_path).steps == [4, 8, 12]
 
 
-def test_added_parameters_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="is too small") as told:
-        unfreezing(tmp_path, 8, every=2, gradients=Gradients(2, 2 * 9000))
-    assert [str(each.message) for each in told] == [
-        "gradients: max_bytes=18000 is too small for steps=2 of 2 parameters; at least 33792 are "
-        "needed; gradients of added parameters are not recorded"
-    ]
-    states = capture.load(tmp_path, step=6)
-    assert (states.parameters(), states.window()) == (["head", "body"], [7, 8])
-    assert states.window("body") == []
-
-
 def test_windows_end_where_other_rows_are_recorded(tmp_path: Path) -> None:
-    unfreezing(tmp_path, 10, every=2, gradients=Gradients(2, 2 * 17_000))
-    assert capture.load(tmp_path, step=2).window() == [3, 4, 5, 6]
-    assert capture.load(tmp_path, step=6).window() == [7, 8, 9, 10]
+    train(tmp_path, 6, every=2, gradients=2)
+    train(tmp_path, 4, every=2, gradients=Gradients(2, 2 * 17_000), start=5)
+    assert capture.load(tmp_path, step=4).window() == [5, 6]
+    assert capture.load(tmp_path, step=6).window() == [7, 8, 9]
 
 
 def test_another_run_is_told(tmp_path: Path) -> None:
@@ -235,14 +223,6 @@ def test_non_finite_gradients_are_refused(tmp_path: Path) -> None:
         f"'{tmp_path}/step-00000001.safetensors' holds NaN or infinity; only finite real gradients "
         "can be replayed"
     )
-
-
-def test_gradients_count_for_the_quota(tmp_path: Path) -> None:
-    size = 64 * 96 * 4
-    with pytest.warns(UserWarning, match="recording stopped: another file of gradients of") as told:
-        train(tmp_path, 8, every=4, gradients=4, max_bytes=round(4.5 * size))
-    assert len(told) == 1
-    assert capture.load(tmp_path).window() == [5, 6]
 
 
 def test_snapshots_without_gradients_are_written_as_before(tmp_path: Path) -> None:

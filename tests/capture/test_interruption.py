@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -63,9 +62,7 @@ def test_killed_while_recording_alone(tmp_path: Path, monkeypatch: pytest.Monkey
                 for _ in range(3):
                     with pytest.raises(OutputError) as caught:
                         StateRecorder(optimizer, tmp_path, names=layer)
-                    assert str(caught.value).startswith(
-                        f"out={str(tmp_path)!r} is being written by process {process.pid} on "
-                    )
+                    assert str(caught.value).startswith(f"out={str(tmp_path)!r} is being written; ")
                     for number in capture.load(tmp_path).steps[-3:]:
                         list(capture.load(tmp_path, step=number).items())
                 assert process.poll() is None
@@ -127,8 +124,8 @@ def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path: Path) -> None:
     layer = linear()
     optimizer = torch.optim.AdamW(layer.parameters())
     recorder = StateRecorder(optimizer, tmp_path, names=layer)
-    assert sorted(path.name[0] for path in tmp_path.iterdir()) == [".", "."]
-    with pytest.raises(OutputError, match=r"is being written by this process since .*; close that"):
+    assert sorted(path.name[0] for path in tmp_path.iterdir()) == ["."]
+    with pytest.raises(OutputError, match="is being written; close that recorder"):
         StateRecorder(optimizer, tmp_path, names=layer)
     recorder.close()
     assert list(tmp_path.iterdir()) == []
@@ -185,21 +182,17 @@ def test_leftovers_are_ignored_and_then_removed(tmp_path: Path) -> None:
     layer = linear()
     optimizer = torch.optim.AdamW(layer.parameters())
     train(layer, optimizer, 2, tmp_path)
-    leftovers = [".step-00000003.safetensors.4711.tmp", ".capture.json.4711.tmp"]
+    leftovers = [".step-00000003.safetensors.4711.tmp", ".gradients-00000003.4711.tmp"]
     for name in leftovers:
         (tmp_path / name).write_bytes(b"half")
     (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "capture.json").unlink()  # killed between a snapshot and its index
     assert capture.load(tmp_path).steps == [1, 2]
     StateRecorder(optimizer, tmp_path, names=layer).close()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "capture.json",
         "notes.txt",
         "step-00000001.safetensors",
         "step-00000002.safetensors",
     ]
-    index = json.loads((tmp_path / "capture.json").read_text())
-    assert index["snapshots"] == ["step-00000001.safetensors", "step-00000002.safetensors"]
 
 
 @pytest.mark.parametrize(

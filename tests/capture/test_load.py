@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import qmaps
-from qmaps.capture import CapturedStates, StateRecorder, convert, load
+from qmaps.capture import CapturedStates, StateRecorder, load
+from qmaps.capture.recorder import write
 from qmaps.errors import CaptureError
 
 
@@ -82,10 +83,10 @@ def test_numbers_of_numpy_in_groups(trained, tmp_path: Path) -> None:
     assert (found, type(found)) == (math.cos(0.3), float)
 
 
-def test_convert(trained, tmp_path: Path) -> None:
+def test_a_checkpoint_as_a_capture(trained, tmp_path: Path) -> None:
     net, optimizer = trained
     torch.save(optimizer.state_dict(), tmp_path / "o.pt")
-    convert(tmp_path / "o.pt", tmp_path / "states", names=NAMES)
+    write(load(tmp_path / "o.pt", names=NAMES), tmp_path / "states")
     there, here = load(tmp_path / "states"), load(tmp_path / "o.pt", names=net)
     assert there.steps == [3]
     assert there.fingerprint() == here.fingerprint()

@@ -12,6 +12,7 @@ from torch import nn
 
 from qmaps import capture
 from qmaps.capture.naming import Group, Known, Unnamed, fitted, parameter_shape
+from qmaps.capture.recorder import write
 from qmaps.errors import BadValueError
 
 
@@ -186,7 +187,7 @@ def test_names_in_a_text_file(tmp_path: Path) -> None:
         f"names={str(tmp_path / 'none.txt')!r} cannot be read (No such file or directory); "
         "expected a file of a model, or a text file with one name per line"
     )
-    capture.convert(tmp_path, tmp_path / "states", names=net)
+    write(capture.load(tmp_path, names=net), tmp_path / "states")
     assert_right(capture.load(tmp_path / "states"), net)
     with pytest.raises(BadValueError, match="names needs an optimizer checkpoint"):
         capture.load(tmp_path / "states", names=net)

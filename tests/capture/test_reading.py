@@ -17,6 +17,7 @@ from torch import nn
 import qmaps
 from qmaps import capture
 from qmaps.capture import CapturedStates, StateRecorder, snapshot
+from qmaps.capture.recorder import write
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, OutputError
 
 
@@ -250,7 +251,7 @@ def test_checkpoints_whose_parts_do_not_fit(tmp_path: Path) -> None:
         assert message(lambda: capture.load(path)) == none + what
 
 
-def test_convert(tmp_path: Path) -> None:
+def test_checkpoints_as_a_capture(tmp_path: Path) -> None:
     path, out = tmp_path / "optimizer.pt", tmp_path / "out"
     model, optimizer = trained()
     for parameter in model.parameters():
@@ -258,11 +259,12 @@ def test_convert(tmp_path: Path) -> None:
         state["exp_avg_sq"] = state["exp_avg_sq"].double() / 3
         state["exp_avg"] = state["exp_avg"].bfloat16()
     torch.save(optimizer.state_dict(), path)
-    assert capture.convert(path, out, names=model) == out / "step-00000002.safetensors"
+    written = write(capture.load(path, names=model), out)
+    assert written == out / "step-00000002.safetensors"
     for state in optimizer.state.values():
         state["step"] += 1
     torch.save(optimizer.state_dict(), path)
-    capture.convert(path, out, names=model)
+    write(capture.load(path, names=model), out)
     states = capture.load(out)
     assert states.steps == [2, 3]
     for parameter, state, lazy in states.lazies():
@@ -271,25 +273,13 @@ def test_convert(tmp_path: Path) -> None:
         assert torch.equal(lazy.read(), own)
     assert states.hyperparameters("0.bias")["betas"] == [0.9, 0.999]
     assert states.scalars("0.bias") == {"step": 3.0}
-    assert json.loads((out / "capture.json").read_text())["snapshots"] == [
-        "step-00000002.safetensors",
-        "step-00000003.safetensors",
-    ]
     small = torch.optim.AdamW([nn.Parameter(torch.ones(2))])
     small.state[small.param_groups[0]["params"][0]] = {"exp_avg": torch.ones(2)}
     torch.save(small.state_dict(), path)
-    assert message(lambda: capture.convert(path, out), OutputError) == (
+    assert message(lambda: write(capture.load(path), out), OutputError) == (
         f"out={str(out)!r} holds states of other parameters ('0.bias: exp_avg' is only "
         "there); give another folder for this choice of parameters"
     )
-    missing = tmp_path / "missing"
-    assert message(lambda: capture.convert(missing, tmp_path / "new")) == (
-        f"{str(missing)!r} does not exist"
-    )
-    assert message(lambda: capture.convert(out, tmp_path / "new")) == (
-        f"{str(out)!r} is a folder; expected an optimizer checkpoint"
-    )
-    assert not (tmp_path / "new").exists()
 
 
 def test_states_in_memory() -> None:

@@ -43,15 +43,6 @@ def test_frames_have_the_names(command: str, call, tmp_path: Path) -> None:
     assert "parameter names" not in out
 
 
-def test_a_recommendation_of_named_parameters(call, tmp_path: Path) -> None:
-    pairs = "--spec 'B128/DE@4s + B128/DE-0@4u' --spec 'B256/DE@8s + B256/DE-0@8u'"
-    options = "--steps 2 --bits 9 --parameters layers.0.weight --names names.txt"
-    code, out, _ = call(f"recommend optimizer.pt {pairs} {options} --out {tmp_path} --json")
-    assert code == 0
-    assert json.loads(out)["choice"]["overrides"] == {"layers.1.weight": "32-bit"}
-    # What is not named stays in 32 bits.
-
-
 def test_names_that_do_not_go_with_the_states(call, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for verb in ("sweep", "replay", "recommend", "figures"):
@@ -104,11 +95,11 @@ HOSTILE = [
 
 
 def named(folder: Path, names: list[str]) -> Path:
-    """A checkpoint of parameters with these names, each with a warning of `lint`."""
+    """A checkpoint of parameters with these names."""
     weights = [torch.nn.Parameter(torch.randn(4, 6)) for _ in names]
     optimizer = torch.optim.AdamW(list(zip(names, weights, strict=True)))
     for weight in weights:
-        weight.grad = torch.ones(4, 6).tril(-1)  # no gradient reaches the first row
+        weight.grad = torch.ones(4, 6).tril(-1)
     optimizer.step()
     torch.save(optimizer.state_dict(), folder / "hostile.pt")
     return folder / "hostile.pt"
@@ -119,14 +110,18 @@ def test_names_are_neither_markup_nor_escapes(call, tmp_path: Path, capsys) -> N
     with progress(quiet=False) as advance:  # on the terminal of errors
         advance("train [/x]\x1b[0m", 1, 2, "[qkv]")
     assert "[/x]\\x1b[0m" in capsys.readouterr().err
+    saved, damaged = torch.load(file), tmp_path / "damaged.pt"
+    for state in saved["state"].values():
+        state["exp_avg"][0, 0] = torch.nan
+    torch.save(saved, damaged)
     pair = "--min-quantized-size 0 --spec 'B128/DE@4s + B128/DE-0@4u'"
     for command in (
-        f"lint {file}",
+        f"lint {damaged}",
         f"convert {file} {tmp_path}/out.pt --to qmaps",
         f"recommend {file} {pair} --steps 2 --bits 9 --out {tmp_path}",
     ):
         code, out, err = call(command)
-        assert code == 0
+        assert code == command.startswith("lint")
         assert all(line.isprintable() for line in (out + err).split("\n"))
         if not command.startswith("recommend"):
             assert all(printable(name) in out for name in HOSTILE)
@@ -167,4 +162,4 @@ def test_any_name_is_shown_on_its_line_or_refused_in_one(names: list[str]) -> No
                 assert shown.count("\n") == 1
             else:
                 assert code == 0
-                assert all(printable(name) in shown for name in names)
+                assert command[0] == "lint" or all(printable(name) in shown for name in names)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from qmaps.storage.files import write_frame
+from tests.figures.synthetic import FRAMES
+
 
 def shell(command: str, folder: Path, **environment: str) -> tuple[int, str, str]:
     """Run a command of a shell in a folder, where ``qmaps`` is this package."""
@@ -44,12 +47,10 @@ def test_an_instruction_set_that_there_is_not_is_one_line(place: Path) -> None:
 def test_paths_that_are_no_text(place: Path, tmp_path: Path) -> None:
     folder = tmp_path / "d\udcff"
     shutil.copytree(place, folder)
-    command = "qmaps sweep states/*1.safetensors --spec B128/DE@4s --markdown c$1.md --out r"
+    command = "qmaps sweep states/*1.safetensors --spec B128/DE@4s --out r"
     code, out, err = shell(f"set -- \udcff; {command}$1", folder, PYTHONIOENCODING="utf-8:strict")
     assert (code, err.count("\n")) == (0, 1)
-    assert out.endswith("rows: r\\udcff/sweep/sweep.parquet\nmarkdown: c\\udcff.md\n")
-    text = (folder / "c\udcff.md").read_text()
-    assert "--markdown c\\udcff.md --out r\\udcff`" in text
+    assert out.endswith("rows: r\\udcff/sweep/sweep.parquet\n")
     assert shell("qmaps lint ../d*/optimizer.pt", folder) == (
         2,
         "",
@@ -58,7 +59,9 @@ def test_paths_that_are_no_text(place: Path, tmp_path: Path) -> None:
 
 
 def test_where_figures_are_shown_elsewhere_does_not_matter(place: Path, tmp_path: Path) -> None:
-    command = f"qmaps plot histogram_second --states states --out {tmp_path}/figure.png"
+    (tmp_path / "frames").mkdir()
+    write_frame(tmp_path / "frames" / "pareto_exp_avg.parquet", FRAMES["pareto"])
+    command = f"qmaps plot pareto_exp_avg --run {tmp_path} --out {tmp_path}/figure.png"
     code, _, err = shell(command, place, MPLBACKEND="nothing")
     assert (code, err) == (0, "")
     assert (tmp_path / "figure.png").stat().st_size > 1000

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qmaps import analyze, figures, lab
+from qmaps import figures, lab
 from qmaps.errors import CaptureError
-from qmaps.lab.frames import frame_of
 from qmaps.lab.pictures import Plot, of_run, plots
 from qmaps.storage.files import write_frame
 from tests.figures.synthetic import FRAMES
@@ -50,29 +49,6 @@ def test_a_run_draws_what_figures_draws(call, run: Path, tmp_path: Path) -> None
     assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_states_and_frames_are_drawn_without_a_run(call, place: Path, tmp_path: Path) -> None:
-    (tmp_path / "frames").mkdir()
-    write_frame(tmp_path / "frames" / "outliers.parquet", frame_of("outliers", place / "states"))
-    options = f"--states optimizer.pt --names names.txt --out {tmp_path}/o.png"
-    assert call(f"plot outliers {options}")[0] == 0
-    assert call(f"plot outliers --run {tmp_path} --out {tmp_path}/r.png")[0] == 0
-    assert (tmp_path / "o.png").read_bytes() == (tmp_path / "r.png").read_bytes()
-    FRAMES["pareto"].to_parquet(tmp_path / "s.parquet")
-    assert call(f"plot pareto_exp_avg --frame {tmp_path}/s.parquet --out {tmp_path}/s.svg")[0] == 0
-    assert (tmp_path / "s.svg").read_text().startswith("<?xml")
-
-
-def test_a_pareto_figure_sweeps_the_states(call, place: Path, tmp_path: Path, monkeypatch) -> None:
-    from qmaps import sweep
-
-    monkeypatch.setattr(sweep, "STANDARD", ("B128/DE@4s", "B128/DE-0@4u", "B128/linear@4u"))
-    code, _, _ = call(f"plot pareto_exp_avg_sq --states states --out {tmp_path}/p.png")
-    assert code == 0
-    frame = analyze.pareto(sweep.run(place / "states", sweep.STANDARD), state="exp_avg_sq")
-    figures.save(figures.pareto(frame), tmp_path / "q.png")
-    assert (tmp_path / "p.png").read_bytes() == (tmp_path / "q.png").read_bytes()
-
-
 def test_a_figure_of_another_package_without_a_file_of_its_own(tmp_path: Path) -> None:
     dots = Plot("dots", "Dots", "", "", figures.pareto)
     with pytest.raises(CaptureError) as caught:
@@ -83,22 +59,13 @@ def test_a_figure_of_another_package_without_a_file_of_its_own(tmp_path: Path) -
 BAD = {
     "plot pareto --run .": "figure='pareto' is not a figure; qmaps plot --list shows all "
     f"{len(plots())}; nearest match: pareto_exp_avg",
-    "plot replay": "0 of --run, --states and --frame are given; give one",
-    "plot replay --run . --states states": "2 of --run, --states and --frame are given; give one",
-    "plot replay --run . --names a": "names='a' needs --states",
+    "plot replay": "figure='replay' needs --run, a run folder with its frame",
     "plot replay --run . --out x.jpg": "out='x.jpg' must end in .png, .svg, .pdf",
     "plot replay --run .": "run='.' does not have the frame of replay (replay/summary.parquet)",
     "plot outliers --run .": "run='.' does not have the frame of outliers "
     "(frames/outliers.parquet)",
-    "plot loss_curves --states states": "figure='loss_curves' cannot be drawn from states; give a "
-    "run folder or a frame",
-    "plot replay --frame names.txt": "frame='names.txt' cannot be read as a Parquet file",
-    "plot replay --frame none.parquet": "frame='none.parquet' cannot be read as a Parquet file",
-    "plot outliers --states none --out new/x.png": "'none' does not exist",
     "plot replay --run . --out new/x.png": "run='.' does not have the frame of replay "
     "(replay/summary.parquet)",
-    "plot outliers --states states --out /proc/none/x.png": "out='/proc/none' cannot be "
-    "written (No such file or directory); give a writable folder",
 }
 
 

@@ -216,22 +216,6 @@ def replay() -> pd.DataFrame:
     )
 
 
-def replay_states() -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "quantizer": [PAIR, OTHER, "32-bit + B256/DE-0@8u"],
-            "gain_first": [0.91, -0.2, 1.0],
-            "gain_second": [1.7, np.nan, 0.99],
-            "lag_first": [9.0, np.inf, 9.5],
-            "lag_second": [999.0, 20.0, 1000.0],
-            "bias_first": [0.02, 0.9, 0.0],
-            "bias_second": [0.3, 5.0, 0.001],
-            "amplification_first": [5.0, 0.9, np.nan],
-            "amplification_second": [80.0, 1.0, 3.0],
-        }
-    )
-
-
 SUBJECTS = {
     "code_pairs": Subject(
         code_pairs(),
@@ -279,12 +263,6 @@ SUBJECTS = {
         "quantizer step_cost update_gain update_noise largest_update stalled_share_first "
         "stalled_share_second",
         5,
-    ),
-    "replay_states": Subject(
-        replay_states(),
-        "quantizer gain_first gain_second lag_first lag_second bias_first bias_second "
-        "amplification_first amplification_second",
-        4,
     ),
     "update_error": Subject(
         update_error(),

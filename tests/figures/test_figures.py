@@ -17,7 +17,6 @@ from matplotlib.text import Annotation
 
 from qmaps import figures
 from qmaps.errors import BadValueError, OutputError
-from qmaps.figures._style import as_text
 from tests.figures import checks, synthetic
 from tests.figures.checks import legend, shown
 from tests.figures.synthetic import FRAMES, OTHER, PAIR, SUBJECTS
@@ -538,19 +537,11 @@ REPLAYED = {
         (["largest_update"], 1),
         (["stalled_share_first", "stalled_share_second"], 100),
     ),
-    "replay_states": (
-        (["gain_first", "gain_second"], 1),
-        (["lag_first", "lag_second"], 1),
-        (["bias_first", "bias_second"], 1),
-        (["amplification_first", "amplification_second"], 1),
-    ),
 }
 """The columns of each panel of the figures of replays, and what they are multiplied by."""
 EDGES = {
     "step_cost": (-0.1, 10),
     "update_gain": (0, 1.5),
-    "gain_first": (0, 1.5),
-    "gain_second": (0, 1.5),
 }
 """Between which values a measure is drawn; what is beyond stands at the edge."""
 
@@ -583,9 +574,3 @@ def test_replays_show_each_pair_on_its_line(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_literal_text_whatever_they_hold(name: str, tmp_path: Path) -> None:
     checks.names_are_literal_text(name, getattr(figures, name), SUBJECTS[name], tmp_path)
-
-
-def test_long_names_that_differ_in_their_middle_stay_apart() -> None:
-    frame = pd.DataFrame({"run": ["a" * 200 + "b" + "a" * 200, "a" * 200 + "c" + "a" * 200]})
-    first, second = as_text(frame)["run"]
-    assert (first, second) == ("a" * 58 + "..." + "a" * 58, "a" * 58 + "..." + "a" * 58 + " (2)")

@@ -46,14 +46,10 @@ def test_every_analysis_has_its_figure() -> None:
     assert set(ANALYSES) == set(figures.FIGURES) & set(analyze.__all__)
 
 
-def test_the_figures_of_replays_take_a_summary_and_rows() -> None:
+def test_the_figure_of_replays_takes_a_summary_and_rows() -> None:
     frame = qmaps.replay.run(states(), PAIRS, steps=5)
     for given in (qmaps.replay.summarize(frame), frame[frame["parameter"] == "a"]):
-        for draw in (
-            figures.replay,
-            figures.replay_states,
-        ):
-            draw(given).draw_without_rendering()
+        figures.replay(given).draw_without_rendering()
 
 
 @pytest.mark.parametrize("name", ANALYSES)

@@ -160,7 +160,7 @@ def test_bfloat16_with_master_copies_learns(tmp_path: Path, accumulate: int) -> 
 def test_captures_of_optimizers_that_do_not_count(tmp_path: Path) -> None:
     chosen = (torch.optim.SGD, {"lr": 1e-2, "momentum": 0.9})
     out = tmp_path / "run"
-    recorded = CaptureCallback(steps=[1, 4], parameters="transformer.h.*", max_bytes=10**6)
+    recorded = CaptureCallback(steps=[1, 4], parameters="transformer.h.*")
     trainer(out, model(), (recorded, StopAfter(3)), optimizer_cls_and_kwargs=chosen).train()
     assert capture.load(out / "states").steps == [1]
     trainer(out, model(), (recorded,), optimizer_cls_and_kwargs=chosen).train(
@@ -232,7 +232,7 @@ def test_options_of_nobody_are_refused() -> None:
         CaptureCallback("states", evry=3)
     assert str(caught.value) == (
         "evry is not an option of CaptureCallback; allowed are out, every, steps, "
-        "parameters, states, max_bytes, gradients"
+        "parameters, gradients"
     )
 
 

@@ -84,7 +84,7 @@ def test_workers_compute_the_same_frames(named: CapturedStates, tmp_path: Path) 
     )
     assert contents(pool) == expected
     count = len(expected)
-    assert notes[0] == (0, count, f"{count} frames on workers")
+    assert notes[0] == (0, count, f"{count} jobs on workers")
     assert sorted(name for _, _, name in notes[1:-1]) == sorted(path.stem for path in pool)
     assert [done for done, _, _ in notes[1:]] == [*range(1, count + 1), count]
     assert set(read_frame(pool[-1])["parameter"]) == {"up.weight", "down.weight"}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 
@@ -15,14 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from qmaps import analyze, capture, figures, lab
+from qmaps import capture, figures, lab
 from qmaps.analyze import executors, recommend
 from qmaps.analyze.recommend.verdict import LEVELS
-from qmaps.errors import CommunicationError
 from qmaps.lab import pipeline
 from qmaps.lab.workloads.processes import Training, Trainings
-from qmaps.maps import Linear
-from qmaps.storage.files import output_folder, write_frame
 from tests.lab.test_cli import call
 
 
@@ -150,23 +146,6 @@ def test_captures_of_a_folder_have_names(trained: Path, tmp_path: Path, capsys) 
     assert (code, err) == (2, f"error: names={str(names)!r} needs --checkpoint\n")
 
 
-def test_a_lost_worker_that_draws_is_one_error(tmp_path: Path) -> None:
-    class Broken(ThreadPoolExecutor):
-        def submit(self, function: Callable, /, *given: object, **named: object):  # type: ignore[no-untyped-def]
-            future = super().submit(function, *given, **named)
-            future.result = lambda *_: (_ for _ in ()).throw(BrokenProcessPool())  # type: ignore[method-assign]
-            return future
-
-    frame = analyze.map_curves([Linear(4)])
-    write_frame(output_folder(tmp_path / "frames") / "map_curves.parquet", frame)
-    with Broken(1) as executor, pytest.raises(CommunicationError) as caught:
-        lab.draw(tmp_path, executor=executor)
-    assert str(caught.value) == (
-        "executor=Broken has lost a worker, perhaps for lack of memory; call again with a new "
-        "executor, and the figures are drawn again"
-    )
-
-
 def test_workers_share_every_stage_of_a_training(tmp_path: Path, monkeypatch) -> None:
     pools, stages = [], []
 
@@ -199,10 +178,9 @@ def test_workers_share_every_stage_of_a_training(tmp_path: Path, monkeypatch) ->
     assert pools[0]._shutdown
     on_workers = [note for _, done, _, note in stages if done == 0 and note.endswith("on workers")]
     assert on_workers == [
-        "2 parameters on workers",
-        "2 items on workers",
-        "9 frames on workers",
-        "11 figures on workers",
+        "2 jobs on workers",
+        "2 jobs on workers",
+        "9 jobs on workers",
     ]
     assert ("train 32-bit AdamW", 2, 2) in {told[:3] for told in stages}
     assert stages[-1] == ("draw figures", 11, 11, "")

@@ -10,7 +10,6 @@ from torch import nn
 
 from qmaps import lpmm
 from qmaps.errors import BadTypeError, BadValueError
-from qmaps.lpmm.footprint import states_of
 
 
 def net() -> nn.Module:
@@ -72,35 +71,9 @@ def test_small_states_can_stay_in_32_bits() -> None:
         (lambda: lpmm.predict(torch.nn.LazyLinear(2)), BadValueError,
          "parameter 'weight' has no shape yet; call the model once so that its lazy modules "
          "see their inputs"),
-        (lambda: states_of(["x"]), BadValueError,
-         "state='x' must be NAME=SPEC, such as exp_avg=B256/DE@8s"),
     ],
 )  # fmt: skip
 def test_what_is_refused(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == message
-
-
-def test_the_command_predicts_for_any_model(capsys: Any) -> None:
-    from qmaps.cli import main
-
-    with pytest.raises(SystemExit) as ended:
-        main(["memory", "torch.nn:Identity", "--json"])
-    assert ended.value.code == 0
-    assert '"numel": 0' in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["memory", "digits", "--params", "32bit", "--state", "m=32bit"])
-    out = capsys.readouterr().out.splitlines()
-    assert out[0] == "digits: 53,002 parameters"
-    assert out[1].split()[1:] == ["212,008", "bytes", "32.00", "bits", "per", "parameter"]
-    with pytest.raises(SystemExit) as ended:
-        main(["memory", "torch.nn:nothing"])
-    assert ended.value.code == 2
-    assert "error: model='torch.nn:nothing' cannot be imported" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["memory", "torch.nn:LazyLinear"])
-    assert capsys.readouterr().err == (
-        "error: model='torch.nn:LazyLinear' cannot be called without arguments "
-        "(LazyLinear.__init__() missing 1 required positional argument: 'out_features')\n"
-    )

@@ -148,8 +148,8 @@ def recorded(optimizer: Any, out: Any, options: dict[str, Any]) -> None:
         recorder.record()
 
 
-@pytest.mark.parametrize("option", ["every", "steps", "max_bytes", "start", "parameters",
-                                    "states", "names"])  # fmt: skip
+@pytest.mark.parametrize("option", ["every", "steps", "start", "parameters",
+                                    "names"])  # fmt: skip
 def test_a_recorder_takes_or_refuses_any_object(option: str, tmp_path: Any) -> None:
     layer = torch.nn.Linear(2, 2)
     layer(torch.ones(1, 2)).sum().backward()

@@ -64,7 +64,7 @@ class Deadly(Item):
     place: str = ""
     lives: int = 0
 
-    def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
+    def measure(self, states: CapturedStates) -> pd.DataFrame:
         died = Path(self.place)
         count = len(died.read_text()) if died.exists() else 0
         if count < self.lives:

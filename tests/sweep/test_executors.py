@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,18 @@ def serial(path: Path) -> pd.DataFrame:
         torch.set_num_threads(threads)
 
 
+def test_a_pool_gives_the_same_bits(path: Path, serial: pd.DataFrame, tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    found = sweep.run(
+        path, SPECS, workers=2, out=tmp_path, progress=lambda *given: told.append(given)
+    )
+    same(found, serial)
+    same(pd.read_parquet(tmp_path / "sweep.parquet"), serial)
+    assert told[0] == (0, 5, "5 jobs on workers")
+    assert told[-1] == (5, 5, "")
+    assert [done for done, _, _ in told] == [0, 1, 2, 3, 4, 5, 5]
+
+
 def test_states_that_were_renamed(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "optimizer.pt"
     model = torch.nn.Linear(90, 60)
@@ -66,6 +77,10 @@ def test_one_frame_whoever_measures(path: Path, serial: pd.DataFrame) -> None:
         same(sweep.run(path, SPECS, executor=client.get_executor()), serial)
 
 
+def job_of(item: Item) -> executors.Job:
+    return executors.Job(item.number, item.parameter, item.work, item.measure)
+
+
 def deadly(path: Path, place: Path, lives: int) -> list[Item]:
     """The items of a sweep, of which the last kills its worker."""
     items = plan(path, SPECS)
@@ -73,50 +88,14 @@ def deadly(path: Path, place: Path, lives: int) -> list[Item]:
     return [*items[:-1], Deadly(**last, place=str(place), lives=lives)]
 
 
-def test_a_pool_gives_the_same_bits_and_items_of_a_killed_worker_run_again(
-    path: Path, serial: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pools = counted(monkeypatch)
-    items = deadly(path, tmp_path / "died", 1)
-    monkeypatch.setattr(import_module("qmaps.sweep.run"), "items_of", lambda *_: items)
-    told: list[tuple[int, int, str]] = []
-    found = sweep.run(
-        path, SPECS, workers=2, out=tmp_path, progress=lambda *given: told.append(given)
-    )
-    same(found, serial)
-    same(pd.read_parquet(tmp_path / "sweep.parquet"), serial)
-    assert told[0] == (0, 5, "5 items on workers")
-    assert told[-1] == (5, 5, "")
-    assert [done for done, _, _ in told] == [0, 1, 2, 3, 4, 5, 5]
-    assert (tmp_path / "died").read_text() == "x"
-    assert pools == [2, 1] or pools == [2, 2]
-
-
-def test_a_worker_that_dies_again_and_again(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(executors, "RESTARTS", 1)
+def test_a_worker_that_is_killed(path: Path, tmp_path: Path) -> None:
     items = deadly(path, tmp_path / "died", 99)
     with pytest.raises(CommunicationError) as caught:
-        list(executors.in_pool([items[-1].job], 2))
+        list(executors.in_pool([job_of(items[-1])], 2, capture.load(path)))
     assert str(caught.value) == (
-        "workers=2: a worker was killed 2 times in a row, perhaps for lack of memory; use fewer "
-        "workers, and the sweep goes on from its parts"
+        "workers=2: a worker was killed, perhaps for lack of memory; call again with fewer workers"
     )
-    assert (tmp_path / "died").read_text() == "xx"
-
-
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of workers of each pool that is made."""
-    made: list[int] = []
-    original = executors.new_pool
-
-    def new_pool(workers: int) -> Executor:
-        made.append(workers)
-        return original(workers)
-
-    monkeypatch.setattr(executors, "new_pool", new_pool)
-    return made
+    assert (tmp_path / "died").read_text() == "x"
 
 
 KILLED = """
@@ -171,7 +150,7 @@ def test_an_executor_that_lost_its_workers(path: Path) -> None:
         sweep.run(path, SPECS, executor=executor)
     assert str(caught.value) == (
         "executor=Broken has lost a worker, perhaps for lack of memory; call again with a new "
-        "executor, and the sweep goes on from its parts"
+        "executor"
     )
 
 
@@ -273,7 +252,7 @@ def test_a_worker_has_one_thread_and_others_keep_theirs(path: Path) -> None:
     seen = []
 
     class Looking(Item):
-        def measure(self, states: capture.CapturedStates | None = None) -> pd.DataFrame:
+        def measure(self, states: capture.CapturedStates) -> pd.DataFrame:
             seen.append(torch.get_num_threads())
             return super().measure(states)
 
@@ -281,7 +260,8 @@ def test_a_worker_has_one_thread_and_others_keep_theirs(path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        executors._measured(Looking(**{name: getattr(item, name) for name in asdict(item)}).job)
+        looking = Looking(**{name: getattr(item, name) for name in asdict(item)})
+        executors._measured(job_of(looking), (str(path), capture.load(path).parameters()))
         assert (seen, torch.get_num_threads()) == ([1], 2)
     finally:
         torch.set_num_threads(threads)
@@ -300,5 +280,5 @@ def test_jobs_of_a_broken_executor_are_cancelled() -> None:
 
     jobs = [executors.Job(number, "", 1, lambda _: 0) for number in range(2)]
     with pytest.raises(CommunicationError, match="executor=Losing has lost a worker"):
-        list(executors.on_executor(jobs, Losing()))
+        list(executors.on_executor(jobs, Losing(), capture.CapturedStates.from_tensors({})))
     assert futures[1].cancelled()

@@ -28,8 +28,9 @@ path, every, *specs = sys.argv[1:]
 torch.set_num_threads(1)
 sweep.run({"w": {"exp_avg": torch.ones(90, 90), "exp_avg_sq": torch.ones(90, 90)}}, specs)
 before = memory("VmRSS")
-items = items_of(load(path), specs)
-rows = [len(item.measure()) for item in items[:: int(every)]]
+states = load(path)
+items = items_of(states, specs)
+rows = [len(item.measure(states)) for item in items[:: int(every)]]
 print(len(items), sum(rows), memory("VmHWM") - before)
 """
 
@@ -88,10 +89,10 @@ def test_a_file_of_40_gigabytes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_one_parameter_that_is_measured_whole(tmp_path: Path) -> None:
-    path = zeros(tmp_path / "states.safetensors", 1, (2**12, 12000))
+    path = zeros(tmp_path / "states.safetensors", 1, (2**12, 4096))
     items, rows, peak = measured(path, specs=SPECS[::2])
     assert (items, rows) == (1, 5)
-    assert 2**29 < peak < 2**31
+    assert 2**28 < peak < 2**31
 
 
 @pytest.mark.slow

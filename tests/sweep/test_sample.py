@@ -19,7 +19,6 @@ from qmaps.capture.recorder import write
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, SpecError
 from qmaps.normalize.base import REGISTRY, Normalizer, Shape
 from qmaps.normalize.scale_format import SUFFIXES
-from qmaps.ops.fit import fit_normalized
 from qmaps.sweep import measure, sample
 from qmaps.sweep.sample import (
     LEAST,
@@ -90,7 +89,7 @@ def choose(name: str, x: torch.Tensor, normalizers: list[Normalizer], share: flo
     size = unit_of(x.shape, normalizers)
     count = count_of(x.numel(), size, share)
     assert count is not None
-    return choose_units(name, x.shape, size, count, [Slabs.of(x).surveyed(size)])
+    return choose_units(name, x.shape, size, count, [Slabs.of(x).surveyed(size)[0]])
 
 
 def rows_of(chosen: Units, x: torch.Tensor) -> torch.Tensor:
@@ -192,7 +191,7 @@ def test_rows_do_not_depend_on_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_large_tensor_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     q = qmaps.quantizer("B128/DE@4s")
-    assert share_of_large((50257, 768), [q]) is None
+    assert share_of_large((4096, 4096), [q]) is None
     assert share_of_large((128256, 4096), [q]) == pytest.approx(0.002, rel=0.01)
     for spec in ("rank1B8x8/DE@4s", "lowrank4(B128/DE@8s)+B128/DE@4s"):  # they need all of it
         assert share_of_large((128256, 4096), [q, qmaps.quantizer(spec)]) is None
@@ -215,23 +214,6 @@ def test_maps_are_fitted_to_some_units(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(found[columns], expected[columns], rtol=0.3)
 
 
-def test_lloyd_max_is_fitted_to_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = {"w": tensors(range(1))["p0"]["exp_avg"]}
-    specs = [qmaps.quantizer(f"B128/{name}") for name in ("lloyd@4s", "quantile@4s")]
-    lloyd, quantile = measure.fitted(x, {"w": specs}).values()
-    monkeypatch.setattr(measure, "FIT", 64000)
-    monkeypatch.setattr(measure, "PIECE", 6400)
-    pieces, same_quantile = measure.fitted(x, {"w": specs}).values()
-    begins = [n * (256000 - 6400) // 9 for n in range(10)]
-    scale = specs[0].normalizer.expand(specs[0].normalizer.scales(x["w"]), (4000, 64))
-    n, scale = ((t.reshape(-1)) for t in (x["w"] / scale, scale))
-    n, scale = (torch.cat([t[begin : begin + 6400] for begin in begins]) for t in (n, scale))
-    [wanted] = fit_normalized(specs[:1], n, scale)
-    assert pieces.map.codebook().equal(wanted.map.codebook())
-    assert not pieces.map.codebook().equal(lloyd.map.codebook())
-    assert same_quantile.map.codebook().equal(quantile.map.codebook())
-
-
 def test_elements_that_cannot_be_measured() -> None:
     x = torch.ones(700, 70)
     x[40, 3] = x[50, 0] = -1
@@ -241,8 +223,7 @@ def test_elements_that_cannot_be_measured() -> None:
     with pytest.raises(BadValueError) as caught:
         sweep.run(given, ["B128/DE@4s + B128/DE@4u"], sample=0.3)
     assert str(caught.value) == (
-        "x holds 2 negative elements, the first at flat index 2803; DE@4u is unsigned; use a "
-        "signed map"
+        "exp_avg_sq of 'w' holds negative elements; DE@4u is unsigned; use a signed map"
     )
     x[40, 3] = math.nan
     with pytest.raises(CaptureError) as damaged:

@@ -40,15 +40,6 @@ CANDIDATES = (
 """All presets, and pairs of known maps from 2.25 to 6.25 bits. Most round second moments to
 nearest."""
 
-DIAGNOSTICS = (
-    "B128/DE@4s+sr + 32-bit",
-    "32-bit + B128/DE-0@4u",
-    "B256/DE@8s + 32-bit",
-    "32-bit + B256/DE-0@8u",
-    "B128/lloyd@4s + B128/lloyd@4u",
-)
-"""Pairs that show which moment costs how much, and what maps fitted to the states reach."""
-
 
 def up_to(bits: float) -> float:
     """The first of `LIMITS` not below so many bits per element, or infinity."""

@@ -30,31 +30,12 @@ class Option(NamedTuple):
     error: float
 
 
-def hull(options: Sequence[Option]) -> list[int]:
-    """The options on the lower convex hull of error over bytes, the fewest bytes first.
-
-    At least one must have a finite error. From each of the returned indices to the next bytes grow,
-    the error falls, and it falls by less and less per byte.
-    """
-    finite = [index for index, option in enumerate(options) if math.isfinite(option.error)]
-    corners: list[int] = []
-    for index in sorted(finite, key=lambda i: (options[i].nbytes, options[i].error)):
-        if corners and options[index].error >= options[corners[-1]].error:
-            continue
-        while len(corners) > 1 and _gain(options, *corners[-2:]) <= _gain(
-            options, corners[-1], index
-        ):
-            corners.pop()
-        corners.append(index)
-    return corners
-
-
 def choose(tensors: Sequence[Sequence[Option]], nbytes: float) -> list[int]:
-    """The option of each tensor, of least total error within the budget.
+    """The option of each tensor, of little total error within the budget.
 
     Each tensor starts with the fewest bytes; then the step with the largest fall of the error per
-    byte, along some tensor's hull, is taken again and again, if it fits. Choices on the way are
-    those of a Lagrange multiplier, so each is the best one for its bytes.
+    byte is taken again and again, if it fits. While every step fits, choices are those of a
+    Lagrange multiplier, so each is the best one for its bytes.
 
     Args:
         tensors: the options of each tensor, each with at least one of finite error.
@@ -68,31 +49,30 @@ def choose(tensors: Sequence[Sequence[Option]], nbytes: float) -> list[int]:
 
     Source: Shoham and Gersho (1988), "Efficient bit allocation for an arbitrary set of quantizers".
     """
-    hulls = [hull(options) for options in tensors]
-    places = [0] * len(hulls)
-    used = sum(options[corners[0]].nbytes for options, corners in zip(tensors, hulls, strict=True))
+    choices = [
+        min((option, index) for index, option in enumerate(options) if math.isfinite(option.error))
+        for options in tensors
+    ]
+    used = sum(option.nbytes for option, _ in choices)
     if used > nbytes:
         raise BadValueError(
             f"no choice takes {nbytes:,.0f} bytes or less; the smallest takes {used:,.0f}"
         )
-    steps = sorted(
-        (-_gain(options, corners[place], corners[place + 1]), tensor, place)
-        for tensor, (options, corners) in enumerate(zip(tensors, hulls, strict=True))
-        for place in range(len(corners) - 1)
-    )
-    for _, tensor, place in steps:
-        options, corners = tensors[tensor], hulls[tensor]
-        more = options[corners[place + 1]].nbytes - options[corners[place]].nbytes
-        if places[tensor] == place and used + more <= nbytes:
-            places[tensor], used = place + 1, used + more
-    return [corners[place] for corners, place in zip(hulls, places, strict=True)]
+    while steps := [
+        (_gain(current, option), tensor, (option, index))
+        for tensor, (options, (current, _)) in enumerate(zip(tensors, choices, strict=True))
+        for index, option in enumerate(options)
+        if option.error < current.error and used + option.nbytes - current.nbytes <= nbytes
+    ]:
+        _, tensor, step = max(steps)
+        used += step[0].nbytes - choices[tensor][0].nbytes
+        choices[tensor] = step
+    return [index for _, index in choices]
 
 
-def _gain(options: Sequence[Option], smaller: int, larger: int) -> float:
+def _gain(smaller: Option, larger: Option) -> float:
     """By how much the error falls per byte from one option to a larger one."""
-    more = options[larger].nbytes - options[smaller].nbytes
-    less = options[smaller].error - options[larger].error
-    return less / more if more else math.inf
+    return (smaller.error - larger.error) / max(larger.nbytes - smaller.nbytes, 1)
 
 
 BITS = 4.3
@@ -109,7 +89,6 @@ class Sizes:
 
     def __init__(self, states: CapturedStates, names: Sequence[str]) -> None:
         self._shapes = {name: states.shape(name, MOMENTS[0]) for name in names}
-        self._known: dict[tuple[str, Pair], int] = {}
         self.numel = {name: math.prod(shape) for name, shape in self._shapes.items()}
         self.rest = sum(
             4 * math.prod(states.shape(name, state))
@@ -120,12 +99,10 @@ class Sizes:
 
     def of(self, name: str, pair: Pair) -> int:
         """Bytes of both moments of a parameter."""
-        if (name, pair) not in self._known:
-            self._known[name, pair] = sum(
-                4 * self.numel[name] if q is None else q.nbytes(self._shapes[name])
-                for q in (pair.first, pair.second)
-            )
-        return self._known[name, pair]
+        return sum(
+            4 * self.numel[name] if q is None else q.nbytes(self._shapes[name])
+            for q in (pair.first, pair.second)
+        )
 
     def total(self, pair: Pair) -> int:
         """Bytes of the moments of all these parameters."""

@@ -17,7 +17,6 @@ from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.analyze.recommend import verdict as verdicts
 from qmaps.analyze.recommend.candidates import (
     CANDIDATES,
-    DIAGNOSTICS,
     FULL,
     LIMITS,
     MOMENTS,
@@ -34,7 +33,7 @@ from qmaps.analyze.replay.summary import SUMMED
 from qmaps.analyze.replay.zero_points import count_all, holds_zero
 from qmaps.capture import CapturedStates
 from qmaps.engines.threads import one_thread
-from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
+from qmaps.errors import BadValueError, CaptureError
 from qmaps.maps.codebook import Codebook
 from qmaps.optim import Choice
 from qmaps.optim.groups import grouped
@@ -57,7 +56,6 @@ def run(
     nbytes: int | None = None,
     step_cost: float | None = None,
     candidates: Iterable[PairSpec] = CANDIDATES,
-    diagnostics: bool = False,
     codebooks: Iterable[Codebook] = (),
     steps: int = STEPS,
     share: float | None = None,
@@ -83,8 +81,8 @@ def run(
 
     The pair of least step cost that is safe or unproven and within the budget is chosen for all
     parameters. Where there is none, each kind of parameter (names that differ only in numbers, such
-    as ``layers.3.up`` and ``layers.7.up``) gets a pair or 32 bits, on the convex hulls of errors
-    over bytes. The error of a parameter is its share of the cost of all updates multiplied by its
+    as ``layers.3.up`` and ``layers.7.up``) gets a pair or 32 bits, by the fall of errors
+    per byte. The error of a parameter is its share of the cost of all updates multiplied by its
     own step cost; without replayed updates it is that of all parameters together.
 
     Args:
@@ -99,8 +97,6 @@ def run(
         candidates: pairs of quantizers, or names of presets. Those with a moment in 32 bits, or
             with a map fitted to the data, are diagnostic: they are judged, but not chosen. So is a
             default candidate with a zero in the map of its second moment (``paper-8bit``).
-        diagnostics: add diagnostic pairs to the candidates, and let pairs be chosen that have a
-            moment in 32 bits or a fitted map.
         codebooks: codebooks named by candidates.
         steps: steps of the replay, about, at least 2.
         share: share of each parameter to replay, in (0, 1]: whole rows, spread evenly. By default
@@ -131,12 +127,9 @@ def run(
         CaptureError: as in `qmaps.replay.run`, or all updates are 0.
     """
     check_budget(bits=bits, nbytes=nbytes, step_cost=step_cost)
-    if not isinstance(diagnostics, bool):
-        raise BadTypeError(f"diagnostics={shown(diagnostics)} must be a bool")
     books = tuple(codebooks)
-    specs = [*candidates, *(DIAGNOSTICS if diagnostics else ())]
-    pairs = list(dict.fromkeys(pair_of(spec, books) for spec in specs))
-    choosable = [pair for pair in pairs if (diagnostics or not diagnostic(pair)) and pair != FULL]
+    pairs = list(dict.fromkeys(pair_of(spec, books) for spec in candidates))
+    choosable = [pair for pair in pairs if not diagnostic(pair)]
     if candidates is CANDIDATES:  # nobody asked for zeros
         choosable = [pair for pair in choosable if not holds_zero(pair.second)]
     if not choosable:

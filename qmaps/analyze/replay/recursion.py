@@ -42,28 +42,17 @@ class Recursion:
         self._first = [state.clone() for state in self._states]
         self._codes = [_small(state).view(-1) for state in self._states]
         self._held = torch.ones(count, flat.numel(), dtype=torch.bool)
-        self._drift = torch.zeros(count, flat.numel(), dtype=torch.float32)
-        self._sums = {name: torch.zeros(count, dtype=torch.float64) for name in _SUMS}
-        self._exact = 0.0
-        self._steps = 0
-        self._scratch = self.after.new_empty(2, min(count, self._group()), flat.numel())
 
     def advance(self, z: Tensor, step: int, *, check: bool) -> None:
         """Take a step with a flat gradient, or its square; `check` looks at the codes as well."""
         scaled = z * (1 - self._beta)
-        exact = self.after[0].mul_(self._beta).add_(scaled)
-        self.before[0].copy_(exact)
-        self._exact += float(torch.dot(exact, exact))
-        self._steps += 1
-        for low in range(1, len(self.after), self._group()):
-            rows = slice(low, min(low + self._group(), len(self.after)))
+        self.before[0].copy_(self.after[0].mul_(self._beta).add_(scaled))
+        group = max(1, GROUP // max(1, len(z)))
+        for low in range(1, len(self.after), group):
+            rows = slice(low, low + group)
             torch.mul(self.after[rows], self._beta, out=self.before[rows]).add_(scaled)
-            for row in range(rows.start, rows.stop):
+            for row in range(low, min(low + group, len(self.after))):
                 self._encode(row, step, check)
-            self._measure(rows, z, exact)
-
-    def _group(self) -> int:
-        return max(1, GROUP // max(1, len(self._start)))
 
     def _keyed(self, q: Quantizer, step: int) -> RoundingKey | None:
         if not q.rounding.random:
@@ -85,79 +74,29 @@ class Recursion:
         if check:
             self._held[row - 1] &= state.codes().view(-1) == self._codes[row - 1]
 
-    def _measure(self, rows: slice, z: Tensor, exact: Tensor) -> None:
-        indices = slice(rows.start - 1, rows.stop - 1)
-        before, after, sums = self.before[rows], self.after[rows], self._sums
-        first, second = self._scratch[0, : len(before)], self._scratch[1, : len(before)]
-        sums["along"][indices] += (after @ exact).double()
-        error = torch.sub(after, exact, out=first)
-        self._drift[indices] += error
-        sums["error"][indices] += _squares(error)
-        rounding = torch.sub(after, before, out=first)
-        sums["rounding"][indices] += _squares(rounding)
-        pull = torch.sub(before, z, out=second)
-        sums["pull"][indices] += _squares(pull)
-        sums["resisted"][indices] += rounding.mul_(pull).sum(dim=1).double()
-
     def measures(self) -> list[dict[str, float]]:
         """The measures of each quantizer as in `qmaps.replay.run`, after at least one step."""
-        numel, count = max(1, len(self._start)), self._steps
-        movement = self.after[0] - self._start
+        movement = (self.after[0] - self._start).view(self._shape)
         measures = []
-        for index, first in enumerate(self._first):
-            sums = {name: float(values[index]) for name, values in self._sums.items()}
-            bias = float(self._drift[index].double().square().sum()) / count
-            resisted = _ratio(sums["resisted"], sums["pull"])
-            beta = self._beta * (1 + resisted)
-            movers = gaps.moved(first, movement.view(self._shape)).view(-1)
-            stalled = int((movers & self._held[index]).sum())
+        for first, held in zip(self._first, self._held, strict=True):
+            movers = gaps.moved(first, movement).view(-1)
             moved = int(movers.sum())
             measures.append(
                 {
-                    "gain": _ratio(sums["along"], self._exact),
-                    "effective_beta": beta,
-                    "lag": beta / (1 - beta) if beta < 1 else float("inf"),
-                    "bias": _ratio(bias, self._exact) ** 0.5,
-                    "noise": _ratio(max(0.0, sums["error"] - bias), self._exact) ** 0.5,
-                    "amplification": _ratio(sums["error"], sums["rounding"]),
-                    "moved_share": moved / numel,
-                    "stalled_share": _ratio(stalled, moved),
+                    "moved_share": moved / max(1, len(self._start)),
+                    "stalled_share": share(int((movers & held).sum()), moved),
                 }
             )
         return measures
 
 
-_SUMS = ("along", "error", "rounding", "pull", "resisted")
-
-
-def exact_measures(beta: float) -> dict[str, float]:
-    """`Recursion.measures` of a moment in 32 bits."""
-    nan = float("nan")
-    return {
-        "gain": 1.0,
-        "effective_beta": beta,
-        "lag": beta / (1 - beta),
-        "bias": 0.0,
-        "noise": 0.0,
-        "amplification": nan,
-        "moved_share": nan,
-        "stalled_share": nan,
-    }
+UNMOVED = {"moved_share": math.nan, "stalled_share": math.nan}
+"""`Recursion.measures` of a moment in 32 bits."""
 
 
 def _small(state: QuantizedTensor) -> Tensor:
     """The codes in as few bytes as hold them."""
     return state.codes().to(torch.uint8 if state.quantizer.map.bits <= 8 else torch.int32)
-
-
-def _squares(rows: Tensor) -> Tensor:
-    """The sum of squares of each row, float64."""
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
-    return norms.double().square()
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator else float("nan")
 
 
 def largest_possible(betas: tuple[float, float], step: int) -> float:

@@ -15,8 +15,8 @@ from qmaps.algebra.pair import Pair, listed, spec_of
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States, as_states, none_is_large, opened
-from qmaps.analyze.replay.recursion import Recursion, Updates, exact_measures
+from qmaps.analyze._states import MIN_SIZE, States, as_states, none_is_large
+from qmaps.analyze.replay.recursion import UNMOVED, Recursion, Updates
 from qmaps.analyze.replay.source import Source, source
 from qmaps.analyze.update_error import bits_of
 from qmaps.capture import CapturedStates
@@ -53,8 +53,8 @@ def rows(step: int, data: Source, pairs: list[Pair], seed: int) -> list[dict[str
     )
     _replay(data, first, second, updates)
     measured: list[dict[Quantizer | None, dict[str, float]]] = [
-        {None: exact_measures(beta), **dict(zip(quantizers, recursion.measures(), strict=True))}
-        for beta, quantizers, recursion in zip(data.betas, moments, (first, second), strict=True)
+        {None: UNMOVED, **dict(zip(quantizers, recursion.measures(), strict=True))}
+        for quantizers, recursion in zip(moments, (first, second), strict=True)
     ]
     return [
         {
@@ -93,33 +93,23 @@ def _replay(data: Source, first: Recursion, second: Recursion, updates: Updates)
 
 
 def _measured(
-    path: str,
-    position: int,
+    number: int,
     parameter: str,
     pairs: list[Pair],
     steps: int | None,
     rounds: int,
     share: float,
     seed: int,
-    states: CapturedStates | None,
+    states: CapturedStates,
 ) -> pd.DataFrame:
     """Replay a parameter in this process; no rows if only others have 2 gradients.
 
-    Without `states` they are read from `path`, where the parameter has a place, for random numbers
-    too, and perhaps another name.
+    Its `number` in the states is for random numbers.
     """
-    name = parameter
-    if states is None:
-        states = opened(path)
-        name = states.parameters()[position]  # names may have been given by the caller
-    data = source(states, name, position, steps=steps, share=share, seed=seed, rounds=rounds)
-    if data is None:
-        return pd.DataFrame()
-    made = rows(states.step, data, pairs, seed)
-    return pd.DataFrame([{**row, "parameter": parameter} for row in made])
+    data = source(states, parameter, number, steps=steps, share=share, seed=seed, rounds=rounds)
+    return pd.DataFrame() if data is None else pd.DataFrame(rows(states.step, data, pairs, seed))
 
 
-AGAIN = "the replay begins again"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 PairSpec = Pair | str | tuple[str | Quantizer | None, str | Quantizer | None]
 
@@ -146,8 +136,7 @@ def run(
     runs exactly and under each quantizer, from the recorded state on. The same gradients enter all,
     so this measures a quantizer before it acts back on the training. The update is Adam's,
     u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps), of the moments before they are
-    encoded. Below, x is the exact state, y the quantized one before it is encoded and q after it,
-    t counts the T steps, and sums without an index are over all elements.
+    encoded. Below, t counts the T steps, and sums without an index are over all elements.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name. If gradients
@@ -208,28 +197,18 @@ def run(
 
         and of each moment, with ``_first`` or ``_second`` at the end of the name,
 
-        - `gain`: sum <q, x> / sum <x, x>: the part of the exact state in the quantized one,
-        - `effective_beta`: the b for which q(t) = b q(t-1) + (1 - b) z(t) fits best (least
-          squares); 1 if the state never moves,
-        - `lag`: effective_beta / (1 - effective_beta), the mean age in steps of the averaged
-          inputs,
-        - `bias` and `noise`: the error q - x of each element, split into its mean over the steps
-          and what varies about it; both as root mean squares relative to that of x. An error that
-          changes more slowly than the T steps counts as bias,
-        - `amplification`: sum |q - x|^2 / sum |q - y|^2: the accumulated error by that of a single
-          rounding. Independent errors of mean 0 give 1 / (1 - beta^2) in the long run,
         - `moved_share`: share of elements whose exact state has moved, from start to end, by more
           than the distance to the next code; `stalled_share`: the share of these whose code never
           moved.
 
         Codes are looked at in five steps, spread evenly, the last included. Measures of a
-        moment in 32 bits are those of the exact state, or NaN.
+        moment in 32 bits are NaN.
 
     Raises:
         SpecError: a pair does not parse, or its map does not have the width.
         BadValueError, BadTypeError: an argument is not allowed, `parameters` matches nothing, or
             states without a path are given to workers.
-        CommunicationError: workers were killed again and again.
+        CommunicationError: a worker was killed.
         CaptureError: no parameter is large enough or has both moments; fewer than two gradients
             were recorded; gradients are of another run than the states, or lack coupled weight
             decay; or a state or a gradient holds NaN or infinity.
@@ -247,14 +226,13 @@ def run(
     check(steps, rounds, share, seed)
     captured = as_states(states)
     names = chosen(captured, parameters, min_quantized_size)
-    path = executors.source_of(captured)
     positions = {name: position for position, name in enumerate(captured.parameters())}
     jobs = [
         executors.Job(
             number,
             name,
             math.prod(captured.shape(name, MOMENTS[0])) * len(pairs),
-            partial(_measured, path, positions[name], name, pairs, steps, rounds, share, seed),
+            partial(_measured, positions[name], name, pairs, steps, rounds, share, seed),
         )
         for number, name in enumerate(names)
     ]
@@ -267,15 +245,7 @@ def run(
     for name in names:  # before work that would be lost
         for state in MOMENTS:
             captured.tensor(name, state)
-    frames = executors.measured(
-        jobs,
-        captured,
-        executor,
-        workers,
-        progress=progress,
-        what="parameters",
-        then=AGAIN,
-    )
+    frames = executors.measured(jobs, captured, executor, workers, progress=progress)
     filled = [frame for frame in frames if len(frame)]
     if not filled:
         raise CaptureError(

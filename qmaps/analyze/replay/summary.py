@@ -32,7 +32,6 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
           `update_noise`,
         - other measures are means over the parameters with a value, weighted by `numel`; each
           `stalled_share` by the number of moved elements, so it is the share over all,
-        - `lag` follows from the mean `effective_beta`,
         - `gradients` is ``mixed`` where some were recorded and some simulated.
     """
     records = [_record(str(spec), group) for spec, group in frame.groupby("quantizer", sort=False)]
@@ -65,9 +64,6 @@ def _record(spec: str, group: pd.DataFrame) -> dict[str, Any]:
             record[name] = step_cost(
                 record["update_gain"], record["update_noise"], record["largest_update"]
             )
-        elif name.startswith("lag_"):
-            beta = record[name.replace("lag", "effective_beta")]
-            record[name] = beta / (1 - beta) if beta < 1 else math.inf
         else:
             record[name] = _mean(name, group)
     return record

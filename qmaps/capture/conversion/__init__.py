@@ -55,7 +55,6 @@ def convert_state_dict(
     *,
     states: Wanted = None,
     zeros: str = "raise",
-    source: str | None = None,
     optimizer: str | None = None,
 ) -> tuple[dict[str, Any], Report]:
     """Convert an optimizer's state_dict to the layout of another library.
@@ -71,7 +70,6 @@ def convert_state_dict(
         zeros: treatment of elements where v decodes to 0 and m does not.
             "raise" gives them the smallest positive value of their codebook and scale;
             "leave" keeps them. See `qmaps.capture.conversion.report`.
-        source: the format of `state_dict`; found out if left out.
         optimizer: the family of the optimizer, such as "lion" or "sgd". It is needed for a
             bitsandbytes checkpoint with one state per parameter.
 
@@ -94,20 +92,25 @@ def convert_state_dict(
     """
     if zeros not in POLICIES:
         raise BadValueError(f"zeros={zeros!r} must be one of {', '.join(POLICIES)}")
-    target = _format(to, "to")
+    if to not in FORMATS:
+        raise BadValueError(
+            f"to={to!r} is not a known format; allowed are "
+            f"{', '.join(FORMATS)}{nearest(str(to), FORMATS)}"
+        )
+    target = FORMATS[to]
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         raise BadTypeError(
             "state_dict must be the state_dict of an optimizer, with 'state' and 'param_groups'"
         )
-    origin = recognized(state_dict) if source is None else _format(source, "source")
+    origin = recognized(state_dict)
     hint = None if optimizer is None else family(optimizer)
     try:
         old = origin.read(state_dict, hint)
         if not target.keeps_resets:
             old = old.without_resets()
         planned, plan = target.plan(old, states)
-        encoded, zeros_by_label = _encoded(old, planned, plan, zeros)
-        told = report(old, encoded, zeros_by_label, (origin.name, target.name))
+        encoded, raised = _encoded(old, planned, plan, zeros)
+        told = report(old, encoded, raised, (origin.name, target.name))
         return target.write(encoded), told
     except QmapsError:
         raise
@@ -116,15 +119,6 @@ def convert_state_dict(
         raise CaptureError(
             f"the parts of the optimizer state_dict do not fit together ({reason})"
         ) from error
-
-
-def _format(name: str, option: str) -> Format:
-    if name not in FORMATS:
-        raise BadValueError(
-            f"{option}={name!r} is not a known format; allowed are "
-            f"{', '.join(FORMATS)}{nearest(str(name), FORMATS)}"
-        )
-    return FORMATS[name]
 
 
 def recognized(state_dict: Mapping[str, Any]) -> Format:
@@ -137,10 +131,10 @@ def recognized(state_dict: Mapping[str, Any]) -> Format:
 
 def _encoded(
     old: OptimizerState, planned: OptimizerState, plan: Plan, policy: str
-) -> tuple[OptimizerState, dict[str, Zeros]]:
-    """Encode the states by their plan, and handle their zeros, also returned by label."""
+) -> tuple[OptimizerState, dict[tuple[str, str], Zeros]]:
+    """Encode the states by their plan, and handle their zeros, also returned."""
     states: dict[str, dict[str, State]] = {}
-    zeros: dict[str, Zeros] = {}
+    zeros: dict[tuple[str, str], Zeros] = {}
     for source, parameter in zip(old.parameters(), planned.parameters(), strict=True):
         label = parameter.label
         encoded = states[label] = {
@@ -149,7 +143,7 @@ def _encoded(
         }
         if encoded and old.family.moments is not None:
             first, second = old.family.moments
-            encoded[second], zeros[label] = handle(
+            encoded[second], zeros[label, second] = handle(
                 encoded[first], encoded[second], source.states[second], policy=policy
             )
     return planned.with_states(states), zeros
@@ -220,7 +214,6 @@ def convert_file(
     to: str,
     states: Wanted = None,
     zeros: str = "raise",
-    source: str | None = None,
     optimizer: str | None = None,
     overwrite: bool = False,
     distributed: str | None = None,
@@ -242,7 +235,6 @@ def convert_file(
         to: the target format, as for `convert_state_dict`.
         states: how to keep states, as for `convert_state_dict`.
         zeros: "raise" or "leave", as for `convert_state_dict`.
-        source: the format of the checkpoint; found out if left out.
         optimizer: the family of its optimizer, as for `convert_state_dict`.
         overwrite: whether `out` may exist already; `out` may then be `path`.
         distributed: None to write a file of ``torch.save``; otherwise `out` is a folder of
@@ -288,7 +280,7 @@ def convert_file(
 
     def convert(state_dict: Mapping[str, Any]) -> dict[str, Any]:
         converted, report = convert_state_dict(
-            state_dict, to, states=states, zeros=zeros, source=source, optimizer=optimizer
+            state_dict, to, states=states, zeros=zeros, optimizer=optimizer
         )
         reports.append(report)
         return converted

@@ -11,29 +11,12 @@ from torch import Tensor
 from qmaps.algebra import packing
 from qmaps.algebra.feedback import restored_of
 from qmaps.algebra.quantizer import QuantizedTensor, values_of
-from qmaps.capture.conversion.optimizer_state import OptimizerState, Parameter, State
+from qmaps.capture.conversion.optimizer_state import OptimizerState, State
 from qmaps.maps.base import table
 
 POLICIES = ("raise", "leave")
-SHOWN = 5
-"""How many positions a report names."""
-
-
-@dataclass(frozen=True)
-class Zeros:
-    """Zeros in the second moment of one parameter, under a non-zero first moment.
-
-    Attributes:
-        found: how many there are after encoding, before any is raised.
-        inherited: how many of them are zero in the source too.
-        raised: how many were raised.
-        first: flat indices of the first of those found, up to `SHOWN`.
-    """
-
-    found: int
-    inherited: int
-    raised: int
-    first: tuple[int, ...]
+Zeros = tuple[int, int]
+"""Zeros of a second moment under a non-zero first after encoding, and how many were raised."""
 
 
 def handle(first: State, second: State, source: State, *, policy: str) -> tuple[State, Zeros]:
@@ -49,8 +32,6 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
     values = values_of(second)
     zero = (values == 0) & (values_of(first) != 0)
     count = int(zero.sum())
-    inherited = int((zero & (values_of(source) == 0)).sum())
-    indices = tuple(zero.reshape(-1).nonzero()[:SHOWN, 0].tolist())
     raised = 0
     if count and policy == "raise":
         book = second if isinstance(second, QuantizedTensor) else source
@@ -64,7 +45,7 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
                 second = _without(_filled(second, codes), floor.where(zero, 0.0))
             else:
                 second = torch.where(zero, floor, values)
-    return second, Zeros(count, inherited, raised, indices)
+    return second, (count, raised)
 
 
 def _smallest(t: QuantizedTensor) -> int:
@@ -103,6 +84,9 @@ class StateRow:
         max_abs_error: the largest difference between decoded values.
         mean_rel_error: the mean of |difference| / |value| over values other than 0; NaN where
             there are none.
+        zeros: elements of a second moment that are 0 under a non-zero first moment, before any is
+            raised.
+        raised: number of those that were raised.
     """
 
     parameter: str
@@ -113,26 +97,8 @@ class StateRow:
     how: str
     max_abs_error: float
     mean_rel_error: float
-
-
-@dataclass(frozen=True)
-class UpdateRow:
-    """Change of a parameter's Adam update, u = m / (sqrt(v) + eps), by a conversion.
-
-    Attributes:
-        parameter: the parameter's name.
-        max_abs_error: the largest |difference| of u.
-        mean_abs_error: the mean |difference| of u.
-        mean_rel_error: the mean of |difference| / |u| over updates other than 0; NaN where there
-            are none.
-        zeros: second moments that are zero under a non-zero first moment.
-    """
-
-    parameter: str
-    max_abs_error: float
-    mean_abs_error: float
-    mean_rel_error: float
-    zeros: Zeros
+    zeros: int
+    raised: int
 
 
 @dataclass(frozen=True)
@@ -144,7 +110,6 @@ class Report:
         target: the format written.
         optimizer: the family of optimizers.
         states: one row per parameter and state.
-        updates: one row per parameter, where there are two moments.
         notes: sentences for the reader.
     """
 
@@ -152,7 +117,6 @@ class Report:
     target: str
     optimizer: str
     states: tuple[StateRow, ...]
-    updates: tuple[UpdateRow, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -168,25 +132,19 @@ class Report:
 def report(
     source: OptimizerState,
     target: OptimizerState,
-    zeros: dict[str, Zeros],
+    zeros: dict[tuple[str, str], Zeros],
     formats: tuple[str, str],
 ) -> Report:
-    """Compare two forms of the same states: one row per state, and one per parameter in `zeros`."""
-    states: list[StateRow] = []
-    updates: list[UpdateRow] = []
-    parameters = iter(target.parameters())
-    for group in source.groups:
-        for old in group.parameters:
-            new = next(parameters)
-            for name, state in old.states.items():
-                states.append(_state_row(old.label, name, state, new.states[name]))
-            if old.label in zeros:
-                eps = float(group.options.get("eps", 1e-8))
-                updates.append(_update_row(source, old, new, eps, zeros[old.label]))
-    return Report(*formats, source.family.name, tuple(states), tuple(updates), target.notes)
+    """Compare two forms of the same states; `zeros` are by parameter and state."""
+    states = [
+        _state_row(old.label, name, state, new.states[name], zeros.get((old.label, name), (0, 0)))
+        for old, new in zip(source.parameters(), target.parameters(), strict=True)
+        for name, state in old.states.items()
+    ]
+    return Report(*formats, source.family.name, tuple(states), target.notes)
 
 
-def _state_row(label: str, name: str, old: State, new: State) -> StateRow:
+def _state_row(label: str, name: str, old: State, new: State, zeros: Zeros) -> StateRow:
     before, after = restored_of(old), restored_of(new)
     if before.equal(after):
         how = "same values"
@@ -200,31 +158,18 @@ def _state_row(label: str, name: str, old: State, new: State) -> StateRow:
         how = "same codes"
     else:
         how = "quantized"
-    return StateRow(
-        label, name, before.numel(), _spec(old), _spec(new), how, *_errors(before, after)[::2]
-    )
+    about = (label, name, before.numel(), _spec(old), _spec(new), how)
+    return StateRow(*about, *_errors(before, after), *zeros)
 
 
-def _update_row(
-    source: OptimizerState, old: Parameter, new: Parameter, eps: float, zeros: Zeros
-) -> UpdateRow:
-    assert source.family.moments is not None
-    first, second = source.family.moments
-    updates = []
-    for parameter in (old, new):
-        m, v = (values_of(parameter.states[name]).double() for name in (first, second))
-        updates.append(m / (v.sqrt() + eps))
-    return UpdateRow(old.label, *_errors(*updates), zeros)
-
-
-def _errors(before: Tensor, after: Tensor) -> tuple[float, float, float]:
-    """Largest and mean absolute error, and mean relative error."""
+def _errors(before: Tensor, after: Tensor) -> tuple[float, float]:
+    """Largest absolute error, and mean relative error."""
     if not before.numel():
-        return 0.0, 0.0, float("nan")
+        return 0.0, float("nan")
     error = (before.double() - after.double()).abs()
     used = before != 0
     relative = (error[used] / before[used].double().abs()).mean()
-    return float(error.max()), float(error.mean()), float(relative)
+    return float(error.max()), float(relative)
 
 
 def _spec(state: State) -> str:

@@ -94,9 +94,8 @@ class Monitor(Watcher):
     In distributed training, monitor on one process, which measures its own shards, or on all
     processes of a `process_group`: every measured step has one collective. Shares, `sqnr_db` and
     the mean error are then those of the samples of all ranks together, and the median error is the
-    largest of the ranks'. Replicas count once. If ranks differ in a measure with a limit, there is
-    a row for the worst rank too. The first rank of the group writes, logs and warns. An error on
-    one rank is a `CommunicationError` on all at the next measured step.
+    largest of the ranks'. Replicas count once. The first rank of the group writes, logs and warns.
+    An error on one rank is a `CommunicationError` on all at the next measured step.
 
     Args:
         optimizer: an optimizer of `qmaps.optim` with at least one quantized state, also as
@@ -131,8 +130,6 @@ class Monitor(Watcher):
 
     Attributes:
         rows: the last measures, a dict by column for each quantized state; on all ranks the same.
-            With a `process_group` they have the columns `rank` and `shard`, which are None in rows
-            of all ranks together. A shard is a slice of the parameter, ``[64:128, 0:32]``.
 
     >>> import tempfile, torch, qmaps
     >>> layer = torch.nn.Linear(128, 64)
@@ -183,10 +180,9 @@ class Monitor(Watcher):
                 terms["shapes"] = self._shapes(optimizer)
                 self._logs = logs_of(log)
                 self._warner = None if thresholds is None else Warner(thresholds)
-                measures = terms["shapes"] or ranks.columns
+                measures = terms["shapes"] or ranks.together
                 if out is not None and ranks.number == 0 and measures:
-                    columns = (*COLUMNS[:3], *ranks.columns, *COLUMNS[3:])
-                    self._file = CsvFile(out, columns)
+                    self._file = CsvFile(out, COLUMNS)
                 terms["same"].update(every=every, window=self._window, sample=sample)
                 terms["labels"] = [label for label, _, _ in self._chosen()]
                 groups = optimizer.param_groups
@@ -264,7 +260,7 @@ class Monitor(Watcher):
                 self._wait = until_measured - self._window + 1
                 return
             # They do not exist yet; on one of several ranks perhaps never.
-            if not optimizer.state and (step == 1 or not self._ranks.columns):
+            if not optimizer.state and (step == 1 or not self._ranks.together):
                 return
             self._open = Window(optimizer, (), self._sample)
             with self._ranks.holding():

@@ -7,7 +7,7 @@ import io
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -196,12 +196,6 @@ LIMITED = tuple(option.name for option in fields(Thresholds))
 """Measures with limits."""
 
 
-def badness(row: Mapping[str, Any], measure: str) -> float:
-    """A measure of a row, with the sign by which more is worse."""
-    value: float = row[measure]
-    return -value if measure == "sqnr_db" else value
-
-
 MOVERS = 0.1
 """Share of moved elements below which a share of them says little about the state."""
 
@@ -236,17 +230,15 @@ class Warner:
     def _compare(
         self, rows: Sequence[dict[str, Any]], measure: str, limit: float, step: int
     ) -> None:
-        most = badness({measure: limit}, measure)
-        bad = [row for row in rows if badness(row, measure) > most]  # NaN is never beyond
+        sign = -1 if measure == "sqnr_db" else 1
+        bad = [row for row in rows if sign * row[measure] > sign * limit]  # NaN is never beyond
         if measure == "stalled_share":
             bad = [row for row in bad if row["moved_share"] >= MOVERS]
         if not bad:
             return
-        worst = max(bad, key=lambda row: badness(row, measure))
+        worst = max(bad, key=lambda row: sign * row[measure])
         self._told.add((worst["state"], measure))
         parameter, side = shown(worst["parameter"]), "below" if measure == "sqnr_db" else "above"
-        if worst.get("rank") is not None:
-            parameter += f"{worst['shard'] or ''} on rank {worst['rank']}"
         counts = [len({row["parameter"] for row in some}) for some in (bad, rows)]
         warnings.warn(
             f"{measure}={worst[measure]:.3g} of state {worst['state']!r} ({worst['quantizer']}) of "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from qmaps.capture.monitor.measures import SUMS, added, measures_of
-from qmaps.capture.monitor.outputs import LIMITED, badness
 from qmaps.capture.monitor.window import Row
 from qmaps.engines.sharding.shards import shard_of
 from qmaps.errors import BadTypeError, BadValueError, CommunicationError, QmapsError, shown
@@ -35,7 +34,8 @@ class NoStatesError(BadValueError):
 class Ranks:
     """The processes of a group, or this one alone if it is None.
 
-    `number` is the rank of this process, and `terms` what the monitor of each has told the others.
+    `number` is the rank of this process, `together` is True if there is a group, and `terms` is
+    what the monitor of each has told the others.
     """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
@@ -44,16 +44,12 @@ class Ranks:
                 f"process_group={shown(group)} must be a ProcessGroup of this process or None"
             )
         self._group = group
+        self.together = group is not None
         self.number = 0 if group is None else dist.get_rank(group)
         count = 1 if group is None else dist.get_world_size(group)
         self.terms: list[dict[str, Any]] = []
         self._keys: list[list[Key]] = [[] for _ in range(count)]
         self._error: Exception | None = None
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns of a report of several ranks that those of one process do not have."""
-        return () if self._group is None else ("rank", "shard")
 
     @contextmanager
     def agreement(self) -> Iterator[dict[str, Any]]:
@@ -135,14 +131,13 @@ class Ranks:
 
         `rows` returns the sums of this rank, `chosen` are its names and parameters, and `whole` the
         names of the states that one rank has whole. Equal rows of the same shard are those of
-        replicas, and count once. If ranks differ, the state has a row for each rank too that is the
-        worst in one of the measures with limits.
+        replicas, and count once.
 
         Raises:
             CommunicationError: `rows` or a block of `holding` has raised on a rank; with its error.
         """
         if self._group is None:
-            return [_finished(row, row) for row in rows()]
+            return [_finished([row]) for row in rows()]
         measured: list[Row] = []
         with self.holding():
             boxes = {label: _box(parameter) for label, parameter, _ in chosen}
@@ -153,13 +148,7 @@ class Ranks:
         for row in self._gathered(measured):
             content = repr([row[name] for name in SUMS])
             parts[row["parameter"], row["state"]].setdefault((row["shard"], content), row)
-        report = []
-        for by_content in parts.values():
-            of_ranks = list(by_content.values())
-            place: dict[str, Any] = {"rank": None, "shard": None}
-            report.append(_finished({**of_ranks[0], **place}, added(of_ranks)))
-            report += _worst([_finished(row, row) for row in of_ranks])
-        return report
+        return [_finished(list(by_content.values())) for by_content in parts.values()]
 
     def _gathered(self, rows: Sequence[Row]) -> list[Row]:
         """The rows of all ranks, by one collective unless a rank has new ones or an error."""
@@ -183,8 +172,8 @@ class Ranks:
                     raise CommunicationError(f"rank {rank}: {text}") from error
             self._keys = [rank_keys for _, rank_keys in news]
         return [
-            {**dict(zip(NAMES, key, strict=True)), "rank": rank, **sums}
-            for rank, (known, values) in enumerate(zip(self._keys, tables, strict=True))
+            {**dict(zip(NAMES, key, strict=True)), **sums}
+            for known, values in zip(self._keys, tables, strict=True)
             for key, line in zip(known, values.tolist(), strict=False)
             if (sums := dict(zip(SUMS, line, strict=True)))["numel"]
         ]
@@ -226,19 +215,8 @@ def _box(parameter: Tensor) -> str | None:
     return f"[{', '.join(f'{begin}:{begin + size}' for begin, size in ends)}]"
 
 
-def _finished(row: Row, sums: Mapping[str, float]) -> dict[str, Any]:
-    """The measures of a row, in the order of the columns of a report."""
-    columns = [name for name in ("parameter", "state", "rank", "shard") if name in row]
-    about = {name: row[name] for name in (*columns, "quantizer")}
+def _finished(rows: Sequence[Row]) -> dict[str, Any]:
+    """The measures of rows together."""
+    sums = rows[0] if len(rows) == 1 else added(rows)
+    about = {name: rows[0][name] for name in ("parameter", "state", "quantizer")}
     return {**about, "numel": int(sums["numel"]), **measures_of(sums)}
-
-
-def _worst(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of ranks that are the worst in a measure which is not equal on all."""
-    worst = {}
-    for measure in LIMITED:
-        known = [row for row in rows if row[measure] == row[measure]]
-        if len({row[measure] for row in known}) > 1:
-            row = max(known, key=lambda row: badness(row, measure))
-            worst[row["rank"]] = row
-    return [worst[rank] for rank in sorted(worst)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -260,20 +260,9 @@ def _check_model_parallel(
                 "(mp_world_size); make the checkpoint universal with DeepSpeed's ds_to_universal"
             )
         return
-    if extra := sorted(number for number in present if number >= world):
-        files = sorted(folder.glob(f"*mp_rank_{extra[0]:02d}_*_states.pt"))
-        raise CaptureError(
-            f"{str(files[0])!r} is of one model-parallel rank too many; {path.name!r} was written "
-            f"by {world}"
-        )
-    for number in range(world):
-        if number not in grid:
-            name = next(iter(grid[min(grid)].values())).name
-            name = name.replace(f"mp_rank_{min(grid):02d}", f"mp_rank_{number:02d}")
-            raise CaptureError(
-                f"{str(folder / name)!r} does not exist; the checkpoint was written by {world} "
-                "model-parallel ranks"
-            )
+    for numbers in (present, grid):
+        _require_all(folder, numbers, world, "model-parallel", path)
+    for number in grid:
         model_file, content = models[number]
         if content.get("mp_world_size") != world:
             raise CaptureError(
@@ -290,18 +279,7 @@ def _check(files: Mapping[int, Path], ranks: Sequence[Rank]) -> None:
             f"{str(first.path)!r} holds no states; it was saved before the first step"
         )
     count, world = first.optimizer["partition_count"], first.world
-    for number in range(world):
-        if number not in files:
-            name = first.path.name.replace(f"rank_{min(files)}_", f"rank_{number}_", 1)
-            raise CaptureError(
-                f"{str(first.path.parent / name)!r} does not exist; the checkpoint was written by "
-                f"{world} ranks"
-            )
-    if extra := [path for number, path in files.items() if number >= world]:
-        raise CaptureError(
-            f"{str(extra[0])!r} is of one rank too many; {first.path.name!r} was written by "
-            f"{world} ranks"
-        )
+    _require_all(first.path.parent, files, world, "data-parallel", first.path)
     for rank in ranks:
         for what, expected, actual in (
             ("written by {} ranks", count, rank.optimizer["partition_count"]),
@@ -314,6 +292,18 @@ def _check(files: Mapping[int, Path], ranks: Sequence[Rank]) -> None:
                 f"{str(rank.path)!r} has other states than {first.path.name!r}; files of two "
                 "checkpoints are mixed"
             )
+
+
+def _require_all(
+    folder: Path, numbers: Collection[int], world: int, kind: str, source: Path
+) -> None:
+    """Raise unless there are files of all ranks, and of no others."""
+    if (len(numbers), max(numbers)) != (world, world - 1):  # `world` is the file's, of any size
+        present = ", ".join(map(str, sorted(numbers)))
+        raise CaptureError(
+            f"{str(folder)!r} has files of the {kind} ranks {present}; {source.name!r} was written "
+            f"by {world}"
+        )
 
 
 def _refuse_other(first: Rank, rank: Rank, what: str, expected: Any, actual: Any) -> None:

@@ -185,23 +185,16 @@ def test_a_step_cost_gets_the_smallest_pair_that_keeps_to_it(states: CapturedSta
         assert least.choice.provenance["budget"] == {"step_cost": costs[pair] * 1.01}
 
 
-def test_diagnostic_pairs_are_not_chosen_unless_asked(states: CapturedStates) -> None:
-    options = {"bits": 20.1, "candidates": [FOUR, ALONE], "parameters": ["c"]}
-    chosen = [
-        each.tensors.loc[each.tensors["chosen"], "quantizer"].tolist()
-        for each in (recommend(states, **options),
-                     recommend(states, **options, diagnostics=True))
-    ]  # fmt: skip
-    assert chosen[0] == [FOUR]
-    assert chosen[1] != [FOUR]
-    assert diagnostic(Pair.parse(chosen[1][0]))
+def test_diagnostic_pairs_are_not_chosen(states: CapturedStates) -> None:
+    chosen = recommend(states, bits=20.1, candidates=[FOUR, ALONE], parameters=["c"])
+    assert chosen.tensors.loc[chosen.tensors["chosen"], "quantizer"].tolist() == [FOUR]
 
 
 def test_second_moments_that_can_be_zero_are_not_chosen_unless_named() -> None:
     draw = torch.Generator().manual_seed(0)
     v = torch.rand(48, 128, generator=draw) + 0.5  # with no zero points under any map
     tensors = {"w": {"exp_avg": torch.randn(48, 128, generator=draw) * 0.3, "exp_avg_sq": v}}
-    for options in ({"bits": 8.3}, {"bits": 24}, {"bits": 24, "diagnostics": True}):
+    for options in ({"bits": 8.3}, {"bits": 24}):
         found = run(tensors, steps=4, **options)
         named = [found.choice, *found.singles.values(), found.simplest]
         texts = [choice.to_json() for choice in named if choice is not None]
@@ -346,7 +339,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"bits": 0}, "bits=0 must be above 0 and finite"),
     ({"bits": "4"}, "bits='4' must be a number"),
-    ({"diagnostics": 1}, "diagnostics=1 must be a bool"),
     ({"candidates": [ALONE]}, "candidates must hold at least one pair that quantizes both moments"),
     ({"steps": 1}, "steps=1 must be 2 to 2**32 - 1"),
     (

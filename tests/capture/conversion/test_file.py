@@ -114,14 +114,15 @@ def run(*arguments: object) -> int:
 
 def test_the_command_reports_as_json(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = saved.with_name("out.pt")
-    specs = ("--states", "exp_avg=B64/nf4@4s", "--states", "exp_avg_sq=32bit")
+    specs = ("--states", "B64/nf4@4s + 32-bit")
     assert run("convert", saved, out, "--to", "qmaps", *specs, "--json") == 0
     (told,) = json.loads(capsys.readouterr().out)
     assert told["target"] == "qmaps"
     rows = {(row["parameter"], row["state"]): row for row in told["states"]}
     assert rows["0.weight", "exp_avg"]["became"] == "B64/nf4@4s"
     assert rows["0.weight", "exp_avg_sq"]["how"] == "same values"
-    assert told["updates"][0]["zeros"] == {"found": 0, "inherited": 0, "raised": 0, "first": []}
+    second = rows["0.weight", "exp_avg_sq"]
+    assert (second["zeros"], second["raised"]) == (0, 0)
     assert torch.load(out, weights_only=True)["param_groups"][0]["state_quantizers"] == {
         "exp_avg": "B64/nf4@4s",
         "exp_avg_sq": None,
@@ -135,12 +136,7 @@ def test_the_command_prints_tables_and_refuses_in_a_line(
     assert run("convert", saved, out, "--to", "qmaps", "--states", "4bit") == 0
     printed = capsys.readouterr().out
     assert "torch to qmaps: 8 states, largest error first" in printed
-    assert "Adam update m / (sqrt(v) + eps)" in printed
     assert run("convert", saved, out, "--to", "qmaps") == 2
     assert capsys.readouterr().err == (
         f"error: {str(out)!r} already exists; give another name or allow overwriting\n"
-    )
-    assert run("convert", saved, out, "--to", "torch", "--states", "a=b", "--states", "c") == 2
-    assert capsys.readouterr().err == (
-        "error: states='c' must be STATE=SPEC when several are given\n"
     )

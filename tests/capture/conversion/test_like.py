@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from qmaps.capture import CapturedStates, convert, load
+from qmaps.capture import CapturedStates, load
 from qmaps.capture.conversion import convert_file
 from qmaps.capture.readers.zero import STAND_INS
+from qmaps.capture.recorder import write
 from qmaps.errors import BadValueError, CaptureError, OutputError, QmapsError
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
@@ -192,7 +193,7 @@ def test_steps_that_are_numbers_in_the_pickle(
 
 
 def captured(ours: Path, folder: Path) -> Path:
-    return convert(ours, folder)
+    return write(load(ours), folder)
 
 
 def test_captured_states(tmp_path: Path) -> None:

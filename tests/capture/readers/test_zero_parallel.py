@@ -74,14 +74,15 @@ def test_missing_and_extra_ranks_are_refused(name: str, tmp_path: Path) -> None:
     last = folder / "zero_pp_rank_1_mp_rank_01_optim_states.pt"
     content = last.read_bytes()
     last.unlink()
-    refused(folder, f"{str(last)!r} does not exist; the checkpoint was written by 2 ranks")
     first = folder / "zero_pp_rank_0_mp_rank_01_optim_states.pt"
+    held, zeroth = (
+        f"{str(folder)!r} has files of the",
+        sorted(folder.glob("*00_model_states.pt"))[0],
+    )
+    refused(folder, f"{held} data-parallel ranks 0; {first.name!r} was written by 2")
     kept = first.read_bytes()
     first.unlink()
-    refused(
-        folder,
-        f"{str(first)!r} does not exist; the checkpoint was written by 2 model-parallel ranks",
-    )
+    refused(folder, f"{held} model-parallel ranks 0; {zeroth.name!r} was written by 2")
     last.write_bytes(content)
     first.write_bytes(kept)
     extra = folder / "zero_pp_rank_0_mp_rank_02_optim_states.pt"
@@ -89,12 +90,7 @@ def test_missing_and_extra_ranks_are_refused(name: str, tmp_path: Path) -> None:
     model = sorted(folder.glob("*mp_rank_01_model_states.pt"))[0]
     added = folder / model.name.replace("mp_rank_01", "mp_rank_02")
     shutil.copy(model, added)
-    zeroth = sorted(folder.glob("*mp_rank_00_model_states.pt"))[0]
-    odd = min(extra, added)
-    refused(
-        folder,
-        f"{str(odd)!r} is of one model-parallel rank too many; {zeroth.name!r} was written by 2",
-    )
+    refused(folder, f"{held} model-parallel ranks 0, 1, 2; {zeroth.name!r} was written by 2")
     extra.unlink()
     added.unlink()
     model.unlink()

@@ -54,7 +54,7 @@ class Format(ABC):
     """Layout of an optimizer's state_dict in one library.
 
     Attributes:
-        name: name of the format, as the options `to` and `source` give it.
+        name: name of the format, as the option `to` gives it.
         widths: the allowed strings of the option `states`.
         asked: formats with a smaller number are asked first whether they recognize a state_dict.
         keeps_resets: whether it has a place for the step of the last reset.

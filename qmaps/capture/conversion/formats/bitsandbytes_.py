@@ -98,11 +98,6 @@ class BitsAndBytes(base.Format):
     def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
         """The states under bitsandbytes' names: `state1`, its slow half and `state2`."""
         flat = {**saved, **saved.get(WRAPPED, {})}
-        if "max1" in flat:
-            raise BadValueError(
-                "max1 belongs to tensor-wise 8-bit states, which today's versions of bitsandbytes "
-                "do not support"
-            )
         if "state1" not in flat:
             return {}
         for name in ("state1", "state2", "absmax1", "absmax2"):

@@ -92,10 +92,8 @@ class Qmaps(base.Format):
             groups.append(replace(group, options={**group.options, **choice}))
         notes = state.notes
         if unnamed:
-            one = len(unnamed) == 1
-            stay = f"stay{'s' * one} in 32 bits, and {'has no name' if one else 'have no names'}"
             notes += (
-                f"{listed(unnamed)} {stay} by which overrides could say so: loading quantizes "
+                f"parameters without names stay in 32 bits ({listed(unnamed)}); loading quantizes "
                 "what the overrides of the loading optimizer do not name",
             )
         return replace(state, groups=tuple(groups), notes=notes), plan
