@@ -138,6 +138,13 @@ class Quantizer:
         if self.low_rank is not None and (why := _low_rank_refusal(self)):
             raise SpecError(f"{self.spec}: the quantizer of the rest {why}")
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Set pickled fields; version 0.2 has `stochastic` instead of `rounding`."""
+        fields = {**state}
+        if fields.pop("stochastic", False):
+            fields["rounding"] = Rounding.STOCHASTIC
+        self.__dict__.update(fields)
+
     @property
     def stochastic(self) -> bool:
         """True if it rounds at random to one of the two neighbours, unbiased (``+sr``)."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -12,9 +13,10 @@ from qmaps.algebra.quantizer import FLOATS, Quantizer, quantizer
 from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.engines.sharding.shards import is_distributed
 from qmaps.errors import BadTypeError, BadValueError, QmapsError
-from qmaps.lpmm.parameter import Accumulator, LowPrecisionParameter, nearest
+from qmaps.lpmm.nearest import nearest
+from qmaps.lpmm.parameter import Accumulator, LowPrecisionParameter
 from qmaps.maps.fitted import FittedMap
-from qmaps.optim.choice import MARK
+from qmaps.optim.choice import MARK, listed
 
 PARAMS = "B2048/linear0@12s+sr"
 GRADS = "B2048/linear0@8s+sr"
@@ -30,6 +32,7 @@ def convert(
     params: str | Quantizer = PARAMS,
     grads: str | Quantizer = GRADS,
     *,
+    skip: Sequence[str] = (),
     seed: int = 0,
 ) -> M:
     """Keep a model's parameters as packed codes and its gradients in low-precision accumulators.
@@ -56,17 +59,17 @@ def convert(
     copy lives until backward.
 
     Args:
-        model: changed in place, and returned. Move it to its device and dtype first. To leave some
-            parameters as they are, convert the modules of the others.
+        model: changed in place, and returned. Move it to its device and dtype first.
         params: quantizer of the parameters, signed, of any width.
         grads: quantizer of the sums of gradients, signed.
+        skip: patterns of names of parameters that stay as they are, such as ``"*.norm*.weight"``.
         seed: of the stochastic rounding of gradients.
 
     Raises:
         BadTypeError: `model` is no module, or a parameter is no float32, float16 or bfloat16, or a
             DTensor.
-        BadValueError: a quantizer does not fit, the model is converted already, a layer writes its
-            weights in forward, or a parameter has no values yet.
+        BadValueError: a quantizer does not fit, the model is converted already, a pattern matches
+            nothing, a layer writes its weights in forward, or a parameter has no values yet.
         NonFiniteError: a parameter holds NaN or infinity.
 
     Source: LPMM, sections 3 and 5.
@@ -83,13 +86,21 @@ def convert(
         raise BadTypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     RoundingKey(seed=seed)  # raises on a bad seed
     of_params, of_grads = _checked("params", params), _checked("grads", grads)
-    _check(model)
+    named = dict(model.named_parameters(remove_duplicate=False))  # tied ones by each name
+    for pattern in skip:
+        if not any(fnmatchcase(name, pattern) for name in named):
+            raise BadValueError(
+                f"skip names {pattern!r}, which matches no parameter; the parameters are "
+                f"{listed(list(named))}"
+            )
+    skipped = {id(p) for n, p in named.items() if any(fnmatchcase(n, each) for each in skip)}
+    _check(model, {n: p for n, p in named.items() if id(p) not in skipped})
     numbers = {id(p): number for number, p in enumerate(model.parameters())}
     made: dict[int, LowPrecisionParameter] = {}
     owners: dict[int, nn.Module] = {}
     for module in model.modules():
         for name, old in list(module._parameters.items()):
-            if old is None:
+            if old is None or id(old) in skipped:
                 continue
             if id(old) not in made:
                 made[id(old)] = _made(old, of_params, of_grads, seed, numbers[id(old)])
@@ -164,8 +175,8 @@ def _checked(option: str, spec: str | Quantizer) -> Quantizer:
     return q
 
 
-def _check(model: nn.Module) -> None:
-    for name, param in model.named_parameters():
+def _check(model: nn.Module, named: dict[str, Tensor]) -> None:
+    for name, param in named.items():
         if isinstance(param, LowPrecisionParameter):
             raise BadValueError(f"parameter {name!r} is already converted")
         check_initialized(name, param)

@@ -10,26 +10,18 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from qmaps.algebra.philox import RoundingKey
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
+from qmaps.algebra.saved import from_plain
 from qmaps.engines.plan import memory_of, zero
 from qmaps.engines.threads import safe_after_fork
 from qmaps.errors import BadTypeError, BadValueError
+from qmaps.lpmm.nearest import nearest
 from qmaps.lpmm.tensor import LowPrecisionTensor, decoded
 
 # The hooks that are in force; versions of torch that lack it cannot pass tensors on to them.
 _outer_hooks: Callable[[bool], Any] = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
 )
-
-
-def nearest(values: Tensor, q: Quantizer, *, check: bool = False) -> QuantizedTensor:
-    """The nearest codes of `values`, as of `q`, even if that is stochastic.
-
-    `check` refuses NaN and infinity.
-    """
-    plain = Quantizer(q.normalizer, q.map)
-    encoded = (plain.quantize if check else plain.quantize_unchecked)(values.float())
-    return QuantizedTensor(q, encoded.shape, encoded.packed, encoded.scales)
 
 
 class Accumulator:
@@ -206,6 +198,34 @@ class LowPrecisionParameter(LowPrecisionTensor):
         if self.accumulator is not None:
             copy.accumulator = self.accumulator.copy(copy)
         return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        about = super().__reduce_ex__(protocol)
+        if (a := self.accumulator) is not None:
+            return _rebuilt, (*about[1], a.total.quantizer.spec, a.seed, a.number, a.step)
+        if self.thawed is None:
+            return about
+        grads, seed, number = self.thawed
+        return _rebuilt, (*about[1], grads.spec, seed, number, None)
+
+
+def _rebuilt(
+    cls: type[LowPrecisionParameter],
+    plain: dict[str, Any],
+    dtype: torch.dtype,
+    requires_grad: bool,
+    grads: str,
+    seed: int,
+    number: int,
+    step: int | None,
+) -> LowPrecisionParameter:
+    codes = from_plain(plain)
+    param = cls(codes, dtype, requires_grad)
+    param.thawed = quantizer(grads), seed, number
+    if step is not None:
+        param.accumulator = Accumulator(param.thawed[0], param, seed, number)
+        param.accumulator.step = step
+    return param
 
 
 def _refuse_replicas() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.errors import BadTypeError, BadValueError
 
 METADATA = frozenset(
@@ -138,10 +139,8 @@ class LowPrecisionTensor(Tensor):
         memo[id(self)] = copy
         return copy
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise BadTypeError(
-            f"a {type(self).__name__} cannot be pickled; save the state_dict of its model"
-        )
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _rebuilt, (type(self), to_plain(self.codes), self.dtype, self.requires_grad)
 
 
 def decoded(value: Any, decode: Callable[[Any], Tensor] = LowPrecisionTensor.decode) -> Any:
@@ -153,6 +152,12 @@ def decoded(value: Any, decode: Callable[[Any], Tensor] = LowPrecisionTensor.dec
     if isinstance(value, dict):
         return {key: decoded(member, decode) for key, member in value.items()}
     return value
+
+
+def _rebuilt(
+    cls: type[LowPrecisionTensor], plain: dict[str, Any], dtype: torch.dtype, grad: bool
+) -> LowPrecisionTensor:
+    return cls(from_plain(plain), dtype, grad)
 
 
 def _attribute(func: Any) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from qmaps.engines.sharding.shards import is_distributed, is_flat
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.records import Place, places
 from qmaps.optim.rule import check_above_0
@@ -24,6 +24,7 @@ def release_gradients(
     optimizer: QuantizedOptimizer,
     *,
     clip_value: float | None = None,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> GradientRelease:
     """Step each parameter in the backward pass, and free its gradient.
 
@@ -40,6 +41,10 @@ def release_gradients(
         optimizer: an optimizer of `qmaps.optim` that steps each parameter by itself.
         clip_value: clip gradients to [-clip_value, clip_value], above 0, as
             `torch.nn.utils.clip_grad_value_` does. Clipping by norm needs all gradients at once.
+        scaler: the gradient scaler of the training, if it has one. A parameter whose gradient
+            holds NaN or infinity skips its step, and the others take theirs: by the time that an
+            overflow is seen, other parameters have been stepped. ``scaler.update()`` lowers the
+            scale as usual. ``scaler.step(optimizer)`` may stand for ``optimizer.step()``.
 
     Returns:
         The release; its `remove` ends it.
@@ -66,7 +71,9 @@ def release_gradients(
     _check(model, optimizer)
     if clip_value is not None:
         check_above_0({"clip_value": clip_value}, "clip_value")
-    return GradientRelease(model, optimizer, clip_value)
+    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+        raise BadTypeError(f"scaler={shown(scaler)} must be a torch.amp.GradScaler or None")
+    return GradientRelease(model, optimizer, clip_value, scaler)
 
 
 class GradientRelease:
@@ -80,11 +87,13 @@ class GradientRelease:
         model: nn.Module,
         optimizer: QuantizedOptimizer,
         clip_value: float | None,
+        scaler: torch.amp.GradScaler | None,
     ) -> None:
-        self._optimizer, self._clip_value = weakref.ref(optimizer), clip_value
+        self._optimizer = weakref.ref(optimizer)
+        self._clip_value, self._scaler = clip_value, scaler
         self._names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
-        self._steppers = {p: Stepper(optimizer.native_rule) for p in _trained(optimizer)}
-        self._places: dict[Tensor, list[Place]] = {}
+        found = _Places()
+        self._steps = {param: _OneStep(optimizer, param, found) for param in _trained(optimizer)}
         self._stepped: set[Tensor] = set()
         self._hooks = [
             optimizer.register_step_pre_hook(lambda *_: self._before_end()),
@@ -92,7 +101,7 @@ class GradientRelease:
         ]
         this = weakref.ref(self)
         _RELEASES.add(self)
-        for param in self._steppers:
+        for param in self._steps:
             # A reference from autograd to the optimizer would keep both forever.
             hook = param.register_post_accumulate_grad_hook(_calling(this))  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
@@ -103,13 +112,14 @@ class GradientRelease:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._steppers = {}
+        self._steps = {}
         if (optimizer := self._optimizer()) is not None:
             optimizer._released = False
 
     @torch.no_grad()
     def step(self, param: Tensor) -> None:
         """Take the step of a parameter, and free its gradient."""
+        one = self._steps[param]
         try:
             if param in self._stepped:
                 raise BadValueError(
@@ -118,11 +128,14 @@ class GradientRelease:
                     "gradients: call optimizer.step() after each, or remove() the release"
                 )
             self._stepped.add(param)
+            if self._scaler is not None:
+                self._scaler.unscale_(one)  # type: ignore[arg-type]
             if self._clip_value is not None:
                 nn.utils.clip_grad_value_(param, float(self._clip_value))
-            if (optimizer := self._optimizer()) is not None:
-                only = self._places_of(param, optimizer.param_groups)
-                self._steppers[param].step(optimizer._parameters, only=only)
+            if self._scaler is None:
+                one.step()
+            else:
+                self._scaler.step(one)  # type: ignore[arg-type]
             # Autograd refuses what reads the values from before the step.
             torch.autograd.graph.increment_version(param)
         finally:
@@ -131,16 +144,16 @@ class GradientRelease:
     def _before_end(self) -> None:
         """Raise where a backward pass was not what the release expects."""
         optimizer = self._optimizer()
-        if getattr(optimizer, "grad_scale", None) is not None:
+        if self._scaler is None and getattr(optimizer, "grad_scale", None) is not None:
             raise BadValueError(
                 "release_gradients has taken steps with gradients that a GradScaler has scaled; "
-                "train without it, or remove() the release"
+                "pass it as release_gradients(model, optimizer, scaler=scaler)"
             )
         groups = [] if optimizer is None else optimizer.param_groups
         for param in (param for group in groups for param in group["params"]):
             if param.grad is None:
                 continue
-            if param in self._steppers:
+            if param in self._steps:
                 raise BadValueError(
                     f"{self._label(param)} has a gradient again after its step in the backward "
                     "pass; set it to None, or remove() the release"
@@ -150,25 +163,50 @@ class GradientRelease:
                 "remove() and release_gradients again"
             )
 
-    def _places_of(self, param: Tensor, groups: list[dict[str, Any]]) -> list[Place]:
-        """The places of a parameter; those of all are listed anew if it is not there any more."""
-        here = self._places.get(param, [])
-        if not here or any(_at(place, groups) is not param for place in here):
-            by_param: dict[Tensor, list[Place]] = {}
-            for place in places(groups):
-                by_param.setdefault(_at(place, groups), []).append(place)
-            # At once: hooks of parameters on other devices run in other threads.
-            self._places, here = by_param, by_param.get(param, [])
-        return here
-
     def _label(self, param: Tensor) -> str:
         name = self._names.get(param)
         return "a parameter" if name is None else f"parameter {name!r}"
 
 
+class _Places:
+    """The places of an optimizer's parameters, listed once for all steps."""
+
+    def __init__(self) -> None:
+        self._listed: tuple[list[int], dict[Tensor, list[Place]]] = [], {}
+
+    def of(self, param: Tensor, groups: list[dict[str, Any]]) -> list[Place]:
+        """The places of a parameter; those of all are listed anew if groups have changed."""
+        sizes = [len(group["params"]) for group in groups]
+        listed_sizes, by_param = self._listed
+        here = by_param.get(param, [])
+        if not here or sizes != listed_sizes or any(_at(at, groups) is not param for at in here):
+            by_param = {}
+            for place in places(groups):
+                by_param.setdefault(_at(place, groups), []).append(place)
+            # At once: hooks of parameters on other devices run in other threads.
+            self._listed = sizes, by_param
+        return by_param.get(param, [])
+
+
 def _at(place: Place, groups: list[dict[str, Any]]) -> Tensor:
     param: Tensor = groups[place.group]["params"][place.position]
     return param
+
+
+class _OneStep:
+    """The step of one parameter, in the form of an optimizer, as gradient scalers take it."""
+
+    def __init__(self, optimizer: QuantizedOptimizer, param: Tensor, places: _Places) -> None:
+        self.param_groups = [{"params": [param]}]
+        self._param, self._places = param, places
+        self._optimizer = weakref.ref(optimizer)
+        self._stepper = Stepper(optimizer.native_rule)
+
+    def step(self) -> None:
+        """Take it."""
+        if (optimizer := self._optimizer()) is not None:
+            only = self._places.of(self._param, optimizer.param_groups)
+            self._stepper.step(optimizer._parameters, only=only)
 
 
 def _calling(release: weakref.ref[GradientRelease]) -> Any:
@@ -184,7 +222,7 @@ def _calling(release: weakref.ref[GradientRelease]) -> Any:
 def _release_of(param: Tensor) -> GradientRelease | None:
     """The release that steps a parameter, if there is one."""
     for release in _RELEASES:
-        if param in release._steppers and release._optimizer() is not None:
+        if param in release._steps and release._optimizer() is not None:
             return release
     return None
 

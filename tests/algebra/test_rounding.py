@@ -1,6 +1,7 @@
 """The rounding of a quantizer: what names it, and what users may pass."""
 
 import dataclasses
+import pickle
 
 import pytest
 import torch
@@ -53,3 +54,14 @@ def test_bad_roundings(options: dict[str, str], message: str) -> None:
     with pytest.raises(BadTypeError) as caught:
         qmaps.Quantizer(NEAREST.normalizer, NEAREST.map, **options)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("rounding", [Rounding.STOCHASTIC, Rounding.NEAREST])
+def test_pickles_of_version_0_2(rounding: Rounding) -> None:
+    """They hold `stochastic` where there is `rounding` today."""
+    q = dataclasses.replace(NEAREST, rounding=rounding)
+    fields = {name: value for name, value in vars(q).items() if name != "rounding"}
+    loaded = qmaps.Quantizer.__new__(qmaps.Quantizer)
+    loaded.__setstate__({**fields, "stochastic": q.stochastic})
+    assert loaded == q
+    assert pickle.loads(pickle.dumps(q)) == q

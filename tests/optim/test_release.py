@@ -18,7 +18,7 @@ from qmaps import optim
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.lpmm import LPMMAdam, convert
-from qmaps.optim import AdamW8bit, Muon8bit, muon_groups, records, release_gradients
+from qmaps.optim import AdamW8bit, Muon8bit, muon_groups, records, release, release_gradients
 from tests.training.runs import assert_same
 
 QUANTIZED = [
@@ -133,6 +133,29 @@ def test_two_optimizers_of_one_model() -> None:
     assert losses[:3] == losses[3:]
 
 
+@pytest.mark.parametrize("through_scaler", [False, True])
+def test_a_gradient_scaler_skips_the_parameters_that_overflow(through_scaler: bool) -> None:
+    one, other, a, b = pair()
+    scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**8) for _ in range(2)]
+    release_gradients(other, b, scaler=scalers[1])
+    overflow = other.hidden.weight.register_hook(lambda g: g * (torch.inf if at == 2 else 1))
+    for at in range(4):
+        scalers[0].scale(loss_of(one, at)).backward()
+        before = other.hidden.weight.detach().clone()
+        scalers[1].scale(loss_of(other, at)).backward()
+        if at == 2:
+            assert torch.equal(other.hidden.weight, before)
+            one.hidden.weight.grad = None  # the plain loop without this parameter
+        scalers[0].step(a)
+        scalers[1].step(b) if through_scaler else b.step()
+        a.zero_grad()
+        for scaler in scalers:
+            scaler.update()
+    overflow.remove()
+    assert [scaler.get_scale() for scaler in scalers] == [2.0**8, 2.0**7]
+    assert_same(a, b)
+
+
 def accumulate(model: Net, optimizer: AdamW8bit) -> None:
     release_gradients(model, optimizer)
     loss_of(model, 0).backward()
@@ -191,8 +214,8 @@ def low_precision(model: Net, _: AdamW8bit) -> None:
          "release_gradients steps in every backward pass and cannot accumulate gradients: call "
          "optimizer.step() after each, or remove() the release"),
         (scaled, BadValueError,
-         "release_gradients has taken steps with gradients that a GradScaler has scaled; train "
-         "without it, or remove() the release"),
+         "release_gradients has taken steps with gradients that a GradScaler has scaled; pass it "
+         "as release_gradients(model, optimizer, scaler=scaler)"),
         (unfrozen, BadValueError,
          "parameter 'hidden.weight' was added or unfrozen after release_gradients; call remove() "
          "and release_gradients again"),
@@ -223,6 +246,8 @@ def low_precision(model: Net, _: AdamW8bit) -> None:
          "parameter number 0 of the optimizer is not a parameter of the model"),
         (lambda m, o: release_gradients(m, o, clip_value=0), BadValueError,
          "clip_value=0 must be above 0"),
+        (lambda m, o: release_gradients(m, o, scaler=1.0), BadTypeError,
+         "scaler=1.0 must be a torch.amp.GradScaler or None"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_right_is_refused(
@@ -335,3 +360,23 @@ def test_it_keeps_nothing_alive_and_plans_are_made_once(monkeypatch: pytest.Monk
     assert gone() is None
     loss_of(model, 0).backward()
     assert model.hidden.weight.grad is not None
+
+
+def test_two_threads_list_the_places_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As hooks of parameters on two devices do: neither sees a list without its own."""
+    first, second = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.ones(1))
+    groups = [{"params": [first, second]}]
+    listed, of_the_other = release._Places(), []
+
+    def interrupted(groups: list[dict[str, Any]]) -> Iterator[records.Place]:
+        for place in places(groups):
+            yield place
+            if not of_the_other:
+                of_the_other.append([])
+                of_the_other[:] = listed.of(second, groups)
+
+    places = release.places
+    monkeypatch.setattr(release, "places", interrupted)
+    assert listed.of(first, groups) == [records.Place(0, 0, 0)]
+    assert of_the_other == [records.Place(1, 0, 1)]
+    assert listed.of(second, groups) == of_the_other
