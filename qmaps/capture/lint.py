@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,9 @@ from qmaps.capture.naming import Names, names_of
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, CaptureError, QmapsError, one_line
 
-ERROR, WARNING = "error", "warning"
+ERROR, WARNING, NOTE = "error", "warning", "note"
+LEVELS = (ERROR, WARNING, NOTE)
+"""The worst first."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,14 @@ class Finding:
 
     Attributes:
         level: ``error``: training from this checkpoint differs from the original training, or
-            fails; ``warning``: it may.
-        check: ``damaged``, ``nonfinite``, ``negative``, ``shape`` or ``zeroed``.
-        parameter: name of the parameter.
+            fails; ``warning``: it may; ``note``: something else would lose values.
+        check: ``damaged``, ``nonfinite``, ``negative``, ``shape``, ``scales``, ``zeroed``,
+            ``dead-rows``, ``no-zero`` or ``float16``.
+        parameter: name of the parameter; empty if all are meant.
         state: name of the state; empty if all are meant.
-        count: number of elements concerned; 0 if they are not counted.
-        share: `count` as a fraction of the checked elements; 0 if not counted.
+        count: number of elements, rows or, of ``no-zero``, parameters concerned; 0 if they are not
+            counted.
+        share: `count` as a fraction of the checked elements or rows; 0 if not counted.
         message: description of the problem in one line.
     """
 
@@ -51,6 +56,8 @@ class Finding:
 
 SECOND = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")
 """Averages of squares, which cannot be negative."""
+SHOWN = 5
+"""Rows that a message names."""
 
 
 def checked(
@@ -62,6 +69,12 @@ def checked(
     """
     values: dict[str, Tensor] = {}
     for name, state in states.items():
+        if isinstance(state, QuantizedTensor):
+            scales = [part for part in state.scales if part.is_floating_point()]
+            if bad := sum(int((~part.isfinite()).sum()) for part in scales):
+                count = sum(part.numel() for part in state.scales)
+                message = f"{bad} of {count} scales of {state.quantizer.spec} are NaN or infinite"
+                yield Finding(ERROR, "scales", parameter, name, bad, bad / count, message)
         x = values[name] = values_of(state)
         for kind, count, first in flaws(x, signed=name not in SECOND):
             share, check = count / x.numel(), "negative" if kind == "negative" else "nonfinite"
@@ -72,9 +85,13 @@ def checked(
         if m.shape != v.shape:
             message = f"exp_avg has the shape {tuple(m.shape)} and exp_avg_sq {tuple(v.shape)}"
             yield Finding(ERROR, "shape", parameter, "exp_avg_sq", 0, 0.0, message)
+            m = None
         else:
             coded = isinstance(states["exp_avg_sq"], QuantizedTensor)
             yield from _zeroed(parameter, m, v, kinds["exp_avg_sq"], coded=coded)
+    for name in SECOND:
+        if name in values:
+            yield from _dead_rows(parameter, name, values[name], m)
 
 
 def _zeroed(parameter: str, m: Tensor, v: Tensor, kind: str, *, coded: bool) -> Iterator[Finding]:
@@ -85,6 +102,20 @@ def _zeroed(parameter: str, m: Tensor, v: Tensor, kind: str, *, coded: bool) -> 
         message = f"0 in {kind} under {share:.2%} of the non-zero exp_avg; {why}"
         level = WARNING if coded else ERROR
         yield Finding(level, "zeroed", parameter, "exp_avg_sq", count, share, message)
+
+
+def _dead_rows(parameter: str, name: str, v: Tensor, m: Tensor | None) -> Iterator[Finding]:
+    """Rows of zeros: no gradient ever reached them."""
+    if v.dim() < 2 or v.numel() == 0:
+        return
+    dead = (v == 0).reshape(len(v), -1).all(dim=1)
+    if m is not None:
+        dead &= (m == 0).reshape(len(m), -1).all(dim=1)
+    if count := int(dead.sum()):
+        rows = ", ".join(map(str, dead.nonzero()[:SHOWN, 0].tolist()))
+        more = ", ..." if count > SHOWN else ""
+        message = f"{count} of {len(v)} rows are all 0, so they had no gradient: {rows}{more}"
+        yield Finding(WARNING, "dead-rows", parameter, name, count, count / len(v), message)
 
 
 Parameter = tuple[str, dict[str, State], dict[str, str], list[Finding]]
@@ -98,11 +129,16 @@ def lint_file(
 
     Checks (`docs/lint.md` has an example):
 
-    - ``damaged`` (an error): codes and scales of a wrong size or range,
+    - ``damaged``, ``scales`` (errors): codes and scales of a wrong size or range, and scales with
+      NaN or infinity,
     - ``nonfinite``, ``negative``, ``shape`` (errors): NaN and infinity, negative second moments,
       moments of different shapes,
     - ``zeroed`` (an error in float states, a warning in quantized ones): v is 0 where m
-      is not. The true value cannot be 0, and the next update may be m / eps.
+      is not. The true value cannot be 0, and the next update may be m / eps,
+    - ``dead-rows`` (a warning): rows of a second moment, and of the first, without a gradient,
+    - ``no-zero`` (a warning): signed states under a quantizer without zero: weights whose gradient
+      is always 0 would move,
+    - ``float16`` (a note): the share of second moments below the range of float16.
 
     Args:
         path: as for `qmaps.capture.load`: a checkpoint of torch, qmaps, bitsandbytes or
@@ -124,10 +160,21 @@ def lint_file(
     else:
         parameters = _saved(checkpoint_at(source), names)
     findings: list[Finding] = []
+    lost = total = 0
+    without: Counter[tuple[str, str]] = Counter()
     for name, states, kinds, problems in parameters:
         findings += problems
         findings += checked(name, states, kinds)
-    return sorted(findings, key=lambda finding: finding.level)
+        counts = _below_float16(states)
+        lost, total = lost + counts[0], total + counts[1]
+        without.update(_without_zero(states))
+    for (state, spec), count in without.items():
+        message = f"{spec} does not keep zeros: weights whose gradient is always 0 move"
+        findings.append(Finding(WARNING, "no-zero", "", state, count, 0.0, message))
+    if lost:
+        message = f"saved in float16, {lost / total:.2%} of the non-zero exp_avg_sq would become 0"
+        findings.append(Finding(NOTE, "float16", "", "exp_avg_sq", lost, lost / total, message))
+    return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
 def _captured(source: Path, step: int | None, names: Names) -> Iterator[Parameter]:
@@ -201,3 +248,20 @@ def _is_other(value: Any) -> bool:
     if type(value) in (Tensor, torch.nn.Parameter):
         return not value.is_floating_point() and value.dtype != torch.uint8
     return value is None or isinstance(value, (bool, int, float, str, list, tuple))
+
+
+def _without_zero(states: Mapping[str, State]) -> Iterator[tuple[str, str]]:
+    """Yield name and spec of signed states with zeros that decode to another value."""
+    for name, t in states.items():
+        q = t.quantizer if isinstance(t, QuantizedTensor) else None
+        if q is not None and q.map.signed and not (q.map.counted or q.keeps_zero):
+            yield name, q.spec
+
+
+def _below_float16(states: Mapping[str, State]) -> tuple[int, int]:
+    """Number of non-zero second moments below the range of float16, and of all."""
+    v = states.get("exp_avg_sq")
+    if not isinstance(v, Tensor):
+        return 0, 0
+    nonzero = v != 0
+    return int((nonzero & (v.half() == 0)).sum()), int(nonzero.sum())

@@ -202,7 +202,8 @@ def lint(
     """Find problems of saved optimizer states; the exit code is 1 if there is an error.
 
     Errors are second moments that were lost (a checkpoint in float16), NaN and infinity, negative
-    second moments, and codes or scales that do not fit their quantizer.
+    second moments, and codes or scales that do not fit their quantizer. Rows without gradients and
+    signed states whose quantizer has no zero are warnings.
 
     Examples:
 

@@ -54,12 +54,22 @@ def test_a_sound_checkpoint_has_no_findings(tmp_path: Path) -> None:
     assert found(made.state_dict(), tmp_path) == []
 
 
+def test_maps_that_do_not_hold_zero(tmp_path: Path) -> None:
+    specs = {"exp_avg": "B64/linear@4s", "exp_avg_sq": "B64/linear@4u"}
+    made = trained(optim.AdamW, min_quantized_size=0, state_quantizers=specs)
+    message = "B64/linear@4s does not keep zeros: weights whose gradient is always 0 move"
+    expected = [Finding("warning", "no-zero", "", "exp_avg", 4, 0.0, message)]
+    assert found(made.state_dict(), tmp_path) == expected
+
+
 def test_a_save_in_float16_that_loses_second_moments(tmp_path: Path) -> None:
     saved = trained(torch.optim.AdamW, scale=0.15).state_dict()
     v = saved["state"][0]["exp_avg_sq"]
     lost = int(((v != 0) & (v.half() == 0)).sum())
     assert 0 < lost < v.numel()
-    assert found(saved, tmp_path) == []
+    (note,) = found(saved, tmp_path)
+    assert (note.level, note.check, note.parameter) == ("note", "float16", "")
+    assert note.message.startswith("saved in float16, ")
     for state in saved["state"].values():
         state |= {name: value.half() for name, value in state.items() if name != "step"}
     findings = found({"ema": None, "optimizer": saved}, tmp_path)
@@ -78,7 +88,7 @@ def test_values_that_no_state_has(tmp_path: Path) -> None:
     saved = trained(torch.optim.AdamW).state_dict()
     state = saved["state"]
     state[0]["exp_avg"][1, 2] = float("nan")
-    state[0]["exp_avg_sq"][5] = 0.0  # lost: its first moment is not 0
+    state[0]["exp_avg_sq"][5] = 0.0  # lost, not dead: its first moment is not 0
     state[1]["exp_avg_sq"][3] = -1.0
     state[2]["exp_avg"] = state[2]["exp_avg"][:1]
     state[2]["exp_avg_sq"][:] = 0
@@ -90,9 +100,13 @@ def test_values_that_no_state_has(tmp_path: Path) -> None:
         ("error", "zeroed", "0.weight", "exp_avg_sq"),
         ("error", "negative", "0.bias", "exp_avg_sq"),
         ("error", "shape", "1.weight", "exp_avg_sq"),
+        ("warning", "dead-rows", "1.weight", "exp_avg_sq"),
     }
     assert findings[0].message == (
         "0.52% of the elements are NaN or infinite, the first at flat index 18"
+    )
+    assert findings[-1].message == (
+        "8 of 8 rows are all 0, so they had no gradient: 0, 1, 2, 3, 4, ..."
     )
 
 
@@ -106,12 +120,14 @@ def test_codes_and_scales_that_do_not_fit_and_do_not_hide_others(tmp_path: Path)
     findings = found(saved, tmp_path)
     assert about(findings) == {
         ("error", "damaged", "0.weight", "exp_avg"),
+        ("error", "scales", "0.weight", "exp_avg_sq"),
         ("error", "nonfinite", "0.weight", "exp_avg_sq"),
         ("error", "damaged", "0.bias", "exp_avg_sq"),
         ("error", "damaged", "1.weight", "exp_avg"),
     }
     messages = {(each.check, each.parameter): each.message for each in findings}
     assert messages["damaged", "0.weight"].startswith("packed has 191 elements of torch.uint8; ")
+    assert messages["scales", "0.weight"] == "1 of 3 scales of B64/DE-0@8u are NaN or infinite"
 
 
 @pytest.mark.parametrize("suffix", ["", ".safetensors"])
