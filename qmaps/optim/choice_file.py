@@ -18,6 +18,7 @@ from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.choice import StateQuantizers
+from qmaps.optim.groups import grouped
 from qmaps.optim.presets import preset
 from qmaps.storage import __version__, settings
 from qmaps.storage.files import json_text, write_text
@@ -34,6 +35,13 @@ IN_32_BITS = ("32-bit", "32bit")
 WIDTH = 100
 """Characters of a line of code."""
 OPTIONS = "# Give lr, weight_decay and the other options as before."
+IN_GROUPS = "# Give the options that all groups share as before."
+GROUPED = ("lr", "betas", "eps", "weight_decay")
+FILL = """\
+for name, param in model.named_parameters():
+    number = next((n for pattern, n in patterns.items() if fnmatchcase(name, pattern)), {default})
+    groups[number]["params"].append((name, param))
+"""
 
 Chosen = str | dict[str, Quantizer | None] | None
 """A preset's name, quantizers by state name, or None for 32 bits."""
@@ -118,11 +126,23 @@ class Choice:
 
         It needs no file, unless the choice has codebooks of yours; then it reads that of `save`.
         """
-        lines = [f"from qmaps.optim import {self.optimizer}", "", OPTIONS]
-        lines += [f"optimizer = {self.optimizer}(", "    model.named_parameters(),"]
-        if self.codebooks():
-            lines = ["import qmaps", *lines, '    **qmaps.load_choice("choice.json"),', ")"]
-            return "\n".join(lines)
+        return self.code_for({})
+
+    def code_for(self, options: Mapping[str, Mapping[str, Any]]) -> str:
+        """Python code of the optimizer with groups, from options by the parameter's name.
+
+        Those of lr, betas, eps and weight_decay that differ are given to the groups.
+        """
+        books, groups = self.codebooks(), _groups(options)
+        lines = [f"from qmaps.optim import {self.optimizer}", ""]
+        if groups:
+            lines = ["from fnmatch import fnmatchcase", "", *lines]
+        if books:
+            lines = ["import qmaps", *lines]
+        lines += [*groups, IN_GROUPS if groups else OPTIONS, f"optimizer = {self.optimizer}("]
+        lines.append("    groups," if groups else "    model.named_parameters(),")
+        if books:
+            return "\n".join([*lines, '    **qmaps.load_choice("choice.json"),', ")"])
         lines += _entry("state_quantizers=", _in_code(self.state_quantizers), 4)
         if self.overrides:
             chosen = {pattern: _in_code(named) for pattern, named in self.overrides.items()}
@@ -322,6 +342,36 @@ def _content(path: Path, yaml: ModuleType | None) -> Mapping[str, Any]:
         raise BadValueError(f"format={shown(version)} is not supported; {FORMAT} is")
     settings.check_keys(plain, KEYS)
     return plain
+
+
+def _groups(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Lines for parameter groups of a model; none if `GROUPED` options are all equal."""
+
+    def option(name: str, key: str) -> str:
+        value = options[name].get(key)
+        if key == "lr":  # which a schedule has changed
+            value = options[name].get("initial_lr", value)
+        shown = tuple(value) if isinstance(value, list) else value
+        return "" if value is None else f', "{key}": {shown!r}'
+
+    differing = [key for key in GROUPED if len({option(name, key) for name in options}) > 1]
+    code = {name: "".join(option(name, key) for key in differing) for name in options}
+    groups = list(dict.fromkeys(code.values()))
+    if len(groups) < 2:
+        return []
+    patterns = grouped({name: groups.index(text) for name, text in code.items()}, code)
+    numbers = list(patterns.values())
+    default = max(range(len(groups)), key=numbers.count)  # which has the most patterns
+    named = {pattern: number for pattern, number in patterns.items() if number != default}
+    return [
+        f"# Parameter groups of the checkpoint. Names without a pattern are in groups[{default}].",
+        "groups = [",
+        *(f'    {{"params": []{text}}},' for text in groups),
+        "]",
+        *("patterns = {", *_entries(named, 4), "}"),
+        *FILL.format(default=default).splitlines(),
+        "",
+    ]
 
 
 def _in_code(quantizers: Any) -> Any:

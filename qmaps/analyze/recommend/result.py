@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ class Recommendation:
         gradients: ``recorded``, ``simulated`` or ``mixed``.
         min_quantized_size: parameters of at most this many elements stay in 32 bits.
         beta2: the largest decay of a second moment.
+        options: options such as lr by parameter name; empty if the parameters have no names.
         pairs: a row per candidate; see `run`.
         tensors: a row per parameter and candidate; see `run`.
     """
@@ -86,13 +87,14 @@ class Recommendation:
     gradients: str
     min_quantized_size: int
     beta2: float
+    options: Mapping[str, Mapping[str, Any]] = field(repr=False)
     pairs: pd.DataFrame = field(repr=False)
     tensors: pd.DataFrame = field(repr=False)
 
     @property
     def code(self) -> str:
-        """Python code for the optimizer."""
-        return self.choice.code
+        """Python code for the optimizer with the parameter groups of the run."""
+        return self.choice.code_for(self.options)
 
     @property
     def notes(self) -> list[str]:
@@ -131,8 +133,10 @@ class Recommendation:
             "choice": json.loads(self.choice.to_json()),
             **{name: getattr(self, name) for name in PLAIN},
             "best": {str(limit): pair and pair.spec for limit, pair in self.best.items()},
-            "simplest": self.simplest and self.simplest.code,
-            "singles": {str(limit): choice.code for limit, choice in self.singles.items()},
+            "simplest": self.simplest and self.simplest.code_for(self.options),
+            "singles": {
+                str(limit): choice.code_for(self.options) for limit, choice in self.singles.items()
+            },
             "code": self.code,
             "notes": self.notes,
         }

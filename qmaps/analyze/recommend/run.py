@@ -190,6 +190,7 @@ def run(
     levels = dict(zip(table["quantizer"], table["verdict"], strict=True))
     safe = [pair for pair in choosable if levels[pair.spec] in verdicts.HARMLESS]
     simplest = min(safe, key=sizes.total, default=None)
+    numbered = captured.naming.startswith("numbers")  # names that the model does not have
 
     def choice(picks: Mapping[str, Pair]) -> Choice:
         return _choice(captured, picks, sizes, min_quantized_size, provenance)
@@ -208,6 +209,7 @@ def run(
         gradients=measures["gradients"],
         min_quantized_size=min_quantized_size,
         beta2=beta2,
+        options={} if numbered else {n: captured.hyperparameters(n) for n in captured.parameters()},
         pairs=table,
         tensors=tensors,
     )

@@ -269,6 +269,34 @@ def test_pairs_that_move_masked_weights_are_named(states: CapturedStates) -> Non
     assert not any(note in text for text in recommend(states, candidates=[FOUR], bits=8).notes)
 
 
+def test_the_code_has_the_parameter_groups_of_the_run(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    block = torch.nn.Sequential(torch.nn.Linear(80, 80), torch.nn.LayerNorm(80))
+    model = torch.nn.Sequential(torch.nn.Embedding(100, 80), *[block] * 2, torch.nn.Linear(80, 9))
+    named = list(model.named_parameters())
+    groups = [
+        {"params": [(n, p) for n, p in named if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [(n, p) for n, p in named if p.ndim <= 1], "weight_decay": 0.0, "lr": 1e-4},
+    ]
+    before = AdamW(groups, lr=1e-3)
+    torch.optim.lr_scheduler.LambdaLR(before, lambda step: 0.0)
+    for _ in range(3):
+        model(torch.arange(100)).square().mean().backward()
+        before.step()
+    path = tmp_path / "optimizer.pt"
+    torch.save(before.state_dict(), path)
+    found = recommend(path, candidates=["4bit"])
+    scope: dict[str, Any] = {"model": model}
+    for code in (found.code, found.summary()["singles"]["4.3"]):
+        exec(code, scope)
+        made = scope["optimizer"].param_groups
+        options = [(g["weight_decay"], g["lr"], g["param_names"]) for g in made]
+        assert options == [
+            (g["weight_decay"], g["initial_lr"], g["param_names"]) for g in before.param_groups
+        ]
+    scope["optimizer"].load_state_dict(torch.load(path))
+
+
 def test_presets_are_candidates_by_name(states: CapturedStates) -> None:
     found = recommend(states, candidates=["4bit", "8bit"], bits=6.3)
     assert sorted(found.pairs["preset"]) == ["4bit", "8bit"]
