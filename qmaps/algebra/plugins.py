@@ -32,7 +32,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import entry_points
+from typing import Any
 
 from qmaps import maps, metrics, normalize
 from qmaps.errors import BadValueError
@@ -40,7 +41,7 @@ from qmaps.maps._registry import ignored, load_entry_points
 
 
 @functools.cache
-def _points() -> EntryPoints:
+def _points() -> Any:
     return entry_points()  # reads the metadata of every package, so once
 
 

@@ -20,7 +20,7 @@ NEEDED = (
 )
 LIMITS = (0.03, 0.1)
 """Step costs above which `qmaps.recommend` says ``caution`` and ``unsafe``."""
-MOMENTS = {
+MOMENTS: dict[str, dict[str, Any]] = {
     "first": {"marker": "o", "color": COLOURS[0]},
     "second": {"marker": "D", "color": COLOURS[1]},
 }
@@ -84,5 +84,11 @@ def _points(axis: Axes, values: pd.Series, lines: Sequence[float] = (), **look: 
     for line in lines:
         axis.axvline(line, color="#777777", linewidth=1)
     shown = values.where(np.isfinite(values))
-    look = {"marker": "o", "color": COLOURS[2], "markersize": 5, "linestyle": ""} | look
-    axis.plot(shown, np.arange(len(shown)), **look)
+    points: dict[str, Any] = {
+        "marker": "o",
+        "color": COLOURS[2],
+        "markersize": 5,
+        "linestyle": "",
+        **look,
+    }
+    axis.plot(shown, np.arange(len(shown)), **points)

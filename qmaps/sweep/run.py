@@ -156,7 +156,7 @@ def run(
             keep=keep,
         )
         # A column without a text in one frame has another dtype there.
-        result = pd.concat(frames, ignore_index=True).infer_objects()
+        result: pd.DataFrame = pd.concat(frames, ignore_index=True).infer_objects()
         if folder is not None:
             write_frame(folder / RESULT, result)
     return result
