@@ -149,7 +149,7 @@ def usage(made: Compiled) -> dict[str, int]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; returns the exit status, 1 where registers are spilled."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.kernels", description=__doc__)
     parser.add_argument(
         "--arch",
@@ -160,19 +160,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--summary", action="store_true", help="one line for each architecture")
     args = parser.parse_args(arguments)
     try:
-        _compile(args.arch, quick=args.quick, summary=args.summary)
+        spilled = _compile(args.arch, quick=args.quick, summary=args.summary)
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return 0
+    return int(spilled > 0)
 
 
-def _compile(wanted: list[str] | None, *, quick: bool, summary: bool) -> None:
+def _compile(wanted: list[str] | None, *, quick: bool, summary: bool) -> int:
+    """Compile, print, and return the bytes that are spilled."""
     supported = compiler.architectures()
     archs = supported if wanted and "all" in wanted else (wanted or supported[-1:])
     for arch in archs:
         compiler.check_architecture(arch)
     selected = entries(quick=quick)
+    total = 0
     for arch in archs:
         started = time.monotonic()
         used = spilled = 0
@@ -186,6 +188,8 @@ def _compile(wanted: list[str] | None, *, quick: bool, summary: bool) -> None:
                 print(f"{' '.join(f'{taken[name]:>12}' for name in USAGE)}  {entry}", flush=True)
         took = f"{len(selected)} kernels in {time.monotonic() - started:.0f} s"
         print(f"{arch}: {took}, up to {used} registers, {spilled} bytes spilled", flush=True)
+        total += spilled
+    return total
 
 
 if __name__ == "__main__":
