@@ -71,7 +71,7 @@ def test_every_optimizer_of_torch_is_recorded_bit_for_bit(name: str, tmp_path: P
     assert hyper["lr"] == 0.01
 
 
-def test_chosen_steps_parameters_and_states(tmp_path: Path) -> None:
+def test_chosen_steps_and_parameters(tmp_path: Path) -> None:
     net = model()
     optimizer = torch.optim.AdamW(net.named_parameters())
     recorders = {
@@ -80,7 +80,6 @@ def test_chosen_steps_parameters_and_states(tmp_path: Path) -> None:
         "function": {"steps": lambda s: s == 3},
         "parameters": {"every": 5, "parameters": "1.*"},
         "predicate": {"every": 5, "parameters": lambda name: name.startswith("0")},
-        "states": {"every": 5, "states": ["exp_avg_sq"]},
     }
     active = [StateRecorder(optimizer, tmp_path / k, **o) for k, o in recorders.items()]
     for _ in range(5):
@@ -91,11 +90,10 @@ def test_chosen_steps_parameters_and_states(tmp_path: Path) -> None:
     steps = {k: load(tmp_path / k).steps for k in recorders}
     assert steps == {
         "every": [2, 4], "steps": [1, 4], "function": [3],
-        "parameters": [5], "predicate": [5], "states": [5],
+        "parameters": [5], "predicate": [5],
     }  # fmt: skip
     assert load(tmp_path / "parameters").parameters() == ["1.weight"]
     assert load(tmp_path / "predicate").parameters() == ["0.weight"]
-    assert load(tmp_path / "states").states("0.weight") == ["exp_avg_sq"]
 
 
 def test_quantized_states_are_recorded_decoded(tmp_path: Path) -> None:
