@@ -66,13 +66,10 @@ DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
 """What taking apart an object of the wrong form may raise: parts of damaged files, say."""
 
 
-def nearest(name: str, allowed: Iterable[str], cutoff: float = 0.4) -> str:
-    """A hint ``'; nearest match: X'`` for a misspelt `name`, or ``''`` if nothing is near.
-
-    `cutoff` is the least similarity, from 0 to 1.
-    """
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """A hint ``'; nearest match: X'`` for a misspelt `name`, or ``''`` if nothing is near."""
     by_folded = {candidate.lower(): candidate for candidate in allowed}
-    match = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=cutoff)
+    match = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.4)
     return f"; nearest match: {by_folded[match[0]]}" if match else ""
 
 

@@ -50,6 +50,9 @@ FORMATS = {
 """Template arguments of kernels, by a quantizer that needs them; ``B128/DE-0@4u`` needs the same as
 ``B128/linear@4u``."""
 
+MOST = 128
+"""Registers a thread with which two blocks of 256 threads fit in a multiprocessor."""
+
 MULTI_BLOCK = ("rank1/linear@4u", "fp16")
 """Names in `FORMATS` of scales that span more than a block."""
 
@@ -149,7 +152,7 @@ def usage(made: Compiled) -> dict[str, int]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status, 1 where registers are spilled."""
+    """Run the command line; returns the exit status, 1 where a kernel needs too many registers."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.kernels", description=__doc__)
     parser.add_argument(
         "--arch",
@@ -160,21 +163,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--summary", action="store_true", help="one line for each architecture")
     args = parser.parse_args(arguments)
     try:
-        spilled = _compile(args.arch, quick=args.quick, summary=args.summary)
+        fit = _compile(args.arch, quick=args.quick, summary=args.summary)
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return int(spilled > 0)
+    return int(not fit)
 
 
-def _compile(wanted: list[str] | None, *, quick: bool, summary: bool) -> int:
-    """Compile, print, and return the bytes that are spilled."""
+def _compile(wanted: list[str] | None, *, quick: bool, summary: bool) -> bool:
+    """Compile and print; True if all kernels take at most `MOST` registers and spill none."""
     supported = compiler.architectures()
     archs = supported if wanted and "all" in wanted else (wanted or supported[-1:])
     for arch in archs:
         compiler.check_architecture(arch)
     selected = entries(quick=quick)
-    total = 0
+    fit = True
     for arch in archs:
         started = time.monotonic()
         used = spilled = 0
@@ -188,8 +191,8 @@ def _compile(wanted: list[str] | None, *, quick: bool, summary: bool) -> int:
                 print(f"{' '.join(f'{taken[name]:>12}' for name in USAGE)}  {entry}", flush=True)
         took = f"{len(selected)} kernels in {time.monotonic() - started:.0f} s"
         print(f"{arch}: {took}, up to {used} registers, {spilled} bytes spilled", flush=True)
-        total += spilled
-    return total
+        fit &= not spilled and used <= MOST
+    return fit
 
 
 if __name__ == "__main__":

@@ -60,18 +60,16 @@ def _opened(source: str, changed: int) -> CapturedStates:  # noqa: ARG001
     return capture.load(source)
 
 
-ENOUGH = 10
-"""Steps with recorded gradients from which on later states are preferred to more steps."""
-
-
-def with_gradients(source: str | os.PathLike[str], last: CapturedStates) -> CapturedStates:
-    """The last states of a folder with gradients of `ENOUGH` steps, or with most; else `last`."""
+def with_gradients(
+    source: str | os.PathLike[str], last: CapturedStates, enough: int = 2
+) -> CapturedStates:
+    """The last states of a folder with gradients of `enough` steps, or with most; else `last`."""
     if len(last.steps) == 1:
         return last
 
     def usable(states: CapturedStates) -> int:
         count = len(states.window())
-        return min(count, ENOUGH) if count > 1 else 0  # an update needs the next gradient
+        return min(count, enough) if count > 1 else 0  # an update needs the next gradient
 
     return max((capture.load(source, step=step) for step in reversed(last.steps)), key=usable)
 

@@ -123,7 +123,9 @@ def measured(
     elif todo:
         tell(f"{len(todo)} jobs on workers")
         on_workers = (
-            on_executor(todo, executor, states) if executor else in_pool(todo, workers or 1, states)
+            on_executor(todo, executor, states)
+            if executor is not None
+            else in_pool(todo, workers or 1, states)
         )
         for job, result in on_workers:
             take(job, result)

@@ -149,7 +149,7 @@ def recommend(
     from qmaps.analyze import recommend as recommendations
     from qmaps.analyze.recommend.candidates import CANDIDATES
 
-    loaded = _loaded(states, step, names)
+    loaded = _loaded(states, step, names, enough=10)
     folder = output_folder(out / "recommend")
     with progress(quiet=as_json) as advance:
         recommendation = recommendations.run(
@@ -184,10 +184,10 @@ def _print(recommendation: Recommendation) -> None:
     print_lines("", *str(recommendation).split("\n"), "")
 
 
-def _loaded(states: Path, step: int | None, names: Path | None) -> CapturedStates:
-    """Captured states of a step, by default of the one with the best recorded gradients."""
+def _loaded(states: Path, step: int | None, names: Path | None, enough: int = 2) -> CapturedStates:
+    """Captured states of a step, by default of the last with `enough` recorded gradients."""
     from qmaps import capture
     from qmaps.analyze._states import with_gradients
 
     loaded = capture.load(states, step=step, names=names)
-    return with_gradients(states, loaded) if step is None else loaded
+    return with_gradients(states, loaded, enough) if step is None else loaded

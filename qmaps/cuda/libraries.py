@@ -120,7 +120,7 @@ def nvrtc() -> Library:
 def _paths(major: int) -> Iterator[tuple[str, int]]:
     """Paths of NVRTC with the mode of loading: loaded already, in wheels, and of the system."""
     name = f"libnvrtc.so.{major}"
-    yield name, os.RTLD_NOLOAD
+    yield name, getattr(os, "RTLD_NOLOAD", 0)  # which Windows lacks
     for package in ("nvidia", "torch"):
         spec = importlib.util.find_spec(package)
         for folder in (spec and spec.submodule_search_locations) or ():

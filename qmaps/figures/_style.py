@@ -23,13 +23,14 @@ LONGEST = 120
 def as_text(value: Any) -> Any:
     """Return `value` with every text in it made `literal`; numbers and the rest stay as they are.
 
-    `value` may be a frame, a text, or a mapping, list or tuple of such.
+    `value` may be a frame, a text, or a mapping, list or tuple of such. Texts of a frame's column
+    that differ stay different.
     """
     if isinstance(value, pd.DataFrame):
         shown = value.copy(deep=False)
         for name, column in value.items():
             if _holds_text(column):
-                shown[name] = column.map(as_text, na_action="ignore")
+                shown[name] = _column(column)
         return shown
     if isinstance(value, str):
         return literal(value)
@@ -57,6 +58,28 @@ def literal(text: str) -> str:
 
 def _holds_text(column: pd.Series) -> bool:
     return column.dtype == object or isinstance(column.dtype, (pd.StringDtype, pd.CategoricalDtype))
+
+
+def _column(column: pd.Series) -> pd.Series:
+    """The column with its texts literal; long ones get numbers where they would be equal."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return column.cat.rename_categories(_names(column.cat.categories))
+    return column.map(_names(column.unique()), na_action="ignore")
+
+
+def _names(texts: Any) -> dict[Any, Any]:
+    names: dict[Any, Any] = {}
+    used: set[Any] = set()
+    for value in texts:
+        name = as_text(value)
+        if isinstance(value, str):
+            number, plain = 1, name
+            while name in used:
+                number += 1
+                name = f"{plain} ({number})"
+            used.add(name)
+        names[value] = name
+    return names
 
 
 P = ParamSpec("P")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import fill
 from types import ModuleType
 from typing import Any
 
@@ -122,10 +123,7 @@ class Choice:
 
     @property
     def code(self) -> str:
-        """Python code of the optimizer, to paste.
-
-        It needs no file, unless the choice has codebooks of yours; then it reads that of `save`.
-        """
+        """Python code of the optimizer, to paste; it needs no file."""
         return self.code_for({})
 
     def code_for(self, options: Mapping[str, Mapping[str, Any]]) -> str:
@@ -138,14 +136,14 @@ class Choice:
         if groups:
             lines = ["from fnmatch import fnmatchcase", "", *lines]
         if books:
-            lines = ["import qmaps", *lines]
+            made = [_codebook(label, _described(book)) for label, book in books.items()]
+            lines = ["import qmaps", *lines, "codebooks = [", *made, "]", ""]
+        labels = {label.lower() for label in books}
         lines += [*groups, IN_GROUPS if groups else OPTIONS, f"optimizer = {self.optimizer}("]
         lines.append("    groups," if groups else "    model.named_parameters(),")
-        if books:
-            return "\n".join([*lines, '    **qmaps.load_choice("choice.json"),', ")"])
-        lines += _entry("state_quantizers=", _in_code(self.state_quantizers), 4)
+        lines += _entry("state_quantizers=", _in_code(self.state_quantizers, labels), 4)
         if self.overrides:
-            chosen = {pattern: _in_code(named) for pattern, named in self.overrides.items()}
+            chosen = {pattern: _in_code(named, labels) for pattern, named in self.overrides.items()}
             lines += _entry("overrides=", chosen, 4)
         lines += [f"    {name}={value}," for name, value in self._least().items()]
         return "\n".join([*lines, ")"])
@@ -374,11 +372,32 @@ def _groups(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _in_code(quantizers: Any) -> Any:
+def _codebook(label: str, book: Mapping[str, Any]) -> str:
+    values = ", ".join(map(repr, book["values"]))
+    options = f"bits={book['bits']}, signed={book['signed']}, label={_quoted(label)}"
+    return fill(
+        f"qmaps.Codebook([{values}], {options}),",
+        WIDTH,
+        initial_indent="    ",
+        subsequent_indent="        ",
+        break_long_words=False,  # such as a label
+        break_on_hyphens=False,
+    )
+
+
+def _in_code(quantizers: Any, labels: set[str]) -> Any:
     """Code of each quantizer, in the structure of `quantizers`."""
     if isinstance(quantizers, Mapping):
-        return {s: "None" if q is None else _quoted(q.spec) for s, q in quantizers.items()}
+        return {state: _quantizer(q, labels) for state, q in quantizers.items()}
     return "None" if quantizers is None else _quoted(quantizers)
+
+
+def _quantizer(q: Any, labels: set[str]) -> str:
+    if q is None:
+        return "None"
+    label = getattr(q.map, "label", "")
+    spec = _quoted(q.spec)
+    return f"qmaps.quantizer({spec}, codebooks)" if label.lower() in labels else spec
 
 
 def _entries(value: Mapping[str, Any], indent: int) -> list[str]:

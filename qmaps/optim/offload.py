@@ -214,7 +214,7 @@ class HostCopy:
 
     def fetch_values(self) -> None:
         """Copy the parameter's values; other code may have changed them since the last step."""
-        self.param.detach().copy_(self._device_param.detach(), non_blocking=True)
+        self.param.detach().copy_(self._device_param.detach(), non_blocking=self._on_cuda)
 
     def fetch_gradient(self) -> None:
         """Copy the parameter's gradient, or remove the copy's if there is none."""
@@ -235,7 +235,7 @@ class HostCopy:
             return grad.to("cpu")  # optimizers refuse sparse gradients with their own message
         if self._buffer is None or self._buffer.dtype != grad.dtype:
             self._buffer = self._empty(grad)
-        self._buffer.copy_(grad, non_blocking=True)
+        self._buffer.copy_(grad, non_blocking=self._on_cuda)
         return self._buffer
 
     def _empty(self, like: Tensor, *, pinned: bool = True) -> Tensor:

@@ -108,8 +108,8 @@ OF_CLASSES = ("block_size", "blocksize")
 SHORTEST = 4
 """Letters of the shortest word in an option whose misspellings are looked for: too much is near to
 `lr`, and ``T_max`` of a scheduler to `d_max`."""
-ALIKE = 0.85
-"""Least similarity of a misspelt option; keys that other code adds to groups are less similar."""
+LONG = 12
+"""Letters from which on two wrong letters still tell which option was meant."""
 
 
 def refuse_option(owner: str, name: str, value: object, options: Iterable[str]) -> None:
@@ -147,5 +147,27 @@ def meant(name: str, options: Iterable[str]) -> str:
     folded = name.lower().replace("-", "_")
     if "quantizer" in folded:  # nothing but qmaps has such a key
         return nearest(folded, [option for option in candidates if "quantizer" in option])
-    words = [option for option in candidates if max(map(len, option.split("_"))) >= SHORTEST]
-    return nearest(folded, words, ALIKE)
+    for option in candidates:
+        short = max(map(len, option.split("_"))) < SHORTEST
+        typos = 0 if short else 1 if len(option) < LONG else 2
+        if distance(folded, option) <= typos:
+            return f"; nearest match: {option}"
+    return ""
+
+
+def distance(one: str, other: str) -> int:
+    """Number of insertions, deletions, replacements and swaps between two words.
+
+    >>> distance("nonfinite", "nonfiniet"), distance("seeds", "seed")
+    (1, 1)
+    """
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, start=1):
+        row_before, before, row = before, row, [i]
+        for j, b in enumerate(other, start=1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+                cost = min(cost, row_before[j - 2] + 1)
+            row.append(cost)
+    return row[-1]

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from qmaps.algebra.pair import Pair, spec_of
@@ -18,12 +19,14 @@ from qmaps.capture import CapturedStates
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
 from qmaps.ops import dispatch
-from qmaps.ops.fit import fit_each
+from qmaps.ops.fit import fit_each, fit_normalized
 
 MOMENTS = {"exp_avg", "exp_avg_sq"}
 
 FIT = 2**24
-"""Elements of a sampled tensor that maps are fitted to, about."""
+"""Elements that maps are fitted to, about, if the fit needs much memory for each (Lloyd-Max)."""
+PIECE = 2**16
+"""Elements of each piece of a larger tensor that they are fitted to."""
 
 Specs = tuple[Sequence[Quantizer], Sequence[Pair]]
 """Quantizers that are measured alone, and pairs."""
@@ -161,7 +164,7 @@ def fitted(
                 groups.setdefault((name, q.normalizer), []).append(q)
 
     def fit(group: tuple[str, Normalizer]) -> list[Quantizer]:
-        return fit_each(groups[group], tensors[group[0]])
+        return _fit(groups[group], group[1], tensors[group[0]])
 
     return {
         (group[0], q): frozen
@@ -170,6 +173,28 @@ def fitted(
         )
         for q, frozen in zip(groups[group], results, strict=True)
     }
+
+
+def _fit(quantizers: Sequence[Quantizer], normalizer: Normalizer, x: Tensor) -> list[Quantizer]:
+    """Fit maps to a tensor; Lloyd-Max maps, which take much memory, to pieces of a large one."""
+    heavy = [q for q in quantizers if isinstance(q.map, FittedMap) and q.map.weighted]
+    if x.numel() <= FIT or not heavy:
+        return fit_each(quantizers, x)
+    scales = normalizer.scales(x)
+    normalized_and_scale = (
+        normalizer.normalize(x, scales),
+        normalizer.expand(scales, tuple(x.shape)).expand(x.shape),
+    )
+    # Spread evenly over the tensor.
+    begins = [n * (x.numel() - PIECE) // (FIT // PIECE - 1) for n in range(FIT // PIECE)]
+    n, scale = (
+        torch.cat([t.reshape(-1)[b : b + PIECE] for b in begins]) for t in normalized_and_scale
+    )
+    frozen = dict(zip(heavy, fit_normalized(heavy, n, scale), strict=True))
+    light = [q for q in quantizers if q not in frozen]
+    if light:
+        frozen |= dict(zip(light, fit_each(light, x), strict=True))
+    return [frozen[q] for q in quantizers]
 
 
 class _Collectors(threading.local):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from qmaps.errors import BadValueError, CaptureError, check_number
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import PRESETS, pair_of
 from qmaps.storage import checksums
-from qmaps.sweep.measure import MOMENTS, quantizers_of, rows
+from qmaps.sweep.measure import MOMENTS, Specs, quantizers_of, rows
 from qmaps.sweep.sample import sampled_rows, share_of_large
 
 EIGHT_BIT_MAPS = ("DE", "inverse", "quantile", "linear0", "linear", "tree", "e4m3", "power2")
@@ -69,6 +70,9 @@ def _standard() -> tuple[str, ...]:
     return tuple(dict.fromkeys(pairs))
 
 
+WORK = 2**29
+"""Elements times specs that are measured at once, at most, unless there is one spec."""
+
 STANDARD = _standard()
 """Pairs for Adam's moments: the papers' own and similar ones at every width."""
 
@@ -76,16 +80,25 @@ STANDARD = _standard()
 def digest_of(states: CapturedStates) -> str:
     """A digest of the states.
 
-    A snapshot has checksums of its tensors, so its digest is one of these. Other states are read.
+    A snapshot has checksums of its tensors, and a file of ``torch.save`` the CRC-32 of each
+    record, so their digest is one of these. All other states are read.
 
     Raises:
         CaptureError: states cannot be read, or hold NaN or infinity.
     """
     source = Path(states.source)
-    is_snapshot = source.suffix == ".safetensors" and source.is_file()
-    if is_snapshot and checksums.KEY in snapshot.header_of(source)[0]:
-        return snapshot.digest(source)
+    if source.is_file():
+        if source.suffix == ".safetensors" and checksums.KEY in snapshot.header_of(source)[0]:
+            return snapshot.digest(source)
+        if zipfile.is_zipfile(source):
+            return _digest_of_zip(source)
     return states.fingerprint()
+
+
+def _digest_of_zip(path: Path) -> str:
+    with zipfile.ZipFile(path) as file:
+        records = sorted((info.filename, info.file_size, info.CRC) for info in file.infolist())
+    return hashlib.sha256(json.dumps(records).encode()).hexdigest()
 
 
 Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | None]
@@ -118,6 +131,17 @@ class Item:
         """Elements times specs, for comparing items."""
         return self.numel * max(1, len(self.singles) + len(self.pairs))
 
+    def _parts(self) -> Iterator[Specs]:
+        """The specs, divided so that the codes of a large tensor need little memory at once."""
+        count = max(1, WORK // max(1, self.numel))
+        if count >= len(self.singles) + len(self.pairs):
+            yield self.singles, self.pairs
+            return
+        for begin in range(0, len(self.singles), count):
+            yield self.singles[begin : begin + count], ()
+        for begin in range(0, len(self.pairs), count):
+            yield (), self.pairs[begin : begin + count]
+
     def measure(self, states: CapturedStates) -> pd.DataFrame:
         """Measure the item in this process.
 
@@ -128,7 +152,9 @@ class Item:
         if self.sample is not None:
             measured = sampled_rows(states, name, self.states, self.sample, specs)
         if measured is None:
-            measured = rows(states, name, self.states, specs)
+            parts = (row for part in self._parts() for row in rows(states, name, self.states, part))
+            # Pairs of several parts may share a quantizer, whose rows are equal.
+            measured = iter({(row["state"], row["quantizer"]): row for row in parts}.values())
         return pd.DataFrame(measured)
 
 

@@ -17,6 +17,7 @@ from matplotlib.text import Annotation
 
 from qmaps import figures
 from qmaps.errors import BadValueError, OutputError
+from qmaps.figures._style import as_text
 from tests.figures import checks, synthetic
 from tests.figures.checks import legend, shown
 from tests.figures.synthetic import FRAMES, OTHER, PAIR, SUBJECTS
@@ -574,3 +575,9 @@ def test_replays_show_each_pair_on_its_line(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_literal_text_whatever_they_hold(name: str, tmp_path: Path) -> None:
     checks.names_are_literal_text(name, getattr(figures, name), SUBJECTS[name], tmp_path)
+
+
+def test_long_names_that_differ_in_their_middle_stay_apart() -> None:
+    frame = pd.DataFrame({"run": ["a" * 200 + "b" + "a" * 200, "a" * 200 + "c" + "a" * 200]})
+    first, second = as_text(frame)["run"]
+    assert (first, second) == ("a" * 58 + "..." + "a" * 58, "a" * 58 + "..." + "a" * 58 + " (2)")

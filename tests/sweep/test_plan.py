@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,16 @@ def test_one_spec_need_not_be_a_list() -> None:
     with pytest.raises(BadTypeError) as caught:
         sweep.run(states, 5)  # type: ignore[arg-type]
     assert str(caught.value) == ("specs=5 must be a spec such as 'B128/DE@4s', or a list of them")
+
+
+@pytest.mark.parametrize("work", [2 * 60300, 1])
+def test_specs_of_a_large_parameter_are_measured_in_parts(
+    work: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, specs = on_disk(tmp_path), ["B128/DE@4u", "B128/DE@4s", "tensor/linear@4s", *SPECS]
+    whole = sweep.run(path, specs)
+    monkeypatch.setattr(import_module("qmaps.sweep.plan"), "WORK", work)
+    assert len(list(plan(path, specs)[0]._parts())) > 1
+    order = ["parameter", "state", "quantizer"]
+    parts = sweep.run(path, specs).sort_values(order, ignore_index=True)
+    same(parts, whole.sort_values(order, ignore_index=True))

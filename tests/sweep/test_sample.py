@@ -19,6 +19,7 @@ from qmaps.capture.recorder import write
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, SpecError
 from qmaps.normalize.base import REGISTRY, Normalizer, Shape
 from qmaps.normalize.scale_format import SUFFIXES
+from qmaps.ops.fit import fit_normalized
 from qmaps.sweep import measure, sample
 from qmaps.sweep.sample import (
     LEAST,
@@ -212,6 +213,23 @@ def test_maps_are_fitted_to_some_units(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not found["mse"].equals(expected["mse"])
     columns = ["mse", "mean_abs_error", "median_abs_error"]
     np.testing.assert_allclose(found[columns], expected[columns], rtol=0.3)
+
+
+def test_lloyd_max_is_fitted_to_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = {"w": tensors(range(1))["p0"]["exp_avg"]}
+    specs = [qmaps.quantizer(f"B128/{name}") for name in ("lloyd@4s", "quantile@4s")]
+    lloyd, quantile = measure.fitted(x, {"w": specs}).values()
+    monkeypatch.setattr(measure, "FIT", 64000)
+    monkeypatch.setattr(measure, "PIECE", 6400)
+    pieces, same_quantile = measure.fitted(x, {"w": specs}).values()
+    begins = [n * (256000 - 6400) // 9 for n in range(10)]
+    scale = specs[0].normalizer.expand(specs[0].normalizer.scales(x["w"]), (4000, 64))
+    n, scale = ((t.reshape(-1)) for t in (x["w"] / scale, scale))
+    n, scale = (torch.cat([t[begin : begin + 6400] for begin in begins]) for t in (n, scale))
+    [wanted] = fit_normalized(specs[:1], n, scale)
+    assert pieces.map.codebook().equal(wanted.map.codebook())
+    assert not pieces.map.codebook().equal(lloyd.map.codebook())
+    assert same_quantile.map.codebook().equal(quantile.map.codebook())
 
 
 def test_elements_that_cannot_be_measured() -> None:

@@ -58,15 +58,28 @@ def choose(tensors: Sequence[Sequence[Option]], nbytes: float) -> list[int]:
         raise BadValueError(
             f"no choice takes {nbytes:,.0f} bytes or less; the smallest takes {used:,.0f}"
         )
-    while steps := [
-        (_gain(current, option), tensor, (option, index))
-        for tensor, (options, (current, _)) in enumerate(zip(tensors, choices, strict=True))
-        for index, option in enumerate(options)
-        if option.error < current.error and used + option.nbytes - current.nbytes <= nbytes
-    ]:
-        _, tensor, step = max(steps)
-        used += step[0].nbytes - choices[tensor][0].nbytes
-        choices[tensor] = step
+
+    def best_step(tensor: int) -> tuple[float, int, tuple[Option, int]] | None:
+        """The step of a tensor with the largest fall per byte that fits."""
+        current, left = choices[tensor][0], nbytes - used
+        fitting = (
+            (_gain(current, option), tensor, (option, index))
+            for index, option in enumerate(tensors[tensor])
+            if option.error < current.error and option.nbytes - current.nbytes <= left
+        )
+        return max(fitting, default=None)
+
+    steps = {tensor: step for tensor in range(len(tensors)) if (step := best_step(tensor))}
+    while steps:
+        _, tensor, choice = max(steps.values())
+        added = choice[0].nbytes - choices[tensor][0].nbytes
+        if used + added <= nbytes:  # other tensors may have taken the bytes since
+            used += added
+            choices[tensor] = choice
+        if step := best_step(tensor):
+            steps[tensor] = step
+        else:
+            del steps[tensor]
     return [index for _, index in choices]
 
 

@@ -33,8 +33,8 @@ class Coder:
                 f"quantizer={self.quantizer.spec} has {extra}; messages are rounded to nearest, or "
                 "with +sr"
             )
-        if not map_.signed or map_.fitted:
-            kind = "fitted to data" if map_.fitted else "unsigned"
+        if not map_.signed or map_.fitted or map_.counted:
+            kind = "unsigned" if not map_.signed else "fitted to data"
             raise BadValueError(
                 f"quantizer={self.quantizer.spec} is {kind}; messages need a signed map with a "
                 "formula"

@@ -30,8 +30,8 @@ KINDS = (
 class Traffic:
     """Bytes sent and received by one rank.
 
-    Bytes are those handed to the process group for other ranks: codes, scales, fitted codebooks,
-    and the headers of agreement. A gather counts once for each receiver.
+    Bytes are those handed to the process group for other ranks: codes, scales and
+    the headers of agreement. A gather counts once for each receiver.
 
     Attributes:
         sent: bytes to other ranks.
