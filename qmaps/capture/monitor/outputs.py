@@ -141,14 +141,10 @@ def _log_of(logger: Any) -> Log:
 
 
 def scalars(rows: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """Measures by name, ``sqnr_db/0.weight.exp_avg``.
-
-    Non-finite ones are left out, as are those of single ranks.
-    """
+    """Measures by name, ``sqnr_db/0.weight.exp_avg``; non-finite ones are left out."""
     return {
         f"{measure}/{printable(row['parameter'])}.{row['state']}": row[measure]
         for row in rows
-        if row.get("rank") is None
         for measure in MEASURES
         if math.isfinite(row[measure])
     }
