@@ -128,8 +128,9 @@ class Item:
 
     @property
     def work(self) -> int:
-        """Elements times specs, for comparing items."""
-        return self.numel * max(1, len(self.singles) + len(self.pairs))
+        """Measured elements times specs, for comparing items."""
+        specs = max(1, len(self.singles) + len(self.pairs))
+        return round(self.numel * specs * (1.0 if self.sample is None else self.sample))
 
     def _parts(self) -> Iterator[Specs]:
         """The specs, divided so that the codes of a large tensor need little memory at once."""

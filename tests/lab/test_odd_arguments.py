@@ -125,8 +125,7 @@ JSON = [
     "convert optimizer.pt converted.pt --to qmaps --json",
     "train digits --steps 1 --out trained --json",
     "capture digits --steps 1 --every 1 --out recorded --json",
-    "memory digits --json",
-    "memory torch.nn:Sequential --json",
+    "memory 7B --json",
 ]
 
 
