@@ -64,6 +64,11 @@ def ranges(states: CapturedStates) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["parameter", "smallest", "median", "largest", "subnormal"])
 
 
+def widest_of(by_matrix: pd.DataFrame) -> pd.Series:
+    """The row of `ranges` whose largest root is the most times its smallest."""
+    return by_matrix.loc[(by_matrix["largest"] / by_matrix["smallest"]).idxmax()]
+
+
 def judged(states: CapturedStates) -> pd.DataFrame:
     """Verdicts from the checkpoint alone, and errors of a single update, a row per pair."""
     pairs = qmaps.recommend(states, candidates=PAIRS).pairs
@@ -92,7 +97,7 @@ def beside_young(pairs: pd.DataFrame) -> dict[str, float]:
 
 def page(by_matrix: pd.DataFrame, pairs: pd.DataFrame, command: str) -> str:
     """The report."""
-    widest = by_matrix.loc[(by_matrix["largest"] / by_matrix["smallest"]).idxmax()]
+    widest = widest_of(by_matrix)
     zeroed = pairs[pairs["zero_point_share"] > 0]
     names = {spec: f"`{name}`: " for spec, name in PRESETS.items()}
     agreement = ", ".join(
@@ -178,8 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     states = capture.load(package_file(PACKAGE, CHECKPOINT), names=Encoder())
     by_matrix, pairs = ranges(states), judged(states)
     figures.save(figures.code_pairs(analyze.code_pairs(states, DRAWN)), out / "long-trained.png")
-    widest = by_matrix.loc[(by_matrix["largest"] / by_matrix["smallest"]).idxmax(), "parameter"]
-    second = analyze.histogram(states.tensor(widest, "exp_avg_sq"), SECONDS)
+    widest = states.tensor(widest_of(by_matrix)["parameter"], "exp_avg_sq")
+    second = analyze.histogram(widest, SECONDS)
     figures.save(figures.histogram(second), out / "long-trained-second.png")
     with replacing(out / "long-trained.csv") as file:
         pairs.to_csv(file, index=False)
