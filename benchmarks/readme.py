@@ -37,6 +37,7 @@ KINDS = {
     "docstring-lm": "language model, trained weights",
     "minilm": "sentence encoder, trained weights",
     "microbiome": "causal GPT-2, trained weights",
+    "pitch": "convolutional net, trained weights",
 }
 
 

@@ -364,6 +364,7 @@ def draw_calibration(steps: pd.DataFrame, file: Path | IO[bytes]) -> None:
         panel.set(xscale="log", xlabel="step cost", title=f"From {words}")
         _band(panel, vertical=True)
         panel.set_yscale("symlog", linthresh=5)
+        panel.set_yticks(*_ticks(panel.get_ylim()))
     panels[0].set_ylabel("slower by, % of steps")
     panels[0].legend()
     figure.savefig(file, format="png", dpi=120)
@@ -391,10 +392,17 @@ def draw_intervals(steps: pd.DataFrame, file: Path | IO[bytes]) -> None:
             )
         panel.set(title=judge, xlabel="slower by, % of steps", xscale="linear")
         panel.set_xscale("symlog", linthresh=5)
+        panel.set_xticks(*_ticks(panel.get_xlim()))
         _band(panel, vertical=False)
     panels[0].set_yticks(range(len(shown)), list(shown.values()))
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.savefig(file, format="png", dpi=120)
+
+
+def _ticks(limits: tuple[float, float]) -> tuple[list[int], list[str]]:
+    """Places and labels of the ticks between two limits, in per cent."""
+    places = [tick for tick in (-100, -10, 0, 10, 100, 1000) if limits[0] <= tick <= limits[1]]
+    return places, [f"{tick:+d}" if tick else "0" for tick in places]
 
 
 def _band(panel: Axes, *, vertical: bool) -> None:
