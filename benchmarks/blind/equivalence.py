@@ -110,6 +110,8 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
             compared = losses[quantizer]
             apart = (compared - full[compared.index]).to_numpy()
             tested = tests(apart / fall, float(np.log1p(MARGIN))) if usable else UNKNOWN
+            with np.errstate(over="ignore"):  # of trainings that diverged
+                ends = {end: float(np.expm1(tested[end])) for end in ("mean", "low", "high")}
             out.append(
                 {
                     "judge": judge,
@@ -117,8 +119,8 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
                     "quantizer": quantizer,
                     "seeds": len(apart),
                     "nats": float(apart.mean()),
-                    "steps": float(np.expm1(tested["mean"])),
-                    **{end: float(np.expm1(tested[end])) for end in ("low", "high")},
+                    "steps": ends.pop("mean"),
+                    **ends,
                     **{name: value for name, value in tested.items() if name.startswith("p_")},
                     "slope": fall,
                     "slope_error": error,
