@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Without compiling all modules of all packages: Python compiles those that are imported.
+# Without compiling all modules of all packages: Python compiles those that are imported, once.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: help lab papers papers-quick test test-slow test-all fuzz compare lint types notebooks docs sanitize blind bench bench-gpu test-gpu sanitize-gpu clean
