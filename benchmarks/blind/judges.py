@@ -16,7 +16,7 @@ JUDGES: dict[str, Workload] = {
     "convnet": Convnet(),
     "microbiome": Microbiome(lr=4e-3, betas=(0.8, 0.999)),
     "pitch": Pitch(lr=1.2e-3),
-    "lora": Lora(),
+    "lora": Lora(lr=5e-4, weight_decay=0.0),
     "docstring-lm": DocstringStarts(lr=4e-3, betas=(0.8, 0.999), weight_decay=0.0),
 }
 """Fine-tunings of models that others trained. No threshold of qmaps was fitted to one of them,
