@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
-from benchmarks.blind.workloads.convnet import Convnet
 from benchmarks.blind.workloads.docstring_starts import DocstringStarts
 from benchmarks.blind.workloads.lora import Lora
 from benchmarks.blind.workloads.microbiome import Microbiome
 from benchmarks.blind.workloads.pitch import Pitch
+from benchmarks.blind.workloads.voice import Voice
 from qmaps.lab.workloads import Workload
 
 JUDGES: dict[str, Workload] = {
-    "convnet": Convnet(),
     "microbiome": Microbiome(lr=4e-3, betas=(0.8, 0.999)),
     "pitch": Pitch(lr=1.2e-3),
     "lora": Lora(lr=5e-4, weight_decay=0.0),
+    "voice": Voice(),
     "docstring-lm": DocstringStarts(lr=4e-3, betas=(0.8, 0.999), weight_decay=0.0),
 }
 """Fine-tunings of models that others trained. No threshold of qmaps was fitted to one of them,

@@ -97,8 +97,8 @@ def test_a_pilot_whose_loss_rises_is_refused() -> None:
 
 
 def test_judges_without_seeds_are_named() -> None:
-    with pytest.raises(BadValueError, match="judge='convnet' has no number of seeds yet"):
-        plan.trials("convnet", Path())
+    with pytest.raises(BadValueError, match="judge='digits' has no number of seeds yet"):
+        plan.trials("digits", Path())
 
 
 def test_plan() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
+from benchmarks.blind.workloads.mel import mel_bands
 from benchmarks.blind.workloads.packages import digest, package_file
 from benchmarks.blind.workloads.validation import means
 from qmaps.capture.parameters import integer
@@ -85,25 +86,6 @@ def published(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
-@functools.lru_cache(maxsize=1)
-def _mel() -> Tensor:
-    """Triangles (bands, frequencies) from 0 to 8000 Hz, of equal areas, on Slaney's mel scale."""
-
-    def mel(hertz: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-        return np.where(
-            hertz < 1000,
-            hertz * 3 / 200,
-            15 + 27 * np.log(np.maximum(hertz, 1) / 1000) / np.log(6.4),
-        )
-
-    hertz = np.linspace(0, RATE / 2, 100_001)
-    edges = np.interp(np.linspace(0, mel(hertz)[-1], BANDS + 2), mel(hertz), hertz)
-    bins = np.linspace(0, RATE / 2, WINDOW // 2 + 1)
-    low, middle, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
-    rise, fall = (bins - low) / (middle - low), (high - bins) / (high - middle)
-    return torch.tensor(np.clip(np.minimum(rise, fall), 0, None) * 2 / (high - low)).float()
-
-
 def tones(count: int, frames: int, random: np.random.Generator) -> Batch:
     """Spectra of gliding tones in noise, and their pitches.
 
@@ -141,7 +123,9 @@ def tones(count: int, frames: int, random: np.random.Generator) -> Batch:
         padded[:, 0], WINDOW, HOP, window=torch.hann_window(WINDOW), center=False,
         return_complex=True,
     )  # fmt: skip
-    bands = torch.einsum("mf,bft->btm", _mel(), (spectrum.abs() ** 2 + 1e-9).sqrt())
+    bands = torch.einsum(
+        "mf,bft->btm", mel_bands(RATE, WINDOW, BANDS), (spectrum.abs() ** 2 + 1e-9).sqrt()
+    )
     pitches = 1200 * np.log2(hertz[:, HOP // 2 :: HOP] / 10)
     return bands.clamp(min=1e-5).log(), torch.tensor(pitches, dtype=torch.float32)
 
