@@ -16,7 +16,7 @@ JUDGES: dict[str, Workload] = {
     "microbiome": Microbiome(lr=4e-3, betas=(0.8, 0.999)),
     "pitch": Pitch(lr=1.2e-3),
     "lora": Lora(lr=5e-4, weight_decay=0.0),
-    "voice": Voice(),
+    "voice": Voice(lr=1e-3, betas=(0.6, 0.999)),
     "docstring-lm": DocstringStarts(lr=4e-3, betas=(0.8, 0.999), weight_decay=0.0),
 }
 """Fine-tunings of models that others trained. No threshold of qmaps was fitted to one of them,
