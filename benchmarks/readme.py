@@ -20,6 +20,8 @@ from benchmarks.blind.equivalence import WITHIN, percent
 from benchmarks.blind.judges import JUDGES as BLIND
 from benchmarks.judges import JUDGED, LENGTHS, parameters, power, slower
 from benchmarks.markdown import markdown
+from benchmarks.paired import paired
+from benchmarks.trials import FULL
 from qmaps.optim.presets import pair_of
 from qmaps.storage.files import records, write_text
 from reproduction.judges import JUDGES
@@ -38,6 +40,8 @@ KINDS = {
     "minilm": "sentence encoder, trained weights",
     "microbiome": "causal GPT-2, trained weights",
     "pitch": "convolutional net, trained weights",
+    "lora": "adapters (LoRA) of an encoder",
+    "voice": "recurrent net, trained weights",
 }
 
 
@@ -68,6 +72,9 @@ def safety() -> list[str]:
         {(row["judge"], row["quantizer"]): row for row in records(table)}
         for table in (pd.concat([slower(judged, pd.read_csv(LENGTHS)), blind]), power(judged))
     )
+    for judge, own in trials.query("factor == 1 and length == 1").groupby("judge"):
+        losses = own.pivot_table("loss", "seed", "quantizer")
+        in_nats |= {(judge, name): paired(losses[name], losses[FULL]) for name in losses}
     steps = {name: work.steps for name, work in (JUDGES | BLIND).items()}
     sizes = parameters(judged) | parameters(trials[trials["judge"].isin(blind["judge"])])
 

@@ -75,7 +75,7 @@ def whole(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def confusion(steps: pd.DataFrame, mode: str) -> pd.DataFrame:
-    """Number of pairs by verdict, and by their place beside the margin.
+    """Number of pairs by verdict, and by their place beside the margin, where steps are known.
 
     Args:
         steps: rows of `judged`.
@@ -85,7 +85,7 @@ def confusion(steps: pd.DataFrame, mode: str) -> pd.DataFrame:
         `verdict`, `pairs`, `within` (equivalent or no worse, by the adjusted tests), `worse` (by
         them), `not_shown`, and `mean_beyond`, those whose mean is beyond the margin.
     """
-    tuned = steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)]
+    tuned = steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)].dropna(subset="steps")
     rows = []
     for level in WORDS:
         own = tuned[tuned[f"verdict_{mode}"] == level]
@@ -315,6 +315,11 @@ def in_short(steps: pd.DataFrame) -> list[str]:
     tuned = steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)]
     lines = []
     for judge, own in unseen(tuned).groupby("judge", sort=False):
+        if own["outcome"].eq("not tested").any():
+            lines.append(
+                f"On `{judge}`, at the best rate for 32 bits, the loss does not tell steps."
+            )
+            continue
         kept_up = own.loc[own["steps"] <= MARGIN, "quantizer"]
         names = ", ".join(_name(quantizer) for quantizer in kept_up) or "none"
         lines.append(
