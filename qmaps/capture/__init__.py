@@ -6,11 +6,4 @@ from qmaps.capture.monitor import Monitor, Thresholds
 from qmaps.capture.recorder import StateRecorder
 from qmaps.capture.states import CapturedStates
 
-__all__ = [
-    "CapturedStates",
-    "Gradients",
-    "Monitor",
-    "StateRecorder",
-    "Thresholds",
-    "load",
-]
+__all__ = ["CapturedStates", "Gradients", "Monitor", "StateRecorder", "Thresholds", "load"]

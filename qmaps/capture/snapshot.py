@@ -170,7 +170,8 @@ def steps_in(folder: Path, kind: str = "step") -> list[int]:
 def write(path: Path, info: Info, tensors: Mapping[Key, Lazy]) -> None:
     """Write a snapshot, holding one tensor in memory at a time; it appears whole or not at all."""
     with replacing(path) as temporary:
-        save_file(_numbered(tensors), temporary, metadata=_metadata(info.of(tensors)))
+        numbered = {str(number): lazy for number, lazy in enumerate(tensors.values())}
+        save_file(numbered, temporary, metadata=_metadata(info.of(tensors)))
 
 
 def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, str]) -> None:
@@ -330,7 +331,6 @@ def unreadable(path: Path, error: Exception) -> CaptureError:
 
 def _parsed(path: Path, text: str) -> Info:
     """Return the contents in the metadata of a snapshot."""
-    damaged = CaptureError(f"{str(path)!r} has qmaps metadata that cannot be read")
     try:
         content = json.loads(text)
         version = content.get("format")
@@ -340,13 +340,12 @@ def _parsed(path: Path, text: str) -> Info:
             )
         content["tensors"] = [Entry(**entry) for entry in content["tensors"]]
         info = Info(**content)
-        fits = _fits(info)
+        if not _fits(info):
+            raise TypeError
     except CaptureError:
         raise
     except DAMAGE:
-        raise damaged from None
-    if not fits:
-        raise damaged
+        raise CaptureError(f"{str(path)!r} has qmaps metadata that cannot be read") from None
     return info
 
 
@@ -369,10 +368,6 @@ def _fits(info: Info) -> bool:
             isinstance(x, (int, float)) for values in info.scalars.values() for x in values.values()
         )
     )
-
-
-def _numbered(tensors: Mapping[Key, Lazy]) -> dict[str, Lazy]:
-    return {str(number): lazy for number, lazy in enumerate(tensors.values())}
 
 
 def _metadata(info: Info) -> dict[str, str]:

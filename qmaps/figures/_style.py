@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec
 
-import matplotlib as mpl
+import matplotlib.style
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -110,11 +110,6 @@ RC: dict[str, Any] = {
     "svg.hashsalt": "qmaps",
     "pdf.fonttype": 42,
 }
-GROUPS = (
-    "axes figure font grid image legend lines mathtext patch path pdf savefig svg text xtick ytick"
-)
-"""Groups of matplotlib's settings that decide how a figure looks."""
-
 _LOCK = threading.RLock()
 
 
@@ -124,10 +119,7 @@ def style() -> Iterator[None]:
 
     Matplotlib's settings are global to the process, so two threads must not exchange them at once.
     """
-    groups = tuple(f"{group}." for group in GROUPS.split())
-    settings: Any = {k: v for k, v in mpl.rcParamsDefault.items() if k.startswith(groups)}
-    settings |= RC
-    with _LOCK, mpl.rc_context(settings):
+    with _LOCK, matplotlib.style.context(["default", RC]):
         yield
 
 
@@ -204,6 +196,4 @@ def hide_unused(grid: list[list[Axes]], used: int) -> None:
 
 def extent(low: bool, high: bool) -> str:
     """The ends of a colour bar with an arrow, as values lie beyond them."""
-    return {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
-        (low, high), "neither"
-    )
+    return (("neither", "max"), ("min", "both"))[low][high]

@@ -42,12 +42,8 @@ class Contender:
     def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
         """Make the optimizer of a model with the workload's options."""
         parameters = list(model.named_parameters())
-        options: dict[str, Any] = {
-            "lr": workload.lr,
-            "betas": workload.betas,
-            "eps": workload.eps,
-            "weight_decay": workload.weight_decay,
-        }
+        names = ("lr", "betas", "eps", "weight_decay")
+        options: dict[str, Any] = {name: getattr(workload, name) for name in names}
         if self.state_quantizers is None and not self.overrides:
             return torch.optim.AdamW(parameters, **options)
         return AdamW(
@@ -185,17 +181,14 @@ def summarize_losses(runs: Sequence[TrainingRun]) -> pd.DataFrame:
     first = table[table["run"] == runs[0].label].set_index("seed")["loss"].rename("first")
     table = table.join(first, on="seed")
     table["difference"] = table["loss"] - table["first"]
-    grouped = table.groupby("run", sort=False)
-    return pd.DataFrame(
-        {
-            "seeds": grouped["seed"].count(),
-            "mean": grouped["loss"].mean(),
-            "std": grouped["loss"].std(),
-            "min": grouped["loss"].min(),
-            "max": grouped["loss"].max(),
-            "difference": grouped["difference"].mean(),
-            "difference_std": grouped["difference"].std(),
-            "state_mib": grouped["state_mib"].first(),
-            "nonfinite": grouped["nonfinite"].sum(),
-        }
-    ).reset_index()
+    return table.groupby("run", sort=False, as_index=False).agg(
+        seeds=("seed", "count"),
+        mean=("loss", "mean"),
+        std=("loss", "std"),
+        min=("loss", "min"),
+        max=("loss", "max"),
+        difference=("difference", "mean"),
+        difference_std=("difference", "std"),
+        state_mib=("state_mib", "first"),
+        nonfinite=("nonfinite", "sum"),
+    )

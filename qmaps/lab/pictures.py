@@ -20,9 +20,7 @@ PARETO = "pareto_"
 
 
 def draw(
-    run: str | os.PathLike[str],
-    *,
-    progress: Callable[[int, int, str], None] | None = None,
+    run: str | os.PathLike[str], *, progress: Callable[[int, int, str], None] | None = None
 ) -> list[Path]:
     """Draw the figures of a run folder to ``run/figures``.
 

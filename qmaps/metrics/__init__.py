@@ -1,12 +1,12 @@
 """Error metrics of one quantized tensor, one file each.
 
-A metric is a function named as its file: ``metric(x, decoded, codes, size) -> float`` with
-float32 `x` and `decoded` of one shape, their int32 `codes`, and the `size` of the codebook.
-Sums are taken in float64. An empty tensor gives NaN.
+A file has ``from_sums(sums) -> float``, which computes the metric from the `Sums` of a tensor in
+float64. If all files do, the native engine quantizes and measures in one pass, and the decoded
+tensor never exists.
 
-A file may give its metric in a second form, ``from_sums(sums) -> float``; only the order of
-summation differs. If all do, the native engine quantizes and measures in one pass, and the decoded
-tensor never exists; a metric without it needs the decoded tensor.
+A metric that needs more than the sums is a function named as its file:
+``metric(x, decoded, codes, size) -> float`` with float32 `x` and `decoded` of one shape, their
+int32 `codes`, and the `size` of the codebook. An empty tensor gives NaN.
 
 Over several tensors a metric named ``max_...`` is the largest, and any other the mean weighted by
 size (`qmaps.sweep.summarize`).
@@ -33,27 +33,31 @@ SUMMED: dict[str, Callable[[Sums], float]] = {}
 """Those that can be computed from sums."""
 
 
-def register(name: str, metric: Metric, from_sums: Callable[[Sums], float] | None = None) -> None:
+def register(
+    name: str, metric: Metric | None, from_sums: Callable[[Sums], float] | None = None
+) -> None:
     """Make a metric known: `Quantizer.error`, sweeps and the laboratory then have it.
 
     Args:
         name: name of the metric, and of its column in tables.
         metric: computes it from float32 values, the decoded values, their codes and the size of
-            the codebook.
-        from_sums: its second form, if it has one.
+            the codebook; not needed with `from_sums`.
+        from_sums: computes it from the sums of a tensor, where these are enough.
 
     Raises:
         BadValueError: a metric of qmaps has the name, in any letter case.
     """
-    refuse_built_in(name, metric, METRICS, "metric")
-    METRICS[name] = metric
+    refuse_built_in(name, metric or from_sums, METRICS, "metric")
     if from_sums is not None:
         SUMMED[name] = from_sums
+        metric = metric or (lambda *values: from_sums(Sums.of(*values)))
+    assert metric is not None
+    METRICS[name] = metric
 
 
 for _module in modules(__name__, list(__path__)):
     _name = _module.__name__.rpartition(".")[2]
-    register(_name, getattr(_module, _name), getattr(_module, "from_sums", None))
+    register(_name, getattr(_module, _name, None), getattr(_module, "from_sums", None))
 
 
 def measure(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> dict[str, float]:
@@ -70,7 +74,11 @@ def measure(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> dict[str, f
     """
     if x.numel() == 0:
         return dict.fromkeys(METRICS, math.nan)
-    return {name: metric(x, decoded, codes, size) for name, metric in METRICS.items()}
+    sums = Sums.of(x, decoded, codes, size)
+    return {
+        name: SUMMED[name](sums) if name in SUMMED else metric(x, decoded, codes, size)
+        for name, metric in METRICS.items()
+    }
 
 
 def measure_sums(sums: Sums) -> dict[str, float]:

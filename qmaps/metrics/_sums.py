@@ -1,10 +1,9 @@
-"""Sums for most metrics, computed by an engine in one pass."""
+"""Sums from which most metrics are computed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,25 +36,18 @@ class Sums:
 
     @staticmethod
     def of(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> Sums:
-        """The sums of one tensor, with equal bits for any number of threads.
-
-        Args:
-            x: float32 values on the CPU, of any shape with at least one element.
-            decoded: the decoded values, float32 of the same shape.
-            codes: their codes, int32 of the same shape.
-            size: number of values in the codebook.
-        """
-        exact = x.reshape(-1).numpy().astype(np.float64)
-        error = np.abs(exact - decoded.reshape(-1).numpy())
+        """The sums of one tensor of at least one element; arguments as for `measure`."""
+        exact, y = x.double(), decoded.double()
+        error = (exact - y).abs()
         nonzero = exact != 0
         return Sums(
             x.numel(),
             float(error.sum()),
-            float(np.square(error).sum()),
-            float(np.square(exact).sum()),
-            float((error[nonzero] / np.abs(exact[nonzero])).sum()),
+            float(error.square().sum()),
+            float(exact.square().sum()),
+            float((error[nonzero] / exact[nonzero].abs()).sum()),
             float(error.max()),
             int(nonzero.sum()),
-            int((nonzero & (decoded.reshape(-1).numpy() == 0)).sum()),
+            int((nonzero & (y == 0)).sum()),
             torch.bincount(codes.reshape(-1), minlength=size),
         )

@@ -2,24 +2,14 @@
 
 import math
 
-from torch import Tensor
-
 from qmaps.metrics._sums import Sums
 
 
-def sqnr_db(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> float:
+def from_sums(sums: Sums) -> float:
     """``10 log10(sum x**2 / sum (x - decoded)**2)`` in dB.
 
     Infinite where nothing is lost; NaN where x is 0 throughout.
     """
-    exact = x.double()
-    signal = float(exact.square().sum())
-    noise = float((exact - decoded.double()).square().sum())
-    return decibels(signal, noise)
-
-
-def from_sums(sums: Sums) -> float:
-    """The metric from the sums of a tensor."""
     return decibels(sums.signal, sums.square)
 
 

@@ -31,34 +31,36 @@ HOST = f"{zlib.crc32(platform.node().encode()):08x}"
 def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
     """Create the folder `path` with its parents, check its write access, and return it."""
     folder = Path(path)
-    try:
+    with writable(folder, "folder", parameter):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(
-            f"{parameter}={str(folder)!r} cannot be written ({reason}); give a writable folder"
-        ) from None
     return folder
 
 
-def output_file(path: str | os.PathLike[str], parameter: str = "out") -> Path:
+def output_file(path: str | os.PathLike[str]) -> Path:
     """Create the folder of `path`, check write access before long work, and return the path."""
     target = Path(path)
-    output_folder(target.parent, parameter)
+    output_folder(target.parent)
     beside = _beside(target)
-    try:
+    with writable(target, "file"):
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         beside.touch()
         beside.unlink()
+    return target
+
+
+@contextmanager
+def writable(path: Path, kind: str, parameter: str = "out") -> Iterator[None]:
+    """Turn the system's error within the block into one about an argument."""
+    try:
+        yield
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(
-            f"{parameter}={str(target)!r} cannot be written ({reason}); give a writable file"
+            f"{parameter}={str(path)!r} cannot be written ({reason}); give a writable {kind}"
         ) from None
-    return target
 
 
 def exists(path: Path) -> bool:
@@ -169,13 +171,11 @@ def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         content = Path(path).read_bytes()
         value = json.loads(content)
+        fits = checksums.intact(content)
+        if not isinstance(value, dict) or fits is False or (fits is None and "checksum" in value):
+            raise ValueError
     except (OSError, ValueError, RecursionError):
         raise _damaged(path) from None
-    if not isinstance(value, dict):
-        raise _damaged(path)
-    fits = checksums.intact(content)
-    if fits is False or (fits is None and "checksum" in value):
-        raise _damaged(path)
     return {name: member for name, member in value.items() if name != "checksum"}
 
 

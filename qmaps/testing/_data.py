@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from inspect import isfunction
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +17,15 @@ from qmaps.maps.base import Map, limits, table, thresholds
 
 LARGEST = torch.finfo(torch.float32).max
 SMALLEST = 2.0**-149
+
+
+def checks_in(module: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The functions without a leading ``_`` that a module has defined so far, in their order."""
+    return tuple(
+        member
+        for name, member in module.items()
+        if isfunction(member) and member.__module__ == module["__name__"] and name[0] != "_"
+    )
 
 
 @contextmanager

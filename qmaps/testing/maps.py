@@ -1,4 +1,4 @@
-"""Checks of every map."""
+"""Checks of every map: every function here is one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from torch import Tensor
 from qmaps.algebra.philox import RoundingKey, uniform
 from qmaps.engines import reference
 from qmaps.maps.base import Map
-from qmaps.testing._data import codes_of, inside, outside, rounds_to_nearest, upper_is_nearer
+from qmaps.testing._data import (
+    checks_in,
+    codes_of,
+    inside,
+    outside,
+    rounds_to_nearest,
+    upper_is_nearer,
+)
 
 Check = Callable[[Map, torch.device], None]
 
@@ -155,15 +162,5 @@ def stochastic_rounding_is_unbiased(map_: Map, device: torch.device) -> None:
     assert abs(float(z.sum()) / z.numel() ** 0.5) < 7
 
 
-CHECKS: tuple[Check, ...] = (
-    codebook_is_sorted_finite_float32_and_fits_the_width,
-    codebook_is_pure,
-    every_value_encodes_to_its_own_code_and_decodes_to_itself,
-    every_threshold_is_exact,
-    nearest_code_is_exact,
-    error_is_at_most_half_a_gap_and_outside_values_clip,
-    stochastic_rounding_is_one_comparison,
-    stochastic_rounding_never_moves_a_value_of_the_codebook,
-    stochastic_rounding_is_unbiased,
-)
+CHECKS: tuple[Check, ...] = checks_in(globals())
 """Every check, given a map with a codebook and the device to work on."""

@@ -22,7 +22,7 @@ from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.normalize.base import Normalizer
-from qmaps.testing._data import LARGEST, SMALLEST, about, codes_of, refused, sample
+from qmaps.testing._data import LARGEST, SMALLEST, about, checks_in, codes_of, refused, sample
 
 Check = Callable[[Quantizer, torch.device], None]
 DENSE = ("DE@4u", "linear0@3u", "log2@4u")
@@ -42,7 +42,7 @@ SHAPES = [
 ]
 
 
-def unit_codebook(q: Quantizer) -> bool:
+def _is_unit_codebook(q: Quantizer) -> bool:
     """Return True if no code's value exceeds 1, so that nothing decodes beyond the scale."""
     return q.map.fitted or float(q.map.codebook().abs().max()) <= 1
 
@@ -288,7 +288,7 @@ def the_ends_of_float32_stay_finite(q: Quantizer, device: torch.device) -> None:
         dtype=torch.float32,
         device=device,
     )
-    if not unit_codebook(q):
+    if not _is_unit_codebook(q):
         return  # values above 1 are the user's own
     values = x if q.map.signed else x.abs()
     for quantizer in (q, dataclasses.replace(q, rounding=Rounding.STOCHASTIC)):
@@ -313,23 +313,7 @@ def error_returns_the_metrics_of_what_decodes(q: Quantizer, device: torch.device
     assert measured["codes_used"] == used / t.quantizer.map.codebook().numel()
 
 
-CHECKS: tuple[Check, ...] = (
-    spec_round_trips,
-    every_shape_keeps_its_shape_layout_and_size,
-    one_division_the_nearest_code_one_product,
-    zeros_stay_zeros,
-    strides_dtypes_and_gradients_do_not_matter,
-    non_finite_is_refused,
-    non_finite_never_becomes_finite,
-    negative_values_are_refused_by_unsigned_maps,
-    stochastic_rounding_takes_a_neighbour_and_follows_the_key,
-    stochastic_rounding_is_unbiased_in_value,
-    out_writes_in_place,
-    save_and_load,
-    largest_magnitude_is_exact_where_the_codebook_holds_it,
-    the_ends_of_float32_stay_finite,
-    error_returns_the_metrics_of_what_decodes,
-)
+CHECKS: tuple[Check, ...] = checks_in(globals())
 """Every check, given a quantizer and the device to work on."""
 
 

@@ -15,7 +15,7 @@ from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.errors import BadTypeError, NonFiniteError
 from qmaps.ops.backends import backends, use_backend
 from qmaps.optim.base import QuantizedOptimizer
-from qmaps.testing._data import about, refused
+from qmaps.testing._data import about, checks_in, refused
 
 SHAPES = ((48, 40), (130,), (), (0, 3), (3, 4, 5))
 STEPS = 5  # odd: steps of signs do not cancel
@@ -47,6 +47,120 @@ class Make:
         return [param for param in params if not self.cls.unsupported_reason(param)]
 
 
+def _steps(optimizer: QuantizedOptimizer, params: list[Tensor], first: int, count: int) -> None:
+    """Steps of gradients by the step's number alone."""
+    for step in range(first, first + count):
+        generator = torch.Generator().manual_seed(step)
+        for param in params:
+            param.grad = torch.randn(param.shape, generator=generator, dtype=torch.float32)
+        optimizer.step()
+
+
+def _trained(make: Make) -> tuple[QuantizedOptimizer, list[Tensor]]:
+    """An optimizer after a few steps, and its parameters."""
+    params = make.parameters()
+    optimizer = make(params)
+    _steps(optimizer, params, 0, STEPS)
+    return optimizer, params
+
+
+def _bits_of(optimizer: QuantizedOptimizer, params: list[Tensor]) -> list[Tensor]:
+    """Parameters and all tensors of states."""
+    tensors = [param.detach() for param in params]
+    for param in params:
+        for value in optimizer.state[param].values():
+            if isinstance(value, QuantizedTensor):
+                tensors += [value.packed, *value.scales]
+            elif isinstance(value, Tensor):
+                tensors.append(value)
+    return tensors
+
+
+def _assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    """Raise unless all are equal."""
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+
+
+def parameters_move_and_stay_finite(make: Make) -> None:
+    """All elements; parameters stay where they are in memory."""
+    before = make.parameters()
+    params = make.parameters()
+    places = [param.untyped_storage()._cdata for param in params]
+    _steps(make(params), params, 0, STEPS)
+    assert places == [param.untyped_storage()._cdata for param in params]
+    for old, new in zip(before, params, strict=True):
+        assert bool(new.isfinite().all())
+        assert new.numel() == 0 or not torch.equal(old, new)
+
+
+def the_same_steps_give_the_same_bits(make: Make) -> None:
+    """Again, and on every engine."""
+    expected = _bits_of(*_trained(make))
+    for engine in ("reference", "native"):
+        if any(backend.name == engine and backend.available for backend in backends()):
+            with use_backend(engine):
+                _assert_same(_bits_of(*_trained(make)), expected)
+
+
+def states_are_kept_as_their_quantizers_say(make: Make) -> None:
+    """Quantized or float32, in the shapes of the optimizer's states, as in `memory`."""
+    optimizer, params = _trained(make)
+    nbytes = 0
+    for param in params:
+        group = optimizer.param_groups[0]
+        for name, shape in optimizer.state_shapes(param, group).items():
+            q = optimizer.quantizer_of(name, param, group)
+            value = optimizer.state[param][name]
+            nbytes += value.nbytes
+            assert tuple(value.shape) == tuple(shape)
+            if q is None:
+                assert value.dtype == torch.float32
+            else:
+                assert value.quantizer.spec == q.spec
+    assert optimizer.memory().nbytes == nbytes
+
+
+def training_goes_on_from_a_state_dict(make: Make) -> None:
+    """As if it had not been interrupted, through a file."""
+    optimizer, params = _trained(make)
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    copies: list[Tensor] = [torch.nn.Parameter(param.detach().clone()) for param in params]
+    resumed = make(copies)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    _assert_same(_bits_of(resumed, copies), _bits_of(optimizer, params))
+    _steps(optimizer, params, STEPS, STEPS)
+    _steps(resumed, copies, STEPS, STEPS)
+    _assert_same(_bits_of(resumed, copies), _bits_of(optimizer, params))
+
+
+def nonfinite_gradients_are_skipped_or_refused(make: Make) -> None:
+    """With nothing changed."""
+    optimizer, params = _trained(make)
+    before = [tensor.clone() for tensor in _bits_of(optimizer, params)]
+    params[0].grad = torch.full_like(params[0], torch.nan)
+    optimizer.param_groups[0]["nonfinite"] = "skip"
+    optimizer.step()
+    assert optimizer.skipped_steps == 1
+    _assert_same(_bits_of(optimizer, params), before)
+    optimizer.param_groups[0]["nonfinite"] = "raise"
+    count = params[0].numel()
+    message = (
+        f"the gradient of parameter 0 of group 0 holds {count} NaN or infinite elements, the first "
+        "at flat index 0; nonfinite='raise' allows only finite gradients"
+    )
+    with refused(NonFiniteError, message):
+        optimizer.step()
+    _assert_same(_bits_of(optimizer, params), before)
+
+
+CHECKS: tuple[Callable[[Make], None], ...] = checks_in(globals())
+"""Every check, given what makes the optimizer of some parameters."""
+
+
 def check_optimizer(cls: type[QuantizedOptimizer], **options: Any) -> None:
     """Check an optimizer in 32, 8 and 4 bits.
 
@@ -71,123 +185,3 @@ def check_optimizer(cls: type[QuantizedOptimizer], **options: Any) -> None:
         make = Make(cls, {"state_quantizers": width, "min_quantized_size": 0, **options})
         with about(f"{check.__name__} of {cls.__name__}, {width or '32 bits'}"):
             check(make)
-
-
-def steps(optimizer: QuantizedOptimizer, params: list[Tensor], first: int, count: int) -> None:
-    """Steps of gradients by the step's number alone."""
-    for step in range(first, first + count):
-        generator = torch.Generator().manual_seed(step)
-        for param in params:
-            param.grad = torch.randn(param.shape, generator=generator, dtype=torch.float32)
-        optimizer.step()
-
-
-def trained(make: Make) -> tuple[QuantizedOptimizer, list[Tensor]]:
-    """An optimizer after a few steps, and its parameters."""
-    params = make.parameters()
-    optimizer = make(params)
-    steps(optimizer, params, 0, STEPS)
-    return optimizer, params
-
-
-def bits_of(optimizer: QuantizedOptimizer, params: list[Tensor]) -> list[Tensor]:
-    """Parameters and all tensors of states."""
-    tensors = [param.detach() for param in params]
-    for param in params:
-        for value in optimizer.state[param].values():
-            if isinstance(value, QuantizedTensor):
-                tensors += [value.packed, *value.scales]
-            elif isinstance(value, Tensor):
-                tensors.append(value)
-    return tensors
-
-
-def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
-    """Raise unless all are equal."""
-    assert len(ours) == len(theirs)
-    for a, b in zip(ours, theirs, strict=True):
-        assert torch.equal(a, b)
-
-
-def parameters_move_and_stay_finite(make: Make) -> None:
-    """All elements; parameters stay where they are in memory."""
-    before = make.parameters()
-    params = make.parameters()
-    places = [param.untyped_storage()._cdata for param in params]
-    steps(make(params), params, 0, STEPS)
-    assert places == [param.untyped_storage()._cdata for param in params]
-    for old, new in zip(before, params, strict=True):
-        assert bool(new.isfinite().all())
-        assert new.numel() == 0 or not torch.equal(old, new)
-
-
-def the_same_steps_give_the_same_bits(make: Make) -> None:
-    """Again, and on every engine."""
-    expected = bits_of(*trained(make))
-    for engine in ("reference", "native"):
-        if any(backend.name == engine and backend.available for backend in backends()):
-            with use_backend(engine):
-                assert_same(bits_of(*trained(make)), expected)
-
-
-def states_are_kept_as_their_quantizers_say(make: Make) -> None:
-    """Quantized or float32, in the shapes of the optimizer's states, as in `memory`."""
-    optimizer, params = trained(make)
-    nbytes = 0
-    for param in params:
-        group = optimizer.param_groups[0]
-        for name, shape in optimizer.state_shapes(param, group).items():
-            q = optimizer.quantizer_of(name, param, group)
-            value = optimizer.state[param][name]
-            nbytes += value.nbytes
-            assert tuple(value.shape) == tuple(shape)
-            if q is None:
-                assert value.dtype == torch.float32
-            else:
-                assert value.quantizer.spec == q.spec
-    assert optimizer.memory().nbytes == nbytes
-
-
-def training_goes_on_from_a_state_dict(make: Make) -> None:
-    """As if it had not been interrupted, through a file."""
-    optimizer, params = trained(make)
-    file = io.BytesIO()
-    torch.save(optimizer.state_dict(), file)
-    file.seek(0)
-    copies: list[Tensor] = [torch.nn.Parameter(param.detach().clone()) for param in params]
-    resumed = make(copies)
-    resumed.load_state_dict(torch.load(file, weights_only=True))
-    assert_same(bits_of(resumed, copies), bits_of(optimizer, params))
-    steps(optimizer, params, STEPS, STEPS)
-    steps(resumed, copies, STEPS, STEPS)
-    assert_same(bits_of(resumed, copies), bits_of(optimizer, params))
-
-
-def nonfinite_gradients_are_skipped_or_refused(make: Make) -> None:
-    """With nothing changed."""
-    optimizer, params = trained(make)
-    before = [tensor.clone() for tensor in bits_of(optimizer, params)]
-    params[0].grad = torch.full_like(params[0], torch.nan)
-    optimizer.param_groups[0]["nonfinite"] = "skip"
-    optimizer.step()
-    assert optimizer.skipped_steps == 1
-    assert_same(bits_of(optimizer, params), before)
-    optimizer.param_groups[0]["nonfinite"] = "raise"
-    count = params[0].numel()
-    message = (
-        f"the gradient of parameter 0 of group 0 holds {count} NaN or infinite elements, the first "
-        "at flat index 0; nonfinite='raise' allows only finite gradients"
-    )
-    with refused(NonFiniteError, message):
-        optimizer.step()
-    assert_same(bits_of(optimizer, params), before)
-
-
-CHECKS: tuple[Callable[[Make], None], ...] = (
-    parameters_move_and_stay_finite,
-    the_same_steps_give_the_same_bits,
-    states_are_kept_as_their_quantizers_say,
-    training_goes_on_from_a_state_dict,
-    nonfinite_gradients_are_skipped_or_refused,
-)
-"""Every check, given what makes the optimizer of some parameters."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from qmaps.capture.monitor.measures import MEASURES
 from qmaps.errors import BadTypeError, BadValueError, OutputError, StateWarning, printable, shown
-from qmaps.storage.files import output_file
+from qmaps.storage.files import output_file, writable
 from qmaps.storage.locks import FolderLock
 
 
@@ -100,12 +100,8 @@ class CsvFile:
         return last
 
     def _truncate(self, size: int) -> None:
-        try:
+        with writable(self.path, "file"):
             os.truncate(self.path, size)
-        except OSError as error:
-            raise OutputError(
-                f"out={str(self.path)!r} cannot be written ({error.strerror}); give a writable file"
-            ) from None
 
 
 Log = Callable[[dict[str, float], int], object]

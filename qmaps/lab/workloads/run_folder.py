@@ -128,15 +128,13 @@ class RunFolder:
         try:
             content = self.losses.read_bytes()
             if result.get("losses_xxh3", checksums.of(content)) != checksums.of(content):
-                raise self._damaged(self.losses)
+                raise ValueError
             for row in csv.DictReader(io.StringIO(content.decode(), newline="")):
                 run.record(int(row["step"]), row["split"], {row["metric"]: float(row["value"])})
-        except (KeyError, OSError, TypeError, ValueError, csv.Error) as error:
-            if isinstance(error, OutputError):
-                raise
+            if not run.final:
+                raise ValueError
+        except (KeyError, OSError, TypeError, ValueError, csv.Error):
             raise self._damaged(self.losses) from None
-        if not run.final:
-            raise self._damaged(self.losses)
         return True
 
     def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer, run: TrainingRun) -> int:

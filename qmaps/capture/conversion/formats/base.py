@@ -76,9 +76,12 @@ class Format(ABC):
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
         """Return True if a state_dict is of this format."""
 
-    @abstractmethod
-    def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:
-        """Take the states of one parameter apart.
+    def state(self, value: Any) -> State:
+        """Take one state apart; here it must be a dense floating-point tensor."""
+        return float_state(value)
+
+    def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
+        """Take the states of one parameter apart, each by `state`.
 
         Args:
             saved: the entry of the state_dict for the parameter; empty before the first step.
@@ -90,6 +93,12 @@ class Format(ABC):
         Raises:
             BadValueError: they do not fit together.
         """
+        # SGD keeps a None before it has momentum.
+        return {
+            str(name): self.state(value)
+            for name, value in saved.items()
+            if name != "step" and value is not None
+        }
 
     def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002
         """Rename the options of a parameter group; here none is renamed.

@@ -56,13 +56,9 @@ class Qmaps(base.Format):
         check_form(state_dict)
         return super().read(state_dict, hint)
 
-    def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
-        """The states, quantized or float32."""
-        return {
-            str(name): from_plain(value) if isinstance(value, Mapping) else base.float_state(value)
-            for name, value in saved.items()
-            if name != "step" and value is not None
-        }
+    def state(self, value: Any) -> State:
+        """A state, quantized or float32."""
+        return from_plain(value) if isinstance(value, Mapping) else base.float_state(value)
 
     def plan(self, state: OptimizerState, wanted: base.Wanted) -> tuple[OptimizerState, base.Plan]:
         """The quantizers asked for, or those of the source; 8 bits if it has none."""

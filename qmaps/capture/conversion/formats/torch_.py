@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from qmaps.algebra.quantizer import values_of
 from qmaps.capture.conversion.formats import base
-from qmaps.capture.conversion.optimizer_state import OptimizerState, Parameter, State
+from qmaps.capture.conversion.optimizer_state import OptimizerState, Parameter
 from qmaps.engines.step import PRODUCT
 from qmaps.optim.nadam import product_after
 
@@ -22,15 +22,6 @@ class Torch(base.Format):
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:  # noqa: ARG002
         """True: torch is the last format to be asked."""
         return True
-
-    def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
-        """The states, in float32 whatever their dtype."""
-        # SGD keeps a None before it has momentum.
-        return {
-            str(name): base.float_state(value)
-            for name, value in saved.items()
-            if name != "step" and value is not None
-        }
 
     def plan(self, state: OptimizerState, wanted: base.Wanted) -> tuple[OptimizerState, base.Plan]:
         """Plan 32 bits for every state."""

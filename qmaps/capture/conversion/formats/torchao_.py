@@ -55,13 +55,9 @@ class TorchAO(base.Format):
             for value in saved.values()
         )
 
-    def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
-        """The states, quantized or float32."""
-        return {
-            str(name): _read(value) if _is_quantized(value) else base.float_state(value)
-            for name, value in saved.items()
-            if name != "step"
-        }
+    def state(self, value: Any) -> State:
+        """A state, quantized or float32."""
+        return _read(value) if _is_quantized(value) else base.float_state(value)
 
     def plan(self, state: OptimizerState, wanted: base.Wanted) -> tuple[OptimizerState, base.Plan]:
         """The source's width, or the one asked for."""
