@@ -34,42 +34,29 @@ if TYPE_CHECKING:
     from qmaps.optim.doctor import doctor
 
 # Imported on first use, so that `import qmaps` needs neither pandas nor matplotlib.
-_LAZY = (
-    "analyze",
-    "capture",
-    "distributed",
-    "figures",
-    "lab",
-    "lpmm",
-    "nn",
-    "optim",
-    "replay",
-    "sweep",
-)
-_WITHIN = {"replay": "analyze.replay"}
-"""Where those are that are no entry of the package's own."""
-_NAMES = {
-    "Monitor": ("qmaps.capture", "Monitor"),
-    "doctor": ("qmaps.optim.doctor", "doctor"),
-    "load_choice": ("qmaps.optim.choice_file", "load_choice"),
-    "recommend": ("qmaps.analyze.recommend", "run"),
+_MODULES = ("analyze", "capture", "distributed", "figures", "lab", "lpmm", "nn", "optim", "sweep")
+_LAZY = {name: f"qmaps.{name}" for name in _MODULES} | {
+    "Monitor": "qmaps.capture:Monitor",
+    "doctor": "qmaps.optim.doctor:doctor",
+    "load_choice": "qmaps.optim.choice_file:load_choice",
+    "recommend": "qmaps.analyze.recommend:run",
+    "replay": "qmaps.analyze.replay",
 }
-"""Where classes and functions are that are imported on first use."""
+"""Module, or ``module:member``, behind each name that is imported on first use."""
 
 plugins.load()
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        module, own = _NAMES[name]
-        return getattr(importlib.import_module(module), own)
-    if name in _LAZY:
-        return importlib.import_module(f"qmaps.{_WITHIN.get(name, name)}")
-    raise AttributeError(f"module 'qmaps' has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'qmaps' has no attribute {name!r}")
+    module, _, member = _LAZY[name].partition(":")
+    imported = importlib.import_module(module)
+    return getattr(imported, member) if member else imported
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY, *_NAMES])
+    return sorted([*globals(), *_LAZY])
 
 
 __all__ = [

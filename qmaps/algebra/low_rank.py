@@ -70,8 +70,10 @@ def _power_iterations(
     size = x.abs().max()
     size = torch.where(size > 0, size, 1)
     unit = x / size
-    before = _previous(low_rank, x, after)
-    r = _random(low_rank, x) if before is None else before
+    r = before = _previous(low_rank, x, after)
+    if r is None:
+        columns, rank = x.shape[1], low_rank.rank
+        r = normal(columns * rank, RoundingKey(), x.device).view(columns, rank)
     with torch.autocast(x.device.type, enabled=False):
         for _ in range(FIRST if before is None else 1):
             p = torch.linalg.qr(unit @ (r / r.abs().max().clamp(min=TINY))).Q
@@ -95,12 +97,6 @@ def _previous(low_rank: LowRank, x: Tensor, after: QuantizedTensor | None) -> Te
     before = factors[1].dequantize()
     fits = tuple(before.shape) == low_rank.shapes(x.shape)[1]
     return before if fits and bool(before.isfinite().all() and before.any()) else None
-
-
-def _random(low_rank: LowRank, x: Tensor) -> Tensor:
-    columns = x.shape[1]
-    numbers = normal(columns * low_rank.rank, RoundingKey(), x.device)
-    return numbers.view(columns, low_rank.rank)
 
 
 def low_rank_of(t: QuantizedTensor) -> tuple[QuantizedTensor, ...]:

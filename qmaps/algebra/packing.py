@@ -53,7 +53,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
             groups[:, i] << shift if shift >= 0 else groups[:, i] >> -shift
             for i, shift in _overlaps(byte, bits, per_group)
         ]
-        stream[:, byte] = (_union(parts) & 0xFF).to(torch.uint8)
+        stream[:, byte] = (functools.reduce(torch.bitwise_or, parts) & 0xFF).to(torch.uint8)
     return stream.view(-1)[: packed_bytes(flat.numel(), bits)]
 
 
@@ -71,7 +71,7 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
             part = stream[:, byte] >> shift if shift >= 0 else stream[:, byte] << -shift
             holders[i].append(part)
     for i, parts in enumerate(holders):
-        codes[:, i] = _union(parts) & (2**bits - 1)
+        codes[:, i] = functools.reduce(torch.bitwise_or, parts) & (2**bits - 1)
     return codes.view(-1)[:count]
 
 
@@ -85,10 +85,3 @@ def _overlaps(byte: int, bits: int, per_group: int) -> list[tuple[int, int]]:
     """The codes with a bit in `byte`, each with its left shift into that byte."""
     first, last = byte * 8 // bits, (byte * 8 + 7) // bits
     return [(i, i * bits - byte * 8) for i in range(first, min(last, per_group - 1) + 1)]
-
-
-def _union(parts: list[Tensor]) -> Tensor:
-    result = parts[0]
-    for part in parts[1:]:
-        result = result | part
-    return result

@@ -218,9 +218,8 @@ class Quantizer:
 
     def nbytes(self, shape: Sequence[int]) -> int:
         """Bytes of a quantized tensor of this shape, as `QuantizedTensor.nbytes`."""
-        scales = 0
-        for dtype, part in self.normalizer.layout(tuple(shape)):
-            scales += dtype.itemsize * math.prod(part)
+        layout = self.normalizer.layout(tuple(shape))
+        scales = sum(dtype.itemsize * math.prod(part) for dtype, part in layout)
         entries = 0
         if isinstance(self.map, FittedMap):
             entries = 2 ** int(self.map.bits)

@@ -141,24 +141,17 @@ class Reference:
         }
 
 
-class OnePass:
+class OnePass(native.UpdateErrors):
     """Errors of updates on the native engine, in one pass that decodes as it goes."""
-
-    def __init__(self) -> None:
-        self._errors = native.UpdateErrors()
-
-    def clear(self) -> None:
-        """As `Reference.clear`."""
-        self._errors.clear()
 
     def add(self, exact: Exact, first: Moment, second: Moment) -> None:
         """As `Reference.add`."""
         update, v = exact.update.cpu(), exact.v.cpu()
-        self._errors.add(update, v, self._readable(first), self._readable(second), exact.eps)
+        self.add_moments(update, v, self._readable(first), self._readable(second), exact.eps)
 
     def columns(self) -> dict[str, float]:
         """As `Reference.columns`."""
-        numel, collapsed, *sides = self._errors.summary(list(LEVELS.values()))
+        numel, collapsed, *sides = self.summary(list(LEVELS.values()))
         columns: dict[str, float] = {}
         for kind, (count, total, ranks) in zip(("abs", "rel"), sides, strict=True):
             mean = total / count if count else np.nan

@@ -131,12 +131,9 @@ def cells_of(map_: Map) -> tuple[np.ndarray | None, np.ndarray | None]:
 
 def _limits(map_: Map) -> tuple[Tensor, Tensor]:
     """The limits between nearest codes, and those between lower codes."""
-    return limits(map_), _below(table(map_))
-
-
-def _below(values: Tensor) -> Tensor:
+    values = table(map_)
     # n >= value is n > the float below it.
-    return torch.nextafter(values[1:], values.new_tensor(-torch.inf))
+    return limits(map_), torch.nextafter(values[1:], values.new_tensor(-torch.inf))
 
 
 @dataclass(frozen=True)

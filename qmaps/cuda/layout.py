@@ -108,10 +108,3 @@ STRUCTURES = {
     if isinstance(dtype, np.dtype)
 }
 """Every structure by its name in C++."""
-
-
-def offset(structure: np.dtype, field: str) -> int:
-    """The offset of a field in its structure, in bytes."""
-    fields = structure.fields
-    assert fields is not None
-    return fields[field][1]

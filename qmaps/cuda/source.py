@@ -80,8 +80,7 @@ def _checks(file: str) -> str:
 
 def _of_structure(name: str, dtype: np.dtype) -> list[str]:
     made = [_assertion(f"sizeof({name}) == {dtype.itemsize}", name)]
-    for field in dtype.names or ():
-        at = layout.offset(dtype, field)
+    for field, (_, at, *_) in (dtype.fields or {}).items():
         made.append(_assertion(f"__builtin_offsetof({name}, {field}) == {at}", name))
     # NVRTC 12 has no offsetof; what compiles with it has been checked with others.
     made.insert(1, "#if !defined(__CUDACC_VER_MAJOR__) || __CUDACC_VER_MAJOR__ >= 13\n")

@@ -9,6 +9,7 @@ import torch
 
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.algebra.saved import from_plain, to_plain
+from qmaps.engines.plan import memory_of
 from qmaps.errors import BadValueError
 from qmaps.lpmm.parameter import Accumulator, LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
@@ -70,11 +71,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         if quantizers is not None:  # which a class of one width refuses
             options["state_quantizers"] = quantizers
         super().__init__(
-            params,
-            *args,
-            min_quantized_size=min_quantized_size,
-            nonfinite=nonfinite,
-            **options,
+            params, *args, min_quantized_size=min_quantized_size, nonfinite=nonfinite, **options
         )
 
     @torch.no_grad()
@@ -179,9 +176,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             a.step = self._step_of(param)
             if number in pending:
                 a.count, total = pending[number]
-                for target, part in zip(
-                    (a.total.packed, *a.total.scales), (total.packed, *total.scales), strict=True
-                ):
+                for target, part in zip(memory_of(a.total), memory_of(total), strict=True):
                     target.copy_(part)
         self._bad = self._holds_bad()
 
@@ -191,12 +186,14 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         """Of an unfinished step the micro-batches, and by parameter their number and gradient."""
         if about is None:
             return 0, {}
-        pending = {n: self._total(n, ours, saved) for n, saved in about["gradients"].items()}
-        counts = {n: saved["count"] for n, saved in about["gradients"].items()}
+        pending = {
+            number: (saved["count"], self._total(number, ours, saved))
+            for number, saved in about["gradients"].items()
+        }
         check_int("micro_batches", about["micro_batches"], 0)
-        for count in counts.values():
+        for count, _ in pending.values():
             check_int("count", count, 0)
-        return about["micro_batches"], {n: (counts[n], total) for n, total in pending.items()}
+        return about["micro_batches"], pending
 
     def _total(
         self, number: int, ours: Mapping[int, LowPrecisionParameter], saved: Mapping[str, Any]

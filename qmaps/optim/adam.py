@@ -110,13 +110,18 @@ def moment_scalars(group: dict[str, Any]) -> dict[str, float | StepScalar]:
 
 def descend(param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
     """The common part of Adam and AdamW: everything after weight decay."""
+    m, denominator = averaged(grad, states, scalars)
+    param.sub_((m / denominator).mul_(scalars["step_size"]))
+
+
+def averaged(grad: Tensor, states: States, scalars: Values) -> tuple[Tensor, Tensor]:
+    """Take a gradient into both moments: ``m`` and ``sqrt(v) / root_correction + eps``."""
     s = scalars
     m, v = states["exp_avg"], states["exp_avg_sq"]
     m.mul_(s["beta1"]).add_(grad * s["rest1"])
     v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
     # A tensor divisor: CUDA turns division by a Python number into a product.
-    denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
-    param.sub_((m / denominator).mul_(s["step_size"]))
+    return m, sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
 
 
 class Adam8bit(EightBit, Adam):

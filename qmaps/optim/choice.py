@@ -89,20 +89,17 @@ class Choices:
             if fnmatchcase(self._name(param, group), pattern):
                 override, specs = repr(pattern), override_specs
                 break
+        source = f"override {override}" if override else ""
         spec = specs.get(state)
         if spec is None:
-            return Decision(
-                None, f"override {override}" if override else f"no quantizer for {state}"
-            )
+            return Decision(None, source or f"no quantizer for {state}")
         # A DTensor counts all of its shards.
         numel = param.numel() if shape is None else math.prod(shape)
         if numel <= (minimum := group["min_quantized_size"]):
             return Decision(None, f"{numel} <= min_quantized_size={minimum}")
         if spec not in self._known:
             self._known[spec] = quantizer(spec)
-        return Decision(
-            self._known[spec], f"override {override}" if override else "state_quantizers"
-        )
+        return Decision(self._known[spec], source or "state_quantizers")
 
     def specs(self, quantizers: StateQuantizers, option: str = "state_quantizers") -> Specs:
         """`quantizers` as specs by state name, all of them readable; quantizers are remembered."""

@@ -141,10 +141,9 @@ class Choice:
         labels = {label.lower() for label in books}
         lines += [*groups, IN_GROUPS if groups else OPTIONS, f"optimizer = {self.optimizer}("]
         lines.append("    groups," if groups else "    model.named_parameters(),")
-        lines += _entry("state_quantizers=", _in_code(self.state_quantizers, labels), 4)
+        lines += _entry("state_quantizers=", self.state_quantizers, labels)
         if self.overrides:
-            chosen = {pattern: _in_code(named, labels) for pattern, named in self.overrides.items()}
-            lines += _entry("overrides=", chosen, 4)
+            lines += _entry("overrides=", self.overrides, labels)
         lines += [f"    {name}={value}," for name, value in self._least().items()]
         return "\n".join([*lines, ")"])
 
@@ -366,7 +365,9 @@ def _groups(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
         "groups = [",
         *(f'    {{"params": []{text}}},' for text in groups),
         "]",
-        *("patterns = {", *_entries(named, 4), "}"),
+        "patterns = {",
+        *(f"    {_quoted(pattern)}: {number}," for pattern, number in named.items()),
+        "}",
         *FILL.format(default=default).splitlines(),
         "",
     ]
@@ -385,44 +386,27 @@ def _codebook(label: str, book: Mapping[str, Any]) -> str:
     )
 
 
-def _in_code(quantizers: Any, labels: set[str]) -> Any:
-    """Code of each quantizer, in the structure of `quantizers`."""
-    if isinstance(quantizers, Mapping):
-        return {state: _quantizer(q, labels) for state, q in quantizers.items()}
-    return "None" if quantizers is None else _quoted(quantizers)
+def _code(value: Any, labels: set[str]) -> str:
+    """Code of quantizers on one line; codebooks with these labels are in a list of their own."""
+    if isinstance(value, Mapping):
+        members = [f"{_quoted(key)}: {_code(member, labels)}" for key, member in value.items()]
+        return f"{{{', '.join(members)}}}"
+    if isinstance(value, Quantizer):
+        spec, label = _quoted(value.spec), getattr(value.map, "label", "")
+        return f"qmaps.quantizer({spec}, codebooks)" if label.lower() in labels else spec
+    return "None" if value is None else _quoted(value)
 
 
-def _quantizer(q: Any, labels: set[str]) -> str:
-    if q is None:
-        return "None"
-    label = getattr(q.map, "label", "")
-    spec = _quoted(q.spec)
-    return f"qmaps.quantizer({spec}, codebooks)" if label.lower() in labels else spec
-
-
-def _entries(value: Mapping[str, Any], indent: int) -> list[str]:
-    """``"key": member,`` of each member."""
-    return [
-        line
-        for key, member in value.items()
-        for line in _entry(f"{_quoted(key)}: ", member, indent)
-    ]
-
-
-def _entry(start: str, value: Any, indent: int) -> list[str]:
+def _entry(start: str, value: Any, labels: set[str], indent: int = 4) -> list[str]:
     """The start and the value on one line, or on several if that is too long."""
     start = " " * indent + start
-    line = f"{start}{_flat(value)},"
+    line = f"{start}{_code(value, labels)},"
     if len(line) <= WIDTH or not isinstance(value, Mapping):
         return [line]
-    return [f"{start}{{", *_entries(value, indent + 4), f"{' ' * indent}}},"]
-
-
-def _flat(value: Any) -> str:
-    if isinstance(value, Mapping):
-        members = [f"{_quoted(key)}: {_flat(member)}" for key, member in value.items()]
-        return f"{{{', '.join(members)}}}"
-    return str(value)
+    lines = [f"{start}{{"]
+    for key, member in value.items():
+        lines += _entry(f"{_quoted(key)}: ", member, labels, indent + 4)
+    return [*lines, f"{' ' * indent}}},"]
 
 
 def _quoted(text: str) -> str:

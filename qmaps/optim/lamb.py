@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qmaps.engines.step_scalars import Corrected, RootCorrection, StepScalar
 from qmaps.errors import BadValueError
-from qmaps.normalize._float32 import sqrt
+from qmaps.optim.adam import averaged
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.norms import at_most, check_bound, clipped, norm, trust
 from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, directed
@@ -127,12 +127,7 @@ class LAMB(QuantizedOptimizer):
 
     def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
-        m, v = states["exp_avg"], states["exp_avg_sq"]
-        grad = directed(grad, s)
-        m.mul_(s["beta1"]).add_(grad * s["rest1"])
-        v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
-        # A tensor divisor: CUDA turns division by a Python number into a product.
-        denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
+        m, denominator = averaged(directed(grad, s), states, s)
         r = (m / denominator).mul_(s["correction"])
         if s["weight_decay"] != 0:
             r = r + param * s["weight_decay"]

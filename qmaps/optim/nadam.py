@@ -14,8 +14,7 @@ from qmaps.engines.step_scalars import (
     StepScalar,
     nesterov_product,
 )
-from qmaps.normalize._float32 import sqrt
-from qmaps.optim.adam import decay_scalars, moment_scalars
+from qmaps.optim.adam import averaged, decay_scalars, moment_scalars
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import check_at_least_0, check_betas, check_bool, check_finite, coupled
 
@@ -104,14 +103,10 @@ class NAdam(QuantizedOptimizer):
 
     def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
-        m, v = states["exp_avg"], states["exp_avg_sq"]
         param.mul_(s["decay"])
         grad = coupled(param, grad, s)
-        m.mul_(s["beta1"]).add_(grad * s["rest1"])
-        v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
+        m, denominator = averaged(grad, states, s)
         mixed = (grad * s["gradient_step_size"]).add_(m * s["step_size"])
-        # A tensor divisor: CUDA turns division by a Python number into a product.
-        denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
         param.sub_(mixed.div_(denominator))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from qmaps.engines.sharding import over_shards
 from qmaps.errors import BadValueError, shown
@@ -29,11 +30,11 @@ def square_sum(x: Tensor) -> Tensor:
     are added by the same tree. Of a shard the sum is that of the whole tensor
     (`qmaps.engines.sharding.over_shards`).
     """
-    flat = x.detach().reshape(-1)
-    if flat.numel() == 0:
-        return over_shards.total(torch.zeros((), dtype=torch.float64, device=x.device))
-    sums = [_chunk_sums(piece.double()) for piece in torch.split(flat, _PIECE)]
-    return over_shards.total(tree(_filled(torch.cat(sums), power_of_two(sum(map(len, sums))))))
+    sums = []
+    for piece in torch.split(x.detach().reshape(-1), _PIECE):
+        filled = pad(piece.double().square(), (0, -piece.numel() % CHUNK))
+        sums.append(tree(filled.view(-1, CHUNK)))
+    return over_shards.total(tree(torch.cat(sums)))
 
 
 def norm(x: Tensor) -> Tensor:
@@ -45,25 +46,16 @@ def norm(x: Tensor) -> Tensor:
     return square_sum(x).sqrt()
 
 
-def _chunk_sums(x: Tensor) -> Tensor:
-    squares = _filled(x * x, -(-x.numel() // CHUNK) * CHUNK)
-    return tree(squares.view(-1, CHUNK))
-
-
 def tree(x: Tensor) -> Tensor:
-    """The last dimension, a power of two, added up; plain sums of tensors have no other order."""
+    """The last dimension, filled up with zeros to a power of two, added up in halves.
+
+    Plain sums of tensors have no other order.
+    """
+    count = max(x.shape[-1], 1)
+    x = pad(x, (0, (1 << (count - 1).bit_length()) - x.shape[-1]))
     while (half := x.shape[-1] // 2) > 0:
         x = x[..., :half] + x[..., half:]
     return x[..., 0]
-
-
-def _filled(x: Tensor, size: int) -> Tensor:
-    return torch.cat([x, x.new_zeros(size - x.numel())]) if size > x.numel() else x
-
-
-def power_of_two(count: int) -> int:
-    """The smallest power of two of at least `count`."""
-    return 1 << (count - 1).bit_length()
 
 
 # Norms are float64 scalars on the parameter's device. Trust ratios are computed from them in

@@ -156,9 +156,7 @@ class ParameterRecord:
             tensor=self.number,
             state=0 if state is None else list(self.rule.states).index(state),
         )
-        shard = self.shard
-        if shard is not None and state is not None:
-            shard = self.part(state)
+        shard = self.shard if state is None else self.part(state)
         return key if shard is None else replace(key, offset=shard.first, runs=shard.runs)
 
     def states(self) -> tuple[StateRecord, ...]:

@@ -22,9 +22,10 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from qmaps.engines.sharding import over_shards
-from qmaps.optim.norms import power_of_two, square_sum, tree
+from qmaps.optim.norms import square_sum, tree
 
 LANES = 32
 ROW_CHUNK = 512
@@ -42,9 +43,9 @@ def row_means(x: Tensor, dim: int = -1) -> Tensor:
     *outer, rows, columns = x.shape
     chunks = -(-columns // ROW_CHUNK)
     # Zeros that are added change nothing: no sum is -0.
-    x = _filled(x.double(), -1, chunks * ROW_CHUNK)
+    x = pad(x.double(), (0, chunks * ROW_CHUNK - columns))
     x = x.reshape(*outer, rows, chunks, ROW_CHUNK // LANES, LANES)
-    sums = over_shards.total(_chunks_added(tree(_in_order(x, -2))), (dim,))
+    sums = over_shards.total(tree(tree(_in_order(x, -2))), (dim,))
     return _over(sums, over_shards.size(columns, dim)).float().unsqueeze(-1)
 
 
@@ -56,9 +57,9 @@ def column_means(x: Tensor) -> Tensor:
     """
     *outer, rows, columns = x.shape
     chunks = -(-rows // COLUMN_CHUNK)
-    x = _filled(x.double(), -2, chunks * COLUMN_CHUNK)
+    x = pad(x.double(), (0, 0, 0, chunks * COLUMN_CHUNK - rows))
     x = _in_order(x.reshape(*outer, chunks, COLUMN_CHUNK, columns), -2)
-    sums = over_shards.total(_chunks_added(x.transpose(-1, -2)), (-2,))
+    sums = over_shards.total(tree(x.transpose(-1, -2)), (-2,))
     return _over(sums, over_shards.size(rows, -2)).float().unsqueeze(-2)
 
 
@@ -110,20 +111,9 @@ def _over(total: Tensor, count: int) -> Tensor:
     return total / torch.full_like(total, max(count, 1))
 
 
-def _filled(x: Tensor, dim: int, size: int) -> Tensor:
-    missing = list(x.shape)
-    missing[dim] = size - x.shape[dim]
-    return torch.cat([x, x.new_zeros(missing)], dim) if missing[dim] else x
-
-
 def _in_order(x: Tensor, dim: int) -> Tensor:
     """The sum over one dimension, removed from the result."""
     total = x.select(dim, 0).clone()
     for number in range(1, x.shape[dim]):
         total += x.select(dim, number)
     return total
-
-
-def _chunks_added(sums: Tensor) -> Tensor:
-    """The tree over the last dimension; 0 where it is empty."""
-    return tree(_filled(sums, -1, power_of_two(max(sums.shape[-1], 1))))

@@ -77,13 +77,10 @@ def saved(parameters: Parameters) -> dict[str, Any]:
     ]
     state: dict[Any, Any] = {}
     for key, value in parameters.state.items():
-        if not isinstance(key, Tensor):
-            state[key] = value
-        elif not isinstance(value, Mapping):
-            state[records[id(key)].number] = value
-        else:
-            record = records[id(key)]
-            state[record.number] = {n: written(record, n, part) for n, part in value.items()}
+        record = records[id(key)] if isinstance(key, Tensor) else None
+        if record is not None and isinstance(value, Mapping):
+            value = {name: written(record, name, part) for name, part in value.items()}
+        state[key if record is None else record.number] = value
     optimizer = type(parameters.rule).__name__
     about = {"format": FORMAT, "optimizer": optimizer, "stream": STREAM}
     return {"state": state, "param_groups": groups, ABOUT: about}

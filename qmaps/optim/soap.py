@@ -219,16 +219,12 @@ def slice_products(x: Tensor, dim: int) -> Tensor:
 
 def to_bases(x: Tensor, bases: Sequence[Tensor | None]) -> Tensor:
     """The coordinates of `x` in a basis for each dimension; None leaves a dimension as it is."""
-    return _along(x, [None if basis is None else basis.t() for basis in bases])
+    return from_bases(x, [None if basis is None else basis.t() for basis in bases])
 
 
 def from_bases(x: Tensor, bases: Sequence[Tensor | None]) -> Tensor:
     """The inverse of `to_bases` for orthogonal bases."""
-    return _along(x, bases)
-
-
-def _along(x: Tensor, matrices: Sequence[Tensor | None]) -> Tensor:
-    for dim, matrix in enumerate(matrices):
-        if matrix is not None:
-            x = torch.tensordot(matrix, x, ([1], [dim])).movedim(0, dim)
+    for dim, basis in enumerate(bases):
+        if basis is not None:
+            x = torch.tensordot(basis, x, ([1], [dim])).movedim(0, dim)
     return x

@@ -136,7 +136,9 @@ def run(
         raise BadValueError("candidates must hold at least one pair that quantizes both moments")
     check(steps, share=1.0 if share is None else share, seed=seed)
     captured = as_states(states)
-    names = _replayed(captured, chosen(captured, parameters, min_quantized_size))
+    names = chosen(captured, parameters, min_quantized_size)
+    # Parameters with recorded gradients; all if there are none.
+    names = [name for name in names if len(captured.window(name)) > 1] or names
     sizes = Sizes(captured, names)
     budget = math.inf if step_cost is not None else sizes.budget(bits, nbytes, [*choosable, FULL])
     window = len(captured.window())
@@ -213,13 +215,6 @@ def run(
         pairs=table,
         tensors=tensors,
     )
-
-
-def _replayed(states: CapturedStates, names: list[str]) -> list[str]:
-    """The parameters with recorded gradients; all of `names` if there are none."""
-    if not states.window():
-        return names
-    return [name for name in names if len(states.window(name)) > 1] or names
 
 
 def _tensors(frame: pd.DataFrame, pairs: Iterable[Pair], sizes: Sizes) -> pd.DataFrame:

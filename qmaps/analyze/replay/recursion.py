@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -57,8 +58,7 @@ class Recursion:
     def _keyed(self, q: Quantizer, step: int) -> RoundingKey | None:
         if not q.rounding.random:
             return None
-        key = self._key
-        return RoundingKey(seed=key.seed, step=step, tensor=key.tensor, state=key.state)
+        return replace(self._key, step=step)
 
     def _encode(self, row: int, step: int, check: bool) -> None:
         state = self._states[row - 1]
@@ -127,13 +127,10 @@ class Updates:
         self._pairs = torch.tensor([(0, 0), *pairs], dtype=torch.int64).T.contiguous()
         self._betas, self._eps, self._numel = betas, eps, max(1, numel)
         count = len(pairs) + 1
-        self._kept = torch.zeros(count, dtype=torch.float64)
-        self._spent = torch.zeros(count, dtype=torch.float64)
-        self._shared = torch.zeros(count, dtype=torch.float64)
+        self._kept, self._spent, self._shared = torch.zeros(3, count, dtype=torch.float64)
         self._path = torch.zeros(count, self._numel, dtype=torch.float32)
         self._largest = torch.zeros(count, dtype=torch.float32)
-        self._exploded = torch.zeros(count, dtype=torch.int64)
-        self._zeroed = torch.zeros(count, dtype=torch.int64)
+        self._exploded, self._zeroed = torch.zeros(2, count, dtype=torch.int64)
         self._steps = self._checks = 0
         self._denominators: Tensor | None = None
         self._curvature: Tensor | None = None

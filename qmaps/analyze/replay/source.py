@@ -122,7 +122,8 @@ def source(
         )
     options = states.hyperparameters(parameter)
     betas = betas_of(states, parameter)
-    taken = _steps_since_reset(states, parameter) or MANY
+    counts = states.scalars(parameter)  # steps are counted from the last reset
+    taken = int(counts.get("step", states.step)) - int(counts.get(RESET, 0)) or MANY
     recorded = bool(states.window())
     available = len(states.window(parameter)) if recorded else steps or DEFAULT
     if recorded and (every := options.get("reset_every")):
@@ -169,12 +170,6 @@ def source(
         rounds * count,
         lambda: _again(gradients(), rounds),
     )
-
-
-def _steps_since_reset(states: CapturedStates, parameter: str) -> int:
-    """Steps since the last reset of a parameter's moments."""
-    counts = states.scalars(parameter)
-    return int(counts.get("step", states.step)) - int(counts.get(RESET, 0))
 
 
 def share_of(states: CapturedStates, parameters: Sequence[str], elements: int) -> float:

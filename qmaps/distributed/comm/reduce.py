@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
@@ -78,9 +79,7 @@ class Reducer:
         elif any(sent.bad for sent in headers):
             return x.fill_(torch.nan)
         parts = split(x, world)
-        starts = [0]
-        for part in parts:
-            starts.append(starts[-1] + part.numel())
+        starts = list(accumulate(map(Tensor.numel, parts), initial=0))
 
         def key(purpose: int, start: int) -> RoundingKey:
             return RoundingKey(

@@ -44,7 +44,7 @@ def measure(
         numel,
         packed_at,
         scales_at,
-        [] if key is None else [key.words()],
+        tensors.rounding(key),
         not map_.signed,
         address(codes),
         tensors.threads(numel),
@@ -66,7 +66,7 @@ class UpdateErrors:
         """Start again from nothing, keeping the memory."""
         self._errors.clear()
 
-    def add(
+    def add_moments(
         self,
         exact: Tensor,
         v: Tensor,
