@@ -70,7 +70,7 @@ def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -
 
 
 def blind(steps: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
-    """Rows as of `points` of the blind test, at the tuned rates.
+    """Rows as of `points` of the blind test, at the tuned rates, of judges whose slope is known.
 
     Args:
         steps: rows of reports/blind/steps.csv.
@@ -78,6 +78,7 @@ def blind(steps: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
     """
     told = told[told["mode"] == "gradients"].assign(cost=1.0)  # every pair has updates
     own = steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)]
+    own = own[~own["judge"].isin(own.loc[own["outcome"] == "not tested", "judge"])]
     both = told.merge(own[["judge", "quantizer", "steps"]], on=["judge", "quantizer"])
     rows = records(both)
     return pd.DataFrame(

@@ -168,7 +168,7 @@ def test_what_recommend_says_of_its_verdicts_is_counted() -> None:
     } == verdict.ENDED
     assert steps.committed()["judge"].nunique() == verdict.MODELS
     assert verdict.experience("safe", 0.0001).startswith(
-        "of 26 pairs that replays of whole runs of 5"
+        "of 27 pairs that replays of whole runs of 6"
     )
 
 

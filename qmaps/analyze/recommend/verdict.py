@@ -25,8 +25,8 @@ HARMLESS = LEVELS[:2]
 """Verdicts without a measure against the pair."""
 EARLY = 0.1
 """Share of the averaged gradients, 1 / (1 - beta2), before which a step is early."""
-MODELS = 5
-ENDED = {"safe": (26, 26), "unproven": (64, 84), "caution": (20, 38), "unsafe": (19, 162)}
+MODELS = 6
+ENDED = {"safe": (27, 27), "unproven": (74, 97), "caution": (21, 42), "unsafe": (20, 164)}
 """Of how many trained pairs of a verdict, from replays of whole runs of `MODELS` small models, how
 many ended at most 2 % slower than 32 bits (``python -m benchmarks.prediction.steps``,
 reports/prediction/steps.md)."""
