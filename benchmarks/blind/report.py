@@ -358,13 +358,13 @@ def _name(quantizer: str) -> str:
 
 
 def draw_calibration(steps: pd.DataFrame, file: Path | IO[bytes]) -> None:
-    """Steps against step cost, one color a model and one panel a mode."""
+    """Steps against step costs below 1, one color a model and one panel a mode."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2, sharey=True)
-    tuned = steps[steps["factor"] == 1]
+    tuned = unseen(steps[(steps["factor"] == 1) & np.isfinite(steps["steps"])])
     for panel, (mode, words) in zip(panels, MODES.items(), strict=True):
-        for judge, own in unseen(tuned).groupby("judge", sort=False):
+        for judge, own in tuned[tuned[f"step_cost_{mode}"] < 1].groupby("judge", sort=False):
             panel.plot(own[f"step_cost_{mode}"], 100 * own["steps"], "o", label=judge, alpha=0.7)
         panel.set(xscale="log", xlabel="step cost", title=f"From {words}")
         _band(panel, vertical=True)
@@ -379,10 +379,14 @@ def draw_intervals(steps: pd.DataFrame, file: Path | IO[bytes]) -> None:
     """Presets and choices with their intervals, one panel a model, one color a rate."""
     shown = PRESETS | {CHOICES[0]: CHOICES[0]}
     judges = list(steps["judge"].unique())
-    figure = Figure(figsize=(2 + 4 * len(judges), 4), layout="constrained")
+    columns = min(3, len(judges))
+    rows = -(-len(judges) // columns)
+    figure = Figure(figsize=(2 + 3.5 * columns, 1 + 3 * rows), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = np.atleast_1d(figure.subplots(1, len(judges), sharey=True))
-    for panel, judge in zip(panels, judges, strict=True):
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten()
+    for panel in panels[len(judges) :]:
+        panel.set_axis_off()
+    for panel, judge in zip(panels[: len(judges)], judges, strict=True):
         for number, factor in enumerate(FACTORS):
             own = steps[(steps["judge"] == judge) & (steps["factor"] == factor)]
             own = own[own["quantizer"].isin(list(shown)) & np.isfinite(own["steps"])]
