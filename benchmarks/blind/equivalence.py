@@ -135,10 +135,13 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def percent(row: Mapping[str, Any] | None) -> str:
-    """Mean and interval of a row of `in_steps`, in per cent; without a row, "not known"."""
+    """Mean and interval of a row of `in_steps`, in per cent; without a row, "not known".
+
+    A training that would need a hundred times as many steps has diverged.
+    """
     if row is None or np.isnan(row["steps"]):
         return "not known"
-    if not np.isfinite([row[name] for name in ("steps", "low", "high")]).all():
+    if row["steps"] > 100 or not np.isfinite([row["low"], row["high"]]).all():
         return "diverged"
     return "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * row[n] for n in ("steps", "low", "high")))
 
