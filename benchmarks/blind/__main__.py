@@ -70,7 +70,7 @@ def _report(out: Path, command: str) -> None:
     for name, draw in report.PICTURES.items():
         with replacing(out / name) as temporary:
             draw(steps, temporary)
-    write_report(out / "README.md", report.page(steps, tuned, command))
+    write_report(out / "README.md", report.page(steps, trained, tuned, command))
 
 
 STAGES = {"tune": _tune, "pilot": _pilot, "verdicts": _verdicts, "train": _train}

@@ -17,7 +17,9 @@ from benchmarks.blind import plan, tune
 from benchmarks.blind.equivalence import WITHIN, in_steps, percent
 from benchmarks.blind.judges import SEEN
 from benchmarks.blind.plan import CHOICES, FACTORS, MARGIN, PAIRS, SAFE_SHARE
+from benchmarks.blind.workloads.validation import PARTS
 from benchmarks.markdown import markdown
+from benchmarks.trials import FULL
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.candidates import PRESETS
 from qmaps.analyze.recommend.picks import BITS
@@ -27,6 +29,8 @@ from qmaps.optim.presets import pair_of
 from qmaps.storage.files import records
 
 WORDS = ("safe", "caution", "unsafe")
+RATES = ("tuned rate", "a quarter", "a twentieth")
+"""Words for `FACTORS`."""
 MODES = {"gradients": "recorded gradients", "checkpoint": "a checkpoint alone"}
 
 
@@ -184,6 +188,33 @@ def _least(rows: pd.DataFrame, column: str) -> str | None:
     return None if known.empty else str(known.loc[known[column].idxmin(), "quantizer"])
 
 
+def validation_errors(trials: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """How far differences hang on the choice of the validation set.
+
+    Args:
+        trials: rows of trials.csv.
+        steps: rows of `judged`.
+
+    Returns:
+        `judge`, `preset`, and for each of `RATES` the standard error, over the eighths of the
+        validation set, of the preset's mean difference from 32 bits, in per cent of steps.
+    """
+    parts = [f"loss_{part + 1}" for part in range(PARTS)]
+    slopes = steps.groupby(["judge", "factor"])["slope"].first()
+    whole = trials[trials["length"] == 1].set_index(["judge", "factor", "quantizer", "seed"])[parts]
+    whole = whole.sort_index()
+    rows = []
+    for judge in unseen(steps)["judge"].unique():
+        for preset in ("8bit", "4bit"):
+            row = {"judge": judge, "preset": preset}
+            for rate, factor in zip(RATES, FACTORS, strict=True):
+                own = whole.loc[judge, factor]
+                apart = (own.loc[pair_of(preset).spec] - own.loc[FULL]).mean()
+                row[rate] = 100 * apart.sem() / slopes[judge, factor]
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def presets_table(steps: pd.DataFrame) -> list[str]:
     """Presets by judge and rate, as a table in Markdown."""
     names = PRESETS | {CHOICES[0]: CHOICES[0]}
@@ -196,8 +227,7 @@ def presets_table(steps: pd.DataFrame) -> list[str]:
                 cells.append(f"{percent(found[0])} {found[0]['outcome']}" if found else "")
             if any(cells):
                 rows.append((str(judge), name, *cells))
-    heads = ("tuned rate", "a quarter", "a twentieth")
-    return markdown(("model", "preset", *heads), rows)
+    return markdown(("model", "preset", *RATES), rows)
 
 
 def pairs_table(steps: pd.DataFrame) -> list[str]:
@@ -219,8 +249,15 @@ def pairs_table(steps: pd.DataFrame) -> list[str]:
     )
 
 
-def page(steps: pd.DataFrame, tuned: pd.DataFrame, command: str) -> str:
-    """The report."""
+def page(steps: pd.DataFrame, trials: pd.DataFrame, tuned: pd.DataFrame, command: str) -> str:
+    """The report.
+
+    Args:
+        steps: rows of `judged`.
+        trials: rows of trials.csv.
+        tuned: rows of tuning.csv.
+        command: that made it.
+    """
     judges, known = (
         ", ".join(f"`{name}`" for name in steps["judge"].unique() if (name in SEEN) is seen)
         for seen in (False, True)
@@ -299,6 +336,21 @@ def page(steps: pd.DataFrame, tuned: pd.DataFrame, command: str) -> str:
         lines += [""]
     lines += ["![Predicted and measured](calibration.png)", ""]
     lines += ["![Differences with intervals](intervals.png)", ""]
+    lines += [
+        "## Validation sets",
+        "",
+        "Standard errors of differences, in per cent of steps, that the choice of the validation "
+        f"set leaves; half the margin is {50 * MARGIN:g}.",
+        "",
+        *markdown(
+            ("model", "preset", *RATES),
+            [
+                (row["judge"], row["preset"], *(f"{row[rate]:.2f}" for rate in RATES))
+                for row in records(validation_errors(trials, steps))
+            ],
+        ),
+        "",
+    ]
     lines += ["## All pairs", "", *pairs_table(steps), "", "## Tuning", ""]
     lines += markdown(
         ("model", "learning rate", "beta1", "weight decay"),

@@ -183,7 +183,11 @@ def test_the_page_of_a_whole_judge(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     taken = report.rules(steps).set_index("rule")
     assert taken.loc["fewest bits called safe", "quantizer"] == plan.PAIRS[10]  # 3.25 bits
     assert set(taken["outcome"]) == {"equivalent"}
-    page = report.page(steps, pd.read_csv(FOLDER / "tuning.csv"), "command")
+    other = trials["quantizer"] != FULL  # worse by 0.001 on every second eighth of the validation
+    for part in range(1, 9):
+        trials[f"loss_{part}"] = trials["loss"].round(2) + 0.001 * (part % 2) * other
+    page = report.page(steps, trials, pd.read_csv(FOLDER / "tuning.csv"), "command")
+    assert "| microbiome | 8bit | 0.19 | 0.19 | 0.19 |" in page
     assert 'the word "safe" is earned in this mode.' in page
     assert "On `microbiome`, at the best learning rate for 32 bits, 19 of 20 pairs trained" in page
     for name, draw in report.PICTURES.items():
