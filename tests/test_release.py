@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,6 +33,15 @@ def test_the_changelog_is_short_with_one_line_for_each_change() -> None:
     assert [line for line in listed if not line.startswith(("- ", "## ", "### ", "["))] == [
         ""
     ] * listed.count("")
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="there is no make")
+def test_what_make_runs_keeps_compiled_modules() -> None:
+    show = "show:\n\t@echo [$$PYTHONDONTWRITEBYTECODE]"
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    command = ["make", "--silent", "--eval", show, "show"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
 
 
 def text(name: str) -> str:
