@@ -27,9 +27,10 @@ from benchmarks.blind.plan import CURVE_SEEDS, MARGIN, other_lengths
 from benchmarks.command import command_line, count, one_line_errors
 from benchmarks.markdown import markdown
 from benchmarks.trials import FULL, Trial, restore, run_all
+from qmaps.errors import BadValueError
 from qmaps.lab.workloads import Workload
 from qmaps.optim.presets import pair_of
-from qmaps.storage.files import output_folder, records, replacing
+from qmaps.storage.files import exists, output_folder, records, replacing
 from reproduction.judges import JUDGES
 from reproduction.report_file import write_report
 
@@ -134,6 +135,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         restore(out / name, options.runs)
     if "tune" in commands:
         _write(tune.tune(JUDGE, WORKLOAD, options.runs, workers), out / TUNING)
+    for command, needed in (("train", TUNING), ("report", TRIALS)):
+        if command in commands and len(commands) == 1 and not exists(out / needed):
+            raise BadValueError(f"command={command!r} needs {out / needed}; run those before it")
     if "train" in commands:
         plan = trials(tuned(pd.read_csv(out / TUNING)))
         frame = run_all(plan, options.runs, workers=workers)

@@ -38,8 +38,8 @@ def test_the_changelog_is_short_with_one_line_for_each_change() -> None:
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make")
 def test_what_make_runs_keeps_compiled_modules() -> None:
     show = "show:\n\t@echo [$$PYTHONDONTWRITEBYTECODE]"
-    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    command = ["make", "--silent", "--eval", show, "show"]
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "MAKEFLAGS": "", "MAKELEVEL": ""}
+    command = ["make", "--silent", "--no-print-directory", "--eval", show, "show"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
 

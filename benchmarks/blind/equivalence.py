@@ -109,8 +109,8 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
                 continue
             compared = losses[quantizer]
             apart = (compared - full[compared.index]).to_numpy()
-            told = usable or not np.isfinite(apart).all()
-            tested = tests(apart / fall, float(np.log1p(MARGIN))) if told else UNKNOWN
+            diverged = np.isfinite(full).all() and not np.isfinite(compared).all()
+            tested = tests(apart / fall, float(np.log1p(MARGIN))) if usable or diverged else UNKNOWN
             with np.errstate(over="ignore"):  # of trainings that diverged
                 ends = {end: float(np.expm1(tested[end])) for end in ("mean", "low", "high")}
             out.append(

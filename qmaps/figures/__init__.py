@@ -28,8 +28,10 @@ modules(__name__, list(__path__))
 for _name, _found in load_entry_points(entry_points(group="qmaps.figures")):
     if _found not in FIGURES.values():
         ignored("qmaps.figures", _name, "it is not a figure declared by qmaps.figures.figure")
-globals().update(FIGURES)
-__all__ = ["FIGURES", "Picture", "figure", "pictures", "save", *FIGURES]
+__all__ = ["FIGURES", "Picture", "figure", "pictures", "save"]
+_drawing = {name: draw for name, draw in FIGURES.items() if name not in __all__}
+globals().update(_drawing)
+__all__ += _drawing
 
 
 def __getattr__(name: str) -> Callable[..., Figure]:  # declares further figures to type checkers

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import wraps
 
 from torch import Tensor
 
+from qmaps.errors import BadValueError
 from qmaps.maps._registry import modules, refuse_built_in
 from qmaps.metrics._sums import Sums
 
@@ -45,13 +47,15 @@ def register(
         from_sums: computes it from the sums of a tensor, where these are enough.
 
     Raises:
-        BadValueError: a metric of qmaps has the name, in any letter case.
+        BadValueError: a metric of qmaps has the name, in any letter case, or there is no function.
     """
     refuse_built_in(name, metric or from_sums, METRICS, "metric")
+    SUMMED.pop(name, None)
     if from_sums is not None:
         SUMMED[name] = from_sums
-        metric = metric or (lambda *values: from_sums(Sums.of(*values)))
-    assert metric is not None
+        metric = metric or wraps(from_sums)(lambda *values: from_sums(Sums.of(*values)))
+    if metric is None:
+        raise BadValueError(f"metric {name!r} needs a function {name} or from_sums")
     METRICS[name] = metric
 
 

@@ -32,7 +32,7 @@ def square_sum(x: Tensor) -> Tensor:
     """
     sums = []
     for piece in torch.split(x.detach().reshape(-1), _PIECE):
-        filled = pad(piece.double().square(), (0, -piece.numel() % CHUNK))
+        filled = padded(piece.double().square(), 0, -piece.numel() % CHUNK)
         sums.append(tree(filled.view(-1, CHUNK)))
     return over_shards.total(tree(torch.cat(sums)))
 
@@ -52,10 +52,15 @@ def tree(x: Tensor) -> Tensor:
     Plain sums of tensors have no other order.
     """
     count = max(x.shape[-1], 1)
-    x = pad(x, (0, (1 << (count - 1).bit_length()) - x.shape[-1]))
+    x = padded(x, 0, (1 << (count - 1).bit_length()) - x.shape[-1])
     while (half := x.shape[-1] // 2) > 0:
         x = x[..., :half] + x[..., half:]
     return x[..., 0]
+
+
+def padded(x: Tensor, *amounts: int) -> Tensor:
+    """`x` with zeros as of ``torch.nn.functional.pad``, which copies where it adds none, too."""
+    return pad(x, amounts) if any(amounts) else x
 
 
 # Norms are float64 scalars on the parameter's device. Trust ratios are computed from them in

@@ -22,10 +22,9 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from qmaps.engines.sharding import over_shards
-from qmaps.optim.norms import square_sum, tree
+from qmaps.optim.norms import padded, square_sum, tree
 
 LANES = 32
 ROW_CHUNK = 512
@@ -43,7 +42,7 @@ def row_means(x: Tensor, dim: int = -1) -> Tensor:
     *outer, rows, columns = x.shape
     chunks = -(-columns // ROW_CHUNK)
     # Zeros that are added change nothing: no sum is -0.
-    x = pad(x.double(), (0, chunks * ROW_CHUNK - columns))
+    x = padded(x.double(), 0, chunks * ROW_CHUNK - columns)
     x = x.reshape(*outer, rows, chunks, ROW_CHUNK // LANES, LANES)
     sums = over_shards.total(tree(tree(_in_order(x, -2))), (dim,))
     return _over(sums, over_shards.size(columns, dim)).float().unsqueeze(-1)
@@ -57,7 +56,7 @@ def column_means(x: Tensor) -> Tensor:
     """
     *outer, rows, columns = x.shape
     chunks = -(-rows // COLUMN_CHUNK)
-    x = pad(x.double(), (0, 0, 0, chunks * COLUMN_CHUNK - rows))
+    x = padded(x.double(), 0, 0, 0, chunks * COLUMN_CHUNK - rows)
     x = _in_order(x.reshape(*outer, chunks, COLUMN_CHUNK, columns), -2)
     sums = over_shards.total(tree(x.transpose(-1, -2)), (-2,))
     return _over(sums, over_shards.size(rows, -2)).float().unsqueeze(-2)

@@ -89,3 +89,15 @@ def test_nothing_lost_and_nothing_there() -> None:
     empty = metrics.measure(torch.zeros(0), torch.zeros(0), torch.zeros(0, dtype=torch.int32), 2)
     assert all(math.isnan(value) for value in empty.values())
     assert set(empty) == set(exact)
+
+
+def test_a_metric_of_sums_may_be_registered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "METRICS", dict(metrics.METRICS))
+    monkeypatch.setattr(metrics, "SUMMED", dict(metrics.SUMMED))
+    for share in (1.0, 2.0):
+        metrics.register("mine", None, lambda sums, share=share: share * sums.numel)
+    assert metrics.measure(X, DECODED, CODES, 8)["mine"] == 8.0
+    metrics.register("mine", lambda *values: -1.0)
+    assert metrics.measure(X, DECODED, CODES, 8)["mine"] == -1.0
+    with pytest.raises(ValueError, match="metric 'none' needs a function none or from_sums"):
+        metrics.register("none", None)
