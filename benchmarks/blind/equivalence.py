@@ -112,7 +112,7 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
             diverged = np.isfinite(full).all() and not np.isfinite(compared).all()
             tested = tests(apart / fall, float(np.log1p(MARGIN))) if usable or diverged else UNKNOWN
             with np.errstate(over="ignore"):  # of trainings that diverged
-                ends = {end: float(np.expm1(tested[end])) for end in ("mean", "low", "high")}
+                mean, low, high = (float(np.expm1(tested[end])) for end in ("mean", "low", "high"))
             out.append(
                 {
                     "judge": judge,
@@ -120,8 +120,9 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
                     "quantizer": quantizer,
                     "seeds": len(apart),
                     "nats": float(apart.mean()),
-                    "steps": ends.pop("mean"),
-                    **ends,
+                    "steps": mean,
+                    "low": low,
+                    "high": high,
                     **{name: value for name, value in tested.items() if name.startswith("p_")},
                     "slope": fall,
                     "slope_error": error,
@@ -132,6 +133,11 @@ def in_steps(frame: pd.DataFrame) -> pd.DataFrame:
         tested = table[name].notna()
         table.loc[tested, name] = stats.false_discovery_control(table.loc[tested, name])
     return table.assign(outcome=[outcome(row) for row in records(table)])
+
+
+def of_known_slope(steps: pd.DataFrame) -> pd.DataFrame:
+    """The rows of judges whose loss tells steps at all of the rates that the rows have."""
+    return steps[~steps["judge"].isin(steps.loc[steps["outcome"] == "not tested", "judge"])]
 
 
 def percent(row: Mapping[str, Any] | None) -> str:

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.blind import plan, tune
-from benchmarks.blind.equivalence import WITHIN, in_steps, percent
+from benchmarks.blind.equivalence import WITHIN, in_steps, of_known_slope, percent
 from benchmarks.blind.judges import SEEN
 from benchmarks.blind.plan import CHOICES, FACTORS, MARGIN, PAIRS, SAFE_SHARE
 from benchmarks.blind.workloads.validation import PARTS
@@ -69,11 +69,6 @@ def judged(trials: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
 def unseen(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of judges on which no threshold was chosen."""
     return rows[~rows["judge"].isin(SEEN)]
-
-
-def of_known_slope(steps: pd.DataFrame) -> pd.DataFrame:
-    """The rows of judges whose loss tells steps at all of the rates that the rows have."""
-    return steps[~steps["judge"].isin(steps.loc[steps["outcome"] == "not tested", "judge"])]
 
 
 def whole(trials: pd.DataFrame) -> pd.DataFrame:
@@ -383,7 +378,7 @@ def in_short(steps: pd.DataFrame) -> list[str]:
     tuned = steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)]
     lines = []
     for judge, own in unseen(tuned).groupby("judge", sort=False):
-        if own["outcome"].eq("not tested").any():
+        if of_known_slope(own).empty:
             lines.append(
                 f"On `{judge}`, at the best rate for 32 bits, the loss does not tell steps."
             )

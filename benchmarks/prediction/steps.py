@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.blind.equivalence import MAX_SLOPE_ERROR
+from benchmarks.blind.equivalence import MAX_SLOPE_ERROR, of_known_slope
 from benchmarks.blind.plan import MARGIN, PAIRS, SAFE_SHARE
 from benchmarks.judges import JUDGED, LENGTHS, REPORTS, slower
 from benchmarks.markdown import markdown
@@ -77,8 +77,7 @@ def blind(steps: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
         told: rows of reports/blind/verdicts.csv.
     """
     told = told[told["mode"] == "gradients"].assign(cost=1.0)  # every pair has updates
-    own = steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)]
-    own = own[~own["judge"].isin(own.loc[own["outcome"] == "not tested", "judge"])]
+    own = of_known_slope(steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)])
     both = told.merge(own[["judge", "quantizer", "steps"]], on=["judge", "quantizer"])
     rows = records(both)
     return pd.DataFrame(
