@@ -275,3 +275,11 @@ def test_damaged_states_are_refused(
     message = f"the states of '0.weight' are damaged: {reason}"
     with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
         convert_state_dict(saved, "qmaps")
+
+
+def test_a_state_that_is_none_is_refused() -> None:
+    _, optimizer = trained(ao.AdamW8bit)
+    saved = optimizer.state_dict()
+    saved["state"][0]["exp_avg"] = None
+    with pytest.raises(BadValueError, match="expected a dense tensor, got a NoneType"):
+        convert_state_dict(saved, to="qmaps")

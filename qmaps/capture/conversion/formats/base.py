@@ -58,12 +58,14 @@ class Format(ABC):
         widths: the allowed strings of the option `states`.
         asked: formats with a smaller number are asked first whether they recognize a state_dict.
         keeps_resets: whether it has a place for the step of the last reset.
+        keeps_none: whether a state may be None, as SGD's is before it has momentum.
     """
 
     name: ClassVar[str]
     widths: ClassVar[tuple[str, ...]]
     asked: ClassVar[int] = 0
     keeps_resets: ClassVar[bool] = False
+    keeps_none: ClassVar[bool] = True
 
     def know(self, classes: Collection[str]) -> None:  # noqa: B027
         """Let ``torch.load`` know the format's own classes among these names of unknown ones.
@@ -93,11 +95,10 @@ class Format(ABC):
         Raises:
             BadValueError: they do not fit together.
         """
-        # SGD keeps a None before it has momentum.
         return {
             str(name): self.state(value)
             for name, value in saved.items()
-            if name != "step" and value is not None
+            if name != "step" and not (value is None and self.keeps_none)
         }
 
     def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002

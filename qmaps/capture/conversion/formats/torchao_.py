@@ -41,6 +41,7 @@ class TorchAO(base.Format):
 
     name: ClassVar[str] = "torchao"
     widths: ClassVar[tuple[str, ...]] = ("8bit", "4bit", "fp8", "32bit")
+    keeps_none: ClassVar[bool] = False
 
     def know(self, classes: Collection[str]) -> None:
         """Import the classes of quantized states where a file has any."""
