@@ -5,10 +5,16 @@
 
 from __future__ import annotations
 
-from benchmarks.blind.workloads.docstring_starts import DocstringStarts
 from benchmarks.blind.workloads.lora import Lora
 from benchmarks.blind.workloads.microbiome import Microbiome
 from benchmarks.blind.workloads.pitch import Pitch
+from benchmarks.blind.workloads.seen import (
+    DocstringStarts,
+    LongDigits,
+    LongLM,
+    LongLMTiny,
+    MiniLMParts,
+)
 from benchmarks.blind.workloads.voice import Voice
 from qmaps.lab.workloads import Workload
 
@@ -18,9 +24,12 @@ JUDGES: dict[str, Workload] = {
     "lora": Lora(lr=5e-4, weight_decay=0.0),
     "voice": Voice(lr=1e-3, betas=(0.6, 0.999)),
     "docstring-lm": DocstringStarts(lr=4e-3, betas=(0.8, 0.999), weight_decay=0.0),
+    "lm-tiny": LongLMTiny(),
+    "stdlib-lm": LongLM(),
+    "digits": LongDigits(),
+    "minilm": MiniLMParts(),
 }
-"""Fine-tunings of models that others trained. No threshold of qmaps was fitted to one of them,
-except those of `SEEN`."""
+"""Models by name. No threshold of qmaps was fitted to one of them, except those of `SEEN`."""
 
-SEEN = ("docstring-lm",)
+SEEN = ("docstring-lm", "lm-tiny", "stdlib-lm", "digits", "minilm")
 """Models on which thresholds were chosen: only the presets are trained, and no verdicts tested."""

@@ -20,8 +20,11 @@ MARGIN = 0.02
 FACTORS = (1.0, 0.25, 0.05)
 """Learning rates, in units of the tuned one. Presets and choices are trained at all of them, other
 pairs at the first."""
-SEEDS = {"microbiome": 5, "docstring-lm": 8, "pitch": 4, "lora": 4, "voice": 6}
-"""By judge, from the pilot; judges that are not here wait for theirs."""
+FEWER_RATES = {"lm-tiny": 2, "stdlib-lm": 1, "digits": 1, "minilm": 1}
+"""Number of the first of `FACTORS` that are trained on a judge, if not all."""
+SEEDS = {"microbiome": 5, "docstring-lm": 8, "pitch": 4, "lora": 4, "voice": 6,
+         "lm-tiny": 8, "stdlib-lm": 4, "digits": 8, "minilm": 4}  # fmt: skip
+"""By judge, from the pilot; those of `SEEN` are fixed."""
 MOST_SEEDS = 16
 """A model that needs more is not used."""
 PILOT_SEEDS = (200, 201, 202)
@@ -72,6 +75,11 @@ def pilot(judge: str) -> list[Trial]:
     ]
 
 
+def factors(judge: str) -> tuple[float, ...]:
+    """Those of `FACTORS` that are trained on a judge."""
+    return FACTORS[: FEWER_RATES.get(judge)]
+
+
 def choices_of(judge: str) -> tuple[str, ...]:
     """Names of the choices that are trained on a judge."""
     return () if judge in SEEN else CHOICES
@@ -110,7 +118,7 @@ def trials(judge: str, folder: Path) -> list[Trial]:
     work = JUDGES[judge]
     out: list[Trial] = []
     for seed in range(SEEDS[judge]):
-        for factor in FACTORS:
+        for factor in factors(judge):
             pairs: Iterable[str] = PRESETS if factor < 1 or judge in SEEN else PAIRS
             choices = choices_of(judge) if factor == 1 else choices_of(judge)[:1]
             out += [Trial(judge, work, name, seed).at(factor) for name in (FULL, *pairs)]
@@ -118,5 +126,5 @@ def trials(judge: str, folder: Path) -> list[Trial]:
                 Trial(judge, work, name, seed, str(folder / slug(name))).at(factor)
                 for name in choices
             ]
-    curves = [trial for factor in FACTORS for trial in curve(judge, factor)]
+    curves = [trial for factor in factors(judge) for trial in curve(judge, factor)]
     return sorted([*curves, *out], key=lambda trial: trial.seed)

@@ -108,8 +108,8 @@ def test_a_pilot_whose_loss_rises_is_refused() -> None:
 
 
 def test_judges_without_seeds_are_named() -> None:
-    with pytest.raises(BadValueError, match="judge='digits' has no number of seeds yet"):
-        plan.trials("digits", Path())
+    with pytest.raises(BadValueError, match="judge='mnist' has no number of seeds yet"):
+        plan.trials("mnist", Path())
 
 
 def test_plan() -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from benchmarks.blind.workloads.packages import INSTALL
-from benchmarks.blind.workloads.validation import means
+from benchmarks.blind.workloads.seen import MiniLMParts
 from qmaps.errors import BadValueError
-from reproduction.workloads.minilm import MiniLM
 
 
 @dataclass(frozen=True)
-class Lora(MiniLM):
+class Lora(MiniLMParts):
     """The workload `MiniLM` with adapters of rank 16 in every block, and nothing else trained.
 
     Attributes:
@@ -48,10 +45,3 @@ class Lora(MiniLM):
         )
         model: nn.Module = get_peft_model(super().build(), options)
         return model
-
-    @torch.no_grad()
-    def validate(self, model: nn.Module) -> dict[str, float]:
-        """``loss`` and its parts in nats per pair."""
-        batches = self._validation(model)
-        losses = [F.cross_entropy(x, torch.arange(len(x)), reduction="none") for x in batches]
-        return means(torch.cat(losses))
