@@ -24,7 +24,7 @@ JUDGES: dict[str, Workload] = {
     "lora": Lora(lr=5e-4, weight_decay=0.0),
     "voice": Voice(lr=1e-3, betas=(0.6, 0.999)),
     "docstring-lm": DocstringStarts(lr=4e-3, betas=(0.8, 0.999), weight_decay=0.0),
-    "lm-tiny": LongLMTiny(),
+    "lm-tiny": LongLMTiny(lr=3e-3, betas=(0.8, 0.999), weight_decay=0.0),
     "stdlib-lm": LongLM(),
     "digits": LongDigits(),
     "minilm": MiniLMParts(),
