@@ -209,13 +209,15 @@ def validation_errors(trials: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame
     whole = trials[trials["length"] == 1].set_index(["judge", "factor", "quantizer", "seed"])[parts]
     whole = whole.sort_index()
     rows = []
-    for judge in unseen(steps)["judge"].unique():
+    for judge in steps["judge"].unique():
         for preset in ("8bit", "4bit"):
             row = {"judge": judge, "preset": preset}
             for rate, factor in zip(RATES, FACTORS, strict=True):
-                own = whole.loc[judge, factor]
-                apart = (own.loc[pair_of(preset).spec] - own.loc[FULL]).mean()
-                row[rate] = 100 * apart.sem() / slopes[judge, factor]
+                row[rate] = np.nan
+                if (judge, factor) in slopes:
+                    own = whole.loc[judge, factor]
+                    apart = (own.loc[pair_of(preset).spec] - own.loc[FULL]).mean()
+                    row[rate] = 100 * apart.sem() / slopes[judge, factor]
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -286,8 +288,8 @@ def page(steps: pd.DataFrame, trials: pd.DataFrame, tuned: pd.DataFrame, command
         "slower, worse means more than that; all by t-tests over seeds at a false discovery rate "
         "of 5 % over the models of the page. The rest is not shown.",
         "",
-        f"Thresholds were chosen on {known}: it has only presets, whose tests are adjusted by "
-        "themselves."
+        f"Thresholds were chosen on {known}, so only presets were trained there, with tests that "
+        "are adjusted by themselves."
         if known
         else "No threshold was chosen on them.",
         "",
