@@ -17,13 +17,14 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.blind.equivalence import WITHIN, percent
-from benchmarks.blind.judges import JUDGES
-from benchmarks.judges import parameters
+from benchmarks.blind.judges import JUDGES as BLIND
+from benchmarks.judges import JUDGED, LENGTHS, parameters, power, slower
 from benchmarks.markdown import markdown
 from benchmarks.paired import paired
 from benchmarks.trials import FULL
 from qmaps.optim.presets import pair_of
 from qmaps.storage.files import records, write_text
+from reproduction.judges import JUDGES
 
 ROOT = Path(__file__).parents[1]
 REPORTS = ROOT / "reports"
@@ -64,16 +65,18 @@ def speed() -> list[str]:
 
 
 def safety() -> list[str]:
-    """Models of reports/blind by presets at the best rate, in per cent of steps or nats."""
-    trials, steps = (pd.read_csv(REPORTS / "blind" / name) for name in ("trials.csv", "steps.csv"))
-    in_steps = {
-        (row["judge"], row["quantizer"]): row for row in records(steps.query("factor == 1"))
-    }
-    in_nats = {}
+    """Models of reports/judges.csv and reports/blind by presets, in per cent of steps or nats."""
+    judged, trials = pd.read_csv(JUDGED), pd.read_csv(REPORTS / "blind" / "trials.csv")
+    blind = pd.read_csv(REPORTS / "blind" / "steps.csv").query("factor == 1")
+    in_steps, in_nats = (
+        {(row["judge"], row["quantizer"]): row for row in records(table)}
+        for table in (pd.concat([slower(judged, pd.read_csv(LENGTHS)), blind]), power(judged))
+    )
     for judge, own in trials.query("factor == 1 and length == 1").groupby("judge"):
         losses = own.pivot_table("loss", "seed", "quantizer")
         in_nats |= {(judge, name): paired(losses[name], losses[FULL]) for name in losses}
-    sizes = parameters(trials[trials["judge"].isin(steps["judge"])])
+    steps = {name: work.steps for name, work in (JUDGES | BLIND).items()}
+    sizes = parameters(judged) | parameters(trials[trials["judge"].isin(blind["judge"])])
 
     def cell(judge: str, preset: str) -> str:
         key = judge, pair_of(preset).spec
@@ -88,10 +91,10 @@ def safety() -> list[str]:
             (
                 f"{KINDS[judge]} (`{judge}`)",
                 f"{count / 1e6:.2g} M",
-                str(JUDGES[judge].steps),
+                str(steps[judge]),
                 *(cell(judge, preset) for preset in SHOWN),
             )
-            for judge, count in sorted(sizes.items(), key=lambda size: list(KINDS).index(size[0]))
+            for judge, count in sizes.items()
         ],
     )
 
