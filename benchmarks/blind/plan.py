@@ -20,8 +20,8 @@ MARGIN = 0.02
 FACTORS = (1.0, 0.25, 0.05)
 """Learning rates, in units of the tuned one. Presets and choices are trained at all of them, other
 pairs at the first."""
-FEWER_RATES = {"lm-tiny": 2, "stdlib-lm": 1, "digits": 1, "minilm": 1}
-"""Number of the first of `FACTORS` that are trained on a judge, if not all."""
+AT_BEST_RATE = ("stdlib-lm", "digits", "minilm")
+"""Judges that are trained at the first of `FACTORS` only, and without ``paper-8bit``."""
 SEEDS = {"microbiome": 5, "docstring-lm": 8, "pitch": 4, "lora": 4, "voice": 6,
          "lm-tiny": 8, "stdlib-lm": 4, "digits": 8, "minilm": 4}  # fmt: skip
 """By judge, from the pilot; those of `SEEN` are fixed."""
@@ -77,7 +77,7 @@ def pilot(judge: str) -> list[Trial]:
 
 def factors(judge: str) -> tuple[float, ...]:
     """Those of `FACTORS` that are trained on a judge."""
-    return FACTORS[: FEWER_RATES.get(judge)]
+    return FACTORS[: 1 if judge in AT_BEST_RATE else 2 if judge == "lm-tiny" else None]
 
 
 def choices_of(judge: str) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def slug(name: str) -> str:
 
 def curve(judge: str, factor: float) -> list[Trial]:
     """Runs in 32 bits of other lengths, at the tuned rate times `factor`."""
-    seeds = SEEDS[judge] if judge in SEEN else CURVE_SEEDS
+    seeds = SEEDS[judge] if judge in SEEN and judge not in AT_BEST_RATE else CURVE_SEEDS
     return [run.at(factor) for run in other_lengths(judge, JUDGES[judge], seeds)]
 
 
@@ -120,6 +120,8 @@ def trials(judge: str, folder: Path) -> list[Trial]:
     for seed in range(SEEDS[judge]):
         for factor in factors(judge):
             pairs: Iterable[str] = PRESETS if factor < 1 or judge in SEEN else PAIRS
+            if judge in AT_BEST_RATE:
+                pairs = [pair for pair in pairs if PRESETS[pair] != "paper-8bit"]
             choices = choices_of(judge) if factor == 1 else choices_of(judge)[:1]
             out += [Trial(judge, work, name, seed).at(factor) for name in (FULL, *pairs)]
             out += [
