@@ -25,7 +25,7 @@ JUDGES: dict[str, Workload] = {
     "voice": Voice(lr=1e-3, betas=(0.6, 0.999)),
     "docstring-lm": DocstringStarts(lr=4e-3, betas=(0.8, 0.999), weight_decay=0.0),
     "lm-tiny": LongLMTiny(lr=3e-3, betas=(0.8, 0.999), weight_decay=0.0),
-    "stdlib-lm": LongLM(),
+    "stdlib-lm": LongLM(lr=2e-3, weight_decay=0.01),
     "digits": LongDigits(),
     "minilm": MiniLMParts(),
 }
