@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -53,7 +52,8 @@ def write(run: str | os.PathLike[str]) -> Path:
         if exists(path := folder / "figures" / f"{picture.name}.png")
     ]
     losses = read_frame(folder / "frames" / "losses.parquet")
-    about = {**UNKNOWN, **read_about(folder)}
+    settings = folder / "about.json"
+    about = UNKNOWN | (files.read_record(settings) if exists(settings) else {})
     answered = answer(folder, about, losses)
     if not pictures and losses is None and answered is None:
         raise CaptureError(f"run={str(folder)!r} must hold figures, losses or a recommendation")
@@ -78,12 +78,6 @@ def embedded(path: Path) -> str:
 def read_frame(path: Path) -> pd.DataFrame | None:
     """The frame in a Parquet file, or None if there is no such file."""
     return files.read_frame(path) if exists(path) else None
-
-
-def read_about(folder: Path) -> dict[str, Any]:
-    """The settings of a run from its folder; empty if there are none."""
-    path = folder / "about.json"
-    return files.read_record(path) if exists(path) else {}
 
 
 def _losses(frame: pd.DataFrame) -> list[list[Cell]]:
