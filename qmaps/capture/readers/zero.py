@@ -474,10 +474,7 @@ def _joined(
             states[state] = base.step_of([rank.flats[flat][state] for rank in ranks])
         elif not isinstance(value, Lazy):
             states[state] = value
-        elif all(
-            isinstance(part, Lazy) and piece.start + piece.numel <= math.prod(part.shape)
-            for part, piece in zip(parts, pieces, strict=True)
-        ):
+        elif all(_holds(part, piece) for part, piece in zip(parts, pieces, strict=True)):
             spans = [(part, p.start, p.numel) for part, p in zip(parts, pieces, strict=True)]
             opened = partial(_opened, [piece.rank for piece in pieces], spans)
             store = partial(_store, spans) if all(part.store for part in parts) else None
@@ -495,6 +492,10 @@ def _lazy(value: Any) -> Any:
 
     shape, read = tuple(value["shape"]), lambda: from_plain(value).dequantize()
     return Lazy(shape, torch.float32, read, quantized=True)
+
+
+def _holds(part: Any, piece: Piece) -> bool:
+    return isinstance(part, Lazy) and piece.start + piece.numel <= math.prod(part.shape)
 
 
 def _opened(ranks: Sequence[Rank], spans: Sequence[base.Span]) -> Part:
