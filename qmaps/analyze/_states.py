@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qmaps import capture
 from qmaps.capture import CapturedStates
+from qmaps.capture.parameters import check_text
 from qmaps.errors import CaptureError
 
 States = CapturedStates | Mapping[str, Mapping[str, Tensor]] | str | os.PathLike[str]
@@ -32,11 +33,7 @@ def as_states(states: States) -> CapturedStates:
         states = CapturedStates.from_tensors(states)
     elif not isinstance(states, CapturedStates):
         states = capture.load(states)
-    for name in states.parameters():
-        if str(name).encode(errors="replace").decode() != str(name):  # a lone surrogate
-            raise CaptureError(
-                f"{states.source!r} names a parameter {name!r}, which is no text in Unicode"
-            )
+    check_text(states.parameters(), repr(states.source))
     return states
 
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qmaps.algebra.pair import Pair, adam_update
-from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, joined
 from qmaps.analyze.update_error import Exact
 from qmaps.engines.native import metrics as native
@@ -161,24 +160,18 @@ def _accumulate(
             sums = torch.zeros(shape, dtype=torch.float64, device=m.device)
             codebooks = torch.zeros_like(first), torch.zeros_like(second)
         exact = Exact.of(m, v, eps)
-        if tv is not None:
-            _add(sums, exact, tm, tv)
-        else:  # the second moment has one column
+        if tv is None:  # the second moment has one column
             _count(sums, exact, adam_update(tm.dequantize(), v, eps), tm.codes().long())
+        elif dispatch.runs_native(sums) and NATIVE.decodes(tm) and NATIVE.decodes(tv):
+            native.add_update_grid(exact.update, tm, tv, eps, list(sums))
+        else:
+            w = adam_update(tm.dequantize(), tv.dequantize(), eps)
+            _count(sums, exact, w, tm.codes().long() * second.numel() + tv.codes().long())
         for total, codebook in zip(codebooks, (first, second), strict=True):
             total += codebook * m.numel()
         numel += m.numel()
     assert sums is not None  # adam_pairs yields or raises
     return _Grid(sums.cpu(), *(total / numel for total in codebooks))
-
-
-def _add(sums: Tensor, exact: Exact, tm: QuantizedTensor, tv: QuantizedTensor) -> None:
-    """Add one parameter's sums to those of `_Grid`."""
-    if dispatch.runs_native(sums) and NATIVE.decodes(tm) and NATIVE.decodes(tv):
-        native.add_update_grid(exact.update, tm, tv, exact.eps, list(sums))
-        return
-    w = adam_update(tm.dequantize(), tv.dequantize(), exact.eps)
-    _count(sums, exact, w, tm.codes().long() * sums.shape[2] + tv.codes().long())
 
 
 def _count(sums: Tensor, exact: Exact, update: Tensor, cells: Tensor) -> None:

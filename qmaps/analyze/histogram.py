@@ -165,6 +165,4 @@ def _edges(groups: list[NDArray[np.float64]], bins: int) -> NDArray[np.float64]:
     low, high = float(joined.min()), float(joined.max())
     if high - low < 1e-6:
         low, high = low - 0.5, high + 0.5
-    edges = np.linspace(low, high, bins + 1)
-    edges[-1] = high  # linspace may end one rounding below
-    return edges
+    return np.linspace(low, high, bins + 1)

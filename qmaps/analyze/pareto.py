@@ -31,17 +31,14 @@ def pareto(sweep: pd.DataFrame, *, state: str = "exp_avg") -> pd.DataFrame:
     if rows.empty:
         allowed = ", ".join(sorted(map(repr, sweep["state"].unique())))
         raise BadValueError(f"state={state!r} is not in the sweep; allowed are {allowed}")
-    weighted = rows.assign(
-        noise=rows["mse"] * rows["numel"],
-        signal=rows["mean_square"] * rows["numel"],
-        bits=rows["bits_per_element"] * rows["numel"],
-    )
-    total = weighted.groupby("quantizer", sort=False)[["noise", "signal", "bits", "numel"]].sum()
+    means = rows[["mse", "mean_square", "bits_per_element"]]
+    weighted = means.mul(rows["numel"], axis=0).assign(numel=rows["numel"])
+    total = weighted.groupby(rows["quantizer"], sort=False).sum()
     frame = pd.DataFrame(
         {
             "quantizer": total.index,
-            "bits_per_element": (total["bits"] / total["numel"]).to_numpy(),
-            "error": (total["noise"] / total["signal"]).to_numpy(),
+            "bits_per_element": (total["bits_per_element"] / total["numel"]).to_numpy(),
+            "error": (total["mse"] / total["mean_square"]).to_numpy(),
         }
     )
     parts = frame["quantizer"].str.extract(r"^(?P<normalizer>[^/]+)/(?P<map>[^@(]+)")

@@ -11,7 +11,7 @@ from qmaps.capture import snapshot
 from qmaps.capture.collect import Collected, collect, decoded, plain_options
 from qmaps.capture.gradients import Window
 from qmaps.capture.naming import Names, names_of
-from qmaps.capture.parameters import Slot, slots
+from qmaps.capture.parameters import Slot, check_text, slots
 from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import know
 from qmaps.capture.snapshot import Lazy, Snapshot
@@ -168,10 +168,7 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
         raise CaptureError(f"{str(path)!r} is an optimizer checkpoint that holds no states")
     tensors = [collected.tensors for collected in states]
     labels, source = names_of(parameters, names, tensors, path, several=len(state_dicts) > 1)
-    if odd := next(
-        (label for label in labels if label != label.encode(errors="replace").decode()), None
-    ):
-        raise CaptureError(f"{str(path)!r} names a parameter {odd!r}, which is no text in Unicode")
+    check_text(labels, repr(str(path)))
     named = dict(zip(labels, states, strict=True))
     return CapturedStates(
         {label: collected.tensors for label, collected in named.items() if collected.tensors},

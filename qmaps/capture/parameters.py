@@ -91,6 +91,13 @@ def check_unique(names: Iterable[str], owner: str, error: type[QmapsError] = Cap
             raise error(f"{owner} has two parameters named {name!r}; every name must be unique")
 
 
+def check_text(names: Iterable[object], owner: str) -> None:
+    """Raise if a parameter's name is no valid Unicode (a lone surrogate): frames cannot hold it."""
+    for name in map(str, names):
+        if name.encode(errors="replace").decode() != name:
+            raise CaptureError(f"{owner} names a parameter {name!r}, which is no text in Unicode")
+
+
 def integer(parameter: str, value: Any, smallest: int) -> int:
     """Return `value`, also NumPy's, as an int of at least `smallest`, or raise `BadValueError`."""
     try:

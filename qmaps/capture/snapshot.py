@@ -169,9 +169,12 @@ def steps_in(folder: Path, kind: str = "step") -> list[int]:
 
 def write(path: Path, info: Info, tensors: Mapping[Key, Lazy]) -> None:
     """Write a snapshot, holding one tensor in memory at a time; it appears whole or not at all."""
+    content = asdict(info.of(tensors))
+    if not info.window:  # earlier versions read snapshots, and do not know the entry
+        del content["window"]
     with replacing(path) as temporary:
         numbered = {str(number): lazy for number, lazy in enumerate(tensors.values())}
-        save_file(numbered, temporary, metadata=_metadata(info.of(tensors)))
+        save_file(numbered, temporary, metadata={KEY: json.dumps(content)})
 
 
 def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, str]) -> None:
@@ -350,31 +353,15 @@ def _parsed(path: Path, text: str) -> Info:
 
 
 def _fits(info: Info) -> bool:
-    """Return True if every part has the expected type."""
+    """Return True if every part has the expected type; what is no dict has no `values`."""
+    types = {"step": int, "optimizer": str, "skipped": list, "parameters": dict, "window": dict}
     return (
-        type(info.step) is int
-        and isinstance(info.optimizer, str)
-        and isinstance(info.skipped, list)
-        and isinstance(info.parameters, dict)
-        and isinstance(info.window, dict)
+        all(type(getattr(info, name)) is expected for name, expected in types.items())
         and all(isinstance(e.parameter, str) and isinstance(e.state, str) for e in info.tensors)
-        and all(e.dtype in _CODES for e in info.tensors)
-        and all(
-            isinstance(by_name, dict)
-            and all(isinstance(values, dict) for values in by_name.values())
-            for by_name in (info.hyperparameters, info.scalars)
-        )
-        and all(
-            isinstance(x, (int, float)) for values in info.scalars.values() for x in values.values()
-        )
+        and all(entry.dtype in _CODES for entry in info.tensors)
+        and all(isinstance(options, dict) for options in info.hyperparameters.values())
+        and all(isinstance(x, (int, float)) for s in info.scalars.values() for x in s.values())
     )
-
-
-def _metadata(info: Info) -> dict[str, str]:
-    plain = asdict(info)
-    if not info.window:  # earlier versions read snapshots, and do not know the entry
-        del plain["window"]
-    return {KEY: json.dumps(plain)}
 
 
 def _order(tensors: Mapping[str, Lazy]) -> list[str]:

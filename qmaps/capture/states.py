@@ -292,9 +292,8 @@ class CapturedStates:
 
     def items(self) -> Iterator[tuple[str, str, Tensor]]:
         """Yield parameter, state name and tensor of every state, as `tensor` returns it."""
-        for parameter, states in self._tensors.items():
-            for state in states:
-                yield parameter, state, self.tensor(parameter, state)
+        for parameter, state, _ in self.lazies():
+            yield parameter, state, self.tensor(parameter, state)
 
     def with_moments(self, names: Sequence[str] | None = None) -> list[str]:
         """Return the parameters with both of Adam's moments; raise if there are none.
@@ -325,19 +324,23 @@ class CapturedStates:
                 second moment is negative somewhere, or a moment holds NaN or infinity.
         """
         for parameter in self.with_moments():
-            m, v = self.tensor(parameter, "exp_avg"), self.tensor(parameter, "exp_avg_sq")
-            if m.shape != v.shape:
-                raise CaptureError(
-                    f"parameter {parameter!r} in {self.source!r} has exp_avg of shape "
-                    f"{tuple(m.shape)} and exp_avg_sq of shape {tuple(v.shape)}; the shapes must "
-                    "be equal"
-                )
-            if bool((v < 0).any()):
-                raise CaptureError(
-                    f"state 'exp_avg_sq' of parameter {parameter!r} in {self.source!r} has "
-                    "negative values; a second moment cannot be negative"
-                )
-            yield parameter, m, v, self.eps(parameter)
+            yield parameter, *self.moments(parameter), self.eps(parameter)
+
+    def moments(self, parameter: str) -> tuple[Tensor, Tensor]:
+        """Return both of Adam's moments of a parameter; raise as `adam_pairs`."""
+        m, v = self.tensor(parameter, "exp_avg"), self.tensor(parameter, "exp_avg_sq")
+        if m.shape != v.shape:
+            raise CaptureError(
+                f"parameter {parameter!r} in {self.source!r} has exp_avg of shape "
+                f"{tuple(m.shape)} and exp_avg_sq of shape {tuple(v.shape)}; the shapes must "
+                "be equal"
+            )
+        if bool((v < 0).any()):
+            raise CaptureError(
+                f"state 'exp_avg_sq' of parameter {parameter!r} in {self.source!r} has "
+                "negative values; a second moment cannot be negative"
+            )
+        return m, v
 
     def fingerprint(self) -> str:
         """Return a digest of all states.
@@ -346,15 +349,13 @@ class CapturedStates:
             CaptureError: a state holds NaN or infinity.
         """
         digest = hashlib.sha256()
-        for parameter, states in self._tensors.items():
-            for state in states:
-                shape = self.shape(parameter, state)
-                name = f"{parameter}\0{state}\0{shape}\0"
-                digest.update(name.encode(errors="surrogatepass"))
-                read, numel = self.opened(parameter, state), math.prod(shape)
-                for begin in range(0, numel, PART):
-                    part = read(begin, min(begin + PART, numel)).contiguous()
-                    digest.update(part.numpy().data)
+        for parameter, state, lazy in self.lazies():
+            name = f"{parameter}\0{state}\0{lazy.shape}\0"
+            digest.update(name.encode(errors="surrogatepass"))
+            read, numel = self.opened(parameter, state), math.prod(lazy.shape)
+            for begin in range(0, numel, PART):
+                part = read(begin, min(begin + PART, numel)).contiguous()
+                digest.update(part.numpy().data)
         return digest.hexdigest()
 
     @property

@@ -85,18 +85,12 @@ def lab(
     told: dict[str, Any] = {"report": str(page), "out": str(out)}
     summary = read_record(page.parent / "recommend" / "summary.json")
     told |= {name: summary[name] for name in ("verdict", "reason", "code")}
+    lines = [f"{told['verdict']}: {told['reason']}", "", *told["code"].split("\n"), ""]
     if checkpoint is not None:
-        run_record = read_record(page.parent / "about.json")
-        told |= {name: run_record[name] for name in ("captured_step", "naming")}
-    if as_json:
-        output.print_json(told)
-        return
-    if "naming" in told:
-        output.print_lines(f"parameter names: {told['naming']}")
-    output.print_lines(
-        f"{summary['verdict']}: {summary['reason']}", "", *summary["code"].split("\n"), ""
-    )
-    output.print_lines(f"report: {page.resolve()}")
+        about = read_record(page.parent / "about.json")
+        told |= {name: about[name] for name in ("captured_step", "naming")}
+        lines.insert(0, f"parameter names: {told['naming']}")
+    output.print_result(as_json, told, *lines, f"report: {page.resolve()}")
 
 
 def train(

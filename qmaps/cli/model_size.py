@@ -27,21 +27,22 @@ class Sized(nn.ParameterList):
     """A model of which only the size is known: a matrix, and a vector of the rest."""
 
 
-def model_of(text: str, option: str = "model") -> nn.Module:
+def model_of(text: str) -> nn.Module:
     """A module with the parameters of a model, on the meta device.
 
     Args:
         text: a size such as ``7B``, which stands for bfloat16; a ``config.json``, whose model
             transformers makes without weights; a ``.safetensors`` file or its index; or a folder
             of them.
-        option: name of the argument in error messages.
 
     Raises:
         BadValueError: it is none of these, or a file cannot be read.
     """
     size = re.fullmatch(r"(\d{1,16}(?:\.\d{1,9})?)([KMBT]?)", text.upper().replace("_", ""))
     if size is not None:
-        return _sized(round(float(size[1]) * UNITS[size[2]]))
+        rows, rest = divmod(round(float(size[1]) * UNITS[size[2]]), COLUMNS)
+        shapes = [(rows, COLUMNS)] * bool(rows) + [(rest,)] * bool(rest)
+        return Sized(torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes)
     try:
         path = Path(text[:LONGEST])
         if path.is_dir():
@@ -50,8 +51,8 @@ def model_of(text: str, option: str = "model") -> nn.Module:
         if path.suffix in (".json", ".safetensors") and path.is_file():
             return _of_file(path)
     except (AttributeError, LookupError, OSError, TypeError, Unnamed, ValueError) as error:
-        raise BadValueError(f"{option}={shown(text)} cannot be read ({error})") from None
-    raise BadValueError(f"{option}={shown(text)} must be {EXPECTED}")
+        raise BadValueError(f"model={shown(text)} cannot be read ({error})") from None
+    raise BadValueError(f"model={shown(text)} must be {EXPECTED}")
 
 
 def _of_file(path: Path) -> nn.Module:
@@ -73,15 +74,9 @@ def _of_file(path: Path) -> nn.Module:
 
 def _stored(files: Iterable[Path]) -> nn.Module:
     """The floating-point tensors of safetensors files."""
-    tensors = [parts for file in files for parts in header_of(file)[1].values()]
-    tensors = [parts for parts in tensors if parts.dtype.is_floating_point]
     return nn.ParameterList(
-        torch.empty(parts.shape, dtype=parts.dtype, device="meta") for parts in tensors
+        torch.empty(parts.shape, dtype=parts.dtype, device="meta")
+        for file in files
+        for parts in header_of(file)[1].values()
+        if parts.dtype.is_floating_point
     )
-
-
-def _sized(numel: int) -> nn.Module:
-    """Parameters of this many elements."""
-    rows, rest = divmod(numel, COLUMNS)
-    shapes = [(rows, COLUMNS)] * bool(rows) + [(rest,)] * bool(rest)
-    return Sized(torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes)

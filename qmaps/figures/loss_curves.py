@@ -61,28 +61,20 @@ def loss_curves(frame: pd.DataFrame) -> Figure:
         style = look(index)
         dotted = style | mark(index) | {"markersize": 4, "linewidth": 1.2}
         handles.append(Line2D([], [], label=str(name), **dotted))
-        columns = [("train", train, "smoothed" if smooth else "loss"), ("val", validation, "loss")]
-        columns += [("val", axis, "difference") for axis in difference_axes if index]
+        thick = style | {"linewidth": 1.2}
+        lines = [(train, "train", "smoothed" if smooth else "loss", thick)]
+        lines += [(validation, "val", "loss", dotted)]
+        lines += [(axis, "val", "difference", dotted) for axis in difference_axes if index]
         if rows["seed"].nunique() >= SEVERAL:
-            for split, axis, column in columns:
-                shown = dotted if split == "val" else style | {"linewidth": 1.2}
+            for axis, split, column, shown in lines:
                 _band(axis, rows[rows["split"] == split], column, shown)
             continue
-        for _, part in rows.groupby("seed", sort=False):
-            on_train = part[part["split"] == "train"].sort_values("step")
-            held_out = part[part["split"] == "val"].sort_values("step")
-            train.plot(
-                on_train["step"],
-                on_train["loss"],
-                linewidth=0.6 if smooth else 0.9,
-                alpha=0.25 if smooth else 0.9,
-                **style,
-            )
-            if smooth:
-                train.plot(on_train["step"], on_train["smoothed"], linewidth=1.2, **style)
-            validation.plot(held_out["step"], held_out["loss"], **dotted)
-            if difference_axes and index:
-                difference_axes[0].plot(held_out["step"], held_out["difference"], **dotted)
+        faint = {"linewidth": 0.6, "alpha": 0.25} if smooth else {"linewidth": 0.9, "alpha": 0.9}
+        lines[: 1 - smooth] = [(train, "train", "loss", style | faint)]
+        for _, part in rows.sort_values("step").groupby("seed", sort=False):
+            for axis, split, column, shown in lines:
+                of_split = part[part["split"] == split]
+                axis.plot(of_split["step"], of_split[column], **shown)
     train.set_ylabel(f"training loss ({unit})")
     validation.set_ylabel(f"validation loss ({unit})")
     if difference_axes:

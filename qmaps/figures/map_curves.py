@@ -84,14 +84,8 @@ def _apart(frame: pd.DataFrame, names: list[str]) -> Figure:
     for index, name in enumerate(names):
         axis = grid[index // COLUMNS_PER_ROW][index % COLUMNS_PER_ROW]
         part = frame[frame["map"] == name]
-        dotted = len(part) <= DOTS_UP_TO
-        axis.plot(
-            part["position"],
-            part["value"],
-            color=COLOURS[0],
-            marker="o" if dotted else "",
-            **_shape(part),
-        )
+        marker = "o" if len(part) <= DOTS_UP_TO else ""
+        axis.plot(part["position"], part["value"], color=COLOURS[0], marker=marker, **_shape(part))
         log = axis.twinx()
         log.plot(part["position"], _magnitude(part), color=COLOURS[1], linestyle=":", linewidth=1.4)
         log.set_yscale("log")

@@ -55,9 +55,9 @@ def outliers(frame: pd.DataFrame, *, one_scale: bool = False) -> Figure:
     grid = axes(figure, tall, wide)
     colours = colormaps["viridis"]
     colours = colours.with_extremes(bad=colours(0.0))  # 0 has no logarithm
-    tops = {name: _top(rows["magnitude"]) for name, rows in frame.groupby("tensor")}
+    tops = frame.groupby("tensor")["magnitude"].quantile(0.999).clip(lower=10.0)
     if one_scale:
-        tops = dict.fromkeys(tops, max(tops.values()))
+        tops[:] = tops.max()
     for number, name in enumerate(names):
         axis = grid[number // wide][number % wide]
         part = frame[frame["tensor"] == name]
@@ -86,11 +86,6 @@ def outliers(frame: pd.DataFrame, *, one_scale: bool = False) -> Figure:
             bar.set_label("|x| / median |x|")
     hide_unused(grid, len(names))
     return figure
-
-
-def _top(magnitudes: pd.Series[float]) -> float:
-    """The largest value of a panel's colours."""
-    return max(10.0, float(np.nanquantile(magnitudes.to_numpy(float), 0.999)))
 
 
 def _title(name: str) -> str:

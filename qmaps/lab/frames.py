@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -161,13 +162,9 @@ def _map_curves() -> pd.DataFrame:
 
 def _matrices(states: CapturedStates) -> list[str]:
     """The parameters with the most elements among those of two dimensions or more."""
-    candidates = [
-        name
-        for name in states.parameters()
-        if "exp_avg" in states.states(name) and len(states.shape(name, "exp_avg")) >= 2
-    ]
-    sizes = {name: states.tensor(name, "exp_avg").numel() for name in candidates}
-    return sorted(candidates, key=lambda name: -sizes[name])
+    shapes = {name: states.shape(name, "exp_avg") for name in states.with_moments()}
+    matrices = [name for name, shape in shapes.items() if len(shape) >= 2]
+    return sorted(matrices, key=lambda name: -math.prod(shapes[name]))
 
 
 def _histogram(states: CapturedStates, state: str, specs: tuple[str, ...]) -> pd.DataFrame:

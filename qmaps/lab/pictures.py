@@ -124,17 +124,10 @@ def of_run(figure: Plot, run: str | os.PathLike[str]) -> Figure:
 
 def _frame(folder: Path, figure: Plot) -> pd.DataFrame | None:
     """The frame of a figure in a run folder, read or made; None if the folder has none."""
-    path = _source(folder, figure)
-    if path is None:
+    if not figure.file or not exists(folder / figure.file):
         return None
-    frame = read_frame(path)
-    if path != folder / SWEPT or not figure.frame.startswith(PARETO):
+    frame = read_frame(folder / figure.file)
+    if not figure.frame.startswith(PARETO):
         return frame
     state = figure.frame.removeprefix(PARETO)
     return analyze.pareto(frame, state=state) if (frame["state"] == state).any() else None
-
-
-def _source(folder: Path, figure: Plot) -> Path | None:
-    """The file from which the frame of a figure is read or made; None if the folder has none."""
-    files = (f"frames/{figure.frame}.parquet" if figure.frame else "", figure.file)
-    return next((folder / file for file in files if file and exists(folder / file)), None)

@@ -8,7 +8,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -258,12 +258,7 @@ def run_checkpoint(
         captured(1, 1, "")
         stages.recommend(states, min_quantized_size)
         stages.analyze(states, pairs, min_quantized_size)
-        moments = {"exp_avg", "exp_avg_sq"}
-        sizes = [
-            math.prod(states.shape(name, "exp_avg"))
-            for name in states.parameters()
-            if moments <= {*states.states(name)}
-        ]
+        sizes = [math.prod(states.shape(name, "exp_avg")) for name in states.with_moments()]
         return stages.report(
             {
                 "checkpoint": str(checkpoint),
@@ -313,16 +308,13 @@ def _stages(
             progress(f"train {label}", step, total, f"loss {loss:.3f}")
 
     with FolderLock(out, "lab") as lock, Trainings(workers, trained) as trainings:
-        if workers is None:
-            yield Stages(lock.folder, None, progress, trainings)
-            return
-        with one_thread():
-            executor = None if workers == 1 else executors.new_pool(workers)
-            try:
+        executor = None if workers in (None, 1) else executors.new_pool(workers)
+        try:
+            with nullcontext() if workers is None else one_thread():
                 yield Stages(lock.folder, executor, progress, trainings)
-            finally:
-                if executor is not None:
-                    executor.shutdown(cancel_futures=True)
+        finally:
+            if executor is not None:
+                executor.shutdown(cancel_futures=True)
 
 
 def versions() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -83,7 +84,8 @@ def _measured(
     moments: dict[Place, tuple[Moment, float]] = {}
     singles: dict[tuple[str, Quantizer], dict[str, float]] = {}
     for name, tensor in tensors.items():
-        mean_square = mean_square_of(tensor)
+        # By numpy: torch's sums depend on the number of threads.
+        mean_square = float(np.square(tensor.numpy().ravel(), dtype=np.float64).mean())
         moments[name, None] = (tensor, 32.0)
         work = [(frozen.get((name, q), q), (name, q) in paired) for q in wanted[name]]
         results = dispatch.each(partial(_encoded, tensor), work, tensor)
@@ -95,14 +97,14 @@ def _measured(
     if not pairs:
         return singles, {}
     exact = Exact.of(tensors["exp_avg"], tensors["exp_avg_sq"], eps)
-    collectors = _Collectors()
+    collectors = threading.local()  # one for each thread
 
     def columns(pair: Pair) -> dict[str, float]:
         first, first_bits = moments["exp_avg", pair.first]
         second, second_bits = moments["exp_avg_sq", pair.second]
-        if collectors.errors is None:
+        if not hasattr(collectors, "errors"):
             collectors.errors = collector(exact.update)
-        errors = collectors.errors
+        errors: Reference | OnePass = collectors.errors
         errors.clear()
         errors.add(exact, first, second)
         return {"bits_per_element": (first_bits + second_bits) / 2, **errors.columns()}
@@ -148,11 +150,6 @@ def wanted_of(
     return {name: list(dict.fromkeys(chosen)) for name, chosen in wanted.items()}
 
 
-def mean_square_of(tensor: Tensor) -> float:
-    """The mean of the squares, by numpy: torch's sums depend on the number of threads."""
-    return float(np.square(tensor.numpy().ravel(), dtype=np.float64).mean())
-
-
 def fitted(
     tensors: Mapping[str, Tensor], wanted: Mapping[str, Sequence[Quantizer]]
 ) -> dict[tuple[str, Quantizer], Quantizer]:
@@ -163,16 +160,12 @@ def fitted(
             if isinstance(q.map, FittedMap):
                 groups.setdefault((name, q.normalizer), []).append(q)
 
-    def fit(group: tuple[str, Normalizer]) -> list[Quantizer]:
-        return _fit(groups[group], group[1], tensors[group[0]])
+    def fit(group: tuple[str, Normalizer]) -> dict[tuple[str, Quantizer], Quantizer]:
+        name, normalizer = group
+        frozen = _fit(groups[group], normalizer, tensors[name])
+        return {(name, q): f for q, f in zip(groups[group], frozen, strict=True)}
 
-    return {
-        (group[0], q): frozen
-        for group, results in zip(
-            groups, dispatch.each(fit, list(groups), *tensors.values()), strict=True
-        )
-        for q, frozen in zip(groups[group], results, strict=True)
-    }
+    return dict(ChainMap(*dispatch.each(fit, list(groups), *tensors.values())))
 
 
 def _fit(quantizers: Sequence[Quantizer], normalizer: Normalizer, x: Tensor) -> list[Quantizer]:
@@ -195,12 +188,6 @@ def _fit(quantizers: Sequence[Quantizer], normalizer: Normalizer, x: Tensor) -> 
     if light:
         frozen |= dict(zip(light, fit_each(light, x), strict=True))
     return [frozen[q] for q in quantizers]
-
-
-class _Collectors(threading.local):
-    """A collector of errors for each thread."""
-
-    errors: Reference | OnePass | None = None
 
 
 def _encoded(

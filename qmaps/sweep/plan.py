@@ -91,14 +91,10 @@ def digest_of(states: CapturedStates) -> str:
         if source.suffix == ".safetensors" and checksums.KEY in snapshot.header_of(source)[0]:
             return snapshot.digest(source)
         if zipfile.is_zipfile(source):
-            return _digest_of_zip(source)
+            with zipfile.ZipFile(source) as file:
+                records = sorted((i.filename, i.file_size, i.CRC) for i in file.infolist())
+            return hashlib.sha256(json.dumps(records).encode()).hexdigest()
     return states.fingerprint()
-
-
-def _digest_of_zip(path: Path) -> str:
-    with zipfile.ZipFile(path) as file:
-        records = sorted((info.filename, info.file_size, info.CRC) for info in file.infolist())
-    return hashlib.sha256(json.dumps(records).encode()).hexdigest()
 
 
 Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | None]
@@ -182,8 +178,11 @@ def items_of(
             raise BadValueError(f"sample={sample:g} must be above 0 and at most 1")
     singles, pairs = _parse(specs, codebooks)
     chosen = _parameters(states, min_quantized_size)
-    if pairs:
-        _require_adam(chosen, states)
+    if pairs and not any(set(names) >= MOMENTS for names in chosen.values()):
+        states.with_moments()  # raises an error that lists the states if no parameter has both
+        raise CaptureError(
+            "no parameter with both exp_avg and exp_avg_sq is large enough to be quantized"
+        )
     quantizers = quantizers_of(singles, pairs)
     items: list[Item] = []
     for parameter, names in chosen.items():
@@ -252,12 +251,3 @@ def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, tu
         if names:
             chosen[parameter] = names
     return chosen or none_is_large("state", min_quantized_size)
-
-
-def _require_adam(by_parameter: dict[str, tuple[str, ...]], states: CapturedStates) -> None:
-    """Raise if no large enough parameter has both moments."""
-    if not any(set(names) >= MOMENTS for names in by_parameter.values()):
-        states.with_moments()  # raises an error that lists the states if no parameter has both
-        raise CaptureError(
-            "no parameter with both exp_avg and exp_avg_sq is large enough to be quantized"
-        )

@@ -33,7 +33,7 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze.update_error import LEVELS, bits_of
 from qmaps.capture import CapturedStates
-from qmaps.capture.snapshot import Lazy, Part
+from qmaps.capture.snapshot import Part
 from qmaps.engines import reference
 from qmaps.errors import BadValueError
 from qmaps.maps.base import table
@@ -84,12 +84,10 @@ def share_of_large(shape: Sequence[int], quantizers: Iterable[Quantizer]) -> flo
     needs the whole.
     """
     numel = math.prod(shape)
-    if numel <= LARGEST:
-        return None
-    for q in quantizers:
-        if q.low_rank is not None or q.normalizer.extents(len(shape)) is None:
-            return None
-    return SAMPLE / numel
+    in_full = numel <= LARGEST or any(
+        q.low_rank is not None or q.normalizer.extents(len(shape)) is None for q in quantizers
+    )
+    return None if in_full else SAMPLE / numel
 
 
 def unit_of(shape: Sequence[int], normalizers: Iterable[Normalizer]) -> int:
@@ -162,11 +160,6 @@ class Slabs:
 
     shape: tuple[int, ...]
     read: Part
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Slabs:
-        """A tensor in memory."""
-        return cls(tuple(tensor.shape), Lazy.of(tensor).opened())
 
     @property
     def numel(self) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -23,28 +23,17 @@ WIDTHS = (None, "8bit", "4bit", "paper-4bit")
 """Presets of `state_quantizers`; None is 32 bits. The last one has scales of rows and columns."""
 
 
-@dataclass(frozen=True)
-class Make:
-    """Makes optimizers of one class.
+Make = partial[QuantizedOptimizer]
+"""A class of optimizers with its options besides the parameters."""
 
-    Attributes:
-        cls: the class.
-        options: its options besides the parameters.
-    """
 
-    cls: type[QuantizedOptimizer]
-    options: Mapping[str, Any]
-
-    def __call__(self, params: list[Tensor]) -> QuantizedOptimizer:
-        """An optimizer of these parameters."""
-        return self.cls(params, **self.options)
-
-    def parameters(self) -> list[Tensor]:
-        """Parameters of several shapes for the class, one of them empty."""
-        generator = torch.Generator().manual_seed(0)
-        drawn = [torch.randn(s, generator=generator, dtype=torch.float32) for s in SHAPES]
-        params = [torch.nn.Parameter(values) for values in drawn]
-        return [param for param in params if not self.cls.unsupported_reason(param)]
+def _parameters(make: Make) -> list[Tensor]:
+    """Parameters of several shapes for the class, one of them empty."""
+    cls: Any = make.func
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(s, generator=generator, dtype=torch.float32) for s in SHAPES]
+    params = [torch.nn.Parameter(values) for values in drawn]
+    return [param for param in params if not cls.unsupported_reason(param)]
 
 
 def _steps(optimizer: QuantizedOptimizer, params: list[Tensor], first: int, count: int) -> None:
@@ -58,7 +47,7 @@ def _steps(optimizer: QuantizedOptimizer, params: list[Tensor], first: int, coun
 
 def _trained(make: Make) -> tuple[QuantizedOptimizer, list[Tensor]]:
     """An optimizer after a few steps, and its parameters."""
-    params = make.parameters()
+    params = _parameters(make)
     optimizer = make(params)
     _steps(optimizer, params, 0, STEPS)
     return optimizer, params
@@ -85,8 +74,8 @@ def _assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
 
 def parameters_move_and_stay_finite(make: Make) -> None:
     """All elements; parameters stay where they are in memory."""
-    before = make.parameters()
-    params = make.parameters()
+    before = _parameters(make)
+    params = _parameters(make)
     places = [param.untyped_storage()._cdata for param in params]
     _steps(make(params), params, 0, STEPS)
     assert places == [param.untyped_storage()._cdata for param in params]
@@ -182,6 +171,6 @@ def check_optimizer(cls: type[QuantizedOptimizer], **options: Any) -> None:
     if not (isinstance(cls, type) and issubclass(cls, QuantizedOptimizer)):
         raise BadTypeError(f"cls must be a subclass of QuantizedOptimizer, got {cls!r:.50}")
     for width, check in product(WIDTHS, CHECKS):
-        make = Make(cls, {"state_quantizers": width, "min_quantized_size": 0, **options})
+        make = Make(cls, **{"state_quantizers": width, "min_quantized_size": 0, **options})
         with about(f"{check.__name__} of {cls.__name__}, {width or '32 bits'}"):
             check(make)

@@ -60,8 +60,8 @@ def test_paths_that_are_no_text(place: Path, tmp_path: Path) -> None:
 
 def test_where_figures_are_shown_elsewhere_does_not_matter(place: Path, tmp_path: Path) -> None:
     (tmp_path / "frames").mkdir()
-    write_frame(tmp_path / "frames" / "pareto_exp_avg.parquet", FRAMES["pareto"])
-    command = f"qmaps plot pareto_exp_avg --run {tmp_path} --out {tmp_path}/figure.png"
+    write_frame(tmp_path / "frames" / "update_error.parquet", FRAMES["update_error"])
+    command = f"qmaps plot update_error --run {tmp_path} --out {tmp_path}/figure.png"
     code, _, err = shell(command, place, MPLBACKEND="nothing")
     assert (code, err) == (0, "")
     assert (tmp_path / "figure.png").stat().st_size > 1000

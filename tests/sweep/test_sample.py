@@ -16,6 +16,7 @@ import qmaps
 from qmaps import sweep
 from qmaps.capture import CapturedStates, load
 from qmaps.capture.recorder import write
+from qmaps.capture.snapshot import Lazy
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, SpecError
 from qmaps.normalize.base import REGISTRY, Normalizer, Shape
 from qmaps.normalize.scale_format import SUFFIXES
@@ -56,6 +57,10 @@ def tensors(seeds: range, shape: tuple[int, ...] = (4000, 64)) -> dict[str, dict
     return made
 
 
+def slabs_of(x: torch.Tensor) -> Slabs:
+    return Slabs(tuple(x.shape), Lazy.of(x).opened())
+
+
 def test_a_name_that_is_no_valid_unicode() -> None:
     with pytest.raises(CaptureError) as error:
         sweep.run({"w\udc80": tensors(range(1))["p0"]}, SPECS[0], sample=0.05)
@@ -90,7 +95,7 @@ def choose(name: str, x: torch.Tensor, normalizers: list[Normalizer], share: flo
     size = unit_of(x.shape, normalizers)
     count = count_of(x.numel(), size, share)
     assert count is not None
-    return choose_units(name, x.shape, size, count, [Slabs.of(x).surveyed(size)[0]])
+    return choose_units(name, x.shape, size, count, [slabs_of(x).surveyed(size)[0]])
 
 
 def rows_of(chosen: Units, x: torch.Tensor) -> torch.Tensor:
@@ -109,7 +114,7 @@ def test_the_chosen_units_are_whole_rows_and_blocks() -> None:
     assert chosen.certain.sum() == 37
     assert chosen.certain[np.searchsorted(chosen.chosen, 175)]  # the unit of row 700
     assert chosen.weights.sum() == pytest.approx(500)
-    assert Slabs.of(x).chosen(chosen.chosen, 384).equal(rows_of(chosen, x))
+    assert slabs_of(x).chosen(chosen.chosen, 384).equal(rows_of(chosen, x))
     again, other = (choose(name, x, normalizers, 0.3) for name in ("w", "v"))
     assert (again.chosen == chosen.chosen).all()
     assert not (other.chosen == chosen.chosen).all()
@@ -125,7 +130,7 @@ def test_a_ragged_end_and_one_dimension() -> None:
         LEAST,
         127 * 128 + 5,
     )
-    assert Slabs.of(x).chosen(chosen.chosen, 128).equal(rows_of(chosen, x))
+    assert slabs_of(x).chosen(chosen.chosen, 128).equal(rows_of(chosen, x))
 
 
 WHOLE = "rank1B"
@@ -158,13 +163,13 @@ def test_rows_have_the_scales_of_the_whole(
 ) -> None:
     monkeypatch.setattr(sample, "SLAB", 400)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    state, scaler = Slabs.of(x), Scaler(normalizer, len(shape))
+    state, scaler = slabs_of(x), Scaler(normalizer, len(shape))
     unit = unit_of(shape, [normalizer])
     state.surveyed(unit, [scaler])
     numbers = np.arange(0, -(-x.numel() // unit), 2)
     rows = state.chosen(numbers, unit)
     whole = normalizer.expand(normalizer.scales(x), shape).expand(shape)
-    expected = Slabs.of(whole.contiguous()).chosen(numbers, unit)
+    expected = slabs_of(whole.contiguous()).chosen(numbers, unit)
     found = normalizer.expand(scaler.scales(rows), tuple(rows.shape)).expand(rows.shape)
     assert torch.equal(found, expected)
 

@@ -63,9 +63,10 @@ def choose(tensors: Sequence[Sequence[Option]], nbytes: float) -> list[int]:
         """The step of a tensor with the largest fall per byte that fits."""
         current, left = choices[tensor][0], nbytes - used
         fitting = (
-            (_gain(current, option), tensor, (option, index))
+            (fall / max(added, 1), tensor, (option, index))
             for index, option in enumerate(tensors[tensor])
-            if option.error < current.error and option.nbytes - current.nbytes <= left
+            if (fall := current.error - option.error) > 0
+            and (added := option.nbytes - current.nbytes) <= left
         )
         return max(fitting, default=None)
 
@@ -81,11 +82,6 @@ def choose(tensors: Sequence[Sequence[Option]], nbytes: float) -> list[int]:
         else:
             del steps[tensor]
     return [index for _, index in choices]
-
-
-def _gain(smaller: Option, larger: Option) -> float:
-    """By how much the error falls per byte from one option to a larger one."""
-    return (smaller.error - larger.error) / max(larger.nbytes - smaller.nbytes, 1)
 
 
 BITS = 4.3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 import torch
@@ -113,13 +113,8 @@ def source(
         CaptureError: the moments or the options are not those of Adam or AdamW, or gradients were
             recorded without coupled weight decay.
     """
-    m, v = states.tensor(parameter, "exp_avg"), states.tensor(parameter, "exp_avg_sq")
+    m, v = states.moments(parameter)
     shape = tuple(m.shape)
-    if m.shape != v.shape or bool((v < 0).any()):
-        raise CaptureError(
-            f"parameter {parameter!r} in {states.source!r} has an exp_avg_sq that is negative or "
-            "of another shape than its exp_avg; they cannot be Adam's moments"
-        )
     options = states.hyperparameters(parameter)
     betas = betas_of(states, parameter)
     counts = states.scalars(parameter)  # steps are counted from the last reset
@@ -143,20 +138,22 @@ def source(
         m, v = m.index_select(0, final), v.index_select(0, final)
     m, v = m.contiguous(), v.contiguous()
 
-    def replayed() -> Iterator[Tensor]:
+    def once() -> Iterator[Tensor]:
+        if not recorded:
+            yield from simulated(m, v, betas, taken, count, (seed, number))
+            return
         sign = -1.0 if options.get("maximize") else 1.0
         for _, gradient in islice(states.gradients(parameter), count):
             part = gradient if chosen is None else gradient.index_select(0, chosen)
             yield part.contiguous() * sign
 
-    def made() -> Iterator[Tensor]:
-        return simulated(m, v, betas, taken, count, (seed, number))
+    def gradients() -> Iterator[Tensor]:  # those of several rounds are kept in memory
+        return once() if rounds == 1 else chain.from_iterable(repeat(list(once()), rounds))
 
     if recorded:
         _refuse_decay(options, parameter, states)
         if count < 2:
             return None
-    gradients = replayed if recorded else made
     return Source(
         parameter,
         number,
@@ -168,7 +165,7 @@ def source(
         taken,
         RECORDED if recorded else SIMULATED,
         rounds * count,
-        lambda: _again(gradients(), rounds),
+        gradients,
     )
 
 
@@ -181,14 +178,6 @@ def share_of(states: CapturedStates, parameters: Sequence[str], elements: int) -
 def _held(shape: tuple[int, ...], rows: Tensor | None) -> tuple[int, ...]:
     """The shape of the rows with recorded gradients; `rows` is None for all."""
     return shape if rows is None else (len(rows), *shape[1:])
-
-
-def _again(gradients: Iterator[Tensor], rounds: int) -> Iterator[Tensor]:
-    """Gradients one round after another; those of several rounds are kept in memory."""
-    if rounds == 1:
-        return gradients
-    repeated = list(gradients)
-    return chain.from_iterable(repeated for _ in range(rounds))
 
 
 def betas_of(states: CapturedStates, parameter: str) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -183,26 +183,25 @@ class OptimizerState:
             step = None if parameter.step is None else parameter.step - parameter.reset
             return replace(parameter, step=step, reset=0.0)
 
-        groups = tuple(
-            replace(group, parameters=tuple(map(since_reset, group.parameters)))
-            for group in self.groups
-        )
         note = (
             f"the states of {len(reset)} parameters were reset (reset_every); their step is the "
             "number of steps since then"
         )
-        return replace(self, groups=groups, notes=(*self.notes, note))
+        return replace(self._changed(since_reset), notes=(*self.notes, note))
 
     def with_states(self, states: dict[str, dict[str, State]]) -> OptimizerState:
         """Return a copy with other states, by label and name."""
-        groups = [
-            replace(
-                group,
-                parameters=tuple(replace(p, states=states[p.label]) for p in group.parameters),
-            )
-            for group in self.groups
-        ]
-        return replace(self, groups=tuple(groups))
+        return self._changed(lambda parameter: replace(parameter, states=states[parameter.label]))
+
+    def _changed(self, change: Callable[[Parameter], Parameter]) -> OptimizerState:
+        """Return a copy with other parameters."""
+        return replace(
+            self,
+            groups=tuple(
+                replace(group, parameters=tuple(map(change, group.parameters)))
+                for group in self.groups
+            ),
+        )
 
 
 def flaws(values: Tensor, *, signed: bool) -> Iterator[tuple[str, int, int]]:

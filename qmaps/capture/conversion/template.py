@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,33 +47,29 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
             "Megatron-core or torch.distributed.checkpoint"
         )
     ours = _by_name([state_dict], source)
-    _check(ours, _stored(reader, template), source, template)
+    _check(ours, _by_name(reader.read(template), template), source, template)
     holder = reader.holder(template) or template
     with new_folder(folder) as new:
         _copy(template, holder, reader, new)
         at = new / holder.relative_to(template)
         try:
             with editing(reader.edited(at)):
-                numbers = _put(ours, _stored(reader, at))
+                numbers = _put(ours, _by_name(reader.read(at), at))
             _renumber(reader.edited(at), numbers, template)
             # What is written is read again, and compared with what was to be written.
-            return _compare(ours, _stored(reader, at), source, template)
+            return _compare(ours, _by_name(reader.read(at), at), source, template)
         except QmapsError as error:  # of a file that is as the template's, and soon gone
             raise type(error)(str(error).replace(str(new), str(template))) from None
         except (*DAMAGE, zipfile.BadZipFile) as error:
             raise unfit(template, error) from error
 
 
-def _by_name(state_dicts: list[Any], path: Path) -> dict[str, Mapping[Any, Any]]:
+def _by_name(state_dicts: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Mapping[Any, Any]]:
     """The states of each parameter with states."""
     slots = slots_of(state_dicts, path)
     check_unique((slot.label for slot in slots), repr(str(path)))
     with damage(path):
         return {slot.label: decoded(slot.state) for slot in slots if slot.state}
-
-
-def _stored(reader: Reader, path: Path) -> dict[str, Mapping[Any, Any]]:
-    return _by_name(list(reader.read(path)), path)
 
 
 def _check(ours: States, theirs: States, source: Path, template: Path) -> None:

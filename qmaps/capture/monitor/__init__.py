@@ -371,37 +371,30 @@ def switch_on(path: str | os.PathLike[str]) -> RemovableHandle:
         options = _read(Path(path))
     except QmapsError as error:
         raise type(error)(f"{about}: {error}") from None
-    return register_optimizer_step_pre_hook(_Switch(about, options))
+    all_ranks, first = options.pop("all_ranks", True), Path(options.pop("out", "monitor.csv"))
+    seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+    made = 0
 
-
-class _Switch:
-    """Makes the monitor of an optimizer before its first step."""
-
-    def __init__(self, about: str, options: dict[str, Any]) -> None:
-        self._about = about
-        self._all_ranks = options.pop("all_ranks", True)
-        self._out = Path(options.pop("out", "monitor.csv"))
-        self._options = options
-        self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._count = 0
-
-    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if not isinstance(optimizer, QuantizedOptimizer) or optimizer in self._seen:
+    def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Make the monitor of an optimizer before its first step."""
+        nonlocal made
+        if not isinstance(optimizer, QuantizedOptimizer) or optimizer in seen:
             return
-        self._seen.add(optimizer)
+        seen.add(optimizer)
         group = everyone()
-        if group is not None and not self._all_ranks:
+        if group is not None and not all_ranks:
             if group.rank():
                 return
             group = None
-        numbered = f"{self._out.stem}-{self._count}{self._out.suffix}"
-        out = self._out.with_name(numbered) if self._count else self._out
+        out = first.with_name(f"{first.stem}-{made}{first.suffix}") if made else first
         try:
-            Monitor(optimizer, out, process_group=group, **self._options)
+            Monitor(optimizer, out, process_group=group, **options)
         except NoStatesError as error:
-            warnings.warn(f"{self._about}: {error}", stacklevel=2)
+            warnings.warn(f"{about}: {error}", stacklevel=2)
         else:
-            self._count += 1
+            made += 1
+
+    return register_optimizer_step_pre_hook(before_step)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from qmaps.capture.monitor.measures import MEASURES
@@ -174,14 +174,13 @@ class Thresholds:
     update_median_rel_error: float | None = 0.5
 
     def __post_init__(self) -> None:
-        for option in fields(self):
-            limit = getattr(self, option.name)
+        for name, limit in asdict(self).items():
             if limit is None:
                 continue
             if isinstance(limit, bool) or not isinstance(limit, (int, float)):
-                raise BadTypeError(f"{option.name}={shown(limit)} must be a number or None")
+                raise BadTypeError(f"{name}={shown(limit)} must be a number or None")
             if not math.isfinite(limit):
-                raise BadValueError(f"{option.name}={shown(limit)} must be a finite number or None")
+                raise BadValueError(f"{name}={shown(limit)} must be a finite number or None")
 
 
 LIMITED = tuple(option.name for option in fields(Thresholds))
@@ -204,11 +203,8 @@ class Warner:
     """Warns once about each state and cause, whatever the number of steps and parameters."""
 
     def __init__(self, thresholds: Thresholds) -> None:
-        self._limits = {
-            option.name: limit
-            for option in fields(thresholds)
-            if (limit := getattr(thresholds, option.name)) is not None
-        }
+        limits = asdict(thresholds).items()
+        self._limits = {measure: limit for measure, limit in limits if limit is not None}
         self._told: set[tuple[str, str]] = set()
 
     def look(self, rows: Sequence[dict[str, Any]], step: int) -> None:

@@ -136,13 +136,9 @@ def _scales(t: QuantizedTensor, at: Places) -> Scales:
     ]
     if geometry.log:
         return tuple(parts)
+    of_elements = EightBit(BlockWise(1))  # 8-bit codes of scales, to float32
     wide = [
-        scale if part.ends is None else _wide((scale, t.scales[part.ends]), len(at))
-        for part, scale in zip(geometry.parts, parts, strict=True)
+        scale if at_ends is None else of_elements.expand((scale, t.scales[at_ends]), (len(at),))
+        for scale, at_ends in zip(parts, (part.ends for part in geometry.parts), strict=True)
     ]
     return (functools.reduce(torch.minimum, wide),)
-
-
-def _wide(codes_and_ends: Scales, count: int) -> Tensor:
-    """8-bit scales as float32."""
-    return EightBit(BlockWise(1)).expand(codes_and_ends, (count,))

@@ -102,9 +102,8 @@ def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:
         if file.stem == STEP or not isinstance(tensor, Tensor):
             states[file.stem] = in_place(tensor)
             continue
-        stored_shape = wanted = tuple(tensor.shape)
-        if shape is not None and is_flat:
-            wanted = shape
+        stored_shape = tuple(tensor.shape)
+        wanted = shape if shape is not None and is_flat else stored_shape
         if math.prod(wanted) > math.prod(stored_shape):
             raise CaptureError(
                 f"{str(file)!r} has {math.prod(stored_shape)} elements, but the model's file says "

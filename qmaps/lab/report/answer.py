@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +220,8 @@ def _of_states(profiles: pd.DataFrame | None) -> Iterable[str]:
     if profiles is None:
         return
     second = profiles[profiles["state"] == "exp_avg_sq"]
-    rows, cols = (second["shape"].map(lambda shape, at=at: _extent(shape, at)) for at in (0, 1))
+    rows = second["shape"].map(lambda shape: math.prod(shape[:1]))
+    cols = second["shape"].map(lambda shape: math.prod(shape[1:]))
     for lines, many, share in (("rows", rows, "in_rows"), ("columns", cols, "in_cols")):
         named = second.loc[(second[share] > HALF) & (many >= MANY_ROWS), "parameter"]
         if len(named):
@@ -237,9 +238,3 @@ def _of_states(profiles: pd.DataFrame | None) -> Iterable[str]:
             f"Second moments of 0, up to {none.max():.0%} of a tensor, in {brief(dead)}: no "
             "gradient reached these elements."
         )
-
-
-def _extent(shape: Sequence[int], axis: int) -> int:
-    if len(shape) < 2:
-        return 0
-    return int(shape[0] if axis == 0 else math.prod(shape[1:]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -15,8 +14,7 @@ from qmaps.errors import CaptureError
 from qmaps.lab.report.answer import answer
 from qmaps.lab.report.heatmap import heatmap
 from qmaps.lab.report.templating import Cell, cell, template
-from qmaps.storage import files
-from qmaps.storage.files import exists, write_text
+from qmaps.storage.files import exists, read_frame, read_record, write_text
 
 UNKNOWN = {
     **dict.fromkeys(("workload", "checkpoint", "naming", "unit"), ""),
@@ -52,8 +50,9 @@ def write(run: str | os.PathLike[str]) -> Path:
         for picture, _ in figures.pictures()
         if exists(path := folder / "figures" / f"{picture.name}.png")
     ]
-    losses = read_frame(folder / "frames" / "losses.parquet")
-    about = {**UNKNOWN, **read_about(folder)}
+    trainings, settings = folder / "frames" / "losses.parquet", folder / "about.json"
+    losses = read_frame(trainings) if exists(trainings) else None
+    about = UNKNOWN | (read_record(settings) if exists(settings) else {})
     answered = answer(folder, about, losses)
     if not pictures and losses is None and answered is None:
         raise CaptureError(f"run={str(folder)!r} must hold figures, losses or a recommendation")
@@ -73,17 +72,6 @@ def write(run: str | os.PathLike[str]) -> Path:
 def embedded(path: Path) -> str:
     """The bytes of a file for an address of the kind ``data:``."""
     return base64.b64encode(path.read_bytes()).decode("ascii")
-
-
-def read_frame(path: Path) -> pd.DataFrame | None:
-    """The frame in a Parquet file, or None if there is no such file."""
-    return files.read_frame(path) if exists(path) else None
-
-
-def read_about(folder: Path) -> dict[str, Any]:
-    """The settings of a run from its folder; empty if there are none."""
-    path = folder / "about.json"
-    return files.read_record(path) if exists(path) else {}
 
 
 def _losses(frame: pd.DataFrame) -> list[list[Cell]]:

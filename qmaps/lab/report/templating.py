@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import resources
 from typing import Any, NamedTuple
 
 import jinja2
@@ -21,20 +20,12 @@ def template(
         package: the package; templates missing there come from `qmaps.lab.report`.
         filters: further filters by name.
     """
-
-    def source(file: str) -> str | None:
-        for place in dict.fromkeys((package, OWN)):
-            path = resources.files(place).joinpath("templates", file)
-            if path.is_file():
-                return path.read_text(encoding="utf-8")
-        return None
-
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        loader=jinja2.FunctionLoader(source),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(place) for place in (package, OWN)]),
     )
     environment.filters |= {"css": css, **(filters or {})}
     return environment.get_template(f"{name}.html.jinja")

@@ -81,7 +81,8 @@ class Trainings:
             BadValueError, BadTypeError, OutputError: as `train`, in this or a later call.
         """
         for training in trainings:
-            if self._workers is None or self._workers == 1 or _ended(training):
+            is_done = exists(RunFolder(output_folder(training.out)).result)
+            if self._workers is None or self._workers == 1 or is_done:
                 with one_thread() if self._workers else contextlib.nullcontext():
                     self._results[training] = training.run(partial(self._progress, training.name))
             else:
@@ -162,11 +163,6 @@ class Trainings:
                 process.start()
             theirs.close()
             self._processes[ours] = training, process
-
-
-def _ended(training: Training) -> bool:
-    """True if the folder has the result of the run already."""
-    return exists(RunFolder(output_folder(training.out)).result)
 
 
 @contextlib.contextmanager

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,7 +100,7 @@ def train(
         if folder.finished(run):
             return run
         done = folder.resume(model, optimizer, run)
-        with _HeldInterrupts() as interrupts, ExitStack() as stack:
+        with _held_interrupts() as raise_interrupt, ExitStack() as stack:
             for hook in hooks:
                 stack.enter_context(hook(optimizer, model))
             for step in range(done + 1, steps + 1):
@@ -115,7 +115,7 @@ def train(
                 try:
                     if progress:
                         progress(step, steps, loss)
-                    interrupts.check()
+                    raise_interrupt()
                 except BaseException:
                     folder.save(model, optimizer, run, step)
                     raise
@@ -159,43 +159,35 @@ def _state_nbytes(optimizer: torch.optim.Optimizer) -> int:
     )
 
 
-class _HeldInterrupts:
-    """Context manager to hold Ctrl-C back until `check` is called or the block ends.
+@contextmanager
+def _held_interrupts() -> Iterator[Callable[[], None]]:
+    """Hold Ctrl-C back until the yielded function is called or the block ends.
 
     So no step is left half done. A second Ctrl-C raises KeyboardInterrupt at once, for steps
     without an end. Where the program handles Ctrl-C in its own
     way, or ignores it, nothing changes. Threads other than the main one never receive Ctrl-C.
     """
+    arrived = False
 
-    def __init__(self) -> None:
-        self._arrived = False
-        self._holding = False
-
-    def __enter__(self) -> Self:
-        on_main_thread = threading.current_thread() is threading.main_thread()
-        if on_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._note)
-            self._holding = True
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self._release()
-        if kind is None:
-            self.check()
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if Ctrl-C was pressed since the last call."""
-        if self._arrived:
-            self._arrived = False
+    def check() -> None:
+        nonlocal arrived
+        if arrived:
+            arrived = False
             raise KeyboardInterrupt
 
-    def _note(self, *_: object) -> None:
-        if self._arrived:
-            self._release()
+    def note(*_: object) -> None:
+        nonlocal arrived
+        if arrived:
             raise KeyboardInterrupt
-        self._arrived = True
+        arrived = True
 
-    def _release(self) -> None:
-        if self._holding:
-            self._holding = False
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    holding = on_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if holding:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield check
+    finally:
+        if holding:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+    check()

@@ -420,7 +420,7 @@ def test_rules_that_are_not_adams(tmp_path: Path) -> None:
     )
     with pytest.raises(CaptureError, match=r"has no Adam states .* its states are momentum_buffer"):
         qmaps.replay.run({"w": {"momentum_buffer": torch.zeros(5000)}}, PAIRS)
-    with pytest.raises(CaptureError, match="they cannot be Adam's moments"):
+    with pytest.raises(CaptureError, match="a second moment cannot be negative"):
         qmaps.replay.run(
             {"w": {"exp_avg": torch.zeros(5000), "exp_avg_sq": -torch.ones(5000)}}, PAIRS
         )

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.capture.conversion.formats import base, coded
@@ -144,21 +143,18 @@ def _divides(shape: tuple[int, ...], q: Quantizer) -> bool:
     return numel > 0 and numel % q.normalizer.size == 0 and even
 
 
-def _written(t: QuantizedTensor, signed: bool) -> Tensor:
+def _written(t: QuantizedTensor, signed: bool) -> Any:
     """An instance of torchao's class."""
     scale, map_ = t.scales[0], t.quantizer.map
     if map_ == coded.FLOAT8:
-        made: Tensor = imported("fp8").OptimStateFp8(coded.to_floats(t), scale, torch.float32)
-        return made
+        return imported("fp8").OptimStateFp8(coded.to_floats(t), scale, torch.float32)
     codes = t.codes().to(torch.uint8)
     book = coded.codebook_of(map_, 2**map_.bits)
     if map_.bits == 8:
-        made = imported("8bit").OptimState8bit(codes, scale, book, signed, torch.float32)
-        return made
+        return imported("8bit").OptimState8bit(codes, scale, book, signed, torch.float32)
     pairs = codes.view(-1, 2)
     packed, shape = (pairs[:, 0] << 4) | pairs[:, 1], torch.Size(t.shape)
-    made = imported("4bit").OptimState4bit(packed, scale, book, signed, shape, torch.float32)
-    return made
+    return imported("4bit").OptimState4bit(packed, scale, book, signed, shape, torch.float32)
 
 
 def imported(module: str = "8bit") -> Any:
