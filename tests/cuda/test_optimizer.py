@@ -295,6 +295,11 @@ def test_groups_and_changing_hyper_parameters(on_device: EmulatedEngine) -> None
         assert_same(ours, run())
 
 
+def test_more_parameters_than_one_launch_describes(on_device: EmulatedEngine) -> None:
+    assert_as_reference(optim.SGD, {"lr": 0.1}, steps=2, shapes=((5,),) * 300)
+    assert on_device.launched[:2] == ["write_words"] * 2
+
+
 def test_a_plan_repeats(on_device: EmulatedEngine) -> None:
     params = parameters()
     optimizer = optim.AdamW8bit(params, min_quantized_size=100)

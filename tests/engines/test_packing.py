@@ -18,7 +18,8 @@ def test_codes_lie_in_the_bit_stream_without_gaps(bits: int, data: st.DataObject
     stream = sum(code << (i * bits) for i, code in enumerate(codes))
     assert packed.dtype == torch.uint8
     assert bytes(packed.tolist()) == stream.to_bytes(packed_bytes(len(codes), bits), "little")
-    assert unpack(packed, bits, len(codes)).tolist() == codes
+    for count in {len(codes), len(codes) // 2}:
+        assert unpack(packed, bits, count).tolist() == codes[:count]
 
 
 def test_sizes_of_the_widths_that_users_have() -> None:

@@ -471,11 +471,12 @@ def test_nothing_that_is_not_finite_is_converted() -> None:
 def test_copies_share_nothing() -> None:
     model = lpmm.convert(nn.Linear(8, 8), seed=3)
     model(torch.ones(1, 8)).sum().backward()
+    model.weight.stepped(5)
     copied = copy.deepcopy(model)
     loaded = pickle.loads(pickle.dumps(model))
     for other in (copied, loaded):
         assert torch.equal(other.weight.decode(), model.weight.decode())
-        assert other.weight.accumulator.seed == 3
+        assert (other.weight.accumulator.seed, other.weight.accumulator.step) == (3, 5)
         with torch.no_grad():
             other.weight.mul_(0)
     assert torch.equal(copied.weight.grad.decode(), model.weight.grad.decode())

@@ -153,6 +153,8 @@ def test_ties_give_equal_codes_the_lowest_of_which_is_taken(
     assert bool((codebook.diff() >= 0).all())
     codes = reference.encode(codebook, fitted)
     assert codes.tolist() == torch.searchsorted(codebook, codebook).tolist()
+    stochastic = reference.encode_stochastic(codebook, fitted, qmaps.RoundingKey())
+    assert torch.equal(stochastic, codes)
     assert torch.equal(reference.decode(codes, fitted), codebook)
     for sr in ("", "+sr"):
         t = qmaps.quantizer(f"tensor/{map_.spec}{sr}").quantize(x)

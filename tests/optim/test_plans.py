@@ -15,7 +15,7 @@ from torch import nn
 import qmaps
 from qmaps import lpmm
 from qmaps.ops.backends import use_backend
-from qmaps.optim import AdamW8bit, SGD8bit
+from qmaps.optim import SGD, AdamW8bit, SGD8bit
 from qmaps.optim.stepper import Stepper
 
 pytestmark = pytest.mark.skipif(
@@ -37,6 +37,21 @@ def test_groups_that_change_places_keep_their_options() -> None:
         optimizer.step()
         optimizer.param_groups.reverse()
     assert torch.allclose(second, torch.tensor(-0.0029), rtol=1e-2)
+
+
+def test_a_new_seed_is_the_next_steps() -> None:
+    states = []
+    for engine in ("native", "reference"):
+        (param, _) = two()
+        specs = {"momentum_buffer": "B128/DE@8s+sr"}
+        optimizer = SGD([param], momentum=0.9, state_quantizers=specs)
+        with use_backend(engine):
+            for seed in (0, 0, 5):
+                optimizer.param_groups[0]["seed"] = seed
+                param.grad = torch.linspace(0, 1, 5000)
+                optimizer.step()
+        states.append(optimizer.state[param]["momentum_buffer"].packed)
+    assert torch.equal(*states)
 
 
 def test_gradients_do_not_outlive_their_step() -> None:

@@ -9,7 +9,7 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.optim import Adagrad
 
 
-def test_records_of_two_parameters() -> None:
+def test_records_of_parameters() -> None:
     params = [("head", nn.Parameter(torch.ones(80, 80))), ("bias", nn.Parameter(torch.ones(80)))]
     optimizer = Adagrad(params, initial_accumulator_value=0.5, state_quantizers="8bit", seed=3)
     head, bias = optimizer._parameters.records()
@@ -21,3 +21,6 @@ def test_records_of_two_parameters() -> None:
     assert state.key == RoundingKey(seed=3, purpose=0, step=0, tensor=0, state=0)
     assert (other.quantizer, other.key) == (None, None)
     assert other.why == "80 <= min_quantized_size=4096"
+    optimizer.add_param_group({"params": [("tail", nn.Parameter(torch.ones(80, 80)))]})
+    tail = optimizer._parameters.records()[2]
+    assert (tail.place, tail.key("sum").tensor) == ((1, 0), 2)

@@ -14,7 +14,7 @@ import qmaps
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend import Recommendation, run, write
 from qmaps.analyze.recommend.candidates import CANDIDATES, FULL, PRESETS, diagnostic
-from qmaps.analyze.recommend.picks import Sizes, within
+from qmaps.analyze.recommend.picks import Sizes, least, within
 from qmaps.analyze.recommend.run import _choice, _lost, _quantizers
 from qmaps.capture import CapturedStates
 from qmaps.capture.snapshot import Lazy
@@ -177,12 +177,17 @@ def test_parameters_of_a_kind_get_the_same_pair() -> None:
 
 
 def test_a_step_cost_gets_the_smallest_pair_that_keeps_to_it(states: CapturedStates) -> None:
-    costs = recommend(states).pairs.set_index("quantizer")["step_cost"]
+    table = recommend(states).pairs
+    costs = table.set_index("quantizer")["step_cost"]
     for pair in (FOUR, EIGHT):
-        least = recommend(states, step_cost=costs[pair] * 1.01)
-        assert least.tensors.loc[least.tensors["chosen"], "quantizer"].unique() == [pair]
-        assert least.step_cost == pytest.approx(costs[pair])
-        assert least.choice.provenance["budget"] == {"step_cost": costs[pair] * 1.01}
+        kept = recommend(states, step_cost=costs[pair] * 1.01)
+        assert kept.tensors.loc[kept.tensors["chosen"], "quantizer"].unique() == [pair]
+        assert kept.step_cost == pytest.approx(costs[pair])
+        assert kept.choice.provenance["budget"] == {"step_cost": costs[pair] * 1.01}
+    # However small its cost, a pair with zero points is never taken.
+    table.loc[table["quantizer"] == FOUR, "zero_point_share"] = 0.1
+    pairs, sizes = [Pair.parse(FOUR), Pair.parse(EIGHT)], Sizes(states, ["b"])
+    assert least(9.0, table, pairs, sizes) == {"b": pairs[1]}
 
 
 def test_diagnostic_pairs_are_not_chosen(states: CapturedStates) -> None:

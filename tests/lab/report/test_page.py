@@ -188,6 +188,8 @@ def test_the_answer_is_kept_for_the_same_states(run: Path, monkeypatch) -> None:
         state[:8] = 0
     recommend_for(CapturedStates.from_tensors(tensors), run, min_quantized_size=4096)
     assert len(calls) == 1
+    with pytest.raises(ZeroDivisionError):
+        recommend_for(CapturedStates.from_tensors(tensors), run, min_quantized_size=99)
 
 
 def test_a_page_without_names_warns(run: Path, tmp_path: Path) -> None:
