@@ -10,7 +10,7 @@ from qmaps.engines.masters import FORMS
 from qmaps.errors import BadTypeError, BadValueError, nearest, shown
 from qmaps.optim.choice import StateQuantizers
 from qmaps.optim.nonfinite import check_policy
-from qmaps.optim.other_libraries import NEUTRAL, instead_in_groups, instead_of
+from qmaps.optim.other_libraries import IN_GROUPS, NEUTRAL, instead_of
 from qmaps.optim.resets import check_reset_every
 from qmaps.optim.rule import check_bool, check_int
 
@@ -126,7 +126,7 @@ def check_keys(owner: str, group: Mapping[str, Any], options: Iterable[str]) -> 
     for name, value in group.items():
         if name in allowed or name in ("params", "param_names") or not isinstance(name, str):
             continue
-        why = instead_in_groups(name)
+        why = instead_of(name, IN_GROUPS)
         if name in OF_CLASSES:
             why = "; a spec in the group's state_quantizers has the block size, such as B128/DE@4s"
         if why or (why := meant(name, allowed)):
