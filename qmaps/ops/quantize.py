@@ -52,7 +52,7 @@ def quantize(
         raise BadTypeError(f"key must be a RoundingKey, got {type(key).__name__}")
     original = y = x
     if after is not None:
-        _check_after(after, x)
+        _check_shape("after", after, x)
         y = add_residual(x, after)
         if y is not x:
             if check:
@@ -246,18 +246,15 @@ def _refuse(bad: Tensor, kind: str, allowed: str, non_finite: bool) -> None:
     raise error(f"x holds {count} {kind} elements, the first at flat index {first}; {allowed}")
 
 
-def _check_after(after: QuantizedTensor, x: Tensor) -> None:
-    if not isinstance(after, QuantizedTensor):
-        raise BadTypeError(f"after must be a QuantizedTensor, got {type(after).__name__}")
-    if after.shape != tuple(x.shape):
-        raise BadValueError(f"after must have shape {tuple(x.shape)}, got {after.shape}")
+def _check_shape(name: str, t: QuantizedTensor, x: Tensor) -> None:
+    if not isinstance(t, QuantizedTensor):
+        raise BadTypeError(f"{name} must be a QuantizedTensor, got {type(t).__name__}")
+    if t.shape != tuple(x.shape):
+        raise BadValueError(f"{name} must have shape {tuple(x.shape)}, got {t.shape}")
 
 
 def _check_out(out: QuantizedTensor, quantizer: Quantizer, x: Tensor) -> None:
-    if not isinstance(out, QuantizedTensor):
-        raise BadTypeError(f"out must be a QuantizedTensor, got {type(out).__name__}")
-    if out.shape != tuple(x.shape):
-        raise BadValueError(f"out must have shape {tuple(x.shape)}, got {out.shape}")
+    _check_shape("out", out, x)
     if out.quantizer.spec != quantizer.spec:
         raise BadValueError(
             f"out must have the quantizer {quantizer.spec}, got {out.quantizer.spec}"
