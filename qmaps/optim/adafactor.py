@@ -32,6 +32,7 @@ from qmaps.optim.rule import (
     check_decay,
     check_finite,
     check_int,
+    check_one_of,
     check_pair,
     directed,
     number,
@@ -215,10 +216,7 @@ class Adafactor(QuantizedOptimizer):
                    "apollo_factorize")  # fmt: skip
         check_int("apollo_rank", group["apollo_rank"], 0)
         check_int("apollo_update_proj_gap", group["apollo_update_proj_gap"], 1)
-        scale_type = group["apollo_scale_type"]
-        if not isinstance(scale_type, str) or scale_type not in SCALE_TYPES:
-            allowed = ", ".join(map(repr, SCALE_TYPES))
-            raise BadValueError(f"apollo_scale_type={shown(scale_type)} must be one of {allowed}")
+        check_one_of("apollo_scale_type", group["apollo_scale_type"], SCALE_TYPES)
         if group["apollo_rank"] and group.get("reset_every"):
             raise BadValueError(
                 f"reset_every={group['reset_every']} needs apollo_rank=0, but it is "
