@@ -351,16 +351,14 @@ def _with_paper_options(saved: Any) -> Any:
     groups = saved.get("param_groups") if isinstance(saved, Mapping) else None
     if not isinstance(groups, (list, tuple)):
         return saved
-    return {**saved, "param_groups": [_with_options(group) for group in groups]}
-
-
-def _with_options(group: Any) -> Any:
-    is_torchs = isinstance(group, Mapping) and "beta2_decay" in group and "factored" not in group
-    if not is_torchs:
-        return group
-    eps = group.get("eps")
-    replaced = {"eps": (None, eps[1])} if isinstance(eps, (list, tuple)) and len(eps) == 2 else {}
-    return {**group, "scale_weight_decay": False, **replaced}
+    replaced = []
+    for group in groups:
+        if isinstance(group, Mapping) and "beta2_decay" in group and "factored" not in group:
+            group = {**group, "scale_weight_decay": False}
+            if isinstance(eps := group.get("eps"), (list, tuple)) and len(eps) == 2:
+                group["eps"] = (None, eps[1])
+        replaced.append(group)
+    return {**saved, "param_groups": replaced}
 
 
 class Adafactor8bit(FixedWidth, Adafactor):
