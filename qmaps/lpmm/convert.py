@@ -14,7 +14,7 @@ from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.engines.sharding.shards import is_distributed
 from qmaps.errors import BadTypeError, BadValueError, QmapsError
 from qmaps.lpmm.nearest import nearest
-from qmaps.lpmm.parameter import Accumulator, LowPrecisionParameter
+from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.maps.fitted import FittedMap
 from qmaps.optim.choice import MARK, listed
 
@@ -150,10 +150,9 @@ def _made(
     old: Tensor, params: Quantizer, grads: Quantizer, seed: int, number: int
 ) -> LowPrecisionParameter:
     codes = nearest(old.detach(), params, check=True)
-    accumulator = Accumulator(grads, old.detach(), seed, number) if old.requires_grad else None
-    new = LowPrecisionParameter(codes, old.dtype, old.requires_grad, accumulator)
+    new = LowPrecisionParameter(codes, old.dtype, old.requires_grad)
     new.thawed = grads, seed, number
-    if accumulator is not None and old.grad is not None:
+    if (accumulator := new.accumulating()) is not None and old.grad is not None:
         accumulator.add(old.grad)
     if (mark := getattr(old, MARK, None)) is not None:
         setattr(new, MARK, mark)
