@@ -97,20 +97,18 @@ def convert(
     _check(model, {n: p for n, p in named.items() if id(p) not in skipped})
     numbers = {id(p): number for number, p in enumerate(model.parameters())}
     made: dict[int, LowPrecisionParameter] = {}
-    owners: dict[int, nn.Module] = {}
     for module in model.modules():
-        for name, old in list(module._parameters.items()):
-            if old is None or id(old) in skipped:
-                continue
+        own = module._parameters.items()
+        converted = {n: p for n, p in own if p is not None and id(p) not in skipped}
+        for name, old in converted.items():
             if id(old) not in made:
                 made[id(old)] = _made(old, of_params, of_grads, seed, numbers[id(old)])
             module._parameters[name] = None
             # setattr, as recurrent layers keep lists of their own.
             setattr(module, name, made[id(old)])
-            owners[id(module)] = module
-    for owner in owners.values():
-        owner.register_state_dict_post_hook(_save_codes)  # type: ignore[no-untyped-call]
-        owner.register_load_state_dict_pre_hook(_load_codes)  # type: ignore[no-untyped-call]
+        if converted:
+            module.register_state_dict_post_hook(_save_codes)  # type: ignore[no-untyped-call]
+            module.register_load_state_dict_pre_hook(_load_codes)  # type: ignore[no-untyped-call]
     return model
 
 

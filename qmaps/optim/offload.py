@@ -214,7 +214,13 @@ class HostCopy:
     def fetch_gradient(self) -> None:
         """Copy the parameter's gradient, or remove the copy's if there is none."""
         grad = self._device_param.grad
-        self.param.grad = None if grad is None else self._grad_on_host(grad)
+        if grad is not None and grad.layout != torch.strided:
+            grad = grad.to("cpu")  # optimizers refuse sparse gradients with their own message
+        elif grad is not None:
+            if self._buffer is None or self._buffer.dtype != grad.dtype:
+                self._buffer = self._empty(grad)
+            grad = self._buffer.copy_(grad, non_blocking=self._on_cuda)
+        self.param.grad = grad
 
     def wait(self) -> None:
         """Wait until all transfers are done."""
@@ -224,14 +230,6 @@ class HostCopy:
     def send_values(self) -> None:
         """Copy the values to the parameter."""
         self._device_param.copy_(self.param.detach(), non_blocking=True)
-
-    def _grad_on_host(self, grad: Tensor) -> Tensor:
-        if grad.layout != torch.strided:
-            return grad.to("cpu")  # optimizers refuse sparse gradients with their own message
-        if self._buffer is None or self._buffer.dtype != grad.dtype:
-            self._buffer = self._empty(grad)
-        self._buffer.copy_(grad, non_blocking=self._on_cuda)
-        return self._buffer
 
     def _empty(self, like: Tensor, *, pinned: bool = True) -> Tensor:
         pin = pinned and self._on_cuda
