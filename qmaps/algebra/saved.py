@@ -26,6 +26,7 @@ FORMAT = 1
 
 def to_plain(t: QuantizedTensor) -> dict[str, Any]:
     """`t` as a dict of tensors, strings and numbers, safe for ``torch.load``."""
+    parts = [{"packed": part.packed, "scales": list(part.scales)} for part in t.beside]
     return {
         **described(t.quantizer),
         "format": FORMAT,
@@ -34,12 +35,8 @@ def to_plain(t: QuantizedTensor) -> dict[str, Any]:
         "scales": list(t.scales),
         **keyed(t.key),
         # Their quantizers and shapes follow from those of `t`.
-        **({"beside": [_parts(part) for part in t.beside]} if t.beside else {}),
+        **({"beside": parts} if parts else {}),
     }
-
-
-def _parts(t: QuantizedTensor) -> dict[str, Any]:
-    return {"packed": t.packed, "scales": list(t.scales)}
 
 
 def keyed(key: RoundingKey | None) -> dict[str, Any]:

@@ -138,7 +138,11 @@ def _map(match: re.Match[str], codebooks: Iterable[Codebook]) -> maps.Map:
     sign = match["sign"].lower()
     for codebook in codebooks:
         if codebook.label.lower() == name.lower():
-            return _codebook(codebook, bits, sign)
+            if bits != codebook.bits or (sign and (sign == "s") != codebook.signed):
+                raise SpecError(
+                    f"the codebook given is {codebook.spec}, which has another width or sign"
+                )
+            return codebook
     by_folded = {label.lower(): label for label in maps.REGISTRY}
     if name.lower() not in by_folded:
         labels = [*maps.names(), *(codebook.label for codebook in codebooks)]
@@ -165,12 +169,6 @@ def _transformed(transform: str, name: str, match: re.Match[str]) -> Transformed
         raise SpecError(f"unknown map {shown(name)} after the transform {transform}")
     rounds = _value("nearest", option[0].partition("=")[2].strip(), False) if option else False
     return Transformed(transform, _map(parts, ()), nearest=rounds)
-
-
-def _codebook(codebook: Codebook, bits: int, sign: str) -> Codebook:
-    if bits != codebook.bits or (sign and (sign == "s") != codebook.signed):
-        raise SpecError(f"the codebook given is {codebook.spec}, which has another width or sign")
-    return codebook
 
 
 def _fields(cls: type[maps.Map], text: str | None) -> dict[str, Any]:

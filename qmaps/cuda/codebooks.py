@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +15,8 @@ from qmaps.engines.addresses import address
 from qmaps.engines.kernels.declarations import Dtype
 from qmaps.maps.base import Map, cached, limits, table
 
+T = TypeVar("T")
+
 MANTISSA_BITS = 23
 
 BYTE = 8
@@ -21,6 +25,7 @@ CELL_BITS = 10
 """At most, of `cells`."""
 CELLS = -1
 """``kCells`` of ``src/codebook.cuh``."""
+NAMES = ("nearest", "lower")
 HALVES = {torch.float16: Dtype.FLOAT16, torch.bfloat16: Dtype.BFLOAT16}
 
 
@@ -112,21 +117,16 @@ def cells(limits: np.ndarray) -> np.ndarray | None:
 
 
 @cached(512)
-def searches(map_: Map) -> tuple[Guesses, Guesses]:
-    """The guesses for the nearest code, and those for the lower of the two codes around a value.
+def searches(map_: Map, build: Callable[[np.ndarray], T]) -> tuple[T, T]:
+    """Searches for the nearest code, and for the lower of the two codes around a value.
 
     Args:
-        map_: a map of at most 8 bits.
+        map_: the map.
+        build: makes a search among limits: `guesses` or `cells` of at most 8 bits, `wide_search`
+            of more.
     """
     nearest, lower = _limits(map_)
-    return guesses(nearest.numpy()), guesses(lower.numpy())
-
-
-@cached(512)
-def cells_of(map_: Map) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The same as `searches`, of `cells`."""
-    nearest, lower = _limits(map_)
-    return cells(nearest.numpy()), cells(lower.numpy())
+    return build(nearest.numpy()), build(lower.numpy())
 
 
 def _limits(map_: Map) -> tuple[Tensor, Tensor]:
@@ -181,7 +181,7 @@ def half(map_: Map) -> Half | None:
     return next((codes for codes in candidates if codes.holds(values, limits(map_))), None)
 
 
-def wide_search(above: Tensor) -> tuple[np.ndarray, int]:
+def wide_search(above: np.ndarray) -> tuple[np.ndarray, int]:
     """A search among the limits between more than 256 codes; see ``src/wide_codebook.cuh``.
 
     Args:
@@ -192,18 +192,11 @@ def wide_search(above: Tensor) -> tuple[np.ndarray, int]:
         the order of numbers; and the remaining halvings: at most ``2**steps - 1`` limits share
         those bits.
     """
-    bits = (above + 0.0).numpy().view(np.uint32)  # -0 becomes 0
+    bits = (above + 0.0).view(np.uint32)  # -0 becomes 0
     order = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31)) >> 16
     counts = np.bincount(order, minlength=1 << 16)
     below = np.cumsum(counts) - counts
     return below.astype(np.uint16), int(counts.max()).bit_length()
-
-
-@cached(64)
-def wide_searches(map_: Map) -> tuple[tuple[np.ndarray, int], tuple[np.ndarray, int]]:
-    """The same as `searches` of a map of more than 8 bits."""
-    nearest, lower = _limits(map_)
-    return wide_search(nearest), wide_search(lower)
 
 
 def searching(map_: Map, *, stochastic: bool, bounded: bool) -> tuple[bool, int]:
@@ -215,9 +208,9 @@ def searching(map_: Map, *, stochastic: bool, bounded: bool) -> tuple[bool, int]
         bounded: whether all numbers that are encoded lie between -1 and 1.
     """
     if map_.bits > BYTE:
-        return False, 0 if half(map_) else wide_searches(map_)[stochastic][1]
-    table = searches(map_)[stochastic]
-    in_cells = bounded and cells_of(map_)[stochastic] is not None
+        return False, 0 if half(map_) else searches(map_, wide_search)[stochastic][1]
+    table = searches(map_, guesses)[stochastic]
+    in_cells = bounded and searches(map_, cells)[stochastic] is not None
     return len(table.counts) > table.buckets, CELLS if in_cells else table.steps
 
 
@@ -245,8 +238,8 @@ class DeviceCodebook:
 
     def _describe(self, map_: Map) -> None:
         self._add(self.described, "values", _filled(table(map_), layout.MAX_CODES))
-        parts = (("nearest", "lower"), _limits(map_), searches(map_), cells_of(map_))
-        for name, above, start, counts in zip(*parts, strict=True):
+        made = searches(map_, guesses), searches(map_, cells)
+        for name, above, start, counts in zip(NAMES, _limits(map_), *made, strict=True):
             search = self.described[name]
             search["shift"], search["first"] = start.shift, start.first
             search["buckets"] = start.buckets
@@ -266,8 +259,8 @@ class DeviceCodebook:
             self._pieces.append(bytes(16))  # so that there is memory
             return
         self._add(self.described, "values", _filled(table(map_), 1 << map_.bits))
-        parts = (("nearest", "lower"), _limits(map_), wide_searches(map_))
-        for name, above, (below, steps) in zip(*parts, strict=True):
+        made = searches(map_, wide_search)
+        for name, above, (below, steps) in zip(NAMES, _limits(map_), made, strict=True):
             filled = _filled(above, above.numel() + (1 << steps), float("inf"))
             self._add(self.described[name], "limit", filled)
             self._add(self.described[name], "below", below)

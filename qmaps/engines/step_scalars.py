@@ -230,7 +230,7 @@ class NesterovGradient(StepScalar):
         """
         if before is None:
             before = nesterov_product(self.b, self.c, step - 1)
-        return _float32(before * nesterov_momentum(self.b, self.c, step))
+        return ctypes.c_float(before * nesterov_momentum(self.b, self.c, step)).value
 
     def at(self, step: int, before: float | None = None) -> float:
         weight = 1 - nesterov_momentum(self.b, self.c, step)
@@ -315,8 +315,3 @@ def nesterov_product(beta1: float, decay: float, step: int) -> float:
         if product <= NESTEROV_END:
             break
     return product
-
-
-def _float32(x: float) -> float:
-    """`x` rounded to float32."""
-    return ctypes.c_float(x).value

@@ -14,7 +14,7 @@ from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.engines.sharding.shards import is_distributed
 from qmaps.errors import BadTypeError, BadValueError, QmapsError
 from qmaps.lpmm.nearest import nearest
-from qmaps.lpmm.parameter import Accumulator, LowPrecisionParameter
+from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.maps.fitted import FittedMap
 from qmaps.optim.choice import MARK, listed
 
@@ -97,20 +97,18 @@ def convert(
     _check(model, {n: p for n, p in named.items() if id(p) not in skipped})
     numbers = {id(p): number for number, p in enumerate(model.parameters())}
     made: dict[int, LowPrecisionParameter] = {}
-    owners: dict[int, nn.Module] = {}
     for module in model.modules():
-        for name, old in list(module._parameters.items()):
-            if old is None or id(old) in skipped:
-                continue
+        own = module._parameters.items()
+        converted = {n: p for n, p in own if p is not None and id(p) not in skipped}
+        for name, old in converted.items():
             if id(old) not in made:
                 made[id(old)] = _made(old, of_params, of_grads, seed, numbers[id(old)])
             module._parameters[name] = None
             # setattr, as recurrent layers keep lists of their own.
             setattr(module, name, made[id(old)])
-            owners[id(module)] = module
-    for owner in owners.values():
-        owner.register_state_dict_post_hook(_save_codes)  # type: ignore[no-untyped-call]
-        owner.register_load_state_dict_pre_hook(_load_codes)  # type: ignore[no-untyped-call]
+        if converted:
+            module.register_state_dict_post_hook(_save_codes)  # type: ignore[no-untyped-call]
+            module.register_load_state_dict_pre_hook(_load_codes)  # type: ignore[no-untyped-call]
     return model
 
 
@@ -150,10 +148,9 @@ def _made(
     old: Tensor, params: Quantizer, grads: Quantizer, seed: int, number: int
 ) -> LowPrecisionParameter:
     codes = nearest(old.detach(), params, check=True)
-    accumulator = Accumulator(grads, old.detach(), seed, number) if old.requires_grad else None
-    new = LowPrecisionParameter(codes, old.dtype, old.requires_grad, accumulator)
+    new = LowPrecisionParameter(codes, old.dtype, old.requires_grad)
     new.thawed = grads, seed, number
-    if accumulator is not None and old.grad is not None:
+    if (accumulator := new.accumulating()) is not None and old.grad is not None:
         accumulator.add(old.grad)
     if (mark := getattr(old, MARK, None)) is not None:
         setattr(new, MARK, mark)

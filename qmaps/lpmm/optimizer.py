@@ -186,34 +186,26 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         """Of an unfinished step the micro-batches, and by parameter their number and gradient."""
         if about is None:
             return 0, {}
-        pending = {
-            number: (saved["count"], self._total(number, ours, saved))
-            for number, saved in about["gradients"].items()
-        }
+        records = self._parameters.records()
+        pending = {}
+        for number, saved in about["gradients"].items():
+            total, label = from_plain(saved["total"]), records[number].label
+            a = ours[number].accumulating() if number in ours else None
+            if a is None:
+                raise BadValueError(
+                    f"state_dict has a low-precision gradient of {label}, which does not keep one"
+                )
+            expected = a.total
+            if (total.quantizer.spec, total.shape) != (expected.quantizer.spec, expected.shape):
+                raise BadValueError(
+                    f"state_dict has a gradient of {label} with quantizer {total.quantizer.spec} "
+                    f"and shape {total.shape}; it must have quantizer {expected.quantizer.spec} "
+                    f"and shape {expected.shape}"
+                )
+            check_int("count", saved["count"], 0)
+            pending[number] = saved["count"], total
         check_int("micro_batches", about["micro_batches"], 0)
-        for count, _ in pending.values():
-            check_int("count", count, 0)
         return about["micro_batches"], pending
-
-    def _total(
-        self, number: int, ours: Mapping[int, LowPrecisionParameter], saved: Mapping[str, Any]
-    ) -> QuantizedTensor:
-        """A saved gradient, if it is one of the parameter's."""
-        total = from_plain(saved["total"])
-        label = self._parameters.records()[number].label
-        a = ours[number].accumulating() if number in ours else None
-        if a is None:
-            raise BadValueError(
-                f"state_dict has a low-precision gradient of {label}, which does not keep one"
-            )
-        expected = a.total
-        if (total.quantizer.spec, total.shape) != (expected.quantizer.spec, expected.shape):
-            raise BadValueError(
-                f"state_dict has a gradient of {label} with quantizer {total.quantizer.spec} and "
-                f"shape {total.shape}; it must have quantizer {expected.quantizer.spec} and shape "
-                f"{expected.shape}"
-            )
-        return total
 
     def __getstate__(self) -> dict[str, Any]:
         more = {

@@ -106,12 +106,10 @@ class LowPrecisionParameter(LowPrecisionTensor):
         codes: QuantizedTensor,
         dtype: torch.dtype = torch.float32,
         requires_grad: bool = True,
-        accumulator: Accumulator | None = None,
     ) -> Self:
         """A parameter of these codes."""
         self = super().__new__(cls, codes, dtype, requires_grad)
-        self.accumulator = accumulator
-        self.thawed = None
+        self.accumulator = self.thawed = None
         return self
 
     def accumulating(self) -> Accumulator | None:
@@ -201,12 +199,11 @@ class LowPrecisionParameter(LowPrecisionTensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         about = super().__reduce_ex__(protocol)
-        if (a := self.accumulator) is not None:
-            return _rebuilt, (*about[1], a.total.quantizer.spec, a.seed, a.number, a.step)
         if self.thawed is None:
             return about
         grads, seed, number = self.thawed
-        return _rebuilt, (*about[1], grads.spec, seed, number, None)
+        step = None if self.accumulator is None else self.accumulator.step
+        return _rebuilt, (*about[1], grads.spec, seed, number, step)
 
 
 def _rebuilt(

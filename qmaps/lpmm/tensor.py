@@ -27,6 +27,11 @@ METADATA = frozenset(
 VALUES = frozenset({"data", "T", "H", "mT", "mH", "real", "imag"})
 """Attributes that hold elements."""
 
+ASSIGNMENTS = frozenset(
+    {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__",
+     "__ifloordiv__"}
+)  # fmt: skip
+"""Operators that write their first argument, as methods that end in one ``_`` do."""
 MOVES = frozenset({"to", "cpu", "cuda", "float", "half", "bfloat16", "double", "type"})
 
 
@@ -103,7 +108,7 @@ class LowPrecisionTensor(Tensor):
             return _set(func, args, named)
         elif name in MOVES and isinstance(args[0], LowPrecisionTensor):
             return _moved(func, args, named)
-        elif _writes(name):
+        elif name in ASSIGNMENTS if name.startswith("__") else name.endswith("_"):
             return _in_place(func, name, args, named)
         if isinstance(named.get("out"), LowPrecisionTensor):
             message = f"{name} cannot write its result into low-precision codes; use copy_"
@@ -167,18 +172,6 @@ def _attribute(func: Any) -> str:
 def _plainly(func: Callable[..., Any], args: Any, named: dict[str, Any]) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **named)
-
-
-def _writes(name: str) -> bool:
-    """Return True if a function of this name writes its first argument."""
-    if name.startswith("__"):
-        return name == "__setitem__" or (name.startswith("__i") and name in _AUGMENTED)
-    return name.endswith("_")
-
-
-_AUGMENTED = frozenset(
-    {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__", "__ifloordiv__"}
-)
 
 
 def _in_place(

@@ -83,10 +83,9 @@ class Codebook(Map):
                     f"bits={shown(bits)} must be between {smallest} and 16 to hold {len(codes)} "
                     "values"
                 )
-        fields: dict[str, object] = {"bits": smallest if bits is None else bits, "signed": signed}
-        fields |= {"codes": codes, "label": label, "per_tensor": per_tensor}
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)  # the way a frozen dataclass does it
+        self.__dict__.update(  # as the dataclass is frozen
+            bits=bits or smallest, signed=signed, codes=codes, label=label, per_tensor=per_tensor
+        )
 
     @property
     def counted(self) -> bool:

@@ -113,10 +113,9 @@ class Transformed(CompandedMap):
         if float(table(inner).abs().max()) > 1:
             raise BadValueError(f"inner={inner.spec} has values above 1; transforms end there")
         check_bool("nearest", nearest)
-        fields: dict[str, object] = {"bits": inner.bits, "signed": inner.signed, "inner": inner}
-        fields |= {"transform": function, "nearest": nearest}
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)  # the way a frozen dataclass does it
+        self.__dict__.update(  # as the dataclass is frozen
+            bits=inner.bits, signed=inner.signed, inner=inner, transform=function, nearest=nearest
+        )
 
     def widths(self, signed: bool) -> range:
         return self.inner.widths(signed)

@@ -1,4 +1,4 @@
-"""sqrt, log2 and exp2 in float32 with the same bits on every backend.
+"""sqrt, log2, exp2 and sums in halves, with the same bits on every backend.
 
 Library versions differ between processors in their last bits. Every step of log2 and exp2 is
 one IEEE operation on float32 (never contracted to a fused multiply-add), in the order written.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 # 2 / ((2k + 1) ln 2): log2(m) = s * sum_k c_k s^(2k) with s = (m - 1) / (m + 1).
 _LOG2 = (2.8853900817779268, 0.9617966939259756, 0.5770780163555854, 0.41219858311113244,
@@ -67,3 +68,20 @@ def exp2(y: Tensor) -> Tensor:
 def _power_of_two(exponent: Tensor) -> Tensor:
     """2 to the int32 `exponent` in [-126, 127], built from its bits."""
     return ((exponent + 127) << 23).view(torch.float32)
+
+
+def tree(x: Tensor) -> Tensor:
+    """The last dimension, filled up with zeros to a power of two, added up in halves.
+
+    Plain sums of tensors have no other order.
+    """
+    count = max(x.shape[-1], 1)
+    x = padded(x, 0, (1 << (count - 1).bit_length()) - x.shape[-1])
+    while (half := x.shape[-1] // 2) > 0:
+        x = x[..., :half] + x[..., half:]
+    return x[..., 0]
+
+
+def padded(x: Tensor, *amounts: int) -> Tensor:
+    """`x` with zeros as of ``torch.nn.functional.pad``, which copies where it adds none, too."""
+    return pad(x, amounts) if any(amounts) else x

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.normalize._float32 import tree
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.block import BlockWise, blocks, check_block_size, per_element
 from qmaps.normalize.geometry import Extent
@@ -71,7 +72,7 @@ class RootMeanSquare(Normalizer, name="rms<k>B<n>"):
 
     def scales(self, x: Tensor) -> Scales:
         rows = blocks(x, self.size)
-        sums = _tree(rows.double().square())
+        sums = tree(rows.double().square())
         size = rows.shape[1]
         counts = torch.full_like(sums, size)
         if x.numel() % size:
@@ -83,12 +84,3 @@ class RootMeanSquare(Normalizer, name="rms<k>B<n>"):
 
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
         return per_element(scales[0], self.size, shape)
-
-
-def _tree(x: Tensor) -> Tensor:
-    """The sums of the rows, each filled up with zeros to a power of two and halved repeatedly."""
-    columns = x.shape[1]
-    x = torch.nn.functional.pad(x, (0, (1 << (columns - 1).bit_length()) - columns))
-    while (half := x.shape[1] // 2) > 0:
-        x = x[:, :half] + x[:, half:]
-    return x[:, 0]

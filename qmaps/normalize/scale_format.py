@@ -76,7 +76,7 @@ class ScaleFormat(Normalizer):
         inner = self.inner.extents(dims)
         if inner is None or not self.shared:
             return inner
-        return (*inner, Extent(ends=True))
+        return (*inner, Extent())
 
     def scales(self, x: Tensor) -> Scales:
         parts = self.inner.scales(x)

@@ -14,16 +14,11 @@ def gap(state: QuantizedTensor, movement: Tensor) -> Tensor:
 
     The next code lies above where `movement` is positive, else below; 0 where there is none.
     """
-    return gap_at(state, state.codes(), state.dequantize(), movement)
-
-
-def gap_at(state: QuantizedTensor, codes: Tensor, at: Tensor, movement: Tensor) -> Tensor:
-    """As `gap`, with the codes and their decoded values."""
-    last = len(state.quantizer.map.codebook()) - 1
+    q, codes = state.quantizer, state.codes()
+    last = len(q.map.codebook()) - 1
     beside = torch.where(movement > 0, codes + 1, codes - 1).clamp_(0, last)
-    q = state.quantizer
     values = reference.dequantize(beside, state.scales, q.normalizer, q.map, state.key)
-    return values.sub_(at).abs_()
+    return values.sub_(state.dequantize()).abs_()
 
 
 def moved(state: QuantizedTensor, movement: Tensor) -> Tensor:

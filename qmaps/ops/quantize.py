@@ -19,8 +19,8 @@ from qmaps.engines import reference
 from qmaps.engines.addresses import check_memory, in_memory, plain
 from qmaps.engines.sharding.shards import is_distributed
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
-from qmaps.maps.base import Map, table
-from qmaps.normalize.base import Normalizer, Scales
+from qmaps.maps.base import table
+from qmaps.normalize.base import Scales
 from qmaps.ops import dispatch
 from qmaps.ops.fit import fit_each
 
@@ -52,7 +52,7 @@ def quantize(
         raise BadTypeError(f"key must be a RoundingKey, got {type(key).__name__}")
     original = y = x
     if after is not None:
-        _check_after(after, x)
+        _check_shape("after", after, x)
         y = add_residual(x, after)
         if y is not x:
             if check:
@@ -126,23 +126,16 @@ def _residual(
     """The quantized residual of an encoding of `y`."""
     shape = tuple(y.shape)
     decoded = dispatch.dequantize(packed, scales, q.normalizer, q.map, shape, torch.float32)
-    values = residual(y.float(), decoded, scales, q.normalizer, q.map)
-    return quantize(q.beside(shape)[-1][0], values, out=out, check=False)
-
-
-def residual(
-    y: Tensor, decoded: Tensor, scales: Scales, normalizer: Normalizer, map_: Map
-) -> Tensor:
-    """The residual of an encoding, before it is quantized."""
-    first = torch.zeros(y.shape, dtype=torch.int32, device=y.device)
+    first = torch.zeros(shape, dtype=torch.int32, device=y.device)
 
     def value(code: int) -> Tensor:
-        return reference.dequantize(first + code, scales, normalizer, map_)
+        return reference.dequantize(first + code, scales, q.normalizer, q.map)
 
-    lowest, highest = value(0), value(len(table(map_)) - 1)
+    lowest, highest = value(0), value(len(table(q.map)) - 1)
     reach = torch.maximum(lowest.abs(), highest.abs())
-    lowest_error = -reach if map_.signed else (lowest - value(1)) / 2
-    return (y - decoded).clamp(lowest_error, reach)
+    lowest_error = -reach if q.map.signed else (lowest - value(1)) / 2
+    values = (y.float() - decoded).clamp(lowest_error, reach)
+    return quantize(q.beside(shape)[-1][0], values, out=out, check=False)
 
 
 def check(t: QuantizedTensor) -> None:
@@ -246,18 +239,15 @@ def _refuse(bad: Tensor, kind: str, allowed: str, non_finite: bool) -> None:
     raise error(f"x holds {count} {kind} elements, the first at flat index {first}; {allowed}")
 
 
-def _check_after(after: QuantizedTensor, x: Tensor) -> None:
-    if not isinstance(after, QuantizedTensor):
-        raise BadTypeError(f"after must be a QuantizedTensor, got {type(after).__name__}")
-    if after.shape != tuple(x.shape):
-        raise BadValueError(f"after must have shape {tuple(x.shape)}, got {after.shape}")
+def _check_shape(name: str, t: QuantizedTensor, x: Tensor) -> None:
+    if not isinstance(t, QuantizedTensor):
+        raise BadTypeError(f"{name} must be a QuantizedTensor, got {type(t).__name__}")
+    if t.shape != tuple(x.shape):
+        raise BadValueError(f"{name} must have shape {tuple(x.shape)}, got {t.shape}")
 
 
 def _check_out(out: QuantizedTensor, quantizer: Quantizer, x: Tensor) -> None:
-    if not isinstance(out, QuantizedTensor):
-        raise BadTypeError(f"out must be a QuantizedTensor, got {type(out).__name__}")
-    if out.shape != tuple(x.shape):
-        raise BadValueError(f"out must have shape {tuple(x.shape)}, got {out.shape}")
+    _check_shape("out", out, x)
     if out.quantizer.spec != quantizer.spec:
         raise BadValueError(
             f"out must have the quantizer {quantizer.spec}, got {out.quantizer.spec}"

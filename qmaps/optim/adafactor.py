@@ -32,6 +32,7 @@ from qmaps.optim.rule import (
     check_decay,
     check_finite,
     check_int,
+    check_one_of,
     check_pair,
     directed,
     number,
@@ -215,10 +216,7 @@ class Adafactor(QuantizedOptimizer):
                    "apollo_factorize")  # fmt: skip
         check_int("apollo_rank", group["apollo_rank"], 0)
         check_int("apollo_update_proj_gap", group["apollo_update_proj_gap"], 1)
-        scale_type = group["apollo_scale_type"]
-        if not isinstance(scale_type, str) or scale_type not in SCALE_TYPES:
-            allowed = ", ".join(map(repr, SCALE_TYPES))
-            raise BadValueError(f"apollo_scale_type={shown(scale_type)} must be one of {allowed}")
+        check_one_of("apollo_scale_type", group["apollo_scale_type"], SCALE_TYPES)
         if group["apollo_rank"] and group.get("reset_every"):
             raise BadValueError(
                 f"reset_every={group['reset_every']} needs apollo_rank=0, but it is "
@@ -353,16 +351,14 @@ def _with_paper_options(saved: Any) -> Any:
     groups = saved.get("param_groups") if isinstance(saved, Mapping) else None
     if not isinstance(groups, (list, tuple)):
         return saved
-    return {**saved, "param_groups": [_with_options(group) for group in groups]}
-
-
-def _with_options(group: Any) -> Any:
-    is_torchs = isinstance(group, Mapping) and "beta2_decay" in group and "factored" not in group
-    if not is_torchs:
-        return group
-    eps = group.get("eps")
-    replaced = {"eps": (None, eps[1])} if isinstance(eps, (list, tuple)) and len(eps) == 2 else {}
-    return {**group, "scale_weight_decay": False, **replaced}
+    replaced = []
+    for group in groups:
+        if isinstance(group, Mapping) and "beta2_decay" in group and "factored" not in group:
+            group = {**group, "scale_weight_decay": False}
+            if isinstance(eps := group.get("eps"), (list, tuple)) and len(eps) == 2:
+                group["eps"] = (None, eps[1])
+        replaced.append(group)
+    return {**saved, "param_groups": replaced}
 
 
 class Adafactor8bit(FixedWidth, Adafactor):

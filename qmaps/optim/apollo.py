@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.philox import RoundingKey, normal
-from qmaps.optim.factored import Shape
+from qmaps.optim.factored import Shape, over
 from qmaps.optim.reductions import norm
 
 PURPOSE = 8
@@ -73,9 +73,7 @@ class Projection:
         over_rank = (1,) if self.from_right else (0,)
         dims = over_rank if scale_type == "channel" else (0, 1)
         adapted_norm, low_norm = norm(adapted, dims), norm(low, dims)
-        zero = low_norm == 0
-        ratio = adapted_norm / torch.where(zero, torch.ones_like(low_norm), low_norm)
-        ratio = ratio.masked_fill(zero, 0)
+        ratio = over(adapted_norm, low_norm)
         ratio = ratio.masked_fill(ratio.isinf(), 1)
         if ratio.numel() == 1:
             return ratio.reshape(())

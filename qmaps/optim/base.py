@@ -139,6 +139,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         master_weights: bool | str = False,
         **others: Any,
     ) -> None:
+        shared = {name: value for name, value in locals().items() if name in Shared.__annotations__}
         owner = type(self).__name__
         defaults = {name: value for name, value in defaults.items() if name not in LOCALS}
         self.choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)
@@ -146,20 +147,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         for name, value in without_neutral_options(owner, others, self._stands_for(specs)).items():
             refuse_option(owner, name, value, [*defaults, *Shared.__annotations__, *OF_CLASSES])
         self._stepper = Stepper(self.native_rule)
-        shared = {
-            "maximize": maximize,
-            "state_quantizers": specs,
-            "overrides": self.choices.overrides(overrides),
-            "quantize": True,
-            "min_quantized_size": min_quantized_size,
-            "refit_every": refit_every,
-            "reset_every": reset_every,
-            "nonfinite": nonfinite,
-            "seed": seed,
-            "stochastic_rounding": stochastic_rounding,
-            "master_weights": master_weights,
-        }
-        super().__init__(params, {**defaults, **shared})
+        shared |= {"state_quantizers": specs, "overrides": self.choices.overrides(overrides)}
+        super().__init__(params, {**defaults, **shared, "quantize": True})
         check_patterns(self.param_groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

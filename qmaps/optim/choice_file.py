@@ -106,13 +106,11 @@ class Choice:
             raise BadTypeError(f"min_quantized_size={shown(minimum)} must be an int or None")
         if minimum is not None and not 0 <= minimum <= 2**53:
             raise BadValueError(f"min_quantized_size={shown(minimum)} must be 0 to 2**53")
-        values = {
-            "state_quantizers": _chosen(self.state_quantizers, "state_quantizers"),
-            "overrides": overrides,
-            "provenance": _plain(self.provenance),
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)  # the way a frozen dataclass does it
+        quantizers = _chosen(self.state_quantizers, "state_quantizers")
+        provenance = _plain(self.provenance)
+        self.__dict__.update(  # as the dataclass is frozen
+            state_quantizers=quantizers, overrides=overrides, provenance=provenance
+        )
         self.codebooks()  # raises if they cannot be told apart
 
     @property

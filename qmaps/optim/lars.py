@@ -118,18 +118,15 @@ class LARS(QuantizedOptimizer):
         s = scalars
         u = coupled(param, grad, s)
         if s["max_unorm"] == 0:
-            u = u * _ratio(norm(param), norm(directed(grad, s)), s)
+            param_norm, grad_norm = norm(param), norm(directed(grad, s))
+            over = grad_norm + s["weight_decay"] * param_norm
+            u = u * trust(s["trust_coefficient"] * param_norm / over, param_norm, grad_norm)
         if "momentum_buffer" in states:
             b = states["momentum_buffer"].mul_(s["momentum"]).add_(u)
             u = u + b * s["lookahead"] if s["lookahead"] != 0 else b
         if s["max_unorm"] != 0:
             u = u * clipped(norm(u), norm(param), s["max_unorm"])
         param.sub_(u * s["step_size"])
-
-
-def _ratio(param_norm: Tensor, grad_norm: Tensor, s: Values) -> Tensor:
-    over = grad_norm + s["weight_decay"] * param_norm
-    return trust(s["trust_coefficient"] * param_norm / over, param_norm, grad_norm)
 
 
 class LARS8bit(EightBit, LARS):

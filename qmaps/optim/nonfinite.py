@@ -7,7 +7,6 @@ gradients itself on its device learns from `ParameterStep.skips` whether to skip
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,19 +15,12 @@ from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.sharding.shards import shard_of
 from qmaps.engines.step import codes_of
 from qmaps.engines.threads import safe_after_fork
-from qmaps.errors import BadValueError, NonFiniteError, shown
+from qmaps.errors import NonFiniteError
 from qmaps.optim.checks import check_gradient
 from qmaps.optim.records import Entry, Parameters
 
 POLICIES = ("propagate", "skip", "raise")
 _NONE = 2**62
-
-
-def check_policy(policy: Any) -> None:
-    """Raise unless this is a policy."""
-    if not isinstance(policy, str) or policy not in POLICIES:
-        allowed = ", ".join(map(repr, POLICIES))
-        raise BadValueError(f"nonfinite={shown(policy)} must be one of {allowed}")
 
 
 def leaves_out(parameters: Parameters, entries: Sequence[Entry], *, skipping: bool = True) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from qmaps.engines.sharding import over_shards
 from qmaps.errors import BadValueError, shown
+from qmaps.normalize._float32 import padded, tree
 from qmaps.optim.rule import number
 
 CHUNK = 4096
@@ -44,23 +44,6 @@ def norm(x: Tensor) -> Tensor:
     5.0
     """
     return square_sum(x).sqrt()
-
-
-def tree(x: Tensor) -> Tensor:
-    """The last dimension, filled up with zeros to a power of two, added up in halves.
-
-    Plain sums of tensors have no other order.
-    """
-    count = max(x.shape[-1], 1)
-    x = padded(x, 0, (1 << (count - 1).bit_length()) - x.shape[-1])
-    while (half := x.shape[-1] // 2) > 0:
-        x = x[..., :half] + x[..., half:]
-    return x[..., 0]
-
-
-def padded(x: Tensor, *amounts: int) -> Tensor:
-    """`x` with zeros as of ``torch.nn.functional.pad``, which copies where it adds none, too."""
-    return pad(x, amounts) if any(amounts) else x
 
 
 # Norms are float64 scalars on the parameter's device. Trust ratios are computed from them in

@@ -78,9 +78,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
                 "change options of the parameter groups"
             )
         self._copies: dict[Tensor, HostCopy] = {}
-        self._constructing = True
         super().__init__(params, {})
-        self._constructing = False
         self.host_optimizer = optimizer_class(
             [self._host_group(group) for group in self.param_groups], **kwargs
         )
@@ -90,7 +88,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group."""
         super().add_param_group(param_group)
-        if self._constructing:
+        if not hasattr(self, "host_optimizer"):  # while this one is constructed
             return
         before = dict(self._copies)
         try:
@@ -164,15 +162,12 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
                     "offload_policy=CPUOffloadPolicy() and construct the optimizer without "
                     "CPUOffloadOptimizer"
                 )
-        copies = []
-        for param in group["params"]:
-            if param in self._copies:  # a parameter that is listed twice steps twice, as in torch
-                copies.append(self._copies[param].param)
-                continue
-            copy = self._copies[param] = HostCopy(param)
-            if (mark := getattr(param, MARK, None)) is not None:
-                keep_in_32_bits(copy.param, mark)
-            copies.append(copy.param)
+            if param not in self._copies:
+                copy = self._copies[param] = HostCopy(param)
+                if (mark := getattr(param, MARK, None)) is not None:
+                    keep_in_32_bits(copy.param, mark)
+        # A parameter that is listed twice steps twice, as in torch.
+        copies = [self._copies[param].param for param in group["params"]]
         named = zip(group[_NAMES], copies, strict=True) if _NAMES in group else copies
         options = {key: value for key, value in group.items() if key != _NAMES}
         return {**options, "params": list(named)}
@@ -219,7 +214,13 @@ class HostCopy:
     def fetch_gradient(self) -> None:
         """Copy the parameter's gradient, or remove the copy's if there is none."""
         grad = self._device_param.grad
-        self.param.grad = None if grad is None else self._grad_on_host(grad)
+        if grad is not None and grad.layout != torch.strided:
+            grad = grad.to("cpu")  # optimizers refuse sparse gradients with their own message
+        elif grad is not None:
+            if self._buffer is None or self._buffer.dtype != grad.dtype:
+                self._buffer = self._empty(grad)
+            grad = self._buffer.copy_(grad, non_blocking=self._on_cuda)
+        self.param.grad = grad
 
     def wait(self) -> None:
         """Wait until all transfers are done."""
@@ -229,14 +230,6 @@ class HostCopy:
     def send_values(self) -> None:
         """Copy the values to the parameter."""
         self._device_param.copy_(self.param.detach(), non_blocking=True)
-
-    def _grad_on_host(self, grad: Tensor) -> Tensor:
-        if grad.layout != torch.strided:
-            return grad.to("cpu")  # optimizers refuse sparse gradients with their own message
-        if self._buffer is None or self._buffer.dtype != grad.dtype:
-            self._buffer = self._empty(grad)
-        self._buffer.copy_(grad, non_blocking=self._on_cuda)
-        return self._buffer
 
     def _empty(self, like: Tensor, *, pinned: bool = True) -> Tensor:
         pin = pinned and self._on_cuda

@@ -9,10 +9,10 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.masters import FORMS
 from qmaps.errors import BadTypeError, BadValueError, nearest, shown
 from qmaps.optim.choice import StateQuantizers
-from qmaps.optim.nonfinite import check_policy
-from qmaps.optim.other_libraries import NEUTRAL, instead_in_groups, instead_of
+from qmaps.optim.nonfinite import POLICIES
+from qmaps.optim.other_libraries import IN_GROUPS, NEUTRAL, instead_of
 from qmaps.optim.resets import check_reset_every
-from qmaps.optim.rule import check_bool, check_int
+from qmaps.optim.rule import check_bool, check_int, check_one_of
 
 
 class Shared(TypedDict, total=False):
@@ -43,8 +43,8 @@ def check_shared(group: dict[str, Any]) -> None:
     """Raise if one of these options of a parameter group has a value that is not allowed."""
     check_int("min_quantized_size", group["min_quantized_size"], 0)
     check_int("refit_every", group["refit_every"], 1)
-    check_reset_every(group.get("reset_every"))
-    check_policy(group["nonfinite"])
+    check_reset_every(group)
+    check_one_of("nonfinite", group["nonfinite"], POLICIES)
     RoundingKey(seed=group["seed"])  # raises on a bad seed
     check_bool(group, "maximize", "quantize", "stochastic_rounding")
     form = group["master_weights"]
@@ -126,7 +126,7 @@ def check_keys(owner: str, group: Mapping[str, Any], options: Iterable[str]) -> 
     for name, value in group.items():
         if name in allowed or name in ("params", "param_names") or not isinstance(name, str):
             continue
-        why = instead_in_groups(name)
+        why = instead_of(name, IN_GROUPS)
         if name in OF_CLASSES:
             why = "; a spec in the group's state_quantizers has the block size, such as B128/DE@4s"
         if why or (why := meant(name, allowed)):

@@ -8,59 +8,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-BITSANDBYTES, TORCHAO = "bitsandbytes", "torchao"
+BITSANDBYTES, TORCHAO = BNB, AO = "bitsandbytes", "torchao"
+Row = tuple[str, object, str]
 
-INSTEAD: Mapping[str, tuple[str, str]] = {
-    "optim_bits": (BITSANDBYTES, "`state_quantizers='8bit'`, or classes such as `AdamW8bit`"),
-    "min_8bit_size": (BITSANDBYTES, "`min_quantized_size`: above that size, not from it on"),
-    "percentile_clipping": (BITSANDBYTES, "none; use `torch.nn.utils.clip_grad_norm_`"),
-    "block_wise": (BITSANDBYTES, "the normalizer of a spec: `B256`, or `tensor` for one scale"),
-    "is_paged": (BITSANDBYTES, "none; `CPUOffloadOptimizer` keeps states in the CPU's memory"),
-    "args": (BITSANDBYTES, "none; pass the options themselves"),
-    "adam_w_mode": (BITSANDBYTES, "none; trust ratios also scale weight decay, as in the paper"),
-    "dampening": (BITSANDBYTES, "none; only `SGD` has it"),
-    "bf16_stochastic_round": (TORCHAO, "`stochastic_rounding`"),
-    "offload_gradients": (TORCHAO, "none; `release_gradients` frees gradients while training"),
-    "minimal_size": (TORCHAO, "none; `CPUOffloadOptimizer` offloads all parameters"),
-}  # fmt: skip
-"""By option: the library that has it, and what qmaps has instead, as the documentation prints."""
-
-NEUTRAL: Mapping[str, object] = {
-    "min_8bit_size": 4096,
-    "percentile_clipping": 100,
-    "block_wise": True,
-    "is_paged": False,
-    "args": None,
-    "adam_w_mode": True,
-    "dampening": 0,
-    "bf16_stochastic_round": False,
-    "offload_gradients": False,
-    "minimal_size": 0,
+INSTEAD: Mapping[str, Row] = {
+    "optim_bits": (BNB, ..., "`state_quantizers='8bit'`, or classes such as `AdamW8bit`"),
+    "min_8bit_size": (BNB, 4096, "`min_quantized_size`: above that size, not from it on"),
+    "percentile_clipping": (BNB, 100, "none; use `torch.nn.utils.clip_grad_norm_`"),
+    "block_wise": (BNB, True, "the normalizer of a spec: `B256`, or `tensor` for one scale"),
+    "is_paged": (BNB, False, "none; `CPUOffloadOptimizer` keeps states in the CPU's memory"),
+    "args": (BNB, None, "none; pass the options themselves"),
+    "adam_w_mode": (BNB, True, "none; trust ratios also scale weight decay, as in the paper"),
+    "dampening": (BNB, 0, "none; only `SGD` has it"),
+    "bf16_stochastic_round": (AO, False, "`stochastic_rounding`"),
+    "offload_gradients": (AO, False, "none; `release_gradients` frees gradients while training"),
+    "minimal_size": (AO, 0, "none; `CPUOffloadOptimizer` offloads all parameters"),
 }
-"""The value of an option of `INSTEAD` that asks for nothing; every optimizer accepts it."""
+"""By option: the library that has it; the value that asks for nothing, ``...`` if there is none;
+and what qmaps has instead, as the documentation prints."""
 
-
-def instead_of(name: str) -> str:
-    """The end of an error message about an unknown option; ``""`` if no other library has it."""
-    if name not in INSTEAD:
-        return ""
-    return _hint(*INSTEAD[name])
-
-
-IN_GROUPS: Mapping[str, tuple[str, str]] = {
-    "optim_bits": (BITSANDBYTES, "`'state_quantizers': '8bit'`, or `'quantize': False` for 32 bits")
-}
-"""The same for options that are replaced by something else in a parameter group."""
+NEUTRAL = {name: value for name, (_, value, _) in INSTEAD.items() if value is not ...}
+"""Options of `INSTEAD` with the value that asks for nothing; every optimizer accepts it."""
 
 TAGS = frozenset({"args", "dampening"})
 """Options of `INSTEAD` that are accepted in parameter groups, where other code may use the name."""
 
+IN_GROUPS: Mapping[str, Row] = {
+    **{name: row for name, row in INSTEAD.items() if name not in TAGS},
+    "optim_bits": (BNB, ..., "`'state_quantizers': '8bit'`, or `'quantize': False` for 32 bits"),
+}
+"""`INSTEAD` for parameter groups."""
 
-def instead_in_groups(name: str) -> str:
-    """`instead_of`, for a key of a parameter group; ``""`` for accepted keys."""
-    return (
-        _hint(*IN_GROUPS[name]) if name in IN_GROUPS else "" if name in TAGS else instead_of(name)
-    )
+
+def instead_of(name: str, replacements: Mapping[str, Row] = INSTEAD) -> str:
+    """The end of an error message about an unknown option; ``""`` if no other library has it."""
+    if name not in replacements:
+        return ""
+    library, _, here = replacements[name]
+    return f"; {library} has it. In qmaps: {here.replace('`', '')}"
 
 
 def writer_of(states: Mapping[Any, Any]) -> str:
@@ -72,7 +57,3 @@ def writer_of(states: Mapping[Any, Any]) -> str:
             if any(type(value).__module__.startswith("torchao.") for value in state.values()):
                 return TORCHAO
     return ""
-
-
-def _hint(library: str, here: str) -> str:
-    return f"; {library} has it. In qmaps: {here.replace('`', '')}"

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from qmaps.engines.sharding import over_shards
-from qmaps.optim.norms import padded, square_sum, tree
+from qmaps.normalize._float32 import padded, tree
+from qmaps.optim.norms import square_sum
 
 LANES = 32
 ROW_CHUNK = 512

@@ -99,12 +99,16 @@ class GradientRelease:
             optimizer.register_step_pre_hook(lambda *_: self._before_end()),
             optimizer.register_step_post_hook(lambda *_: self._stepped.clear()),
         ]
-        this = weakref.ref(self)
         _RELEASES.add(self)
+        # A reference from autograd to the optimizer would keep both forever.
+        alive = weakref.WeakMethod(self.step)
+
+        def hook(param: Tensor) -> None:
+            if (step := alive()) is not None:
+                step(param)
+
         for param in self._steps:
-            # A reference from autograd to the optimizer would keep both forever.
-            hook = param.register_post_accumulate_grad_hook(_calling(this))  # type: ignore[no-untyped-call]
-            self._hooks.append(hook)
+            self._hooks.append(param.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
         optimizer._released = True
 
     def remove(self) -> None:
@@ -209,24 +213,6 @@ class _OneStep:
             self._stepper.step(optimizer._parameters, only=only)
 
 
-def _calling(release: weakref.ref[GradientRelease]) -> Any:
-    """A hook of a parameter's gradient."""
-
-    def hook(param: Tensor) -> None:
-        if (alive := release()) is not None:
-            alive.step(param)
-
-    return hook
-
-
-def _release_of(param: Tensor) -> GradientRelease | None:
-    """The release that steps a parameter, if there is one."""
-    for release in _RELEASES:
-        if param in release._steps and release._optimizer() is not None:
-            return release
-    return None
-
-
 def _trained(optimizer: QuantizedOptimizer) -> list[Tensor]:
     """Parameters of an optimizer that are not frozen; each once."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
@@ -274,8 +260,9 @@ def _check(model: nn.Module, optimizer: QuantizedOptimizer) -> None:
             raise BadTypeError(
                 f"parameter {names[param]!r} is sharded; release_gradients needs whole parameters"
             )
-        if (other := _release_of(param)) is not None:
-            raise BadValueError(
-                f"parameter {names[param]!r} is released to a {type(other._optimizer()).__name__} "
-                "already; call remove() of that release first"
-            )
+        for other in _RELEASES:
+            if param in other._steps and (owner := other._optimizer()) is not None:
+                raise BadValueError(
+                    f"parameter {names[param]!r} is released to a {type(owner).__name__} already; "
+                    "call remove() of that release first"
+                )

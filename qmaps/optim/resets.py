@@ -18,8 +18,9 @@ from torch import Tensor
 
 from qmaps.cuda.engine import recording
 from qmaps.engines.step import COUNTER, RESET
-from qmaps.errors import BackendError, BadValueError, shown
+from qmaps.errors import BackendError
 from qmaps.optim.records import Entry, Parameters
+from qmaps.optim.rule import check_int
 
 
 def every(group: dict[str, Any]) -> int:
@@ -27,15 +28,9 @@ def every(group: dict[str, Any]) -> int:
     return group.get("reset_every") or 0
 
 
-def check_reset_every(value: object) -> None:
-    """Raise unless the option `reset_every` has an allowed value.
-
-    Raises:
-        BadValueError: it is neither None nor an int of at least 2; with 1 nothing is averaged.
-    """
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 2):
-        return
-    raise BadValueError(f"reset_every={shown(value)} must be None or an int of at least 2")
+def check_reset_every(group: dict[str, Any]) -> None:
+    """Raise unless `reset_every` is None or an int of at least 2; with 1 nothing is averaged."""
+    check_int("reset_every", group.get("reset_every"), 2, or_none=True)
 
 
 def reset(parameters: Parameters, entries: Sequence[Entry]) -> None:
@@ -50,7 +45,7 @@ def reset(parameters: Parameters, entries: Sequence[Entry]) -> None:
         BackendError: a CUDA graph records the step.
     """
     for group in parameters.groups:
-        check_reset_every(group.get("reset_every"))
+        check_reset_every(group)
     if not any(map(every, parameters.groups)):
         return
     if recording():

@@ -306,6 +306,13 @@ def check_finite(name: str, value: Any) -> None:
         raise BadValueError(f"{name}={shown(value)} must be finite")
 
 
+def check_one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
+    """Raise unless an option is one of some words."""
+    if not isinstance(value, str) or value not in allowed:
+        words = ", ".join(map(repr, allowed))
+        raise BadValueError(f"{name}={shown(value)} must be one of {words}")
+
+
 def check_bool(group: dict[str, Any], *names: str) -> None:
     """Raise unless these options are True or False."""
     for name in names:

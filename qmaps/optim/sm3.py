@@ -13,6 +13,7 @@ from qmaps.engines.sharding import over_shards
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
+from qmaps.optim.factored import over
 from qmaps.optim.rule import Dims, ascent, check_at_least_0, check_decay, coupled
 
 DIMENSIONS = 8
@@ -126,8 +127,7 @@ class SM3(QuantizedOptimizer):
             if v.numel():
                 largest = v.amax(dims) if dims else v
             accumulator.copy_(over_shards.largest(largest, dims))
-        zero = v == 0
-        u = (grad / sqrt(torch.where(zero, torch.ones_like(v), v))).masked_fill(zero, 0)
+        u = over(grad, sqrt(v))
         if "momentum_buffer" in states:
             u = states["momentum_buffer"].mul_(s["momentum"]).add_(u * s["rest"])
         param.sub_(u * s["step_size"])

@@ -17,7 +17,7 @@ from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.cuda.plan import CudaSteps
 from qmaps.engines.addresses import overlapping, plain
 from qmaps.engines.native.plan import NativeEngine
-from qmaps.engines.reference_plan import ReferenceEngine
+from qmaps.engines.reference_plan import ReferencePlan
 from qmaps.engines.sharding.exchange import Request, shared_scales
 from qmaps.engines.sharding.shards import any_distributed, local
 from qmaps.engines.step import (
@@ -40,7 +40,7 @@ from qmaps.optim.resets import reset
 from qmaps.optim.rule import MatrixRule, UpdateRule
 from qmaps.optim.saved_states import take_in
 
-_NATIVE, _REFERENCE = NativeEngine(), ReferenceEngine()
+_NATIVE = NativeEngine()
 
 
 class Stepper:
@@ -214,7 +214,7 @@ class Stepper:
                 planned.positions.append(supported)
         if for_reference:
             planned.reference_count = len(for_reference)
-            planned.plans.append(_REFERENCE.plan(rule, for_reference))
+            planned.plans.append(ReferencePlan(rule, for_reference))
         return planned
 
     def _alone(self, entries: Sequence[Entry]) -> bool:

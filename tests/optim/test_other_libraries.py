@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "bitsandbytes-and-torchao.md"
 def test_the_documentation_prints_the_table() -> None:
     found = re.findall(r"^\| `(\w+)` \| (bitsandbytes|torchao) \| (.*) \|$", PAGE.read_text(), re.M)
     found = [row for row in found if row[0] in INSTEAD]
-    assert found == [(name, library, here) for name, (library, here) in INSTEAD.items()]
+    assert found == [(name, library, here) for name, (library, _, here) in INSTEAD.items()]
 
 
 def test_the_documentation_lists_the_values_that_are_accepted() -> None:
@@ -35,7 +35,7 @@ def test_the_documentation_lists_the_values_that_are_accepted() -> None:
 
 @pytest.mark.parametrize("name", INSTEAD)
 def test_each_is_refused_with_what_stands_for_it(name: str) -> None:
-    library, here = INSTEAD[name]
+    library, _, here = INSTEAD[name]
     for cls in (optim.AdamW, optim.Lion4bit):
         with pytest.raises(BadTypeError) as caught:
             cls([nn.Parameter(torch.zeros(3))], **{name: 1})  # type: ignore[arg-type]

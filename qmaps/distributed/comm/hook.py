@@ -98,15 +98,12 @@ class QuantizedHook:
     def _residual(self, bucket: Any) -> Tensor:
         """The residuals of a bucket's parameters, flat; `_residuals` are its parts."""
         parameters = bucket.parameters()
-        sizes = [parameter.numel() for parameter in parameters]
-        pieces = [self._residuals.get(parameter) for parameter in parameters]
         device = bucket.buffer().device
-        flat = torch.cat(
-            [
-                torch.zeros(size, dtype=torch.float32, device=device) if piece is None else piece
-                for piece, size in zip(pieces, sizes, strict=True)
-            ]
-        )
+        for p in parameters:
+            if p not in self._residuals:
+                self._residuals[p] = torch.zeros(p.numel(), dtype=torch.float32, device=device)
+        flat = torch.cat([self._residuals[p] for p in parameters])
+        sizes = [p.numel() for p in parameters]
         self._residuals |= zip(parameters, torch.split(flat, sizes), strict=True)
         return flat
 

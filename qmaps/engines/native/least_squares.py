@@ -18,18 +18,15 @@ class NativeCells(Cells):
 
     def refined(self, codebook: Tensor) -> Tensor:
         codebook = codebook.clone()
-        size = codebook.numel()
-        core.refine(self._described(), address(codebook), size, SWEEPS, TOLERANCE)
+        at = address(self.x), address(self.w), address(self.wx), address(self.wxx)
+        data = (*at, self.x.numel())
+        core.refine(data, address(codebook), codebook.numel(), SWEEPS, TOLERANCE)
         return codebook
 
     def partition(self, cut: Tensor, size: int) -> list[int]:
         w, wx, wxx = self.w[cut], self.wx[cut], self.wxx[cut]
         ends: list[int] = core.partition(address(w), address(wx), address(wxx), len(w), size)
         return ends
-
-    def _described(self) -> tuple[int, int, int, int, int]:
-        at = address(self.x), address(self.w), address(self.wx), address(self.wxx)
-        return *at, self.x.numel()
 
 
 def sort_data(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:

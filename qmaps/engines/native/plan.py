@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.philox import RoundingKey
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.addresses import address
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.native import core, tensors
@@ -114,8 +114,10 @@ class NativePlan(FusedPlan):
             if RESET in parameter.storage:
                 self._reset.append(index)
             self._add(parameter, target)
-            if index in self._masters and _rounded_here(parameter.param):
-                self._step.add_rounded(address(parameter.param))
+            param = parameter.param
+            if index in self._masters and param.dtype == torch.bfloat16 and param.is_contiguous():
+                # The engine itself rounds the master copy into this parameter.
+                self._step.add_rounded(address(param))
                 del self._masters[index]
             if parameter.remainder is not None:
                 remainder = parameter.storage[REMAINDER]
@@ -133,9 +135,8 @@ class NativePlan(FusedPlan):
         )
         if parameter.codes is not None:
             assert isinstance(gradient, QuantizedTensor)
-            rounding = _rounding(parameter.codes.quantizer, parameter.key)
-            step.add_parameter_codes(*_described(parameter.codes), rounding)
-            step.add_gradient_codes(*_described(gradient))
+            step.add_parameter_codes(*_described(parameter.codes, parameter.key))
+            step.add_gradient_codes(*_described(gradient)[:-1])
         elif parameter.key is not None:
             step.add_rounding(parameter.key.words())
         self._add_states(parameter)
@@ -153,7 +154,7 @@ class NativePlan(FusedPlan):
                 else:
                     step.add_floats(address(value))
                 continue
-            stored = (*_described(value), _rounding(value.quantizer, state.key))
+            stored = _described(value, state.key)
             if state.factored:
                 step.add_factored_quantized(torch.Size(value.shape).numel(), *stored)
             else:
@@ -189,17 +190,8 @@ class _Shared(NamedTuple):
             stored.copy_(new)
 
 
-def _rounded_here(param: Tensor) -> bool:
-    """Return True if the engine itself rounds the master copy into this parameter."""
-    return param.dtype == torch.bfloat16 and param.is_contiguous()
-
-
-def _described(t: QuantizedTensor) -> tuple[Any, ...]:
-    """Codebook, geometry and addresses of a contiguous quantized tensor."""
+def _described(t: QuantizedTensor, key: RoundingKey | None = None) -> tuple[Any, ...]:
+    """Codebook, geometry, addresses and rounding of a contiguous quantized tensor."""
     q = t.quantizer
-    return tensors.stored(t.packed, t.scales, q.normalizer, q.map, t.shape)
-
-
-def _rounding(q: Quantizer, key: RoundingKey | None) -> list[tuple[int, int, int, int, int, int]]:
-    """The rounding of a quantizer under this key, as the engine has it."""
-    return [key.words()] if key is not None and q.stochastic else []
+    stored = tensors.stored(t.packed, t.scales, q.normalizer, q.map, t.shape)
+    return *stored, tensors.rounding(key if q.stochastic else None)

@@ -34,8 +34,8 @@ class Request(NamedTuple):
     @staticmethod
     def of(normalizer: Normalizer, x: Tensor, shard: Shard) -> Request:
         """The request for `x`, the float32 local part of a tensor."""
-        leaves = map(_without_format, _leaves(normalizer))
-        return Request(normalizer, tuple(s for leaf in leaves for s in leaf.scales(x)), shard)
+        scales = tuple(scale for inner, _ in _leaves(normalizer) for scale in inner.scales(x))
+        return Request(normalizer, scales, shard)
 
 
 class SharedScales(NamedTuple):
@@ -54,8 +54,7 @@ def spans_shards(normalizer: Normalizer, shard: Shard) -> bool:
 
 def unformatted_shapes(normalizer: Normalizer, shape: Shape) -> list[Shape]:
     """The shapes of the float32 scales of a tensor of `shape`, before they take another format."""
-    leaves = map(_without_format, _leaves(normalizer))
-    return [size for leaf in leaves for _, size in leaf.layout(shape)]
+    return [size for inner, _ in _leaves(normalizer) for _, size in inner.layout(shape)]
 
 
 def shared_scales(requests: Sequence[Request]) -> list[SharedScales]:
@@ -63,7 +62,8 @@ def shared_scales(requests: Sequence[Request]) -> list[SharedScales]:
 
     Every process of the groups must make the same requests in the same order.
     """
-    leaves = [leaf for request in requests for leaf in _Leaf.all_of(request)]
+    by_request = [list(_Leaf.all_of(request)) for request in requests]
+    leaves = [leaf for same in by_request for leaf in same]
     wide = [(leaf, number, groups) for leaf in leaves for number, groups in leaf.wide()]
     bits = [(groups, leaf.scales[number].abs().view(torch.int32)) for leaf, number, groups in wide]
     for (leaf, number, _), largest in zip(wide, _largest(bits), strict=True):
@@ -75,10 +75,8 @@ def shared_scales(requests: Sequence[Request]) -> list[SharedScales]:
     for leaf in formatted:
         leaf.finish(next(ends) if leaf.shares else None)
 
-    results = iter(leaves)
     joined = []
-    for request in requests:
-        parts = [next(results) for _ in _leaves(request.normalizer)]
+    for parts in by_request:
         stored = tuple(scale for leaf in parts for scale in leaf.scales)
         joined.append(SharedScales(stored, tuple(s for leaf in parts for s in leaf.floats())))
     return joined
@@ -93,12 +91,10 @@ def _largest(bits: Sequence[tuple[Groups, Tensor]]) -> list[Tensor]:
     return [next(largest[groups]) for groups, _ in bits]
 
 
-def _leaves(normalizer: Normalizer) -> tuple[Normalizer, ...]:
-    return normalizer.parts if isinstance(normalizer, Minimum) else (normalizer,)
-
-
-def _without_format(normalizer: Normalizer) -> Normalizer:
-    return normalizer.inner if isinstance(normalizer, ScaleFormat) else normalizer
+def _leaves(normalizer: Normalizer) -> list[tuple[Normalizer, ScaleFormat | None]]:
+    """The normalizers of a minimum, or the only one: each without its format, and the format."""
+    parts = normalizer.parts if isinstance(normalizer, Minimum) else (normalizer,)
+    return [(part.inner, part) if isinstance(part, ScaleFormat) else (part, None) for part in parts]
 
 
 @dataclass
@@ -113,9 +109,7 @@ class _Leaf:
     @staticmethod
     def all_of(request: Request) -> Iterator[_Leaf]:
         scales, dims = iter(request.scales), len(request.shard.shape)
-        for normalizer in _leaves(request.normalizer):
-            format_ = normalizer if isinstance(normalizer, ScaleFormat) else None
-            inner = _without_format(normalizer)
+        for inner, format_ in _leaves(request.normalizer):
             count = len(inner.extents(dims) or ())
             yield _Leaf(request, inner, format_, list(islice(scales, count)))
 

@@ -98,26 +98,27 @@ def rounds(matrices: Sequence[Matrix]) -> list[list[int]]:
 
 def gather(batch: Sequence[tuple[Matrix, Tensor]]) -> Tensor | None:
     """Send the local parts of a round to the owners; returns this process's matrix, or None."""
-    whole = None
-    sent, received = [], []
-    for matrix, part in batch:
-        sent.append((part, matrix.owner))
-        if matrix.owned:
-            whole = part.new_empty(matrix.shape)
-            received = [(box.of(whole), box.rank) for box in matrix.boxes]
-    _exchange(sent, received, batch[0][0].group)
+    owned = [part.new_empty(matrix.shape) for matrix, part in batch if matrix.owned]
+    whole = owned[0] if owned else None
+    sent = [(part, matrix.owner) for matrix, part in batch]
+    _exchange(sent, _owned_parts(batch, whole), batch[0][0].group)
     return whole
 
 
 def scatter(batch: Sequence[tuple[Matrix, Tensor]], whole: Tensor | None) -> None:
     """Send `whole`, computed from the result of `gather`, back into the local parts of a round."""
-    sent = []
-    for matrix, _ in batch:
-        if matrix.owned:
-            assert whole is not None
-            sent = [(box.of(whole), box.rank) for box in matrix.boxes]
     received = [(part, matrix.owner) for matrix, part in batch]
-    _exchange(sent, received, batch[0][0].group)
+    _exchange(_owned_parts(batch, whole), received, batch[0][0].group)
+
+
+def _owned_parts(
+    batch: Sequence[tuple[Matrix, Tensor]], whole: Tensor | None
+) -> list[tuple[Tensor, int]]:
+    """Views of `whole`, the matrix of a round that this process owns, with the ranks of parts."""
+    owned = next((matrix for matrix, _ in batch if matrix.owned), None)
+    if owned is None or whole is None:
+        return []
+    return [(box.of(whole), box.rank) for box in owned.boxes]
 
 
 @dataclass(frozen=True)
