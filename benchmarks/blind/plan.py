@@ -18,8 +18,8 @@ from qmaps.optim.presets import pair_of
 MARGIN = 0.02
 """Share of more or fewer steps within which a quantizer is equivalent to 32 bits."""
 FACTORS = (1.0, 0.25, 0.05)
-"""Learning rates, in units of the tuned one. Presets and choices are trained at all of them, other
-pairs at the first."""
+"""Learning rates, in units of the tuned one. Presets and choices are trained at those of `factors`,
+other pairs at the first."""
 AT_BEST_RATE = ("stdlib-lm", "digits", "minilm")
 """Judges that are trained at the first of `FACTORS` only, and without ``paper-8bit``."""
 SEEDS = {"microbiome": 5, "docstring-lm": 8, "pitch": 4, "lora": 4, "voice": 6,

@@ -55,7 +55,9 @@ def outliers(frame: pd.DataFrame, *, one_scale: bool = False) -> Figure:
     grid = axes(figure, tall, wide)
     colours = colormaps["viridis"]
     colours = colours.with_extremes(bad=colours(0.0))  # 0 has no logarithm
-    tops = frame.groupby("tensor")["magnitude"].quantile(0.999).clip(lower=10.0)
+    finite = frame[np.isfinite(frame["magnitude"])]
+    tops = finite.groupby("tensor")["magnitude"].quantile(0.999).clip(lower=10.0)
+    tops = tops.reindex(names, fill_value=10.0)
     if one_scale:
         tops[:] = tops.max()
     for number, name in enumerate(names):

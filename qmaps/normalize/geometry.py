@@ -82,7 +82,8 @@ class Extent:
         block: consecutive elements per scale. Shards have blocks of their own, from their first
             element on. 0 for scales of slices.
         axes: dimensions with one scale per index, for slices; a scale is the largest magnitude
-            over the other dimensions, of the whole tensor if it is sharded.
+            over the other dimensions, of the whole tensor if it is sharded. Without `block` and
+            `axes`: the ends of an 8-bit grid of scales.
     """
 
     block: int = 0

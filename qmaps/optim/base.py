@@ -139,7 +139,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         master_weights: bool | str = False,
         **others: Any,
     ) -> None:
-        shared = {name: value for name, value in locals().items() if name in Shared.__annotations__}
+        options = locals()
+        shared = {name: options[name] for name in Shared.__annotations__ if name in options}
         owner = type(self).__name__
         defaults = {name: value for name, value in defaults.items() if name not in LOCALS}
         self.choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)

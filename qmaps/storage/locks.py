@@ -47,15 +47,18 @@ class FolderLock:
         # A recorder may be closed by another thread than the one that made it.
         lock = FileLock(file, thread_local=False)
         self.exclusive = self._acquire(lock)
-        # Releases the lock; releasing twice is allowed.
-        self.release = weakref.finalize(self, _release_file, lock, _identity(file), self._process)
-        self.release.atexit = False  # `filelock` has released by then, and the file would stay
+        self._release = weakref.finalize(self, _release_file, lock, _identity(file), self._process)
+        self._release.atexit = False  # `filelock` has released by then, and the file would stay
         _HELD.add(self)
 
     @property
     def inherited(self) -> bool:
         """True if this is a forked child's copy of its parent's lock."""
         return os.getpid() != self._process
+
+    def release(self) -> None:
+        """Release the lock; releasing twice is allowed."""
+        self._release()
 
     def __enter__(self) -> Self:
         return self

@@ -116,8 +116,9 @@ def _owned_parts(
 ) -> list[tuple[Tensor, int]]:
     """Views of `whole`, the matrix of a round that this process owns, with the ranks of parts."""
     owned = next((matrix for matrix, _ in batch if matrix.owned), None)
-    if owned is None or whole is None:
+    if owned is None:
         return []
+    assert whole is not None
     return [(box.of(whole), box.rank) for box in owned.boxes]
 
 
