@@ -359,6 +359,8 @@ def test_outliers_that_are_compared_have_the_same_colours() -> None:
         figure = figures.outliers(frame, one_scale=one_scale)
         ends = [axis.images[0].norm.vmax for axis in figure.axes if axis.images]
         assert (len(set(ends)), max(ends)) == (tops, 1e6)
+    figure = figures.outliers(frame.assign(magnitude=frame["magnitude"].where(~far, np.inf)))
+    assert [axis.images[0].norm.vmax for axis in figure.axes if axis.images][-1] == 10
 
 
 def test_outliers_keep_the_whole_of_a_long_name() -> None:
