@@ -444,7 +444,7 @@ def draw_calibration(steps: pd.DataFrame, file: Path | IO[bytes]) -> None:
 def draw_intervals(steps: pd.DataFrame, file: Path | IO[bytes]) -> None:
     """Presets and choices with their intervals, one panel a model, one color a rate."""
     shown = PRESETS | {CHOICES[0]: CHOICES[0]}
-    judges = list(steps["judge"].unique())
+    judges = list(steps.dropna(subset="steps")["judge"].unique())
     columns = min(3, len(judges))
     rows = -(-len(judges) // columns)
     figure = Figure(figsize=(2 + 3.5 * columns, 1 + 3 * rows), layout="constrained")

@@ -222,6 +222,16 @@ def test_numbers_of_the_documentation() -> None:
     for preset in (eight, four):
         assert set(preset["outcome"]) <= set(equivalence.WITHIN)
         assert len(preset) == 4
+    trials = pd.read_csv(FOLDER / "trials.csv").query("judge == 'stdlib-lm' and length == 1")
+    losses = trials.pivot_table("loss", "seed", "quantizer")
+    failed = (losses.sub(losses[FULL], axis=0) > 0.2).sum()
+    assert [failed[pair_of(name).spec] for name in ("8bit", "4bit")] == [2, 1]
+    assert len(losses) == 4
+    rates = pd.read_csv(FOLDER / "tuning.csv").query("judge == 'stdlib-lm'").groupby("lr")["loss"]
+    assert rates.min()[2 * JUDGES["stdlib-lm"].lr] > losses[FULL].max() + 0.2
+    everywhere = steps[steps["factor"] == 0.25].groupby("preset")["outcome"]
+    for preset in ("8bit", "4bit"):
+        assert everywhere.get_group(preset).isin(equivalence.WITHIN).tolist() == [True] * 6
     slower = paper.loc[paper["outcome"] == "worse", "steps"]
     assert len(slower) == 3
     assert three.index[three["outcome"] == "worse"].tolist() == ["pitch"]
