@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from benchmarks.blind.workloads.validation import means
 from qmaps.lab.workloads.digits import VALIDATION, Digits, images
-from qmaps.lab.workloads.stdlib_lm import TINY, VALIDATION_SEED, GPTShape, StdlibLM
+from qmaps.lab.workloads.stdlib_lm import TINY, GPTShape, StdlibLM
 from reproduction.workloads.docstring_lm import DocstringLM
 from reproduction.workloads.minilm import MiniLM
 
@@ -24,9 +23,7 @@ STARTS = 8
 def sequence_losses(work: StdlibLM, model: nn.Module) -> dict[str, float]:
     """``loss`` and its parts over the places of `StdlibLM.validate`, in nats per byte."""
     losses = []
-    for number in range(work.validation_batches):
-        generator = np.random.default_rng([VALIDATION_SEED, number])
-        inputs, targets = work._windows(work._held_out(), generator)
+    for inputs, targets in work._validation():
         logits = model(inputs).transpose(1, 2)
         losses.append(F.cross_entropy(logits, targets, reduction="none").mean(dim=1))
     return means(torch.cat(losses))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -73,16 +74,19 @@ class StdlibLM(Workload):
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
         """``loss`` in nats per byte and ``bits_per_byte`` over fixed places of held-out files."""
-        total = 0.0
-        for number in range(self.validation_batches):
-            generator = np.random.default_rng([VALIDATION_SEED, number])
-            total += float(self.loss(model, self._windows(self._held_out(), generator)))
-        loss = total / self.validation_batches
+        losses = [float(self.loss(model, batch)) for batch in self._validation()]
+        loss = sum(losses) / self.validation_batches
         return {"loss": loss, "bits_per_byte": loss / math.log(2)}
 
     def data_digest(self) -> str:
         """Hash of the corpus."""
         return corpus.load().digest
+
+    def _validation(self) -> Iterator[Batch]:
+        """The fixed batches of `validate`."""
+        for number in range(self.validation_batches):
+            generator = np.random.default_rng([VALIDATION_SEED, number])
+            yield self._windows(self._held_out(), generator)
 
     def _held_out(self) -> NDArray[np.uint8]:
         """Bytes of the validation data."""
