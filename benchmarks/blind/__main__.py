@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for judge in options.judge:
         for name in STAGES:
             # A judge waits for its number of seeds, unless its training is asked for by name.
-            waits = name == "train" and judge not in plan.SEEDS and not options.command
+            waits = name == "train" and judge not in plan.SIZES and not options.command
             untested = name == "verdicts" and judge in SEEN
             if name in commands and not waits and not untested:
                 STAGES[name](judge, out, options.runs, options.workers or 0)

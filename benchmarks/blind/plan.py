@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -18,13 +18,42 @@ from qmaps.optim.presets import pair_of
 MARGIN = 0.02
 """Share of more or fewer steps within which a quantizer is equivalent to 32 bits."""
 FACTORS = (1.0, 0.25, 0.05)
-"""Learning rates, in units of the tuned one. Presets and choices are trained at those of `factors`,
+"""Learning rates, in units of the tuned one. Presets and choices are trained at those of `Size`,
 other pairs at the first."""
-AT_BEST_RATE = ("stdlib-lm", "digits", "minilm")
-"""Judges that are trained at the first of `FACTORS` only, and without ``paper-8bit``."""
-SEEDS = {"microbiome": 5, "docstring-lm": 8, "pitch": 4, "lora": 4, "voice": 6,
-         "lm-tiny": 8, "stdlib-lm": 4, "digits": 8}  # fmt: skip
-"""By judge, from the pilot; those of `SEEN` are fixed."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Amount of training on a judge.
+
+    Attributes:
+        seeds: of each quantizer.
+        factors: those of `FACTORS`.
+        curve_seeds: of the runs in 32 bits of other lengths.
+        without: a preset that is not trained.
+        further_seeds: of `FURTHER` at the first rate.
+    """
+
+    seeds: int
+    factors: tuple[float, ...] = FACTORS
+    curve_seeds: int = 2
+    without: str = ""
+    further_seeds: int = 0
+
+
+SIZES = {
+    "microbiome": Size(5),
+    "docstring-lm": Size(8, curve_seeds=8),
+    "pitch": Size(4),
+    "lora": Size(4),
+    "voice": Size(6),
+    "lm-tiny": Size(8, FACTORS[:2], curve_seeds=8),
+    "stdlib-lm": Size(4, FACTORS[:2], without="paper-8bit", further_seeds=4),
+    "digits": Size(8, FACTORS[:1], without="paper-8bit"),
+}
+"""By judge. Numbers of seeds are from the pilot; those of `SEEN` are fixed."""
+FURTHER = (FULL, pair_of("8bit").spec, pair_of("4bit").spec)
+"""Quantizers that are trained with more seeds."""
 MOST_SEEDS = 16
 """A model that needs more is not used."""
 PILOT_SEEDS = (200, 201, 202)
@@ -75,11 +104,6 @@ def pilot(judge: str) -> list[Trial]:
     ]
 
 
-def factors(judge: str) -> tuple[float, ...]:
-    """Those of `FACTORS` that are trained on a judge."""
-    return FACTORS[: 1 if judge in AT_BEST_RATE else 2 if judge == "lm-tiny" else None]
-
-
 def choices_of(judge: str) -> tuple[str, ...]:
     """Names of the choices that are trained on a judge."""
     return () if judge in SEEN else CHOICES
@@ -88,12 +112,6 @@ def choices_of(judge: str) -> tuple[str, ...]:
 def slug(name: str) -> str:
     """The name of a choice's file."""
     return name.replace(" ", "-") + ".json"
-
-
-def curve(judge: str, factor: float) -> list[Trial]:
-    """Runs in 32 bits of other lengths, at the tuned rate times `factor`."""
-    seeds = SEEDS[judge] if judge in SEEN and judge not in AT_BEST_RATE else CURVE_SEEDS
-    return [run.at(factor) for run in other_lengths(judge, JUDGES[judge], seeds)]
 
 
 def other_lengths(judge: str, work: Workload, seeds: int) -> list[Trial]:
@@ -112,21 +130,23 @@ def trials(judge: str, folder: Path) -> list[Trial]:
         judge: its name.
         folder: of the files of `CHOICES`.
     """
-    if judge not in SEEDS:
-        known = ", ".join(SEEDS)
+    if judge not in SIZES:
+        known = ", ".join(SIZES)
         raise BadValueError(f"judge={judge!r} has no number of seeds yet; allowed are {known}")
-    work = JUDGES[judge]
+    work, amount = JUDGES[judge], SIZES[judge]
     out: list[Trial] = []
-    for seed in range(SEEDS[judge]):
-        for factor in factors(judge):
-            pairs: Iterable[str] = PRESETS if factor < 1 or judge in SEEN else PAIRS
-            if judge in AT_BEST_RATE:
-                pairs = [pair for pair in pairs if PRESETS[pair] != "paper-8bit"]
-            choices = choices_of(judge) if factor == 1 else choices_of(judge)[:1]
-            out += [Trial(judge, work, name, seed).at(factor) for name in (FULL, *pairs)]
-            out += [
-                Trial(judge, work, name, seed, str(folder / slug(name))).at(factor)
-                for name in choices
-            ]
-    curves = [trial for factor in factors(judge) for trial in curve(judge, factor)]
-    return sorted([*curves, *out], key=lambda trial: trial.seed)
+    for factor in amount.factors:
+        specs: Iterable[str] = PRESETS if factor < 1 or judge in SEEN else PAIRS
+        names = [FULL, *(spec for spec in specs if PRESETS.get(spec) != amount.without)]
+        choices = choices_of(judge) if factor == 1 else choices_of(judge)[:1]
+        files = {name: str(folder / slug(name)) for name in choices}
+        own = [
+            Trial(judge, work, name, seed, files.get(name, ""))
+            for seed in range(amount.seeds)
+            for name in (*names, *choices)
+        ]
+        own += other_lengths(judge, work, amount.curve_seeds)
+        out += [trial.at(factor) for trial in own]
+    further = range(amount.seeds, amount.seeds + amount.further_seeds)
+    out += [Trial(judge, work, name, seed) for seed in further for name in FURTHER]
+    return sorted(out, key=lambda trial: trial.seed)

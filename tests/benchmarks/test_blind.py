@@ -116,12 +116,12 @@ def test_plan() -> None:
     assert len(set(plan.PAIRS)) == 20
     for pair in plan.PAIRS:
         Pair.parse(pair)
-    judge = next(iter(plan.SEEDS))
+    judge = next(iter(plan.SIZES))
     trials = plan.trials(judge, Path("choices"))
     arms = 1 + len(plan.PAIRS) + len(plan.CHOICES)
     tuned = [t for t in trials if t.workload == JUDGES[judge]]
-    assert len(tuned) == arms * plan.SEEDS[judge]
-    assert {t.seed for t in trials} == set(range(plan.SEEDS[judge]))
+    assert len(tuned) == arms * plan.SIZES[judge].seeds
+    assert {t.seed for t in trials} == set(range(plan.SIZES[judge].seeds))
 
 
 def test_tuning_goes_beyond_the_range(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_choice_of_options_is_not_moved_by_noise() -> None:
 
 def test_judges_have_the_options_that_were_best() -> None:
     tuned = tune.options(pd.read_csv(FOLDER / "tuning.csv"))
-    assert set(plan.SEEDS) <= set(tuned)
+    assert set(plan.SIZES) <= set(tuned)
     for judge, best in tuned.items():
         work = JUDGES[judge]
         own = (work.lr, work.betas[0], work.weight_decay)
