@@ -9,7 +9,7 @@ use, because torch allows the storage, the shape and the strides of a tensor to 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -29,17 +29,16 @@ def in_memory(x: Tensor) -> bool:
     quantized weights of any library), functorch's wrappers, tensors that are not dense, tensors
     with a pending negation (``is_neg``), and tensors whose storage is too small.
     """
-    if _plain_address(x):
+    if plain_address(x):
         return True  # as nearly all are
     return _is_dense(x) and not x.is_neg() and not missing_bytes(x)
 
 
 def missing_bytes(x: Tensor) -> int:
     """Number of bytes that the storage of a dense tensor lacks; 0 if it is complete."""
-    if not (numel := x.numel()):
+    if not x.numel():
         return 0
-    elements = int(x.storage_offset()) + (numel if x.is_contiguous() else _spanned(x))
-    needed = elements * x.element_size()
+    needed = (int(x.storage_offset()) + _spanned(x)) * x.element_size()
     if not x.data_ptr():  # a zero tensor without memory, or a storage without memory
         return needed
     missing = needed - int(x.untyped_storage().nbytes())
@@ -48,6 +47,8 @@ def missing_bytes(x: Tensor) -> int:
 
 def _spanned(x: Tensor) -> int:
     """Number of elements between the first and the last of a dense, non-empty tensor."""
+    if x.is_contiguous():
+        return x.numel()
     strides = zip(x.shape, x.stride(), strict=True)
     return 1 + sum((size - 1) * stride for size, stride in strides)
 
@@ -58,7 +59,7 @@ def check_memory(x: Tensor, name: str) -> None:
     Raises:
         BadValueError: its storage is too small, as after ``x.untyped_storage().resize_(0)``.
     """
-    if _plain_address(x):
+    if plain_address(x):
         return
     if _is_dense(x) and (missing := missing_bytes(x)) and not x._is_zerotensor():
         raise BadValueError(
@@ -73,7 +74,7 @@ def plain(x: Tensor, name: str) -> Tensor:
     Raises:
         BadValueError: as `check_memory`.
     """
-    if _plain_address(x) or not _is_dense(x):
+    if plain_address(x) or not _is_dense(x):
         return x
     if missing_bytes(x):
         check_memory(x, name)
@@ -92,7 +93,7 @@ def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
     Raises:
         BadValueError: `x` is not such a tensor, or has another number of elements than `numel`.
     """
-    at = _plain_address(x)
+    at = plain_address(x)
     if not at and not (in_memory(x) and x.is_contiguous()):
         raise BadValueError(
             f"{name} of shape {tuple(x.shape)} must be contiguous, with all of its elements in "
@@ -144,7 +145,7 @@ class WatchedTensors:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = list(tensors)
         if _TORCH:
-            self._watched = core.WatchedTensors([x._cdata for x in self._tensors])
+            self._watched = core.WatchedTensors(list(map(_IMPLEMENTATION, self._tensors)))
         else:
             self._first = tensor_info(self._tensors)
 
@@ -165,21 +166,6 @@ def _info(x: Tensor) -> tuple[Any, ...]:
     return x.data_ptr() if complete and x.numel() else 0, *attributes
 
 
-def _plain_address(x: Tensor) -> int:
-    """Address of `x` if it is contiguous, plain and not empty, by torch's C interface; else 0.
-
-    The check is quick, and 0 may also mean an unknown answer.
-    """
-    if not _TORCH or type(x) not in _OF_TORCH:
-        return 0
-    try:
-        at: int = core.plain_address(x._cdata)
-    except RuntimeError:  # nested, or inside a transform of torch.func
-        return 0
-    return at
-
-
-_OF_TORCH = frozenset({Tensor, torch.nn.Parameter})
 _IMPLEMENTATION = attrgetter("_cdata")
 
 
@@ -192,8 +178,11 @@ def _use_torch() -> bool:
         functions = [getattr(library, name) for name in core.torch_functions]
     except (OSError, AttributeError):  # another system, or a torch without that interface
         return False
-    core.use_torch([ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions])
+    addresses = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]
+    core.use_torch(addresses, [Tensor, torch.nn.Parameter])
     return True
 
 
 _TORCH = _use_torch()
+plain_address: Callable[[Tensor], int] = core.plain_address if _TORCH else lambda _: 0
+"""Address of a tensor that is plain, contiguous and not empty; 0 for most others."""

@@ -3,8 +3,8 @@
 Large memory is new to a process at each allocation, and the system clears a page when it is
 first touched. In pages of 4 KiB this takes longer than to dequantize into them. Pages of
 2 MiB are cleared 512 at a time, and the processor remembers where far more memory lies. Under
-Linux's default setting (``madvise``) a program asks for them: `empty` and `zeros` do so before the
-memory is touched. It stays torch's memory, with the same contents.
+Linux's default setting (``madvise``) a program asks for them: `empty` does so before the memory is
+touched. It stays torch's memory, with the same contents.
 """
 
 from __future__ import annotations
@@ -33,13 +33,6 @@ def empty(
     if made.device.type == "cpu" and made.nbytes >= LEAST and in_memory(made):
         _advise(made)
     return made
-
-
-def zeros(
-    shape: Sequence[int], *, dtype: torch.dtype, device: torch.device | str = "cpu"
-) -> Tensor:
-    """As `torch.zeros`."""
-    return empty(shape, dtype=dtype, device=device).zero_()
 
 
 def within(begin: int, nbytes: int) -> tuple[int, int]:

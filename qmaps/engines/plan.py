@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.packing import packed_bytes
+from qmaps.algebra.packing import stored
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.engines import huge_pages
 from qmaps.engines.addresses import WatchedTensors, address, in_memory, tensor_info
@@ -45,7 +45,7 @@ class FusedPlan(StepPlan):
         self._parameters = list(parameters)
         self._params: list[Tensor] = []
         # The tensors that are stepped: parameters, or their master copies.
-        self._targets: list[Tensor] = []
+        self._targets: list[Tensor]
         self._masters: dict[int, Tensor] = {}
         self._masters_at: dict[int, int] = {}
         self._dense: list[int] = []
@@ -54,11 +54,11 @@ class FusedPlan(StepPlan):
         self._copies: list[Tensor] = []
         self._strided: list[int] = []
         self._numel = 0
-        for index, parameter in enumerate(parameters):
-            target = start(parameter)
+        with safe_after_fork():
+            self._targets = [start(parameter) for parameter in parameters]
+        for index, (parameter, target) in enumerate(zip(parameters, self._targets, strict=True)):
             param, gradient = parameter.param, parameter.gradient
             self._params.append(param)
-            self._targets.append(target)
             self._numel += param.numel()
             if target is not param:
                 self._masters[index], self._masters_at[index] = target, address(target)
@@ -176,7 +176,6 @@ class FusedPlan(StepPlan):
         return spread
 
 
-@safe_after_fork()
 def start(parameter: ParameterStep) -> Tensor:
     """Create missing numbers, master copy and states, and return the tensor that is stepped."""
     storage, device = parameter.storage, parameter.param.device
@@ -188,7 +187,7 @@ def start(parameter: ParameterStep) -> Tensor:
         if state.name not in storage:
             q = state.quantizer
             storage[state.name] = (
-                huge_pages.zeros(state.shape, dtype=torch.float32, device=device)
+                huge_pages.empty(state.shape, dtype=torch.float32, device=device).zero_()
                 if q is None
                 else zero(q, state.shape, device)
             )
@@ -197,9 +196,9 @@ def start(parameter: ParameterStep) -> Tensor:
 
 def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> QuantizedTensor:
     """A quantized tensor with codes and scales of 0, as a state begins."""
-    numel = torch.Size(shape).numel()
-    packed = huge_pages.zeros((packed_bytes(numel, q.map.bits),), dtype=torch.uint8, device=device)
-    return QuantizedTensor(q, shape, packed, q.normalizer.zero_scales(shape, device))
+    nbytes, _, _ = stored(q.normalizer, q.map.bits, shape)
+    packed = huge_pages.empty((nbytes,), dtype=torch.uint8, device=device)
+    return QuantizedTensor(q, shape, packed.zero_(), q.normalizer.zero_scales(shape, device))
 
 
 def memory_of(value: Any) -> list[Tensor]:

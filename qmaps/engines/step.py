@@ -166,7 +166,7 @@ class ParameterStep:
         names = [state.name for state in self.states if not state.factored]
         return " ".join(names if len(names) == len(self.states) else [*names, FACTORED])
 
-    @property
+    @cached_property
     def has_factored(self) -> bool:
         """True if a state is a factored statistic."""
         return FACTORED in self.kernel_states.split()

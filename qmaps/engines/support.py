@@ -139,7 +139,7 @@ class NativeSupport(Support):
         """Return True if the engine also measures errors while it quantizes a tensor."""
         if map_.bits > BYTE or not self.supports(normalizer, map_, shape):
             return False
-        geometry = normalizer.geometry(shape)
+        geometry = geometry_of(normalizer, shape)
         assert geometry is not None  # as it is supported
         # No kernel has other formats, log2 ranges that end at a quantile, or rounding in log2.
         in_float32 = all(part.stored is ScaleKind.FLOAT32 for part in geometry.parts)
@@ -158,7 +158,7 @@ class NativeSupport(Support):
             if state.quantizer is not None and not state.factored:
                 normalizer = state.quantizer.normalizer
                 # Scales of ranges are computed from all elements of a block at once.
-                geometry = normalizer.geometry(tuple(parameter.param.shape))
+                geometry = geometry_of(normalizer, tuple(parameter.param.shape))
                 if geometry is not None and geometry.log:
                     ranges.add(normalizer)
         # Blocks of different log2 ranges may have different boundaries.
@@ -219,9 +219,15 @@ def of_quantizer(q: Quantizer) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
+def geometry_of(normalizer: Normalizer, shape: tuple[int, ...]) -> Geometry | None:
+    """`Normalizer.geometry`, remembered."""
+    return normalizer.geometry(shape)
+
+
+@functools.lru_cache(maxsize=4096)
 def _of_normalizer(engine: Support, normalizer: Normalizer, shape: tuple[int, ...]) -> str:
     """Reason why the scales of a tensor are unsupported."""
-    geometry = normalizer.geometry(shape)
+    geometry = geometry_of(normalizer, shape)
     if geometry is None or not geometry.parts:
         return f"{normalizer.spec} describes no scales to engines"
     if len(geometry.parts) > MAX_PARTS:
@@ -248,7 +254,7 @@ def _of_dense(parameter: ParameterStep) -> Iterator[str]:
 
 def _in_local_blocks(t: QuantizedTensor) -> bool:
     """Return True if each scale belongs to one block, short enough to be encoded by itself."""
-    geometry = t.quantizer.normalizer.geometry(t.shape)
+    geometry = geometry_of(t.quantizer.normalizer, t.shape)
     if geometry is None or geometry.log or len(geometry.parts) != 1:
         return False
     part = geometry.parts[0]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
@@ -244,4 +245,4 @@ def mirror(magnitudes: Sequence[float], *extra: float, signed: bool) -> Tensor:
 def cell_midpoints(levels: int, low: float = 0.1, high: float = 1.0) -> tuple[float, ...]:
     """The midpoints of ``2**levels`` equal cells of [`low`, `high`], ascending."""
     cells = 2**levels
-    return tuple([low + (high - low) * (i + 0.5) / cells for i in range(cells)])
+    return tuple((low + (high - low) * (np.arange(cells) + 0.5) / cells).tolist())

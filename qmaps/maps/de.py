@@ -15,6 +15,15 @@ def decades(bits: int, signed: bool) -> list[tuple[float, ...]]:
     return [cell_midpoints(bits - 1 - signed - zeros) for zeros in range(bits - 1)]
 
 
+def magnitudes(bits: int, signed: bool) -> list[float]:
+    """Magnitudes of `DynamicExponent` but 0 and 1."""
+    return [
+        midpoint * 10.0**-zeros
+        for zeros, midpoints in enumerate(decades(bits, signed))
+        for midpoint in midpoints
+    ]
+
+
 @dataclass(frozen=True)
 class DynamicExponent(Map, name="DE"):
     """A base-10 exponent of variable width: leading zeros count it, the rest is the fraction.
@@ -27,9 +36,4 @@ class DynamicExponent(Map, name="DE"):
     """
 
     def values(self) -> Tensor:
-        magnitudes = [
-            midpoint * 10.0**-zeros
-            for zeros, midpoints in enumerate(decades(self.bits, self.signed))
-            for midpoint in midpoints
-        ]
-        return mirror(magnitudes, 0.0, 1.0, signed=self.signed)
+        return mirror(magnitudes(self.bits, self.signed), 0.0, 1.0, signed=self.signed)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from qmaps.maps.base import Map
-from qmaps.maps.de import DynamicExponent
+from qmaps.maps.base import Map, mirror
+from qmaps.maps.de import magnitudes
 
 
 @dataclass(frozen=True)
@@ -19,5 +19,4 @@ class DynamicExponentNonZero(Map, name="DE-0"):
     """
 
     def values(self) -> Tensor:
-        values = DynamicExponent(self.bits, self.signed).values()
-        return values[values != 0]
+        return mirror(magnitudes(self.bits, self.signed), 1.0, signed=self.signed)

@@ -236,8 +236,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             group: its parameter group.
         """
         shape = self.state_shapes(param, group).get(name)
-        different = None if shape == tuple(param.shape) else shape
-        return self.choices.of(name, param, group, different).quantizer
+        return self.choices.of(name, param, group, shape).quantizer
 
     @classmethod
     def preset_specs(cls, chosen: Preset, block_size: int | None = None) -> dict[str, str | None]:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from qmaps.algebra.dense import overlaps_itself, unsupported_reason
 from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.engines.addresses import check_memory
+from qmaps.engines.addresses import check_memory, plain_address
 from qmaps.engines.bfloat16 import SPLITS
 from qmaps.engines.masters import MASTER, REMAINDER
-from qmaps.engines.sharding.shards import is_distributed, is_flat, local
+from qmaps.engines.sharding.shards import is_flat
 from qmaps.engines.step import ParameterStep, codes_of
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.maps.fitted import FittedMap
@@ -76,26 +76,27 @@ def check_gradient(record: ParameterRecord, grad: Tensor) -> None:
         )
     # Steps of parameters and gradients that are all on the meta device change nothing.
     without_values = param.is_meta and grad.is_meta
-    for kind, tensor in (("", param), ("the gradient of ", grad)):
+    named = ((label, param), (f"the gradient of {label}", grad))
+    unusual = [(name, tensor) for name, tensor in named if not plain_address(tensor)]
+    for name, tensor in unusual:
         if (why := unsupported_reason(tensor)) and not without_values:
-            raise BadTypeError(f"{kind}{label} {why}; expected a dense tensor with values")
+            raise BadTypeError(f"{name} {why}; expected a dense tensor with values")
     if param.dtype not in DTYPES or not grad.is_floating_point():
         raise BadTypeError(
             f"{label} is {_plain(param)} and its gradient is {_plain(grad)}; the parameter must be "
             f"one of {_ALLOWED}, and the gradient must be floating-point"
         )
     check_parameter(record)
-    if not is_distributed(param) and overlaps_itself(param):
+    if record.shard is None and overlaps_itself(param):
         raise BadValueError(
             f"several elements of {label} share one memory location; each element needs its own"
         )
-    if grad.shape != (local_param := local(param)).shape:
+    if grad.shape != (shape := record.local.shape):
         raise BadValueError(
-            f"the gradient of {label} must have shape {tuple(local_param.shape)}, got shape "
-            f"{tuple(grad.shape)}"
+            f"the gradient of {label} must have shape {tuple(shape)}, got shape {tuple(grad.shape)}"
         )
-    check_memory(local_param, label)
-    check_memory(grad, f"the gradient of {label}")
+    for name, tensor in unusual:
+        check_memory(record.local if tensor is param else tensor, name)
 
 
 def check_shard(record: ParameterRecord) -> None:

@@ -67,7 +67,8 @@ class Parameters(NamedTuple):
         for number, group_number, position in places(self.groups) if only is None else only:
             group = self.groups[group_number]
             place, param = (group_number, position), group["params"][position]
-            records.append(ParameterRecord(self, number, place, param, group, owners))
+            rule, choices = self.rule, self.choices
+            records.append(ParameterRecord(rule, choices, number, place, param, group, owners))
         if only is None and isinstance(self.rule, MatrixRule):
             loads: Loads = {}
             for group_number in range(len(self.groups)):
@@ -91,17 +92,13 @@ class ParameterRecord:
         owners: matrices of all parameters that are computed by their owners, by number.
     """
 
-    parameters: Parameters
+    rule: UpdateRule
+    choices: Choices
     number: int
     place: tuple[int, int]
     param: Tensor
     group: dict[str, Any]
     owners: Mapping[int, Sequence[Matrix]]
-
-    @cached_property
-    def rule(self) -> UpdateRule:
-        """The update rule."""
-        return self.parameters.rule
 
     @property
     def name(self) -> str:
@@ -121,6 +118,11 @@ class ParameterRecord:
         """This process's part of the parameter; None if it has the whole."""
         return shard_of(self.param)
 
+    @cached_property
+    def local(self) -> Tensor:
+        """The parameter, or its local tensor if it is sharded."""
+        return self.param if self.shard is None else local(self.param)
+
     def shared_matrices(self) -> list[Matrix]:
         """Matrices that other processes have parts of too, without owners yet."""
         rule, shard = self.rule, self.shard
@@ -130,8 +132,7 @@ class ParameterRecord:
 
     def choice(self, name: str, shape: Shape | None = None) -> Decision:
         """The quantizer of a state, and the reason for it."""
-        different = None if shape is None or shape == tuple(self.param.shape) else shape
-        return self.parameters.choices.of(name, self.param, self.group, different)
+        return self.choices.of(name, self.param, self.group, shape)
 
     def part(self, name: str) -> Shard | None:
         """This process's part of a state or master copy; None if it has the whole."""
@@ -156,6 +157,8 @@ class ParameterRecord:
             tensor=self.number,
             state=0 if state is None else list(self.rule.states).index(state),
         )
+        if self.shard is None:
+            return key
         shard = self.shard if state is None else self.part(state)
         return key if shard is None else replace(key, offset=shard.first, runs=shard.runs)
 
@@ -168,7 +171,7 @@ class ParameterRecord:
         """The record of a state."""
         declared = self.rule.states[name]
         part = None if self.shard is None else self.part(name)
-        quantizer, why = self.choice(name, shape)
+        quantizer, why = self.choices.of(name, self.param, self.group, shape)
         initial = declared.initial
         if callable(initial):
             initial = initial(self.group)
@@ -201,7 +204,7 @@ class ParameterRecord:
         return ParameterStep(
             number=self.number,
             label=self.label,
-            param=local(param),
+            param=self.local,
             codes=codes,
             gradient=gradient if codes is None or grad_codes is None else grad_codes,
             states=self.states(),

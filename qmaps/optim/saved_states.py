@@ -86,13 +86,12 @@ def saved(parameters: Parameters) -> dict[str, Any]:
     return {"state": state, "param_groups": groups, ABOUT: about}
 
 
-def take_in(record: ParameterRecord) -> None:
+def take_in(parameters: Parameters, record: ParameterRecord) -> None:
     """Convert a parameter's state from the form of a state_dict, stored by other code.
 
     `torch.distributed.optim.ZeroRedundancyOptimizer` stores such states. Code that reads states
     stored by others calls this function first.
     """
-    parameters = record.parameters
     state = parameters.state.get(record.param)
     if isinstance(state, dict) and any(isinstance(value, dict) for value in state.values()):
         with parameters.choices.learning({record.number: state}):
@@ -102,7 +101,7 @@ def take_in(record: ParameterRecord) -> None:
 def take_in_all(parameters: Parameters) -> None:
     """`take_in` for all parameters."""
     for record in parameters.records():
-        take_in(record)
+        take_in(parameters, record)
 
 
 def read(

@@ -164,7 +164,7 @@ class Stepper:
             if record.shard is not None:
                 check_shard(record)
             if record.param in parameters.state:
-                take_in(record)
+                take_in(parameters, record)
         # Autograd of complex numbers leaves negations to be done later.
         entries = [(*entry[:3], plain(entry[3], "a gradient")) for entry in entries]
         if cached is not None and cached.fits(parameters, entries):
@@ -291,8 +291,9 @@ class _PlannedStep:
         self._objects = self._parts(parameters, params, groups, self._storages)
         # Fitted maps are checked anew each time, for their refits.
         states = chain.from_iterable(map(dict.values, self._storages))
-        quantizers = {value.quantizer for value in states if isinstance(value, QuantizedTensor)}
-        self._fitted = any(q.map.counted for q in quantizers)
+        self._fitted = any(
+            state.quantizer.map.counted for state in states if isinstance(state, QuantizedTensor)
+        )
 
     def fits(self, parameters: Parameters, entries: Sequence[Entry]) -> bool:
         """Return True if the plans can take a step with equal `settings`.

@@ -67,15 +67,17 @@ def dequantize(
 
 torch_functions: list = ...
 
-def use_torch(arg: Sequence[int], /) -> None:
-    """Set the addresses of `torch_functions`; call it first."""
+def use_torch(arg0: Sequence[int], arg1: Sequence[type], /) -> None:
+    """
+    Set the addresses of `torch_functions`, and torch's own classes; call it first.
+    """
 
 def tensor_info(arg: Sequence[int], /) -> tuple:
     """Addresses and attributes of tensors with these `_cdata`."""
 
-def plain_address(arg: int, /) -> int:
+def plain_address(arg: object, /) -> int:
     """
-    Address of a tensor with this `_cdata`; 0 unless it is plain and contiguous.
+    Address of a tensor that is plain, contiguous and not empty; 0 for most others.
     """
 
 class WatchedTensors:

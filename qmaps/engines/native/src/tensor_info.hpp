@@ -15,7 +15,7 @@ using Address = std::uintptr_t;
 extern const char* const kTorchFunctions[];
 extern const int kTorchFunctionCount;
 
-// Set their addresses.
+// Set their addresses; call it first.
 void use_torch(const std::vector<Address>& functions);
 
 struct TensorInfo {
