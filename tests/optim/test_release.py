@@ -313,7 +313,7 @@ def test_each_step_makes_the_record_of_its_parameter_alone(
     numbers: list[int] = []
     record = records.ParameterRecord
     monkeypatch.setattr(
-        records, "ParameterRecord", lambda *args: numbers.append(args[1]) or record(*args)
+        records, "ParameterRecord", lambda *args: numbers.append(args[2]) or record(*args)
     )
     loss_of(model, 0).backward()
     assert sorted(numbers) == [0, 1, 2]
