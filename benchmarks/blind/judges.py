@@ -27,7 +27,7 @@ JUDGES: dict[str, Workload] = {
     "lm-tiny": LongLMTiny(lr=3e-3, betas=(0.8, 0.999), weight_decay=0.0),
     "stdlib-lm": LongLM(lr=2e-3, weight_decay=0.01),
     "digits": LongDigits(lr=8e-3),
-    "minilm": MiniLMParts(),
+    "minilm": MiniLMParts(lr=1e-4, weight_decay=1.0),
 }
 """Models by name. No threshold of qmaps was fitted to one of them, except those of `SEEN`."""
 
