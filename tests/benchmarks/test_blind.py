@@ -222,16 +222,20 @@ def test_numbers_of_the_documentation() -> None:
     for preset in (eight, four):
         assert set(preset["outcome"]) <= set(equivalence.WITHIN)
         assert len(preset) == 4
-    trials = pd.read_csv(FOLDER / "trials.csv").query("judge == 'stdlib-lm' and length == 1")
+    stdlib = "judge == 'stdlib-lm' and length == 1 and factor == 1"
+    trials = pd.read_csv(FOLDER / "trials.csv").query(stdlib)
     losses = trials.pivot_table("loss", "seed", "quantizer")
     failed = (losses.sub(losses[FULL], axis=0) > 0.2).sum()
-    assert [failed[pair_of(name).spec] for name in ("8bit", "4bit")] == [2, 1]
-    assert len(losses) == 4
+    assert [failed[pair_of(name).spec] for name in ("8bit", "4bit")] == [3, 2]
+    assert len(losses) == 8
     rates = pd.read_csv(FOLDER / "tuning.csv").query("judge == 'stdlib-lm'").groupby("lr")["loss"]
     assert rates.min()[2 * JUDGES["stdlib-lm"].lr] > losses[FULL].max() + 0.2
     everywhere = steps[steps["factor"] == 0.25].groupby("preset")["outcome"]
     for preset in ("8bit", "4bit"):
-        assert everywhere.get_group(preset).isin(equivalence.WITHIN).tolist() == [True] * 6
+        assert everywhere.get_group(preset).isin(equivalence.WITHIN).tolist() == [True] * 7
+    at_quarter = steps[steps["factor"] == 0.25].set_index(["preset", "judge"])
+    two_of_stdlib = at_quarter.loc[("2bit", "stdlib-lm")]
+    assert two_of_stdlib["outcome"] == "worse"
     slower = paper.loc[paper["outcome"] == "worse", "steps"]
     assert len(slower) == 3
     assert three.index[three["outcome"] == "worse"].tolist() == ["pitch"]
@@ -248,7 +252,8 @@ def test_numbers_of_the_documentation() -> None:
     )
     for numbers in (
         f"`paper-4bit` was {100 * slower.min():.1f} to {slower.max():.1%} slower on three, `3bit` "
-        f"{three.loc['pitch', 'steps']:.1%} and `2bit` {two.loc['pitch', 'steps']:.1%} on `pitch`",
+        f"{three.loc['pitch', 'steps']:.1%} and `2bit` {two.loc['pitch', 'steps']:.1%} on `pitch`, "
+        f"`2bit` {two_of_stdlib['steps']:.1%} on `stdlib-lm`",
         "models](reports/prediction/steps.md) {} of {}, ".format(*ENDED["safe"]),
         "of {1} unproven ones {0}. Check".format(*ENDED["unproven"]),
         f"In the blind test {within} of {len(safe)} pairs called safe trained at most 2% slower;",
