@@ -22,6 +22,10 @@ FACTORS = (1.0, 0.25, 0.05)
 other pairs at the first."""
 
 
+CURVE_LENGTHS, CURVE_SEEDS = (0.7, 1.4), 2
+"""Lengths of further runs in 32 bits, in units of the judge's: they tell what a step is worth."""
+
+
 @dataclass(frozen=True)
 class Size:
     """Amount of training on a judge.
@@ -36,7 +40,7 @@ class Size:
 
     seeds: int
     factors: tuple[float, ...] = FACTORS
-    curve_seeds: int = 2
+    curve_seeds: int = CURVE_SEEDS
     without: str = ""
     further_seeds: int = 0
 
@@ -58,8 +62,6 @@ FURTHER = (FULL, pair_of("8bit").spec, pair_of("4bit").spec)
 MOST_SEEDS = 16
 """A model that needs more is not used."""
 PILOT_SEEDS = (200, 201, 202)
-CURVE_LENGTHS, CURVE_SEEDS = (0.7, 1.4), 2
-"""Lengths of further runs in 32 bits, in units of the judge's: they tell what a step is worth."""
 SAFE_SHARE = 0.95
 """Share of the pairs called safe that must end within the margin for the word to stay."""
 
@@ -94,7 +96,7 @@ def described(frame: pd.DataFrame, trials: Sequence[Trial]) -> pd.DataFrame:
 
 
 def pilot(judge: str) -> list[Trial]:
-    """Runs from which `SEEDS` follows: 32 bits and ``8bit``, and shorter ones for the slope."""
+    """Runs that tell the number of seeds: 32 bits and ``8bit``, and shorter ones for the slope."""
     work = JUDGES[judge]
     eight_bits = pair_of("8bit").spec
     short = replace(work, steps=round(work.steps * CURVE_LENGTHS[0]))

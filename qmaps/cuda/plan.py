@@ -70,7 +70,7 @@ class CudaSteps(StepEngine):
         return int(self._skipped)
 
     def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
-        return CUDA.of_parameter(rule, parameter, self._engine.device)
+        return next(CUDA.of_parameter(rule, parameter, self._engine.device), "")
 
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
         if recording():

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.cuda.layout import MAX_PARTS, TILE, UNIT
 from qmaps.cuda.tensors import block_of
 from qmaps.engines.addresses import in_memory
@@ -67,13 +67,10 @@ class Support(ABC):
             return f"{normalizer.spec} supports maps of at most {BYTE} bits"
         return _of_normalizer(self, normalizer, shape)
 
-    def of_parameter(self, rule: Rule, parameter: ParameterStep, device: torch.device) -> str:
-        """Reason why the engine does not step a parameter."""
-        return next(self._of_parameter(rule, parameter, device), "")
-
-    def _of_parameter(
+    def of_parameter(
         self, rule: Rule, parameter: ParameterStep, device: torch.device
     ) -> Iterator[str]:
+        """Reasons why the engine does not step a parameter."""
         if (str(rule.name), parameter.kernel_states) not in rules():
             yield f"no kernel has the rule {rule.name!r} with states {parameter.kernel_states!r}"
         shard = parameter.shard
@@ -110,7 +107,9 @@ class Support(ABC):
             q = value.quantizer
         if shard is not None and q.rounding.random and shard.runs is not None:
             yield f"{state.name} is rounded at random, and its shard is not one stretch"
-        if why := of_quantizer(q) or self.of_tensor(q.normalizer, q.map, state.shape):
+        if extensions := q.spec_extensions:
+            yield f"{state.name}: it has {extensions}, which only the reference encodes"
+        if why := self.of_tensor(q.normalizer, q.map, state.shape):
             yield f"{state.name}: {why}"
         if value is not None and value.quantizer.spec != q.spec:
             yield f"{state.name} is stored as {value.quantizer.spec}, not {q.spec}"
@@ -182,7 +181,7 @@ class NativeSupport(Support):
 
     def _reads(self, t: QuantizedTensor) -> bool:
         q = t.quantizer
-        return not of_quantizer(q) and readable(t) and self.supports(q.normalizer, q.map, t.shape)
+        return not q.spec_extensions and readable(t) and self.supports(q.normalizer, q.map, t.shape)
 
 
 class CudaSupport(Support):
@@ -209,13 +208,6 @@ class CudaSupport(Support):
 
 
 NATIVE, CUDA = NativeSupport(), CudaSupport()
-
-
-def of_quantizer(q: Quantizer) -> str:
-    """Reason why no fused engine steps states with a quantizer, whatever their shape."""
-    if q.spec_extensions:
-        return f"it has {q.spec_extensions}, which only the reference encodes"
-    return ""
 
 
 @functools.lru_cache(maxsize=4096)

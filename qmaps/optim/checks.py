@@ -76,10 +76,11 @@ def check_gradient(record: ParameterRecord, grad: Tensor) -> None:
         )
     # Steps of parameters and gradients that are all on the meta device change nothing.
     without_values = param.is_meta and grad.is_meta
-    named = ((label, param), (f"the gradient of {label}", grad))
-    unusual = [(name, tensor) for name, tensor in named if not plain_address(tensor)]
-    for name, tensor in unusual:
-        if (why := unsupported_reason(tensor)) and not without_values:
+    of_gradient = f"the gradient of {label}"
+    for name, tensor in ((label, param), (of_gradient, grad)):
+        if plain_address(tensor) or without_values:
+            continue
+        if why := unsupported_reason(tensor):
             raise BadTypeError(f"{name} {why}; expected a dense tensor with values")
     if param.dtype not in DTYPES or not grad.is_floating_point():
         raise BadTypeError(
@@ -95,8 +96,9 @@ def check_gradient(record: ParameterRecord, grad: Tensor) -> None:
         raise BadValueError(
             f"the gradient of {label} must have shape {tuple(shape)}, got shape {tuple(grad.shape)}"
         )
-    for name, tensor in unusual:
-        check_memory(record.local if tensor is param else tensor, name)
+    for name, tensor in ((label, record.local), (of_gradient, grad)):
+        if not plain_address(tensor):
+            check_memory(tensor, name)
 
 
 def check_shard(record: ParameterRecord) -> None:

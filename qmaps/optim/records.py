@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count
+from itertools import count, starmap
 from typing import Any, NamedTuple
 
 import torch
@@ -165,7 +165,7 @@ class ParameterRecord:
     def states(self) -> tuple[StateRecord, ...]:
         """Records of the parameter's states under its group's options."""
         shapes = self.rule.state_shapes(self.param, self.group)
-        return tuple([self.state(name, shape) for name, shape in shapes.items()])
+        return tuple(starmap(self.state, shapes.items()))
 
     def state(self, name: str, shape: Shape) -> StateRecord:
         """The record of a state."""
@@ -199,14 +199,15 @@ class ParameterRecord:
     def step(self, gradient: Tensor, storage: dict[str, Any]) -> ParameterStep:
         """Description of a step of the parameter for engines."""
         param, group = self.param, self.group
-        codes, grad_codes = codes_of(param), codes_of(gradient)
+        codes = codes_of(param)
+        grad_codes = None if codes is None else codes_of(gradient)
         rounds = group["stochastic_rounding"] and param.dtype == torch.bfloat16
         return ParameterStep(
             number=self.number,
             label=self.label,
             param=self.local,
             codes=codes,
-            gradient=gradient if codes is None or grad_codes is None else grad_codes,
+            gradient=gradient if grad_codes is None else grad_codes,
             states=self.states(),
             storage=storage,
             group=self.place[0],

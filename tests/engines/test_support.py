@@ -36,7 +36,8 @@ ENGINES = {"native": NATIVE, "cuda": CUDA}
 )
 def test_reasons_of_a_state(engine: Support, spec: str, reason: str) -> None:
     rule = Rule("adamw", takes_norms=False, apply=adamw)
-    assert engine.of_parameter(rule, given(spec), torch.device("cpu")) == reason
+    reasons = engine.of_parameter(rule, given(spec), torch.device("cpu"))
+    assert next(reasons, "") == reason
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class NativeEngine(StepEngine):
     """Steps on the CPU, in C++."""
 
     def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
-        return NATIVE.of_parameter(rule, parameter, CPU)
+        return next(NATIVE.of_parameter(rule, parameter, CPU), "")
 
     def plan(self, rule: Rule, parameters: Sequence[ParameterStep]) -> StepPlan:
         return NativePlan(rule, parameters)

@@ -128,11 +128,12 @@ Address plain_address(Address impl) {
     void* pointer = reinterpret_cast<void*>(impl);
     Handle tensor = &pointer;
     std::int32_t layout, dtype;
-    std::int64_t numel;
+    std::int64_t numel, *sizes;
     bool contiguous;
     void* data;
     check(torch.get_layout(tensor, &layout));
     if (layout != kStrided) return 0;
+    check(torch.get_sizes(tensor, &sizes));  // a strided tensor without sizes is a nested one
     check(torch.is_contiguous(tensor, &contiguous));
     check(torch.get_numel(tensor, &numel));
     check(torch.get_dtype(tensor, &dtype));
