@@ -339,3 +339,13 @@ def test_a_step_inside_a_transform_is_refused(backend: str, warm: bool) -> None:
             )
             weight.grad = None
         assert torch.equal(weight, before)
+
+
+def test_nested_tensors_are_refused() -> None:
+    weight = torch.nn.Parameter(torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]))
+    optimizer = optim.AdamW8bit([weight])
+    torch.nested.to_padded_tensor(weight, 0.0).sum().backward()
+    with pytest.raises(
+        BadTypeError, match="parameter 0 of group 0 is a nested tensor; expected a "
+    ):
+        optimizer.step()
