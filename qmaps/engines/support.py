@@ -39,7 +39,7 @@ GRADIENTS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Support(ABC):
-    """Limits of one fused engine; its methods return a reason, or an empty string."""
+    """Limits of one fused engine, with reasons."""
 
     @abstractmethod
     def _of_scales(self, geometry: Geometry, numel: int) -> str:
