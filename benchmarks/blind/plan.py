@@ -20,8 +20,6 @@ MARGIN = 0.02
 FACTORS = (1.0, 0.25, 0.05)
 """Learning rates, in units of the tuned one. Presets and choices are trained at those of `Size`,
 other pairs at the first."""
-
-
 CURVE_LENGTHS, CURVE_SEEDS = (0.7, 1.4), 2
 """Lengths of further runs in 32 bits, in units of the judge's: they tell what a step is worth."""
 

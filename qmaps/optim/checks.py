@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qmaps.algebra.dense import overlaps_itself, unsupported_reason
 from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.engines.addresses import check_memory, plain_address
+from qmaps.engines.addresses import check_memory
 from qmaps.engines.bfloat16 import SPLITS
 from qmaps.engines.masters import MASTER, REMAINDER
 from qmaps.engines.sharding.shards import is_flat
@@ -78,9 +78,7 @@ def check_gradient(record: ParameterRecord, grad: Tensor) -> None:
     without_values = param.is_meta and grad.is_meta
     of_gradient = f"the gradient of {label}"
     for name, tensor in ((label, param), (of_gradient, grad)):
-        if plain_address(tensor) or without_values:
-            continue
-        if why := unsupported_reason(tensor):
+        if (why := unsupported_reason(tensor)) and not without_values:
             raise BadTypeError(f"{name} {why}; expected a dense tensor with values")
     if param.dtype not in DTYPES or not grad.is_floating_point():
         raise BadTypeError(
@@ -96,9 +94,8 @@ def check_gradient(record: ParameterRecord, grad: Tensor) -> None:
         raise BadValueError(
             f"the gradient of {label} must have shape {tuple(shape)}, got shape {tuple(grad.shape)}"
         )
-    for name, tensor in ((label, record.local), (of_gradient, grad)):
-        if not plain_address(tensor):
-            check_memory(tensor, name)
+    check_memory(record.local, label)
+    check_memory(grad, of_gradient)
 
 
 def check_shard(record: ParameterRecord) -> None:

@@ -171,7 +171,7 @@ class ParameterRecord:
         """The record of a state."""
         declared = self.rule.states[name]
         part = None if self.shard is None else self.part(name)
-        quantizer, why = self.choices.of(name, self.param, self.group, shape)
+        quantizer, why = self.choice(name, shape)
         initial = declared.initial
         if callable(initial):
             initial = initial(self.group)
