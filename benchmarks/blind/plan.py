@@ -51,8 +51,8 @@ SIZES = {
     "voice": Size(6),
     "lm-tiny": Size(8, FACTORS[:2], curve_seeds=8),
     "stdlib-lm": Size(4, FACTORS[:2], without="paper-8bit", further_seeds=4),
-    "digits": Size(8, FACTORS[:1], without="paper-8bit"),
-    "minilm": Size(4, FACTORS[:1], without="paper-8bit"),
+    "digits": Size(8, FACTORS[:2], curve_seeds=8, without="paper-8bit"),
+    "minilm": Size(4, FACTORS[:2], curve_seeds=4, without="paper-8bit"),
 }
 """By judge. Numbers of seeds are from the pilot; those of `SEEN` are fixed."""
 FURTHER = (FULL, pair_of("8bit").spec, pair_of("4bit").spec)
