@@ -31,7 +31,7 @@ def stored(
         Bytes of packed codes, `layout` of the scales, and number of scales in each part.
     """
     layout = normalizer.layout(shape)
-    counts = tuple(math.prod(part) for _, part in layout)
+    counts = tuple([math.prod(part) for _, part in layout])
     return packed_bytes(math.prod(shape), bits), layout, counts
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from qmaps.algebra.dense import unsupported_reason
 from qmaps.engines.native import core
-from qmaps.errors import BadValueError
+from qmaps.errors import BadTypeError, BadValueError
 
 
 def in_memory(x: Tensor) -> bool:
@@ -51,6 +51,20 @@ def _spanned(x: Tensor) -> int:
         return x.numel()
     strides = zip(x.shape, x.stride(), strict=True)
     return 1 + sum((size - 1) * stride for size, stride in strides)
+
+
+def check_readable(x: Tensor, name: str) -> None:
+    """Raise if the elements of a tensor cannot be read.
+
+    Raises:
+        BadTypeError: it is not dense, or has no values.
+        BadValueError: as `check_memory`.
+    """
+    if plain_address(x):
+        return
+    if why := unsupported_reason(x):
+        raise BadTypeError(f"{name} {why}; expected a dense tensor with values")
+    check_memory(x, name)
 
 
 def check_memory(x: Tensor, name: str) -> None:

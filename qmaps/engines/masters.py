@@ -38,17 +38,15 @@ NARROW = (torch.bfloat16, torch.float16)
 """Dtypes of parameters that can have a master copy."""
 
 
-def has_master(param: Tensor, group: Mapping[str, Any]) -> bool:
-    """Return True if a parameter of this group has a master copy."""
+def master_dtypes(param: Tensor, group: Mapping[str, Any]) -> dict[str, torch.dtype]:
+    """The dtype of a parameter's `MASTER` or `REMAINDER`, by name; empty if it has neither."""
+    form = group["master_weights"]
     # Parameters that are kept as codes (`qmaps.lpmm`) are updated differently.
-    return group["master_weights"] is True and param.dtype in NARROW and codes_of(param) is None
-
-
-def remainder_dtype(param: Tensor, group: Mapping[str, Any]) -> torch.dtype | None:
-    """The dtype of the remainder of a parameter of this group; None if it has none."""
-    if param.dtype != torch.bfloat16 or codes_of(param) is not None:
-        return None
-    return SPLITS.get(group["master_weights"])
+    if form is False or param.dtype not in NARROW or codes_of(param) is not None:
+        return {}
+    if form is True:
+        return {MASTER: torch.float32}
+    return {REMAINDER: SPLITS[form]} if param.dtype == torch.bfloat16 else {}
 
 
 def updated(parameter: ParameterStep) -> Tensor:

@@ -55,7 +55,7 @@ class FusedPlan(StepPlan):
         self._strided: list[int] = []
         self._numel = 0
         with safe_after_fork():
-            self._targets = [start(parameter) for parameter in parameters]
+            self._targets = list(map(start, parameters))
         for index, (parameter, target) in enumerate(zip(parameters, self._targets, strict=True)):
             param, gradient = parameter.param, parameter.gradient
             self._params.append(param)

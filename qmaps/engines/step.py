@@ -102,7 +102,7 @@ class StateStep:
     """One state of one parameter; of a shard this process's part.
 
     Attributes:
-        key: of stochastic rounding, for step 0; None for a state in float32.
+        key: of the random numbers of its rounding, for step 0; None if it takes none.
         initial: the value of all elements before the first step.
         factored: whether it is a statistic with fewer elements than the parameter, computed by
             kernels.
@@ -165,11 +165,6 @@ class ParameterStep:
         """The states as kernels name them: ``"exp_avg factored"``."""
         names = [state.name for state in self.states if not state.factored]
         return " ".join(names if len(names) == len(self.states) else [*names, FACTORED])
-
-    @cached_property
-    def has_factored(self) -> bool:
-        """True if a state is a factored statistic."""
-        return FACTORED in self.kernel_states.split()
 
 
 def spanning_states(parameter: ParameterStep) -> list[tuple[StateStep, Normalizer, Shard]]:

@@ -25,7 +25,7 @@ from qmaps.engines.rules import rules
 from qmaps.engines.step import ParameterStep, Rule, StateStep, spanning_states
 from qmaps.maps.base import Map
 from qmaps.maps.fitted import FittedMap
-from qmaps.normalize.base import Normalizer
+from qmaps.normalize.base import Normalizer, geometry_of
 from qmaps.normalize.geometry import Geometry
 from qmaps.normalize.scale_kind import ScaleKind
 
@@ -78,11 +78,6 @@ class Support(ABC):
             yield f"the rule {rule.name!r} takes norms, and the parameter is sharded"
         if shard is not None and shard.runs is not None and parameter.key is not None:
             yield "it is rounded stochastically, and its shard is not one stretch"
-        if parameter.has_factored:
-            if shard is not None:
-                yield "its factored statistics need all shards"
-            if not parameter.param.numel():
-                yield "it has no elements"
         yield from self._of_engine(parameter, device)
         if parameter.codes is None:
             yield from _of_dense(parameter)
@@ -91,6 +86,10 @@ class Support(ABC):
 
     def _of_state(self, parameter: ParameterStep, state: StateStep) -> Iterator[str]:
         q, shard, value = state.quantizer, parameter.shard, parameter.storage.get(state.name)
+        if state.factored and shard is not None:
+            yield f"{state.name} is computed from all shards"
+        if state.factored and not parameter.param.numel():
+            yield f"{state.name} is computed from no elements"
         if value is None and state.initial != 0:
             yield f"{state.name} begins with {state.initial}, not with 0"
         if q is None:
@@ -208,12 +207,6 @@ class CudaSupport(Support):
 
 
 NATIVE, CUDA = NativeSupport(), CudaSupport()
-
-
-@functools.lru_cache(maxsize=4096)
-def geometry_of(normalizer: Normalizer, shape: tuple[int, ...]) -> Geometry | None:
-    """`Normalizer.geometry`, remembered."""
-    return normalizer.geometry(shape)
 
 
 @functools.lru_cache(maxsize=4096)

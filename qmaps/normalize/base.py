@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -198,6 +198,12 @@ class Minimum(Normalizer):
             expanded.append(part.expand(scales[:count], shape))
             scales = scales[count:]
         return reduce(torch.minimum, expanded)
+
+
+@lru_cache(maxsize=4096)
+def geometry_of(normalizer: Normalizer, shape: Shape) -> Geometry | None:
+    """`Normalizer.geometry`, remembered."""
+    return normalizer.geometry(shape)
 
 
 def largest(x: Tensor, dims: Sequence[int] | None = None) -> Tensor:

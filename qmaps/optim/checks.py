@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.dense import overlaps_itself, unsupported_reason
+from qmaps.algebra.dense import overlaps_itself
 from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.engines.addresses import check_memory
+from qmaps.engines.addresses import check_memory, check_readable
 from qmaps.engines.bfloat16 import SPLITS
 from qmaps.engines.masters import MASTER, REMAINDER
 from qmaps.engines.sharding.shards import is_flat
@@ -75,11 +75,9 @@ def check_gradient(record: ParameterRecord, grad: Tensor) -> None:
             "sparse=False have dense gradients"
         )
     # Steps of parameters and gradients that are all on the meta device change nothing.
-    without_values = param.is_meta and grad.is_meta
-    of_gradient = f"the gradient of {label}"
-    for name, tensor in ((label, param), (of_gradient, grad)):
-        if (why := unsupported_reason(tensor)) and not without_values:
-            raise BadTypeError(f"{name} {why}; expected a dense tensor with values")
+    if not (param.is_meta and grad.is_meta):
+        check_readable(record.local, label)
+        check_readable(grad, f"the gradient of {label}")
     if param.dtype not in DTYPES or not grad.is_floating_point():
         raise BadTypeError(
             f"{label} is {_plain(param)} and its gradient is {_plain(grad)}; the parameter must be "
@@ -94,8 +92,6 @@ def check_gradient(record: ParameterRecord, grad: Tensor) -> None:
         raise BadValueError(
             f"the gradient of {label} must have shape {tuple(shape)}, got shape {tuple(grad.shape)}"
         )
-    check_memory(record.local, label)
-    check_memory(grad, of_gradient)
 
 
 def check_shard(record: ParameterRecord) -> None:

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
+from qmaps.engines.masters import MASTER, REMAINDER, master_dtypes
 from qmaps.engines.sharding.shards import local
 from qmaps.optim.records import Parameters, StateRecord
 
@@ -173,16 +172,13 @@ def _master_cells(
     param: Tensor, group: dict[str, Any], state: Mapping[str, Any]
 ) -> Iterator[tuple[str, str | None, str, int, bool]]:
     """Columns from `state` on of master weights, present or created by the next step."""
-    wanted = {
-        MASTER: torch.float32 if has_master(param, group) else None,
-        REMAINDER: remainder_dtype(param, group),
-    }
-    for kind, wanted_dtype in wanted.items():
+    wanted = master_dtypes(param, group)
+    for kind in (MASTER, REMAINDER):
         stored: Tensor | None = state.get(kind)
-        dtype = wanted_dtype if stored is None else stored.dtype
+        dtype = wanted.get(kind) if stored is None else stored.dtype
         if dtype is not None:
             form = group["master_weights"]
-            why = "no longer used" if wanted_dtype is None else f"master_weights={form!r}"
+            why = f"master_weights={form!r}" if kind in wanted else "no longer used"
             shown = None if kind == MASTER else str(dtype).removeprefix("torch.")
             yield kind, shown, why, dtype.itemsize * local(param).numel(), stored is None
 

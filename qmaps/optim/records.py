@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count, starmap
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from qmaps.algebra.philox import RoundingKey
-from qmaps.engines.masters import has_master, remainder_dtype
+from qmaps.engines.masters import MASTER, REMAINDER, master_dtypes
 from qmaps.engines.sharding.owners import Loads, Matrix, Owned, matrices_of, spread
 from qmaps.engines.sharding.shards import Shard, local, shard_of
 from qmaps.engines.step import PRODUCT, RESET, ParameterStep, Shape, StateStep, codes_of
@@ -34,12 +34,13 @@ class Place(NamedTuple):
     position: int
 
 
-def places(groups: Sequence[Mapping[str, Any]]) -> Iterator[Place]:
+def places(groups: Sequence[Mapping[str, Any]]) -> list[Place]:
     """The places of all parameters, in the order of their groups."""
-    numbers = count()
+    every_place: list[Place] = []
     for group_number, group in enumerate(groups):
         for position in range(len(group["params"])):
-            yield Place(next(numbers), group_number, position)
+            every_place.append(Place(len(every_place), group_number, position))
+    return every_place
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +68,11 @@ class Parameters(NamedTuple):
         for number, group_number, position in places(self.groups) if only is None else only:
             group = self.groups[group_number]
             place, param = (group_number, position), group["params"][position]
-            rule, choices = self.rule, self.choices
-            records.append(ParameterRecord(rule, choices, number, place, param, group, owners))
+            name = names[position] if (names := group.get("param_names")) else ""
+            record = ParameterRecord(
+                self.rule, self.choices, number, place, name, param, group, owners
+            )
+            records.append(record)
         if only is None and isinstance(self.rule, MatrixRule):
             loads: Loads = {}
             for group_number in range(len(self.groups)):
@@ -88,6 +92,7 @@ class ParameterRecord:
     Attributes:
         number: number of the parameter among all of the optimizer, from 0 on.
         place: numbers of its group, and of the parameter within the group.
+        name: its name; empty if the group's parameters have none.
         param: the parameter; of a sharded one the DTensor.
         owners: matrices of all parameters that are computed by their owners, by number.
     """
@@ -96,15 +101,10 @@ class ParameterRecord:
     choices: Choices
     number: int
     place: tuple[int, int]
+    name: str
     param: Tensor
     group: dict[str, Any]
     owners: Mapping[int, Sequence[Matrix]]
-
-    @property
-    def name(self) -> str:
-        """Name of the parameter; empty if parameters have none."""
-        names = self.group.get("param_names")
-        return names[self.place[1]] if names else ""
 
     @cached_property
     def label(self) -> str:
@@ -181,7 +181,7 @@ class ParameterRecord:
             name=name,
             shape=tuple(shape) if part is None else part.local_shape,
             quantizer=quantizer,
-            key=None if quantizer is None else self.key(name),
+            key=self.key(name) if quantizer is not None and quantizer.rounding.random else None,
             initial=float(initial),
             factored=declared.factored,
             shard=part,
@@ -201,7 +201,12 @@ class ParameterRecord:
         param, group = self.param, self.group
         codes = codes_of(param)
         grad_codes = None if codes is None else codes_of(gradient)
-        rounds = group["stochastic_rounding"] and param.dtype == torch.bfloat16
+        rounds = (
+            group["stochastic_rounding"] and param.dtype == torch.bfloat16
+            if codes is None
+            else codes.quantizer.rounding.random
+        )
+        masters = master_dtypes(param, group)
         return ParameterStep(
             number=self.number,
             label=self.label,
@@ -214,9 +219,9 @@ class ParameterRecord:
             options=group,
             refit_every=group["refit_every"],
             skips=group["nonfinite"] == "skip",
-            key=self.key() if rounds or codes is not None else None,
-            master=has_master(param, group),
-            remainder=remainder_dtype(param, group),
+            key=self.key() if rounds else None,
+            master=MASTER in masters,
+            remainder=masters.get(REMAINDER),
             shard=self.shard,
             product=self.product(storage),
             matrices=tuple(self.owners.get(self.number, ())),

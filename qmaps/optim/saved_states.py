@@ -17,7 +17,7 @@ from qmaps.algebra.saved import from_plain, to_plain
 from qmaps.distributed.rows import Rows, wanted
 from qmaps.distributed.rows import read as read_rows
 from qmaps.distributed.rows import write as write_rows
-from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
+from qmaps.engines.masters import MASTER, REMAINDER, master_dtypes
 from qmaps.engines.sharding.exchange import Request, shared_scales, spans_shards
 from qmaps.engines.sharding.over_shards import largest_bits, whole_of
 from qmaps.engines.sharding.shards import Shard, is_distributed, local, shard_of
@@ -395,7 +395,7 @@ def _joined(rows: Rows, part: Shard | None) -> Tensor | QuantizedTensor:
 
 def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
     """A parameter's master copy."""
-    if not has_master(param, group) and remainder_dtype(param, group) is None:
+    if not master_dtypes(param, group):
         kind = str(param.dtype).removeprefix("torch.")
         option = f"master_weights={group['master_weights']}"
         raise BadValueError(
@@ -415,8 +415,9 @@ def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
 
 def _remainder(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
     """The remainder of a parameter's master weights."""
-    dtype = remainder_dtype(param, group)
-    if dtype is None and has_master(param, group) and param.dtype == torch.bfloat16:
+    dtypes = master_dtypes(param, group)
+    dtype = dtypes.get(REMAINDER)
+    if MASTER in dtypes and param.dtype == torch.bfloat16:
         dtype = torch.int8 if getattr(value, "dtype", None) == torch.int8 else torch.int16
     if dtype is None:
         kind = str(param.dtype).removeprefix("torch.")

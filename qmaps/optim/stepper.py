@@ -219,12 +219,10 @@ class Stepper:
 
     def _alone(self, entries: Sequence[Entry]) -> bool:
         """Return True if one CUDA engine takes the whole step: it decides whether to skip it."""
+        if self._cuda_engine(entries[0][1].device) is None:
+            return False
         params = [entry[1] for entry in entries]
-        return (
-            self._cuda_engine(params[0].device) is not None
-            and len({param.device for param in params}) == 1
-            and not any_distributed(params)
-        )
+        return len({param.device for param in params}) == 1 and not any_distributed(params)
 
     def _engine(self, device: torch.device) -> StepEngine | None:
         """The fused engine for a device; None if there is no such engine."""
@@ -366,10 +364,10 @@ def _localized(entries: list[Entry]) -> list[Entry]:
 
 def _policed(groups: Sequence[dict[str, Any]]) -> bool:
     """Return True if gradients are checked, or states are reset, before each step."""
-    return any(
-        group["nonfinite"] != "propagate" or group.get("reset_every") is not None
-        for group in groups
-    )
+    for group in groups:
+        if group["nonfinite"] != "propagate" or group.get("reset_every") is not None:
+            return True
+    return False
 
 
 def _settings(parameters: Parameters, scaled: bool) -> list[Any]:

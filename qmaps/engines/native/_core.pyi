@@ -41,7 +41,7 @@ def quantize(
     arg4: int,
     arg5: int,
     arg6: Sequence[int],
-    arg7: Sequence[tuple[int, int, int, int, int, int]],
+    arg7: tuple[int, int, int, int, int, int] | None,
     arg8: bool,
     arg9: bool,
     arg10: bool,
@@ -92,7 +92,7 @@ def measure(
     arg4: int,
     arg5: int,
     arg6: Sequence[int],
-    arg7: Sequence[tuple[int, int, int, int, int, int]],
+    arg7: tuple[int, int, int, int, int, int] | None,
     arg8: bool,
     arg9: int,
     arg10: int,
@@ -146,7 +146,7 @@ def refine(
 class Step:
     def __init__(self) -> None: ...
     def add_parameter(
-        self, rule: str, states: str, numel: int, p_dtype: int, g_dtype: int
+        self, rule: str, states: str, shape: Sequence[int], p_dtype: int, g_dtype: int
     ) -> None: ...
     def add_rounding(self, arg: tuple[int, int, int, int, int, int], /) -> None: ...
     def add_rounded(self, arg: int, /) -> None: ...
@@ -157,7 +157,7 @@ class Step:
         arg1: Geometry,
         arg2: int,
         arg3: Sequence[int],
-        arg4: Sequence[tuple[int, int, int, int, int, int]],
+        arg4: tuple[int, int, int, int, int, int] | None,
         /,
     ) -> None: ...
     def add_gradient_codes(
@@ -170,11 +170,10 @@ class Step:
         arg1: Geometry,
         arg2: int,
         arg3: Sequence[int],
-        arg4: Sequence[tuple[int, int, int, int, int, int]],
+        arg4: tuple[int, int, int, int, int, int] | None,
         /,
     ) -> None: ...
     def add_shared_scales(self, arg: Sequence[int], /) -> None: ...
-    def arrange_factored(self, shape: Sequence[int]) -> None: ...
     def add_factored_floats(self, arg0: int, arg1: int, /) -> None: ...
     def add_factored_quantized(
         self,
@@ -183,7 +182,7 @@ class Step:
         arg2: Geometry,
         arg3: int,
         arg4: Sequence[int],
-        arg5: Sequence[tuple[int, int, int, int, int, int]],
+        arg5: tuple[int, int, int, int, int, int] | None,
         /,
     ) -> None: ...
     def begin(

@@ -44,7 +44,7 @@ def measure(
         numel,
         packed_at,
         scales_at,
-        tensors.rounding(key),
+        None if key is None else key.words(),
         not map_.signed,
         address(codes),
         tensors.threads(numel),

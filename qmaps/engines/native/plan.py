@@ -15,7 +15,12 @@ from qmaps.engines.masters import REMAINDER
 from qmaps.engines.native import core, tensors
 from qmaps.engines.plan import FusedPlan
 from qmaps.engines.rules import ordered, scalar_names
-from qmaps.engines.sharding.exchange import Request, SharedScales, unformatted_shapes
+from qmaps.engines.sharding.exchange import (
+    Request,
+    SharedScales,
+    spans_shards,
+    unformatted_shapes,
+)
 from qmaps.engines.sharding.shards import Shard
 from qmaps.engines.step import (
     NONE_SHARED,
@@ -26,7 +31,6 @@ from qmaps.engines.step import (
     Scaled,
     StepEngine,
     StepPlan,
-    spanning_states,
 )
 from qmaps.engines.step_scalars import product_after, values_at
 from qmaps.engines.support import NATIVE
@@ -129,7 +133,7 @@ class NativePlan(FusedPlan):
         step.add_parameter(
             self._rule,
             parameter.kernel_states,
-            target.numel(),
+            target.shape,
             tensors.DTYPES[torch.float32 if coded else target.dtype],
             tensors.DTYPES[gradient.dtype if isinstance(gradient, Tensor) else torch.float32],
         )
@@ -143,9 +147,6 @@ class NativePlan(FusedPlan):
 
     def _add_states(self, parameter: ParameterStep) -> None:
         step = self._step
-        spanning = spanning_states(parameter)
-        if parameter.has_factored:
-            step.arrange_factored(list(parameter.param.shape))
         for state in parameter.states:
             value = parameter.storage[state.name]
             if isinstance(value, Tensor):
@@ -159,11 +160,11 @@ class NativePlan(FusedPlan):
                 step.add_factored_quantized(torch.Size(value.shape).numel(), *stored)
             else:
                 step.add_quantized(*stored)
-            for spanning_state, normalizer, shard in spanning:
-                if spanning_state is state:
-                    scaled = (parameter.number, state.name)
-                    self._shared.append(_Shared.of(scaled, value, normalizer, shard))
-                    step.add_shared_scales(list(map(address, self._shared[-1].request.scales)))
+            normalizer, shard = value.quantizer.normalizer, state.shard
+            if shard is not None and spans_shards(normalizer, shard):
+                scaled = (parameter.number, state.name)
+                self._shared.append(_Shared.of(scaled, value, normalizer, shard))
+                step.add_shared_scales(list(map(address, self._shared[-1].request.scales)))
 
 
 class _Shared(NamedTuple):
@@ -194,4 +195,4 @@ def _described(t: QuantizedTensor, key: RoundingKey | None = None) -> tuple[Any,
     """Codebook, geometry, addresses and rounding of a contiguous quantized tensor."""
     q = t.quantizer
     stored = tensors.stored(t.packed, t.scales, q.normalizer, q.map, t.shape)
-    return *stored, tensors.rounding(key if q.stochastic else None)
+    return *stored, key.words() if key is not None and q.rounding.random else None

@@ -19,7 +19,7 @@ from qmaps.engines.kernels.declarations import Dtype
 from qmaps.engines.native import core
 from qmaps.engines.threads import one_thread
 from qmaps.maps.base import Map, cached, limits, table
-from qmaps.normalize.base import Normalizer, Scales
+from qmaps.normalize.base import Normalizer, Scales, geometry_of
 
 DTYPES = {
     torch.float32: Dtype.FLOAT32.value,
@@ -47,7 +47,7 @@ def codebook(map_: Map, *, brief: bool = False) -> Any:
 @functools.lru_cache(maxsize=4096)
 def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
     """Position of each element's scale, under a normalizer supported by the engine."""
-    scales = normalizer.geometry(shape)
+    scales = geometry_of(normalizer, shape)
     assert scales is not None  # `qmaps.engines.support.NATIVE` was asked
     parts = [
         (
@@ -87,11 +87,6 @@ def stored(
     )
 
 
-def rounding(key: RoundingKey | None) -> list[tuple[int, int, int, int, int, int]]:
-    """The words of a key of stochastic rounding, in a list; an empty list rounds to nearest."""
-    return [] if key is None else [key.words()]
-
-
 def quantize(
     x: Tensor,
     normalizer: Normalizer,
@@ -119,7 +114,7 @@ def quantize(
         x.numel(),
         packed_at,
         scales_at,
-        rounding(key),
+        None if key is None else key.words(),
         check,
         out is not None,
         not map_.signed,

@@ -86,11 +86,13 @@ double tree_sum(std::vector<double> x) {
 
 Step::Step() : set_(kernels()) {}
 
-void Step::add_parameter(const std::string& rule, const std::string& states, std::int64_t numel,
-                         int p_dtype, int g_dtype) {
+void Step::add_parameter(const std::string& rule, const std::string& states,
+                         const std::vector<std::int64_t>& shape, int p_dtype, int g_dtype) {
     ParamTask task;
     task.rule = find_rule(set_.rules, rule, states);
-    task.numel = numel;
+    task.numel = 1;
+    for (const std::int64_t size : shape) task.numel *= size;
+    if (task.rule->factoring != kNotFactored) arrange_factored(task, shape);
     task.p_dtype = static_cast<Dtype>(p_dtype);
     task.g_dtype = static_cast<Dtype>(g_dtype);
     tasks_.push_back(std::move(task));
@@ -123,10 +125,6 @@ void Step::add_shared_scales(std::vector<float*> scales) {
     if (!state.codec.codebook || scales.size() != state.codec.geometry->parts.size())
         throw std::invalid_argument("shared scales need one list for each part of the state's scales");
     state.shared = std::move(scales);
-}
-
-void Step::arrange_factored(const std::vector<std::int64_t>& shape) {
-    qmaps::arrange_factored(tasks_.back(), shape);
 }
 
 void Step::add_factored_floats(float* data, std::int64_t size) {

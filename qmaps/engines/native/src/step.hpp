@@ -18,8 +18,8 @@ class Step {
 
     // The rule is named by itself and by the states that it has under the parameter's options.
     // They are added to the parameter added last, in the rule's order.
-    void add_parameter(const std::string& rule, const std::string& states, std::int64_t numel,
-                       int p_dtype, int g_dtype);
+    void add_parameter(const std::string& rule, const std::string& states,
+                       const std::vector<std::int64_t>& shape, int p_dtype, int g_dtype);
     // New values of the bfloat16 parameter added last are rounded stochastically.
     void add_rounding(const NoiseKey& noise);
     // The parameter added last is a master copy, and rounded to bfloat16 there after each step.
@@ -37,9 +37,7 @@ class Step {
     void add_quantized(Codec codec);
     // The state added last leaves its new scales, a list for each part, to the caller.
     void add_shared_scales(std::vector<float*> scales);
-    // States of fewer elements than the parameter, which is of this shape: all of them, in their
-    // order, after `arrange_factored`.
-    void arrange_factored(const std::vector<std::int64_t>& shape);
+    // States of fewer elements than the parameter: all of them, in their order.
     void add_factored_floats(float* data, std::int64_t size);
     void add_factored_quantized(Codec codec, std::int64_t size);
 

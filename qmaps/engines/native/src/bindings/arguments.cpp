@@ -28,8 +28,8 @@ Codec codec(const Codebook& codebook, const Geometry& geometry, Address packed,
 Codec rounding_codec(const Codebook& codebook, const Geometry& geometry, Address packed,
                      const std::vector<Address>& arrays, const Rounding& rounding) {
     Codec made = codec(codebook, geometry, packed, arrays);
-    made.stochastic = !rounding.empty();
-    if (made.stochastic) made.noise = noise_key(rounding.front());
+    made.stochastic = rounding.has_value();
+    if (rounding) made.noise = noise_key(*rounding);
     return made;
 }
 

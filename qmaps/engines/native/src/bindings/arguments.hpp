@@ -3,11 +3,13 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -23,8 +25,8 @@ namespace qmaps {
 using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
                        std::uint64_t>;
 
-// The key of stochastic rounding; empty: codes are rounded to the nearest.
-using Rounding = std::vector<Key>;
+// The key of stochastic rounding; none: codes are rounded to the nearest.
+using Rounding = std::optional<Key>;
 
 // While C++ computes, by IEEE arithmetic, other Python threads run.
 struct Unlocked {

@@ -38,9 +38,9 @@ void register_metrics(nb::module_& module) {
         "measure",
         [](const Codebook& codebook, const Geometry& geometry, Address x, int dtype,
            std::int64_t numel, Address packed, const std::vector<Address>& arrays,
-           const std::vector<Key>& key, bool refuse_negative, Address counts, int threads) {
+           const Rounding& rounding, bool refuse_negative, Address counts, int threads) {
             QuantizeTask task;
-            task.codec = rounding_codec(codebook, geometry, packed, arrays, {key, {}});
+            task.codec = rounding_codec(codebook, geometry, packed, arrays, rounding);
             task.x = reinterpret_cast<const void*>(x);
             task.dtype = static_cast<Dtype>(dtype);
             task.numel = numel;

@@ -37,7 +37,7 @@ void register_step(nb::module_& module) {
     nb::class_<Step>(module, "Step")
         .def(nb::init<>())
         .def("add_parameter", &Step::add_parameter, nb::arg("rule"), nb::arg("states"),
-             nb::arg("numel"), nb::arg("p_dtype"), nb::arg("g_dtype"))
+             nb::arg("shape"), nb::arg("p_dtype"), nb::arg("g_dtype"))
         .def("add_rounding", [](Step& self, const Key& key) { self.add_rounding(noise_key(key)); })
         .def("add_rounded",
              [](Step& self, Address rounded) { self.add_rounded(reinterpret_cast<void*>(rounded)); })
@@ -76,7 +76,6 @@ void register_step(nb::module_& module) {
                  for (const Address at : scales) memory.push_back(reinterpret_cast<float*>(at));
                  self.add_shared_scales(std::move(memory));
              })
-        .def("arrange_factored", &Step::arrange_factored, nb::arg("shape"))
         .def("add_factored_floats",
              [](Step& self, Address data, std::int64_t size) {
                  self.add_factored_floats(reinterpret_cast<float*>(data), size);
