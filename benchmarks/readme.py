@@ -17,14 +17,13 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.blind.equivalence import WITHIN, percent
-from benchmarks.blind.judges import JUDGES as BLIND
-from benchmarks.judges import JUDGED, LENGTHS, parameters, power, slower
+from benchmarks.blind.judges import JUDGES
+from benchmarks.judges import parameters
 from benchmarks.markdown import markdown
 from benchmarks.paired import paired
 from benchmarks.trials import FULL
 from qmaps.optim.presets import pair_of
 from qmaps.storage.files import records, write_text
-from reproduction.judges import JUDGES
 
 ROOT = Path(__file__).parents[1]
 REPORTS = ROOT / "reports"
@@ -65,36 +64,32 @@ def speed() -> list[str]:
 
 
 def safety() -> list[str]:
-    """Models of reports/judges.csv and reports/blind by presets, in per cent of steps or nats."""
-    judged, trials = pd.read_csv(JUDGED), pd.read_csv(REPORTS / "blind" / "trials.csv")
-    blind = pd.read_csv(REPORTS / "blind" / "steps.csv").query("factor == 1")
-    in_steps, in_nats = (
-        {(row["judge"], row["quantizer"]): row for row in records(table)}
-        for table in (pd.concat([slower(judged, pd.read_csv(LENGTHS)), blind]), power(judged))
-    )
-    for judge, own in trials.query("factor == 1 and length == 1").groupby("judge"):
-        losses = own.pivot_table("loss", "seed", "quantizer")
-        in_nats |= {(judge, name): paired(losses[name], losses[FULL]) for name in losses}
-    steps = {name: work.steps for name, work in (JUDGES | BLIND).items()}
-    sizes = parameters(judged) | parameters(trials[trials["judge"].isin(blind["judge"])])
+    """Models of reports/blind by presets, in per cent of steps or nats."""
+    trials = pd.read_csv(REPORTS / "blind" / "trials.csv")
+    steps = pd.read_csv(REPORTS / "blind" / "steps.csv").query("factor == 1")
+    rows = {(row["judge"], row["quantizer"]): row for row in records(steps)}
+    compared = trials.query("factor == 1 and length == 1")
+    losses = compared.set_index(["judge", "quantizer", "seed"])["loss"].sort_index()
+    sizes = parameters(trials)
 
     def cell(judge: str, preset: str) -> str:
-        key = judge, pair_of(preset).spec
-        row = in_steps[key]
+        quantizer = pair_of(preset).spec
+        row = rows[judge, quantizer]
         if np.isnan(row["steps"]):
-            return "{difference:+.4f} ({low:+.4f} to {high:+.4f}) nats".format(**in_nats[key])
+            difference = paired(losses[judge, quantizer], losses[judge, FULL])
+            return "{difference:+.4f} ({low:+.4f} to {high:+.4f}) nats".format(**difference)
         return f"**{percent(row)}**" if row["outcome"] in WITHIN else percent(row)
 
     return markdown(
         ("model", "parameters", "steps", *(f"`{name}`" for name in SHOWN)),
         [
             (
-                f"{KINDS[judge]} (`{judge}`)",
-                f"{count / 1e6:.2g} M",
-                str(steps[judge]),
+                f"{kind} (`{judge}`)",
+                f"{sizes[judge] / 1e6:.2g} M",
+                str(JUDGES[judge].steps),
                 *(cell(judge, preset) for preset in SHOWN),
             )
-            for judge, count in sizes.items()
+            for judge, kind in KINDS.items()
         ],
     )
 

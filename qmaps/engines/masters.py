@@ -46,7 +46,8 @@ def master_dtypes(param: Tensor, group: Mapping[str, Any]) -> dict[str, torch.dt
         return {}
     if form is True:
         return {MASTER: torch.float32}
-    return {REMAINDER: SPLITS[form]} if param.dtype == torch.bfloat16 else {}
+    dtype = SPLITS.get(form) if param.dtype == torch.bfloat16 else None
+    return {} if dtype is None else {REMAINDER: dtype}
 
 
 def updated(parameter: ParameterStep) -> Tensor:

@@ -102,7 +102,7 @@ class StateStep:
     """One state of one parameter; of a shard this process's part.
 
     Attributes:
-        key: of the random numbers of its rounding, for step 0; None if it takes none.
+        key: of random rounding, for step 0; None for a quantizer that never rounds at random.
         initial: the value of all elements before the first step.
         factored: whether it is a statistic with fewer elements than the parameter, computed by
             kernels.

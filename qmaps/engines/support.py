@@ -76,7 +76,7 @@ class Support(ABC):
         shard = parameter.shard
         if shard is not None and shard.groups() and rule.takes_norms:
             yield f"the rule {rule.name!r} takes norms, and the parameter is sharded"
-        if shard is not None and shard.runs is not None and parameter.key is not None:
+        if shard is not None and parameter.key is not None and shard.runs is not None:
             yield "it is rounded stochastically, and its shard is not one stretch"
         yield from self._of_engine(parameter, device)
         if parameter.codes is None:

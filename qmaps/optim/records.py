@@ -172,6 +172,8 @@ class ParameterRecord:
         declared = self.rule.states[name]
         part = None if self.shard is None else self.part(name)
         quantizer, why = self.choice(name, shape)
+        # Between two fits of its codebook, a state keeps the quantizer that it is stored with.
+        takes_key = quantizer is not None and (quantizer.rounding.random or quantizer.map.fitted)
         initial = declared.initial
         if callable(initial):
             initial = initial(self.group)
@@ -181,7 +183,7 @@ class ParameterRecord:
             name=name,
             shape=tuple(shape) if part is None else part.local_shape,
             quantizer=quantizer,
-            key=self.key(name) if quantizer is not None and quantizer.rounding.random else None,
+            key=self.key(name) if takes_key else None,
             initial=float(initial),
             factored=declared.factored,
             shard=part,

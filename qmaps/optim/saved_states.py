@@ -342,7 +342,8 @@ def read_state(record: ParameterRecord, saved: Mapping[str, Any]) -> State:
             continue
         if (q := record.choice(name, shapes.get(name)).quantizer) is None:
             continue
-        key = replace(record.key(name), step=int(state["step"]))
+        step = int(state["step"])
+        key = replace(record.key(name), step=step) if q.rounding.random else None
         part = record.part(name)
         if part is not None and spans_shards(q.normalizer, part):
             (scales,) = shared_scales([Request.of(q.normalizer, value, part)])
