@@ -262,9 +262,8 @@ def page(frame: pd.DataFrame, others: pd.DataFrame, command: str) -> str:
         "",
         "`docstring-lm` and `minilm` begin every seed at the same trained weights; their seeds "
         "differ in the order of the data. Only the rate is tuned here, and 200 to 400 steps are "
-        "less than half of 1 / (1 - beta2): [blind/README.md](blind/README.md) has the presets on "
-        "all but `minilm` with beta1 and weight decay tuned too, from random weights for 2,000 "
-        "steps.",
+        "less than half of 1 / (1 - beta2): [blind/README.md](blind/README.md) has the presets "
+        "with beta1 and weight decay tuned too, from random weights for 2,000 steps.",
         "",
         "![loss by rate, and differences](judges.png)",
         "",

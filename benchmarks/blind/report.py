@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pandas as pd
@@ -234,11 +234,18 @@ def presets_table(steps: pd.DataFrame) -> list[str]:
         for spec, name in names.items():
             cells = []
             for factor in FACTORS:
-                found = records(own[(own["quantizer"] == spec) & (own["factor"] == factor)])
-                cells.append(f"{percent(found[0])} {found[0]['outcome']}" if found else "")
+                matching = records(own[(own["quantizer"] == spec) & (own["factor"] == factor)])
+                cells.append(_cell(matching[0]) if matching else "")
             if any(cells):
                 rows.append((str(judge), name, *cells))
     return markdown(("model", "preset", *RATES), rows)
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    """A difference in per cent of steps with its outcome, or in nats."""
+    if row["outcome"] == "not tested":
+        return f"{row['nats']:+.4f} nats"
+    return f"{percent(row)} {row['outcome']}"
 
 
 def pairs_table(steps: pd.DataFrame) -> list[str]:
@@ -317,6 +324,8 @@ def page(steps: pd.DataFrame, trials: pd.DataFrame, tuned: pd.DataFrame, command
         f"The two agree on {agreement(steps)} pairs.",
         "",
         "## Presets at three learning rates",
+        "",
+        "In nats where the loss curve does not tell steps.",
         "",
         *presets_table(steps),
         "",
