@@ -258,8 +258,8 @@ def test_numbers_of_the_documentation() -> None:
         f"{three.loc['pitch', 'steps']:.1%} and `2bit` {two.loc['pitch', 'steps']:.1%} on `pitch`, "
         f"`2bit` {two_of_stdlib['steps']:.1%} on `stdlib-lm`",
         "models](reports/prediction/steps.md) {} of {}, ".format(*ENDED["safe"]),
-        "of {1} unproven ones {0}. Check".format(*ENDED["unproven"]),
-        f"In the blind test {within} of {len(safe)} pairs called safe trained at most 2% slower;",
+        "of {1} unproven ones {0}.".format(*ENDED["unproven"]),
+        f"in the blind test {within} of {len(safe)} pairs called safe trained at most 2% slower,",
         f"{within} of {len(safe)} pairs called safe on models that no threshold had seen",
         f"`4bit` was {four_at_best:.1%} slower on `microbiome`",
         "all {} trained pairs that are safe".format(*ENDED["safe"]),
