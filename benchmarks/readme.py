@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 REPORTS = ROOT / "reports"
 FUSED = "torch fused"
 WORKLOAD = "gpt2-4-layers"
-SHOWN = ("8bit", "4bit", "3bit", "2bit", "paper-4bit")
+SHOWN = ("8bit", "4bit", "3bit", "2bit", "paper-8bit", "paper-4bit")
 """Presets of the table of safety."""
 KINDS = {
     "digits": "convolutional net, random weights",
@@ -74,11 +74,14 @@ def safety() -> list[str]:
 
     def cell(judge: str, preset: str) -> str:
         quantizer = pair_of(preset).spec
-        row = rows[judge, quantizer]
+        row = rows.get((judge, quantizer))
+        if row is None:
+            return "not trained"
         if np.isnan(row["steps"]):
             difference = paired(losses[judge, quantizer], losses[judge, FULL])
             return "{difference:+.4f} ({low:+.4f} to {high:+.4f}) nats".format(**difference)
-        return f"**{percent(row)}**" if row["outcome"] in WITHIN else percent(row)
+        mark = " =" if row["outcome"] == "equivalent" else ""
+        return f"**{percent(row)}{mark}**" if row["outcome"] in WITHIN else percent(row)
 
     return markdown(
         ("model", "parameters", "steps", *(f"`{name}`" for name in SHOWN)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +19,7 @@ from benchmarks.blind.judges import SEEN
 from benchmarks.blind.plan import CHOICES, FACTORS, MARGIN, PAIRS, SAFE_SHARE
 from benchmarks.blind.workloads.validation import PARTS
 from benchmarks.markdown import markdown
+from benchmarks.paired import paired
 from benchmarks.trials import FULL
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.candidates import PRESETS
@@ -33,6 +34,9 @@ RATES = ("tuned rate", "a quarter", "a twentieth")
 """Words for `FACTORS`."""
 MODES = {"gradients": "recorded gradients", "checkpoint": "a checkpoint alone"}
 
+SIMPLEST = "fewest bits called safe"
+"""The rule beside which mixes are judged."""
+
 
 def judged(trials: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
     """`in_steps` of the trials, with the verdicts at the tuned rate.
@@ -43,8 +47,8 @@ def judged(trials: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The columns of `in_steps`; `preset`; and at the tuned rate `verdict_gradients` and
-        `verdict_checkpoint`, `step_cost_gradients` and `step_cost_checkpoint`; `one_step`
-        and `bits_per_element`.
+        `verdict_checkpoint`, `step_cost_gradients` and `step_cost_checkpoint`; `one_step`,
+        `bits_per_element` and `zero_point_share`.
     """
     finished = whole(trials)
     if finished.empty:
@@ -61,7 +65,7 @@ def judged(trials: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
             values = own[column].reindex(keys).to_numpy()
             table[f"{column}_{mode}"] = pd.Series(values, table.index).where(tuned)
         if mode == "gradients":
-            for column in ("one_step", "bits_per_element"):
+            for column in ("one_step", "bits_per_element", "zero_point_share"):
                 table[column] = own[column].reindex(keys).to_numpy()
     return table
 
@@ -170,7 +174,10 @@ def rules(steps: pd.DataFrame) -> pd.DataFrame:
             "4bit for all": pair_of("4bit").spec,
             "best one-step error of up to 4 bits": _least(small, "one_step"),
             "least step cost of up to 4 bits": _least(small, "step_cost_gradients"),
-            "fewest bits called safe": _least(safe, "bits_per_element"),
+            SIMPLEST: _least(safe, "bits_per_element"),
+            "fewest bits without zero points": _least(
+                pairs[pairs["zero_point_share"] == 0], "bits_per_element"
+            ),
             **{name: name for name in CHOICES},
         }
         for rule, quantizer in chosen.items():
@@ -181,6 +188,41 @@ def rules(steps: pd.DataFrame) -> pd.DataFrame:
                     | {name: row[name] for name in ("steps", "low", "high", "outcome")}
                 )
     return pd.DataFrame(rows)
+
+
+def beside_simplest(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
+    """Differences from the `SIMPLEST` rule's pair at the tuned rate, in nats with intervals.
+
+    Args:
+        rows: rows of `rules`.
+        trials: rows of trials.csv.
+    """
+    simplest = rows[rows["rule"] == SIMPLEST].set_index("judge")["quantizer"]
+    tuned = trials[(trials["length"] == 1) & (trials["factor"] == 1)]
+    losses = tuned.set_index(["judge", "quantizer", "seed"])["loss"].sort_index()
+    cells = []
+    for judge, quantizer in zip(rows["judge"], rows["quantizer"], strict=True):
+        own, other = losses[judge, quantizer], losses[judge, simplest[judge]]
+        same = quantizer == simplest[judge]
+        cells.append(
+            ""
+            if same
+            else "{difference:+.4f} ({low:+.4f} to {high:+.4f})".format(**paired(own, other))
+        )
+    return cells
+
+
+def without_zero_points(steps: pd.DataFrame) -> str:
+    """How the pairs without and with zero points ended, where steps are known."""
+    tuned = of_known_slope(steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)])
+    without, having = (
+        f"{int((own['steps'] <= MARGIN).sum())} of {len(own)} pairs"
+        for own in (tuned[tuned["zero_point_share"] == 0], tuned[tuned["zero_point_share"] > 0])
+    )
+    return (
+        f"By the rule of zero points alone: without them {without} have a mean within the margin "
+        f"or better, with them {having}."
+    )
 
 
 def _least(rows: pd.DataFrame, column: str) -> str | None:
@@ -220,6 +262,14 @@ def validation_errors(trials: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame
                     row[rate] = 100 * apart.sem() / slopes[judge, factor]
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _too_large(errors: pd.DataFrame) -> Iterator[str]:
+    """The rows of `validation_errors` above half the margin, by rate."""
+    for row in records(errors):
+        for rate in RATES:
+            if row[rate] > 50 * MARGIN:
+                yield f"`{row['preset']}` on `{row['judge']}` ({rate})"
 
 
 def _percent(value: float) -> str:
@@ -280,6 +330,7 @@ def page(steps: pd.DataFrame, trials: pd.DataFrame, tuned: pd.DataFrame, command
         ", ".join(f"`{name}`" for name in steps["judge"].unique() if (name in SEEN) is seen)
         for seen in (False, True)
     )
+    simple, errors = rules(steps), validation_errors(trials, steps)
     lines = [
         "# Verdicts on models that no threshold has seen",
         "",
@@ -321,7 +372,7 @@ def page(steps: pd.DataFrame, trials: pd.DataFrame, tuned: pd.DataFrame, command
         )
         lines += ["", earned(table), ""]
     lines += [
-        f"The two agree on {agreement(steps)} pairs.",
+        f"The two agree on {agreement(steps)} pairs. {without_zero_points(steps)}",
         "",
         "## Presets at three learning rates",
         "",
@@ -332,12 +383,15 @@ def page(steps: pd.DataFrame, trials: pd.DataFrame, tuned: pd.DataFrame, command
         "## Choices and simple rules at the tuned rate",
         "",
         *markdown(
-            ("model", "rule", "takes", "slower by, per cent of steps", "outcome"),
+            ("model", "rule", "takes", "slower by, per cent of steps", "outcome", "nats"),
             [
-                (r["judge"], r["rule"], _name(r["quantizer"]), percent(r), r["outcome"])
-                for r in records(rules(steps))
+                (r["judge"], r["rule"], _name(r["quantizer"]), percent(r), r["outcome"], nats)
+                for r, nats in zip(records(simple), beside_simplest(simple, trials), strict=True)
             ],
         ),
+        "",
+        f"In nats: the difference from the rule of the {SIMPLEST}, with a 95 % interval. Choices "
+        "of `recommend` have at most 4.3 bits; they are one pair or a mix (files in choices).",
         "",
         "## Step cost and steps",
         "",
@@ -368,9 +422,13 @@ def page(steps: pd.DataFrame, trials: pd.DataFrame, tuned: pd.DataFrame, command
             ("model", "preset", *RATES),
             [
                 (row["judge"], row["preset"], *(_percent(row[rate]) for rate in RATES))
-                for row in records(validation_errors(trials, steps))
+                for row in records(errors)
             ],
         ),
+        "",
+        "Not known where the loss does not tell steps. Above half the margin: "
+        + (", ".join(_too_large(errors)) or "none")
+        + ".",
         "",
     ]
     lines += ["## All pairs", "", *pairs_table(steps), "", "## Tuning", ""]

@@ -167,9 +167,11 @@ def test_what_recommend_says_of_its_verdicts_is_counted() -> None:
         row.Index: (row.kept_up, row.pairs) for row in counts.loc[list(verdict.ENDED)].itertuples()
     } == verdict.ENDED
     assert steps.committed()["judge"].nunique() == verdict.MODELS
-    assert verdict.experience("safe", 0.0001).startswith(
-        "of 27 pairs that replays of whole runs of 6"
-    )
+    left_out = steps.bounds(steps.committed())
+    assert (left_out["kept_up"].sum(), left_out["pairs"].sum()) == verdict.LEFT_OUT
+    safe = verdict.experience("safe", 0.0001)
+    assert safe.startswith("of 27 pairs that replays of whole runs of 6")
+    assert safe.endswith("of the choice of the bound, 35 of 44")
 
 
 def test_the_bound_of_safe_holds_on_all_models() -> None:

@@ -56,3 +56,12 @@ def test_differences_are_paired_by_seed() -> None:
     assert row["seeds"] == 3
     assert row["high"] - row["low"] == pytest.approx(2 * 4.302653 * 0.01 / 3**0.5)
     assert found.loc[(NAME, SIBLING), "difference"] == pytest.approx(-0.19)
+
+
+def test_numbers_of_the_documentation() -> None:
+    root = Path(__file__).parents[2]
+    rows = recommended.differences(pd.read_csv(root / "reports" / "recommended.csv"))
+    row = rows.set_index(["judge", "one", "other"]).loc["minilm", NAME, SIBLING]
+    better, least, most = (abs(row[name]) for name in ("difference", "high", "low"))
+    guide = " ".join((root / "docs" / "recommend.md").read_text("utf-8").split())
+    assert f"of `minilm`, by {better:.4f} nats ({least:.4f} to {most:.4f}) against `4bit`" in guide
