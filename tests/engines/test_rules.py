@@ -59,15 +59,13 @@ def test_a_rule_as_its_header_declares_it() -> None:
     assert scalar_names("adamw") == scalar_names("adamw_factor") == (
         "decay", "beta1", "beta2", "step_size", "root_correction", "eps", "sign", "rest1", "rest2",
     )  # fmt: skip
-    assert len(rules()) == 25
 
 
 @needs_native
 def test_the_compiled_module_has_the_rules_of_the_headers() -> None:
     check_build(native.core)
     assert {row[:2] for row in native.core.rules()} == set(rules())
-    counted = sum(len(kind) for kind in ENUMERATIONS)
-    assert len(native.core.enumerators()) == counted == 16
+    assert len(native.core.enumerators()) == sum(len(kind) for kind in ENUMERATIONS)
 
 
 @needs_native
