@@ -135,12 +135,6 @@ float value_of(std::int64_t code, Dtype dtype) {
     return set.of_key(key);
 }
 
-std::uint32_t bits_of(float value) {
-    std::uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 // Bits of floats, some of which lie in cells that matter.
 struct Source {
     const void* bits;
