@@ -18,9 +18,9 @@ import pandas as pd
 
 from benchmarks.blind.equivalence import WITHIN, percent
 from benchmarks.blind.judges import JUDGES
+from benchmarks.blind.report import nats, tuned_losses
 from benchmarks.judges import parameters
 from benchmarks.markdown import markdown
-from benchmarks.paired import paired
 from benchmarks.trials import FULL
 from qmaps.optim.presets import pair_of
 from qmaps.storage.files import records, write_text
@@ -68,9 +68,7 @@ def safety() -> list[str]:
     trials = pd.read_csv(REPORTS / "blind" / "trials.csv")
     steps = pd.read_csv(REPORTS / "blind" / "steps.csv").query("factor == 1")
     rows = {(row["judge"], row["quantizer"]): row for row in records(steps)}
-    compared = trials.query("factor == 1 and length == 1")
-    losses = compared.set_index(["judge", "quantizer", "seed"])["loss"].sort_index()
-    sizes = parameters(trials)
+    losses, sizes = tuned_losses(trials), parameters(trials)
 
     def cell(judge: str, preset: str) -> str:
         quantizer = pair_of(preset).spec
@@ -78,8 +76,7 @@ def safety() -> list[str]:
         if row is None:
             return "not trained"
         if np.isnan(row["steps"]):
-            difference = paired(losses[judge, quantizer], losses[judge, FULL])
-            return "{difference:+.4f} ({low:+.4f} to {high:+.4f}) nats".format(**difference)
+            return f"{nats(losses, judge, quantizer, FULL)} nats"
         mark = " =" if row["outcome"] == "equivalent" else ""
         return f"**{percent(row)}{mark}**" if row["outcome"] in WITHIN else percent(row)
 

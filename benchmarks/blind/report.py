@@ -198,18 +198,23 @@ def beside_simplest(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
         trials: rows of trials.csv.
     """
     simplest = rows[rows["rule"] == SIMPLEST].set_index("judge")["quantizer"]
+    losses = tuned_losses(trials)
+    return [
+        "" if quantizer == simplest[judge] else nats(losses, judge, quantizer, simplest[judge])
+        for judge, quantizer in zip(rows["judge"], rows["quantizer"], strict=True)
+    ]
+
+
+def tuned_losses(trials: pd.DataFrame) -> pd.Series:
+    """Losses at the tuned rates by judge, quantizer and seed."""
     tuned = trials[(trials["length"] == 1) & (trials["factor"] == 1)]
-    losses = tuned.set_index(["judge", "quantizer", "seed"])["loss"].sort_index()
-    cells = []
-    for judge, quantizer in zip(rows["judge"], rows["quantizer"], strict=True):
-        own, other = losses[judge, quantizer], losses[judge, simplest[judge]]
-        same = quantizer == simplest[judge]
-        cells.append(
-            ""
-            if same
-            else "{difference:+.4f} ({low:+.4f} to {high:+.4f})".format(**paired(own, other))
-        )
-    return cells
+    return tuned.set_index(["judge", "quantizer", "seed"])["loss"].sort_index()
+
+
+def nats(losses: pd.Series, judge: str, quantizer: str, other: str) -> str:
+    """Difference of a quantizer from another in `tuned_losses`, with its 95 % interval."""
+    difference = paired(losses[judge, quantizer], losses[judge, other])
+    return "{difference:+.4f} ({low:+.4f} to {high:+.4f})".format(**difference)
 
 
 def without_zero_points(steps: pd.DataFrame) -> str:
@@ -385,8 +390,8 @@ def page(steps: pd.DataFrame, trials: pd.DataFrame, tuned: pd.DataFrame, command
         *markdown(
             ("model", "rule", "takes", "slower by, per cent of steps", "outcome", "nats"),
             [
-                (r["judge"], r["rule"], _name(r["quantizer"]), percent(r), r["outcome"], nats)
-                for r, nats in zip(records(simple), beside_simplest(simple, trials), strict=True)
+                (r["judge"], r["rule"], _name(r["quantizer"]), percent(r), r["outcome"], apart)
+                for r, apart in zip(records(simple), beside_simplest(simple, trials), strict=True)
             ],
         ),
         "",
