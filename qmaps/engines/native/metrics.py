@@ -36,7 +36,7 @@ def measure(
     book, places, packed_at, scales_at = tensors.stored(
         packed, scales, normalizer, map_, shape, brief=map_.counted
     )
-    flags, absolute, square, signal, relative, largest, nonzero, zeroed = core.measure(
+    flags, *errors = core.measure(
         book,
         places,
         address(x),
@@ -49,8 +49,7 @@ def measure(
         address(codes),
         tensors.threads(numel),
     )
-    sums = Sums(numel, absolute, square, signal, relative, largest, nonzero, zeroed, codes)
-    return sums, packed, scales, flags
+    return Sums(numel, *errors, codes), packed, scales, flags
 
 
 class UpdateErrors:

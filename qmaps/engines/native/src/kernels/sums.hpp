@@ -76,7 +76,7 @@ inline void in_lanes(const float* x, const float* y, std::int64_t count, const G
 
 // ErrorSums by lane.
 struct ErrorLanes {
-    Lanes absolute, square, signal, relative, largest;
+    Lanes absolute, square, signal, relative, product, negative_signal, negative_product, largest;
     LaneCounts nonzero, zeroed;
 };
 
@@ -93,6 +93,11 @@ inline void add_errors(const float* x, const float* y, std::int64_t count, Error
             sums.square.part[k] += error * error;
             sums.signal.part[k] += a * a;
             sums.relative.part[k] += QMAPS_WHERE(nonzero, error / QMAPS_ABS(a));
+            const Doubles product = a * b;
+            const Longs negative = a < 0.0;
+            sums.product.part[k] += product;
+            sums.negative_signal.part[k] += QMAPS_WHERE(negative, a * a);
+            sums.negative_product.part[k] += QMAPS_WHERE(negative, product);
             const Doubles most = sums.largest.part[k];
             sums.largest.part[k] = error > most ? error : most;
             sums.nonzero.part[k] -= nonzero;
@@ -103,8 +108,15 @@ inline void add_errors(const float* x, const float* y, std::int64_t count, Error
 }
 
 inline ErrorSums total_of(const ErrorLanes& lanes) {
-    return {sum_of(lanes.absolute), sum_of(lanes.square),     sum_of(lanes.signal),
-            sum_of(lanes.relative), largest_of(lanes.largest), sum_of(lanes.nonzero),
+    return {sum_of(lanes.absolute),
+            sum_of(lanes.square),
+            sum_of(lanes.signal),
+            sum_of(lanes.relative),
+            sum_of(lanes.product),
+            sum_of(lanes.negative_signal),
+            sum_of(lanes.negative_product),
+            largest_of(lanes.largest),
+            sum_of(lanes.nonzero),
             sum_of(lanes.zeroed)};
 }
 
