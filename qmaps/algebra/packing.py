@@ -57,6 +57,16 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     return stream.view(-1)[: packed_bytes(flat.numel(), bits)]
 
 
+def fill(packed: Tensor, bits: int, code: int, count: int) -> None:
+    """Write `count` equal codes to 1-D uint8 `packed`, which has as many bytes as they need."""
+    per_group, group_bytes = _group(bits)
+    group = torch.full((per_group,), code, dtype=torch.int32)
+    whole = count // per_group
+    groups = packed[: whole * group_bytes].view(whole, group_bytes)
+    groups.copy_(pack(group, bits).expand(whole, -1))
+    packed[whole * group_bytes :].copy_(pack(group[: count % per_group], bits))
+
+
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
     """Unpack the first `count` codes of 1-D uint8 `packed`: 1-D int32 on its device."""
     if bits == 8:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.packing import stored
+from qmaps.algebra.packing import fill, stored
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.engines import huge_pages
 from qmaps.engines.addresses import WatchedTensors, address, in_memory, tensor_info
@@ -25,6 +26,7 @@ from qmaps.engines.step import (
     start_product,
 )
 from qmaps.engines.threads import safe_after_fork
+from qmaps.maps.base import Map, cached, table
 
 
 class FusedPlan(StepPlan):
@@ -195,10 +197,19 @@ def start(parameter: ParameterStep) -> Tensor:
 
 
 def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> QuantizedTensor:
-    """A quantized tensor with codes and scales of 0, as a state begins."""
+    """A quantized tensor of positive zeros, as a state begins: its scales are 0."""
     nbytes, _, _ = stored(q.normalizer, q.map.bits, shape)
     packed = huge_pages.empty((nbytes,), dtype=torch.uint8, device=device)
-    return QuantizedTensor(q, shape, packed.zero_(), q.normalizer.zero_scales(shape, device))
+    fill(packed, q.map.bits, zero_code(q.map), math.prod(shape))
+    return QuantizedTensor(q, shape, packed, q.normalizer.zero_scales(shape, device))
+
+
+@cached(512)
+def zero_code(map_: Map) -> int:
+    """The lowest code of a value that is not negative; negative ones times 0 are -0.0."""
+    if map_.fitted or map_.log_domain:
+        return 0
+    return int((table(map_).signbit()).sum().clamp(max=len(table(map_)) - 1))
 
 
 def memory_of(value: Any) -> list[Tensor]:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qmaps.algebra.packing import pack, packed_bytes, unpack
+from qmaps.algebra.packing import fill, pack, packed_bytes, unpack
 
 
 @pytest.mark.parametrize("bits", range(1, 17))
@@ -27,3 +27,12 @@ def test_sizes_of_the_widths_that_users_have() -> None:
     assert sizes == [250, 375, 500, 625, 750, 1000, 1250, 1500]
     assert packed_bytes(3, 3) == 2
     assert packed_bytes(0, 5) == 0
+
+
+@pytest.mark.parametrize("bits", range(2, 17))
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 31, 1000])
+def test_equal_codes_are_written_as_packed(count: int, bits: int) -> None:
+    for code in (0, 1, 2**bits - 1):
+        packed = torch.empty(packed_bytes(count, bits), dtype=torch.uint8)
+        fill(packed, bits, code, count)
+        assert torch.equal(packed, pack(torch.full((count,), code), bits))
