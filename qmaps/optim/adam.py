@@ -10,7 +10,7 @@ from torch import Tensor
 from qmaps.engines.step_scalars import Corrected, Decoupled, RootCorrection, StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, coupled
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, coupled, squared
 
 
 class Adam(QuantizedOptimizer):
@@ -49,7 +49,7 @@ class Adam(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["exp_avg"]
-    QuantizedTensor('B128/DE@4s+sr', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B128/DE-sym@4s+sr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
@@ -119,14 +119,14 @@ def averaged(grad: Tensor, states: States, scalars: Values) -> tuple[Tensor, Ten
     s = scalars
     m, v = states["exp_avg"], states["exp_avg_sq"]
     m.mul_(s["beta1"]).add_(grad * s["rest1"])
-    v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
+    v.mul_(s["beta2"]).add_(squared(grad) * s["rest2"])
     # A tensor divisor: CUDA turns division by a Python number into a product.
     return m, sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
 
 
 class Adam8bit(EightBit, Adam):
-    """`Adam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`Adam` with 8-bit moments: ``B256/DE-sym@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class Adam4bit(FourBit, Adam):
-    """`Adam` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`."""
+    """`Adam` with 4-bit moments: ``B128/DE-sym@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`."""

@@ -15,7 +15,7 @@ from qmaps.optim import factored
 from qmaps.optim.adamw import AdamW
 from qmaps.optim.base import EightBit, FourBit, State, States, Values
 from qmaps.optim.reductions import column_means, row_means
-from qmaps.optim.rule import directed
+from qmaps.optim.rule import directed, squared
 
 
 class AdamWFactor(AdamW):
@@ -61,7 +61,7 @@ class AdamWFactor(AdamW):
     >>> optimizer.step()
     >>> state = optimizer.state[layer.weight]
     >>> state["exp_avg"], state["exp_avg_sq_row"].shape, state["exp_avg_sq_col"].shape
-    (QuantizedTensor('B128/DE@4s+sr', shape=(64, 128), 4352 bytes), torch.Size([64, 1]),
+    (QuantizedTensor('B128/DE-sym@4s+sr', shape=(64, 128), 4352 bytes), torch.Size([64, 1]),
      torch.Size([1, 128]))
     """
 
@@ -91,7 +91,7 @@ class AdamWFactor(AdamW):
         param.mul_(s["decay"])
         grad = directed(grad, s)
         m.mul_(s["beta1"]).add_(grad * s["rest1"])
-        factored.average(row, col, grad * grad, s["beta2"], s["rest2"])
+        factored.average(row, col, squared(grad), s["beta2"], s["rest2"])
         v = factored.relative_rows(row) * col
         denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
         param.sub_((m / denominator).mul_(s["step_size"]))
@@ -113,14 +113,14 @@ class AdamWFactor(AdamW):
 
 
 class AdamW8bitFactor(EightBit, AdamWFactor):
-    """`AdamWFactor` with an 8-bit first moment, ``B256/DE@8s``. See `FixedWidth`.
+    """`AdamWFactor` with an 8-bit first moment, ``B256/DE-sym@8s``. See `FixedWidth`.
 
     The second moment of other tensors is ``B256/DE-0@8u``.
     """
 
 
 class AdamW4bitFactor(FourBit, AdamWFactor):
-    """`AdamWFactor` with a 4-bit first moment, ``B128/DE@4s+sr``. See `FixedWidth`.
+    """`AdamWFactor` with a 4-bit first moment, ``B128/DE-sym@4s+sr``. See `FixedWidth`.
 
     The second moment of other tensors is ``B128/DE-0@4u``. The paper's first moment
     is rounded to nearest: ``AdamWFactor(..., state_quantizers="paper-4bit")``.

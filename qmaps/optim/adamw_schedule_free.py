@@ -25,6 +25,7 @@ from qmaps.optim.rule import (
     check_int,
     directed,
     number,
+    squared,
 )
 
 OFFSET = "z_offset"
@@ -149,7 +150,7 @@ class AdamWScheduleFree(QuantizedOptimizer):
         s = scalars
         d, v = states[OFFSET], states["exp_avg_sq"]
         grad = directed(grad, s)
-        v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
+        v.mul_(s["beta2"]).add_(squared(grad) * s["rest2"])
         # A tensor divisor: CUDA turns division by a Python number into a product.
         denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
         step = grad / denominator

@@ -10,7 +10,7 @@ from torch import Tensor
 from qmaps.engines.step_scalars import Corrected, Decoupled, First, RootCorrection, StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, directed
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, directed, squared
 
 
 class Adan(QuantizedOptimizer):
@@ -54,7 +54,7 @@ class Adan(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["exp_avg_diff"]
-    QuantizedTensor('B256/DE@8s', shape=(64, 128), 8320 bytes)
+    QuantizedTensor('B256/DE-sym@8s', shape=(64, 128), 8320 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {
@@ -111,7 +111,7 @@ class Adan(QuantizedOptimizer):
         before.copy_(grad).neg_()
         m.mul_(s["beta1"]).add_(grad * s["rest1"])
         n.mul_(s["beta2"]).add_(change * s["rest2"])
-        v.mul_(s["beta3"]).add_((grad + change * s["beta2"]).square() * s["rest3"])
+        v.mul_(s["beta3"]).add_(squared(grad + change * s["beta2"]) * s["rest3"])
         mixed = (m * s["correction"]).add_(n * s["difference_correction"])
         # A tensor divisor: CUDA turns division by a Python number into a product.
         denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
@@ -120,8 +120,11 @@ class Adan(QuantizedOptimizer):
 
 
 class Adan8bit(EightBit, Adan):
-    """`Adan` in 8 bits: ``B256/DE@8s`` three times and ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`Adan` in 8 bits: ``B256/DE-sym@8s`` three times and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class Adan4bit(FourBit, Adan):
-    """`Adan` in 4 bits: ``B128/DE@4s+sr`` three times and ``B128/DE-0@4u``. See `FixedWidth`."""
+    """`Adan` in 4 bits: ``B128/DE-sym@4s+sr`` three times and ``B128/DE-0@4u``.
+
+    See `FixedWidth`.
+    """

@@ -18,7 +18,7 @@ from qmaps.engines.step_scalars import (
 )
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_int, directed
+from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_int, directed, squared
 
 
 class AdEMAMix(QuantizedOptimizer):
@@ -70,7 +70,7 @@ class AdEMAMix(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["exp_avg_slow"]
-    QuantizedTensor('B128/DE@4s+sr', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B128/DE-sym@4s+sr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {
@@ -128,7 +128,7 @@ class AdEMAMix(QuantizedOptimizer):
         param.mul_(s["decay"])
         m.mul_(s["beta1"]).add_(grad * s["rest1"])
         n.mul_(s["beta3"]).add_(grad * s["rest3"])
-        v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
+        v.mul_(s["beta2"]).add_(squared(grad) * s["rest2"])
         mixed = (m * s["correction"]).add_(n * s["alpha"])
         # A tensor divisor: CUDA turns division by a Python number into a product.
         denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
@@ -136,11 +136,11 @@ class AdEMAMix(QuantizedOptimizer):
 
 
 class AdEMAMix8bit(EightBit, AdEMAMix):
-    """`AdEMAMix` in 8 bits: ``B256/DE@8s`` twice and ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`AdEMAMix` in 8 bits: ``B256/DE-sym@8s`` twice and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class AdEMAMix4bit(FourBit, AdEMAMix):
-    """`AdEMAMix` with 4-bit moments: ``B128/DE@4s+sr`` twice and ``B128/DE-0@4u``.
+    """`AdEMAMix` with 4-bit moments: ``B128/DE-sym@4s+sr`` twice and ``B128/DE-0@4u``.
 
     Rounded to the nearest of 16 values, a moment as slow as n would stand still, since a gradient
     moves it by 1e-4 of itself. Rounded stochastically (``+sr``), it moves in expectation.

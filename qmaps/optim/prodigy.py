@@ -29,6 +29,7 @@ from qmaps.optim.rule import (
     check_int,
     coupled,
     loss_of,
+    squared,
 )
 
 
@@ -88,7 +89,7 @@ class Prodigy(QuantizedOptimizer):
     >>> optimizer.step()
     >>> state = optimizer.state[layer.weight]
     >>> state["exp_avg"], state["p0"].shape
-    (QuantizedTensor('B256/DE@8s', shape=(64, 128), 8320 bytes), torch.Size([745]))
+    (QuantizedTensor('B256/DE-sym@8s', shape=(64, 128), 8320 bytes), torch.Size([745]))
     """
 
     states: ClassVar[Mapping[str, State]] = {
@@ -175,7 +176,7 @@ class Prodigy(QuantizedOptimizer):
             states["p0"].copy_(_sliced(param, context.group))
         grad = coupled(param, grad, s)
         m.mul_(s["beta1"]).add_(grad * s["rest1"])
-        v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
+        v.mul_(s["beta2"]).add_(squared(grad) * s["rest2"])
         states["s"].copy_(_summed(states["s"], _sliced(grad, context.group), s))
         param.mul_(s["decay"])
         param.sub_((m / sqrt(v).add_(s["eps"])).mul_(s["step_size"]))
@@ -272,8 +273,11 @@ def _summed(s: Tensor, grad: Tensor, scalars: Values) -> Tensor:
 
 
 class Prodigy8bit(EightBit, Prodigy):
-    """`Prodigy` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`Prodigy` with 8-bit moments: ``B256/DE-sym@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class Prodigy4bit(FourBit, Prodigy):
-    """`Prodigy` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`."""
+    """`Prodigy` with 4-bit moments: ``B128/DE-sym@4s+sr`` and ``B128/DE-0@4u``.
+
+    See `FixedWidth`.
+    """

@@ -11,7 +11,7 @@ from torch import Tensor
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.rule import ascent, check_at_least_0, check_bool, check_decay, coupled
+from qmaps.optim.rule import ascent, check_at_least_0, check_bool, check_decay, coupled, squared
 
 
 class RMSprop(QuantizedOptimizer):
@@ -108,7 +108,7 @@ class RMSprop(QuantizedOptimizer):
         s = scalars
         v = states["square_avg"]
         grad = coupled(param, grad, s)
-        v.mul_(s["alpha"]).add_((grad * grad) * s["rest"])
+        v.mul_(s["alpha"]).add_(squared(grad) * s["rest"])
         variance = v
         if "grad_avg" in states:
             a = states["grad_avg"]
@@ -122,8 +122,11 @@ class RMSprop(QuantizedOptimizer):
 
 
 class RMSprop8bit(EightBit, RMSprop):
-    """`RMSprop` in 8 bits: ``B256/DE-0@8u``, signed ones ``B256/DE@8s``. See `FixedWidth`."""
+    """`RMSprop` in 8 bits: ``B256/DE-0@8u``, signed ones ``B256/DE-sym@8s``. See `FixedWidth`."""
 
 
 class RMSprop4bit(FourBit, RMSprop):
-    """`RMSprop` in 4 bits: ``B128/DE-0@4u``, signed ones ``B128/DE@4s+sr``. See `FixedWidth`."""
+    """`RMSprop` in 4 bits: ``B128/DE-0@4u``, signed ones ``B128/DE-sym@4s+sr``.
+
+    See `FixedWidth`.
+    """

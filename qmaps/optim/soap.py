@@ -20,10 +20,14 @@ from qmaps.optim.rule import (
     check_decay,
     check_int,
     directed,
+    squared,
 )
 
 DIMENSIONS = 8
 """Parameters of more dimensions are refused."""
+
+LARGEST = 2.0**56
+"""Largest magnitude of a finite gradient in products: their sums are finite, and so are bases."""
 
 _GRAMS = tuple(f"gram_{dim}" for dim in range(DIMENSIONS))
 _BASES = tuple(f"basis_{dim}" for dim in range(DIMENSIONS))
@@ -78,7 +82,7 @@ class SOAP(MatrixRule, QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["basis_1"]
-    QuantizedTensor('B256/DE@8s', shape=(128, 128), 16640 bytes)
+    QuantizedTensor('B256/DE-sym@8s', shape=(128, 128), 16640 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {
@@ -151,7 +155,7 @@ class SOAP(MatrixRule, QuantizedOptimizer):
         update = grad
         if updates > 0:
             m.mul_(s["beta1"]).add_(grad * s["rest1"])
-            v.mul_(s["beta2"]).add_(to_bases(grad, bases).square() * s["rest2"])
+            v.mul_(s["beta2"]).add_(squared(to_bases(grad, bases)) * s["rest2"])
             update = from_bases(to_bases(m, bases) / (v.sqrt() + s["eps"]), bases)
         for dim, basis in enumerate(bases):
             if basis is None:
@@ -175,11 +179,14 @@ class SOAP(MatrixRule, QuantizedOptimizer):
 
 
 class SOAP8bit(EightBit, SOAP):
-    """`SOAP` in 8 bits: ``B256/DE@8s``, second moments ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`SOAP` in 8 bits: ``B256/DE-sym@8s``, second moments ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class SOAP4bit(FourBit, SOAP):
-    """`SOAP` in 4 bits: ``B128/DE@4s+sr``, second moments ``B128/DE-0@4u``. See `FixedWidth`."""
+    """`SOAP` in 4 bits: ``B128/DE-sym@4s+sr``, second moments ``B128/DE-0@4u``.
+
+    See `FixedWidth`.
+    """
 
 
 def eigenbasis(gram: Tensor) -> Tensor:
@@ -213,6 +220,7 @@ def refined(gram: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
 def slice_products(x: Tensor, dim: int) -> Tensor:
     """The products of the slices of `x` along a dimension with each other, of shape (n, n)."""
     dims = [other_dim for other_dim in range(x.ndim) if other_dim != dim]
+    x = torch.where(x.isfinite(), x.clamp(-LARGEST, LARGEST), x)
     products: Tensor = torch.tensordot(x, x, (dims, dims))
     return products
 

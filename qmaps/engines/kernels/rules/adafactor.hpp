@@ -24,7 +24,7 @@ struct Adafactor {
     }
     static constexpr unsigned measures(const float*) { return kFactored ? 0 : 1u << kVariance; }
 
-    QMAPS_INLINE static float squared(float g, const float* c) { return g * g + c[At::small]; }
+    QMAPS_INLINE static float squared(float g, const float* c) { return square_of(g) + c[At::small]; }
     QMAPS_INLINE static float blended(float old, float mean, const float* c) {
         return old * c[At::kept] + mean * c[At::rest];
     }
@@ -36,7 +36,7 @@ struct Adafactor {
         const float grad = g * sign;
         float denominator = s[kStates];
         if (!kFactored) {
-            s[kVariance] = s[kVariance] * kept + (grad * grad + small) * rest;
+            s[kVariance] = s[kVariance] * kept + (square_of(grad) + small) * rest;
             denominator = root_of(s[kVariance]);
         }
         return denominator == 0 ? 0.0f : grad / denominator;

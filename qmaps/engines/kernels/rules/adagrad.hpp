@@ -14,7 +14,7 @@ struct Adagrad {
 
     QMAPS_INLINE float operator()(float p, float g, float* s) const {
         const float grad = coupled(p, g * sign, decay);
-        s[0] = s[0] + grad * grad;
+        s[0] = sum_of_squares(s[0], square_of(grad));
         return p - (grad / (root_of(s[0]) + eps)) * size;
     }
 };

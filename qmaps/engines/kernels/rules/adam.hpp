@@ -30,7 +30,7 @@ struct Moments {
 
     QMAPS_INLINE void average(float grad, float* s) const {
         s[0] = s[0] * beta1 + grad * rest1;
-        s[1] = s[1] * beta2 + (grad * grad) * rest2;
+        s[1] = s[1] * beta2 + square_of(grad) * rest2;
     }
 
     QMAPS_INLINE float finish(float p, const float* s) const { return moved(p, s[0], s[1]); }

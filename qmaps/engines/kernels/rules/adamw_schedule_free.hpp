@@ -18,7 +18,7 @@ struct AdamWScheduleFree {
 
     QMAPS_INLINE float operator()(float p, float g, float* s) const {
         const float grad = g * sign;
-        s[1] = s[1] * beta2 + (grad * grad) * rest2;
+        s[1] = s[1] * beta2 + square_of(grad) * rest2;
         const float magnitude = root_of(s[1]);
         // Infinity and NaN stay.
         const float denominator = (magnitude <= kLargest ? root.under(magnitude) : magnitude) + eps;

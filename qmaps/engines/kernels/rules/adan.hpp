@@ -26,7 +26,7 @@ struct Adan {
         const float ahead = grad + change * beta2;
         s[0] = s[0] * beta1 + grad * rest1;
         s[1] = s[1] * beta2 + change * rest2;
-        s[2] = s[2] * beta3 + (ahead * ahead) * rest3;
+        s[2] = s[2] * beta3 + square_of(ahead) * rest3;
         s[3] = -grad;
         const float magnitude = root_of(s[2]);
         // Infinity and NaN stay.

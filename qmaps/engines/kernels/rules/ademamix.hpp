@@ -21,7 +21,7 @@ struct AdEMAMix {
         const float grad = g * sign;
         s[0] = s[0] * beta1 + grad * rest1;
         s[1] = s[1] * beta3 + grad * rest3;
-        s[2] = s[2] * beta2 + (grad * grad) * rest2;
+        s[2] = s[2] * beta2 + square_of(grad) * rest2;
         const float magnitude = root_of(s[2]);
         // Infinity and NaN stay.
         const float denominator = (magnitude <= kLargest ? root.under(magnitude) : magnitude) + eps;

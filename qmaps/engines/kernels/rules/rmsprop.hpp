@@ -20,7 +20,7 @@ struct RmsProp {
 
     QMAPS_INLINE float operator()(float p, float g, float* s) const {
         const float grad = coupled(p, g * sign, decay);
-        s[0] = s[0] * alpha + (grad * grad) * rest;
+        s[0] = s[0] * alpha + square_of(grad) * rest;
         float variance = s[0];
         if (kCentered) {
             s[kAverage] = s[kAverage] * alpha + grad * rest;

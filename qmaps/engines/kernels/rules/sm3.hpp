@@ -16,7 +16,7 @@ struct Sm3 {
 
     QMAPS_INLINE float operator()(float p, float g, float* s) const {
         const float grad = coupled(p, g * sign, decay);
-        const float v = s[kStates] = s[kStates] + grad * grad;
+        const float v = s[kStates] = sum_of_squares(s[kStates], square_of(grad));
         float u = v == 0 ? 0.0f : grad / root_of(v);
         if (kMomentum) u = s[0] = s[0] * momentum + u * rest;
         return p - u * size;
