@@ -36,6 +36,7 @@ SIZES = {
     "linear0": lambda b, s: 2**b - s,
     "DE": lambda b, s: 2**b,
     "DE-0": lambda b, s: 2**b - 1,
+    "DE-sym": lambda b, s: 2**b - 1,
     "DE-table": lambda b, s: 249 if s else 245,
     "inverse": lambda b, s: 2**b,
     "tree": lambda b, s: 2**b - s,
@@ -67,6 +68,7 @@ WIDTHS = {
     "linear0": (range(2, 17), range(2, 17)),
     "log2": (range(0), range(2, 9)),
     "log2-0": (range(0), range(2, 9)),
+    "DE-sym": (range(2, 9), range(0)),
     "DE-table": (range(8, 9), range(8, 9)),
     "e4m3": (range(8, 9), range(8, 9)),
     "e5m2": (range(8, 9), range(8, 9)),
@@ -148,6 +150,18 @@ def test_dynamic_exponent_without_zero() -> None:
     assert unsigned[3:] == values("DE@8u")[-242:]
     assert [v for v in signed if v > 0] == values("DE@8s")[-125:]
     assert [v for v in values("DE@8s") if v] == values("DE-0@8s")
+
+
+def test_symmetric_dynamic_exponent() -> None:
+    close(values("DE-sym@2s"), [-1, 0, 1])
+    close(values("DE-sym@3s"), [-1, -0.325, -0.055, 0, 0.055, 0.325, 1])
+    positive = [0.0055, 0.0325, 0.0775, 0.2125, 0.4375, 0.6625, 1]
+    close(values("DE-sym@4s"), [*(-v for v in reversed(positive)), 0, *positive])
+    for bits in range(2, 9):
+        codebook = values(f"DE-sym@{bits}s")
+        assert codebook == [-v for v in reversed(codebook)]
+        # Of `DE`, all magnitudes but the largest below 1.
+        assert {abs(v) for v in codebook} == {abs(v) for v in values(f"DE@{bits}s")[1:-2]} | {1.0}
 
 
 def test_dynamic_tree() -> None:
