@@ -27,9 +27,9 @@ from benchmarks.blind.plan import CURVE_SEEDS, MARGIN, other_lengths
 from benchmarks.command import command_line, count, one_line_errors
 from benchmarks.markdown import markdown
 from benchmarks.trials import FULL, Trial, restore, run_all
+from benchmarks.version_0_3 import PAIR_OF
 from qmaps.errors import BadValueError
 from qmaps.lab.workloads import Workload
-from qmaps.optim.presets import pair_of
 from qmaps.storage.files import exists, output_folder, records, replacing
 from reproduction.judges import JUDGES
 from reproduction.report_file import write_report
@@ -52,7 +52,7 @@ def tuned(frame: pd.DataFrame) -> Workload:
 
 def trials(work: Workload) -> list[Trial]:
     """All trainings, seeds outermost."""
-    pairs = (FULL, *(pair_of(name).spec for name in SHOWN))
+    pairs = (FULL, *(PAIR_OF[name] for name in SHOWN))
     whole = [Trial(JUDGE, work, pair, seed) for seed in range(SEEDS) for pair in pairs]
     return [*other_lengths(JUDGE, work, CURVE_SEEDS), *whole]
 
@@ -68,7 +68,7 @@ def page(frame: pd.DataFrame, tuning: pd.DataFrame, command: str) -> str:
     work = tuned(tuning)
     steps = in_steps(frame.assign(factor=1.0, length=(frame["steps"] / work.steps).round(9)))
     by_pair = {row["quantizer"]: row for row in records(steps)}
-    rows = [(name, by_pair[pair_of(name).spec]) for name in SHOWN]
+    rows = [(name, by_pair[PAIR_OF[name]]) for name in SHOWN]
     whole = frame[frame["steps"] == work.steps]
     mean = whole.loc[whole["quantizer"] == FULL, "loss"].mean()
     return "\n".join(
@@ -95,7 +95,7 @@ def page(frame: pd.DataFrame, tuning: pd.DataFrame, command: str) -> str:
                 [
                     (
                         f"`{name}`",
-                        f"`{pair_of(name).spec}`",
+                        f"`{PAIR_OF[name]}`",
                         f"{row['nats']:+.4f}",
                         percent(row),
                         row["outcome"],

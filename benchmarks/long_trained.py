@@ -21,8 +21,8 @@ from benchmarks.blind.plan import PAIRS
 from benchmarks.blind.workloads.packages import package_file
 from benchmarks.command import command_line, one_line_errors
 from benchmarks.markdown import markdown
+from benchmarks.version_0_3 import PRESETS
 from qmaps import analyze, capture, figures, sweep
-from qmaps.analyze.recommend.candidates import PRESETS
 from qmaps.capture import CapturedStates
 from qmaps.storage.files import output_folder, records, replacing
 from reproduction.report_file import write_report

@@ -22,7 +22,7 @@ from benchmarks.blind.report import nats, tuned_losses
 from benchmarks.judges import parameters
 from benchmarks.markdown import markdown
 from benchmarks.trials import FULL
-from qmaps.optim.presets import pair_of
+from benchmarks.version_0_3 import PAIR_OF
 from qmaps.storage.files import records, write_text
 
 ROOT = Path(__file__).parents[1]
@@ -71,7 +71,7 @@ def safety() -> list[str]:
     losses, sizes = tuned_losses(trials), parameters(trials)
 
     def cell(judge: str, preset: str) -> str:
-        quantizer = pair_of(preset).spec
+        quantizer = PAIR_OF[preset]
         row = rows.get((judge, quantizer))
         if row is None:
             return "not trained"

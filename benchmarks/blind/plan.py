@@ -10,10 +10,9 @@ import pandas as pd
 
 from benchmarks.blind.judges import JUDGES, SEEN
 from benchmarks.trials import FULL, Trial
-from qmaps.analyze.recommend.candidates import CANDIDATES, PRESETS
+from benchmarks.version_0_3 import CANDIDATES, PAIR_OF, PRESETS
 from qmaps.errors import BadValueError
 from qmaps.lab.workloads import Workload
-from qmaps.optim.presets import pair_of
 
 MARGIN = 0.02
 """Share of more or fewer steps within which a quantizer is equivalent to 32 bits."""
@@ -55,7 +54,7 @@ SIZES = {
     "minilm": Size(4, FACTORS[:2], curve_seeds=4, without="paper-8bit"),
 }
 """By judge. Numbers of seeds are from the pilot; those of `SEEN` are fixed."""
-FURTHER = (FULL, pair_of("8bit").spec, pair_of("4bit").spec)
+FURTHER = (FULL, PAIR_OF["8bit"], PAIR_OF["4bit"])
 """Quantizers that are trained with more seeds."""
 MOST_SEEDS = 16
 """A model that needs more is not used."""
@@ -96,7 +95,7 @@ def described(frame: pd.DataFrame, trials: Sequence[Trial]) -> pd.DataFrame:
 def pilot(judge: str) -> list[Trial]:
     """Runs that tell the number of seeds: 32 bits and ``8bit``, and shorter ones for the slope."""
     work = JUDGES[judge]
-    eight_bits = pair_of("8bit").spec
+    eight_bits = PAIR_OF["8bit"]
     short = replace(work, steps=round(work.steps * CURVE_LENGTHS[0]))
     return [
         Trial(judge, variant, quantizer, seed)

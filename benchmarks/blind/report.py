@@ -21,12 +21,11 @@ from benchmarks.blind.workloads.validation import PARTS
 from benchmarks.markdown import markdown
 from benchmarks.paired import paired
 from benchmarks.trials import FULL
+from benchmarks.version_0_3 import PAIR_OF, PRESETS
 from qmaps.algebra.pair import Pair
-from qmaps.analyze.recommend.candidates import PRESETS
 from qmaps.analyze.recommend.picks import BITS
 from qmaps.analyze.replay.zero_points import holds_zero
 from qmaps.errors import BadValueError
-from qmaps.optim.presets import pair_of
 from qmaps.storage.files import records
 
 WORDS = ("safe", "caution", "unsafe")
@@ -171,7 +170,7 @@ def rules(steps: pd.DataFrame) -> pd.DataFrame:
         small = pairs[pairs["bits_per_element"] <= BITS]
         safe = pairs[pairs["verdict_gradients"] == "safe"]
         chosen = {
-            "4bit for all": pair_of("4bit").spec,
+            "4bit for all": PAIR_OF["4bit"],
             "best one-step error of up to 4 bits": _least(small, "one_step"),
             "least step cost of up to 4 bits": _least(small, "step_cost_gradients"),
             SIMPLEST: _least(safe, "bits_per_element"),
@@ -263,7 +262,7 @@ def validation_errors(trials: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame
                 row[rate] = np.nan
                 if (judge, factor) in slopes:
                     own = whole.loc[judge, factor]
-                    apart = (own.loc[pair_of(preset).spec] - own.loc[FULL]).mean()
+                    apart = (own.loc[PAIR_OF[preset]] - own.loc[FULL]).mean()
                     row[rate] = 100 * apart.sem() / slopes[judge, factor]
             rows.append(row)
     return pd.DataFrame(rows)

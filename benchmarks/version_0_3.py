@@ -1,0 +1,38 @@
+"""Presets and candidates of version 0.3, which finished studies trained and replayed.
+
+Their reports keep the rows of these pairs; `qmaps.optim.PRESETS` has those of now.
+"""
+
+from __future__ import annotations
+
+PAIR_OF = {
+    "8bit": "B256/DE@8s + B256/DE-0@8u",
+    "4bit": "B128/DE@4s+sr + B128/DE-0@4u",
+    "3bit": "B128/DE@3s+sr + B128/DE-0@3u",
+    "2bit": "B16x8/linear0(full=true)@2s+sr + B32x8/power3@2u",
+    "paper-8bit": "B2048/DE@8s + B2048/DE@8u",
+    "paper-4bit": "B128/DE@4s + rank1/linear@4u",
+}
+"""Quantizers of Adam's moments by preset."""
+
+PRESETS = {pair: name for name, pair in PAIR_OF.items()}
+
+CANDIDATES = (
+    *PRESETS,
+    "B32x8/quantile-normal@2s+sr + B128/power3@2u",
+    "B64x8/quantile-normal@3s+sr + B32x8/power3@2u",
+    "B32x8/quantile-normal@2s+sr + B128/DE-0@3u",
+    "B32x8/quantile-normal@3s+sr + B128/DE-0@3u",
+    "B128/linear0@3s+sr + B128/power2@3u",
+    "B128/DE@3s+sr + B128/DE-0@4u",
+    "B128/DE@4s+sr + B128/DE-0@3u",
+    "B128/nf4@4s+sr + B128/DE-0@4u",
+    "B128/DE@4s+sr + B128/linear@4u",
+    "B128/nf4@4s+sr + B128/linear@4u+sr",
+    "B128/DE@5s+sr + B128/DE-0@5u",
+    "B128/DE@4s+sr + B256/DE-0@8u",
+    "B256/DE@8s + B128/DE-0@4u",
+    "B128/DE@6s + B128/DE-0@6u",
+    "B128/DE@6s+sr + B128/DE-0@6u",
+)
+"""Candidates of `qmaps.recommend`."""
