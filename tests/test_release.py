@@ -25,10 +25,8 @@ def test_version_and_date_agree() -> None:
     assert f"\n| {minor} | yes |\n" in text("SECURITY.md")
 
 
-def test_the_changelog_is_short_with_one_line_for_each_change() -> None:
-    changes = text("CHANGELOG.md")
-    assert len(changes.encode()) <= 12_000
-    listed = changes.partition("\n## ")[2].splitlines()
+def test_the_changelog_has_one_line_for_each_change() -> None:
+    listed = text("CHANGELOG.md").partition("\n## ")[2].splitlines()
     assert max(map(len, listed)) <= 120
     assert [line for line in listed if not line.startswith(("- ", "## ", "### ", "["))] == [
         ""

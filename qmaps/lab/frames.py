@@ -29,7 +29,7 @@ COMPARED = (
     *(f"tensor/{name}@8s + tensor/{name}@8u" for name in PAPER_MAPS),
     *(f"tensor/{name}@8s + 32-bit" for name in PAPER_MAPS),
     "B2048/DE@8s + B2048/DE@8u",
-    "B256/DE@8s + B256/DE-0@8u",
+    "B256/DE-sym@8s + B256/DE-0@8u",
     "B128/DE@4s + rank1/linear@4u",
     "B128/DE@4s + B128/DE@4u",
     "B128/DE@4s + B128/DE-0@4u",

@@ -8,7 +8,7 @@ from typing import ClassVar
 from qmaps.lpmm.optimizer import LowPrecisionOptimizer
 from qmaps.optim.adam import Adam
 
-MOMENTS = {"exp_avg": "B2048/DE@8s+sr", "exp_avg_sq": "B2048/DE-0@8u+sr"}
+MOMENTS = {"exp_avg": "B2048/DE-sym@8s+sr", "exp_avg_sq": "B2048/DE-0@8u+sr"}
 
 
 class LPMMAdam(LowPrecisionOptimizer, Adam):
@@ -23,7 +23,7 @@ class LPMMAdam(LowPrecisionOptimizer, Adam):
         lr, betas, eps, weight_decay: as for `qmaps.optim.Adam`.
         accumulation_steps: micro-batches of a step; see `LowPrecisionOptimizer`.
         state_quantizers: quantizers of the moments. None, the default, means
-            ``B2048/DE@8s+sr`` and ``B2048/DE-0@8u+sr``; "32bit" keeps them in 32 bits.
+            ``B2048/DE-sym@8s+sr`` and ``B2048/DE-0@8u+sr``; "32bit" keeps them in 32 bits.
         min_quantized_size: 0 by default, for all moments in low precision.
         nonfinite: "raise" by default; see `LPMMSGD`.
         **shared: options of all optimizers; see `QuantizedOptimizer`. Converted parameters ignore

@@ -10,7 +10,7 @@ from torch import Tensor
 from qmaps.lpmm.optimizer import LowPrecisionOptimizer
 from qmaps.optim.sgd import SGD
 
-MOMENTUM = "B2048/DE@8s+sr"
+MOMENTUM = "B2048/DE-sym@8s+sr"
 
 
 class LPMMSGD(LowPrecisionOptimizer, SGD):
@@ -30,8 +30,8 @@ class LPMMSGD(LowPrecisionOptimizer, SGD):
         momentum: decay of the buffer, at least 0; with 0 there is no buffer.
         dampening, weight_decay, nesterov: as for `qmaps.optim.SGD`.
         accumulation_steps: micro-batches of a step; see `LowPrecisionOptimizer`.
-        state_quantizers: quantizer of the momentum. None, the default, means ``B2048/DE@8s+sr``;
-            "32bit" keeps it in 32 bits.
+        state_quantizers: quantizer of the momentum. None, the default, means
+            ``B2048/DE-sym@8s+sr``; "32bit" keeps it in 32 bits.
         min_quantized_size: 0 by default, for all momentum in low precision.
         nonfinite: "raise" by default, since codes that have become NaN cannot recover; "skip" and
             "propagate" work as for every optimizer.
@@ -47,7 +47,7 @@ class LPMMSGD(LowPrecisionOptimizer, SGD):
     >>> model(torch.ones(2, 64)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[model.weight]["momentum_buffer"]
-    QuantizedTensor('B2048/DE@8s+sr', shape=(64, 64), 4104 bytes)
+    QuantizedTensor('B2048/DE-sym@8s+sr', shape=(64, 64), 4104 bytes)
     """
 
     _quantizers: ClassVar[Mapping[str, str] | None] = {"momentum_buffer": MOMENTUM}

@@ -365,8 +365,8 @@ class Adafactor8bit(FixedWidth, Adafactor):
     """`Adafactor` with 8-bit states: second moments in log2 space, ``logB256/log2@8u``.
 
     Blocks keep the range of log2 of their values, and zero exactly. The first moment is
-    ``B128/DE@8s``. Rows and columns are quantized where there are more than `min_quantized_size`
-    of them; those of projected gradients stay in 32 bits. See `FixedWidth`.
+    ``B128/DE-sym@8s``. Rows and columns are quantized where there are more than
+    `min_quantized_size` of them; those of projected gradients stay in 32 bits. See `FixedWidth`.
 
     Source: 8-bit Adafactor, project page and its later development.
 
@@ -386,5 +386,5 @@ class Adafactor8bit(FixedWidth, Adafactor):
         """The spec of each state; a block size of None is the class's own."""
         moment = f"logB{256 if block_size is None else block_size}/log2@8u"
         second = ("variance", "row_var", "col_var", "residual_row", "residual_col", "low_variance")
-        first = dict.fromkeys(("exp_avg", "low_exp_avg"), "B128/DE@8s")
+        first = dict.fromkeys(("exp_avg", "low_exp_avg"), "B128/DE-sym@8s")
         return {**first, **dict.fromkeys(second, moment)}

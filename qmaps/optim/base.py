@@ -80,7 +80,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         nonfinite: effect of a NaN or infinity in a gradient. "propagate": it reaches states
             and parameters, as in torch, and never turns into a finite number. "skip": the
             whole step is skipped and counted in `skipped_steps`. "raise": the step raises
-            NonFiniteError before anything has changed.
+            NonFiniteError before anything has changed. A finite gradient makes no second moment
+            infinite: rules bound its square (`qmaps.optim.rule.squared`).
         seed: seed of stochastic rounding, of states and of parameters; an int from 0 to 2**32 - 1.
             Optimizers of equal seeds draw equal numbers for parameters of equal places.
         stochastic_rounding: round new bfloat16 parameters stochastically, to keep small
@@ -365,14 +366,14 @@ class FixedWidth(QuantizedOptimizer):
 
 
 class EightBit(FixedWidth):
-    """Signed states under ``B256/DE@8s``, the others under ``B256/DE-0@8u``."""
+    """Signed states under ``B256/DE-sym@8s``, the others under ``B256/DE-0@8u``."""
 
     preset: ClassVar[str] = "8bit"
     bits: ClassVar[int] = 8
 
 
 class FourBit(FixedWidth):
-    """Signed states under ``B128/DE@4s+sr``, the others under ``B128/DE-0@4u``."""
+    """Signed states under ``B128/DE-sym@4s+sr``, the others under ``B128/DE-0@4u``."""
 
     preset: ClassVar[str] = "4bit"
     bits: ClassVar[int] = 4

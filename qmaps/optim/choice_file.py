@@ -69,7 +69,7 @@ class Choice:
         BadValueError, BadTypeError, SpecError: a value is not allowed, two codebooks have one
             label, or a codebook belongs to one tensor.
 
-    >>> choice = Choice({"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "B128/DE-0@4u"},
+    >>> choice = Choice({"exp_avg": "B128/DE-sym@4s+sr", "exp_avg_sq": "B128/DE-0@4u"},
     ...                 overrides={"lm_head.*": None})
     >>> print(choice.code)
     from qmaps.optim import AdamW
@@ -77,7 +77,7 @@ class Choice:
     # Give lr, weight_decay and the other options as before.
     optimizer = AdamW(
         model.named_parameters(),
-        state_quantizers={"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "B128/DE-0@4u"},
+        state_quantizers={"exp_avg": "B128/DE-sym@4s+sr", "exp_avg_sq": "B128/DE-0@4u"},
         overrides={"lm_head.*": None},
     )
     """

@@ -46,7 +46,7 @@ class Lion(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["exp_avg"]
-    QuantizedTensor('B128/DE@4s+sr', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B128/DE-sym@4s+sr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True)}
@@ -90,13 +90,13 @@ class Lion(QuantizedOptimizer):
 
 
 class Lion8bit(EightBit, Lion):
-    """`Lion` with an 8-bit momentum: ``B256/DE@8s``, rounded to the nearest as in bitsandbytes.
+    """`Lion` with an 8-bit momentum: ``B256/DE-sym@8s``, rounded to the nearest as in bitsandbytes.
 
     Where gradients vary little, the momentum stops to follow them: a step changes it by less than
-    half the distance to the next code. Then use `Lion` with ``"B256/DE@8s+sr"``. See
+    half the distance to the next code. Then use `Lion` with ``"B256/DE-sym@8s+sr"``. See
     `FixedWidth`.
     """
 
 
 class Lion4bit(FourBit, Lion):
-    """`Lion` with a 4-bit momentum: ``B128/DE@4s+sr``. See `FixedWidth`."""
+    """`Lion` with a 4-bit momentum: ``B128/DE-sym@4s+sr``. See `FixedWidth`."""

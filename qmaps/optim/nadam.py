@@ -65,7 +65,7 @@ class NAdam(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["exp_avg"]
-    QuantizedTensor('B256/DE@8s', shape=(64, 128), 8320 bytes)
+    QuantizedTensor('B256/DE-sym@8s', shape=(64, 128), 8320 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
@@ -111,8 +111,8 @@ class NAdam(QuantizedOptimizer):
 
 
 class NAdam8bit(EightBit, NAdam):
-    """`NAdam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`NAdam` with 8-bit moments: ``B256/DE-sym@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
 
 
 class NAdam4bit(FourBit, NAdam):
-    """`NAdam` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`."""
+    """`NAdam` with 4-bit moments: ``B128/DE-sym@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`."""

@@ -54,7 +54,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
     >>> model(torch.randn(4, 256)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[model.weight]["exp_avg"]
-    QuantizedTensor('B256/DE@8s', shape=(256, 256), 66560 bytes)
+    QuantizedTensor('B256/DE-sym@8s', shape=(256, 256), 66560 bytes)
     """
 
     def __init__(

@@ -37,15 +37,16 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "32bit": Preset(None, None, 1),
-    "8bit": Preset("B{block}/DE@8s", "B{block}/DE-0@8u", 256),
-    "4bit": Preset("B{block}/DE@4s+sr", "B{block}/DE-0@4u", 128),
-    "3bit": Preset("B{block}/DE@3s+sr", "B{block}/DE-0@3u", 128),
+    "8bit": Preset("B{block}/DE-sym@8s", "B{block}/DE-0@8u", 256),
+    "4bit": Preset("B{block}/DE-sym@4s+sr", "B{block}/DE-0@4u", 128),
+    "3bit": Preset("B{block}/DE-sym@3s+sr", "B{block}/DE-0@3u", 128),
     "2bit": Preset("B16x8/linear0(full=true)@2s+sr", "B32x8/power3@2u", 32),
     "paper-8bit": Preset("B{block}/DE@8s", "B{block}/DE@8u", 2048),
     "paper-4bit": Preset("B{block}/DE@4s", "rank1/linear@4u", 128),
 }
 """``paper-*`` as published. The others keep second moments away from zero. Every map of states that
-can be negative holds zero: a weight without gradients does not move. Below 8 bits all but
+can be negative holds zero: a weight without gradients does not move. Those but ``paper-*`` hold
+both ends, -1 and +1: mirrored gradients train mirrored. Below 8 bits all but
 ``paper-*`` round such states stochastically (``+sr``): rounded to the nearest of 16 values, a
 moment does not change unless a step moves it by half the distance to the next one. ``2bit`` has 2.4
 bits per element with scales, and its own block sizes, whatever the block size: the noise of

@@ -43,7 +43,7 @@ def _standard() -> tuple[str, ...]:
         for norm in ("tensor", "B2048", "B256")
         for name in EIGHT_BIT_MAPS
     ]
-    pairs += ["B256/DE@8s + B256/DE-0@8u", "B256/DE@8s + logB256/log2@8u"]
+    pairs += ["B256/DE-sym@8s + B256/DE-0@8u", "B256/DE@8s + logB256/log2@8u"]
     pairs += [f"tensor/{name}@8s + 32-bit" for name in ("DE", "inverse", "quantile", "linear0")]
     pairs += [
         "B128/DE@4s + 32-bit",

@@ -19,8 +19,11 @@ from qmaps.testing._data import about, checks_in, refused
 
 SHAPES = ((48, 40), (130,), (), (0, 3), (3, 4, 5))
 STEPS = 5  # odd: steps of signs do not cancel
-WIDTHS = (None, "8bit", "4bit", "paper-4bit")
-"""Presets of `state_quantizers`; None is 32 bits. The last one has scales of rows and columns."""
+MIRRORED_STEPS = 20  # enough for 1 % that a state loses in each of them to add up
+PUBLISHED = "paper-4bit"
+"""A preset with scales of rows and columns, and a map that holds +1 and no -1."""
+WIDTHS = (None, "8bit", "4bit", PUBLISHED)
+"""Presets of `state_quantizers`; None is 32 bits."""
 
 
 Make = partial[QuantizedOptimizer]
@@ -126,6 +129,34 @@ def training_goes_on_from_a_state_dict(make: Make) -> None:
     _assert_same(_bits_of(resumed, copies), _bits_of(optimizer, params))
 
 
+def mirrored_gradients_train_mirrored(make: Make) -> None:
+    """From 0 on, a block's largest element moves as far up as down, to 2 %.
+
+    To 5 % if rounding is random: norms then depend on the other elements.
+    """
+    if make.keywords.get("state_quantizers") == PUBLISHED:
+        return
+    random = False
+
+    def moved(sign: float) -> list[Tensor]:
+        nonlocal random
+        params: list[Tensor] = [torch.nn.Parameter(torch.zeros_like(p)) for p in _parameters(make)]
+        optimizer = make(params)
+        for _ in range(MIRRORED_STEPS):
+            for param in params:
+                param.grad = torch.full_like(param, 1e-3 * sign)
+                param.grad.view(-1)[::16] = sign
+            optimizer.step()
+        states = [value for param in params for value in optimizer.state[param].values()]
+        random = any(s.quantizer.rounding.random for s in states if isinstance(s, QuantizedTensor))
+        return [param.detach().view(-1)[::16] for param in params]
+
+    for up, down in zip(moved(-1.0), moved(1.0), strict=True):
+        if up.numel():
+            ratio = -float(up.mean() / down.mean())
+            assert abs(ratio - 1) < (0.05 if random else 0.02), f"{ratio:.3f} times as far"
+
+
 def nonfinite_gradients_are_skipped_or_refused(make: Make) -> None:
     """With nothing changed."""
     optimizer, params = _trained(make)
@@ -155,7 +186,8 @@ def check_optimizer(cls: type[QuantizedOptimizer], **options: Any) -> None:
 
     Steps give the same bits again, and on every available engine; parameters move, stay
     finite and keep their memory; states are kept as their quantizers say; a state_dict loads with
-    ``weights_only=True`` and training goes on from it bit for bit; ``nonfinite`` is obeyed.
+    ``weights_only=True`` and training goes on from it bit for bit; mirrored gradients train
+    mirrored; ``nonfinite`` is obeyed.
 
     Args:
         cls: the class; its `state_quantizers` must be an option.

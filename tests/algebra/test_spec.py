@@ -42,8 +42,8 @@ FORM = (
     '["+sr"|"+dither"|"+ef4"|"+ef8"], such as B128/DE@4s'
 )
 OURS = (
-    "DE, DE-0, DE-table, e4m3, e5m2, inverse, linear, linear0, lloyd, log2, mantissa, nf4, power2, "
-    "power3, quantile, quantile-normal, static-tree, tree"
+    "DE, DE-0, DE-sym, DE-table, e4m3, e5m2, inverse, linear, linear0, lloyd, log2, mantissa, nf4, "
+    "power2, power3, quantile, quantile-normal, static-tree, tree"
 )
 
 

@@ -14,8 +14,8 @@ from qmaps.cli.output import by_width
 from qmaps.cli.sweep import _summary
 
 SPECS = [
-    "B128/DE@4s+sr + B128/DE-0@4u", "B128/DE@4s + B128/linear@4u", "B64/DE@4s + B64/linear@4u",
-    "B256/DE@8s + B256/DE-0@8u", "B128/lloyd@8s + B128/lloyd@8u", "tensor/linear@8s + 32-bit",
+    "B128/DE-sym@4s+sr + B128/DE-0@4u", "B128/DE@4s + B128/linear@4u", "B64/DE@4s + B64/linear@4u",
+    "B256/DE-sym@8s + B256/DE-0@8u", "B128/lloyd@8s + B128/lloyd@8u", "tensor/linear@8s + 32-bit",
 ]  # fmt: skip
 OPTIONS = " ".join(f"--spec '{spec}'" for spec in SPECS)
 
@@ -35,7 +35,7 @@ def test_the_tables(place: Path) -> None:
         known = table.loc[row["quantizer"]]
         for name in ("bits_per_element", "mean_abs_error"):
             assert row[name] == known[name]
-    assert "B256/DE@8s + B256/DE-0@8u (8bit)" in [row["label"] for row in rows]
+    assert "B256/DE-sym@8s + B256/DE-0@8u (8bit)" in [row["label"] for row in rows]
 
 
 def test_the_top_rows() -> None:
@@ -56,7 +56,7 @@ def test_the_terminal_has_the_same_tables(call, tmp_path: Path) -> None:
     code, out, _ = call(f"sweep states {OPTIONS} --out {tmp_path}")
     assert code == 0
     assert "update, up to 4.3 bits per element, 2 of 2" in out
-    assert re.search(r"B256/DE@8s \+ B256/DE-0@8u \(8bit\) +│ 8.13 │", out)
+    assert re.search(r"B256/DE-sym@8s \+ B256/DE-0@8u \(8bit\) +│ 8.13 │", out)
 
 
 def test_workers_and_every_digit(call, place: Path, tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from qmaps import optim
-from qmaps.optim import SGD, QuantizedOptimizer
+from qmaps.optim import PRESETS, SGD, Adam, QuantizedOptimizer
 from qmaps.testing import check_optimizer
+from qmaps.testing.optimizers import Make, mirrored_gradients_train_mirrored
 
 NEEDS = {"SGD": {"momentum": 0.9}, "LARS": {"momentum": 0.9}}
 CLASSES = {
@@ -43,3 +44,33 @@ def test_a_wrong_optimizer_is_told() -> None:
     ]
     with pytest.raises(TypeError, match="cls must be a subclass of QuantizedOptimizer"):
         check_optimizer(torch.optim.SGD)
+
+
+@pytest.mark.parametrize("preset", [p for p in PRESETS if not p.startswith("paper-")])
+@pytest.mark.parametrize("name", CLASSES)
+def test_mirrored_gradients_train_mirrored(name: str, preset: str) -> None:
+    options = {"lr": 1e-2, "min_quantized_size": 0, **NEEDS.get(name, {})}
+    mirrored_gradients_train_mirrored(Make(CLASSES[name], state_quantizers=preset, **options))
+
+
+@pytest.mark.parametrize("first", ["B256/DE@8s", "B128/DE@4s+sr"])
+def test_a_map_without_minus_one_is_told(first: str) -> None:
+    make = Make(Adam, state_quantizers=f"{first} + B256/DE-0@8u", min_quantized_size=0)
+    with pytest.raises(AssertionError, match=r"^0\.\d+ times as far$"):
+        mirrored_gradients_train_mirrored(make)
+
+
+@pytest.mark.parametrize("preset", ["32bit", "8bit"])
+def test_rounding_to_nearest_mirrors_every_bit(preset: str) -> None:
+    before = torch.randn(64, 128, generator=torch.Generator().manual_seed(0))
+
+    def trained(sign: float) -> Tensor:
+        generator = torch.Generator().manual_seed(1)
+        param = torch.nn.Parameter(sign * before)
+        optimizer = Adam([param], lr=1e-2, state_quantizers=preset)
+        for _ in range(8):
+            param.grad = sign * torch.randn(64, 128, generator=generator)
+            optimizer.step()
+        return param.detach()
+
+    assert torch.equal(trained(1.0), -trained(-1.0))

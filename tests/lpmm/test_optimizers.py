@@ -114,7 +114,7 @@ def test_adam_steps_as_adam_does_between_its_roundings() -> None:
     for param, other in zip(model.parameters(), plain.parameters(), strict=True):
         assert torch.allclose(param.decode(), other, atol=3e-3)
     defaults = lpmm.LPMMAdam(lpmm.convert(net()).parameters()).memory()
-    assert [row.quantizer for row in defaults][:2] == ["B2048/DE@8s+sr", "B2048/DE-0@8u+sr"]
+    assert [row.quantizer for row in defaults][:2] == ["B2048/DE-sym@8s+sr", "B2048/DE-0@8u+sr"]
 
 
 @pytest.mark.parametrize("make", [optim.AdamW8bit, optim.SGD8bit, optim.Lion8bit, optim.AdamW])
@@ -385,7 +385,7 @@ def test_parameters_that_were_skipped_are_stepped_as_usual() -> None:
     ("params", "grads", "states"),
     [
         (PARAMS, GRADS, MOMENTUM),
-        ("B2048/linear0@12s+sr", "B2048/linear0@8s+sr", "B2048/DE@8s+sr"),
+        ("B2048/linear0@12s+sr", "B2048/linear0@8s+sr", "B2048/DE-sym@8s+sr"),
         ("B7/linear0@10s", "tensor/linear0@8s+sr", "B24/linear0@12s+sr"),
         ("B64/linear0@16s+sr", "B32x8/linear0@9s", "row/DE@8s"),
         ("rank1/linear0@12s+sr", GRADS, None),

@@ -13,7 +13,7 @@ from tests.optim.families import floats, run
 
 def test_what_is_quantized() -> None:
     shapes = ((5000, 2), (5000,), (90, 80), (30,))
-    log, first = "logB256/log2@8u", "B128/DE@8s"
+    log, first = "logB256/log2@8u", "B128/DE-sym@8s"
     cases = (
         ({}, [{"row_var": log, "col_var": None}, {"variance": log},
               {"row_var": None, "col_var": None}, {"variance": None}]),

@@ -17,7 +17,7 @@ from tests.optim.families import model, train
 
 CHOICES = {
     **{name: name for name in PRESETS},
-    "stochastic": {"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "B128x8/linear@8u+sr"},
+    "stochastic": {"exp_avg": "B128/DE-sym@4s+sr", "exp_avg_sq": "B128x8/linear@8u+sr"},
     "fitted": {"exp_avg": "B128/quantile@4s", "exp_avg_sq": "tensor/lloyd@4u"},
     "log": {"exp_avg": None, "exp_avg_sq": "logB128/log2@8u"},
     "odd widths": {"exp_avg": "row/linear0@5s", "exp_avg_sq": "B64&rank1/power2@3u"},
@@ -146,11 +146,11 @@ def test_sizes_named_optimizers_and_block_size() -> None:
         expected = numel * bytes_per_element + scales + 8 * small
         assert optimizer.state_nbytes == pytest.approx(expected, abs=64)
     assert AdamW8bit(net.parameters()).param_groups[0]["state_quantizers"] == {
-        "exp_avg": "B256/DE@8s",
+        "exp_avg": "B256/DE-sym@8s",
         "exp_avg_sq": "B256/DE-0@8u",
     }
     assert AdamW4bit(net.parameters()).param_groups[0]["state_quantizers"] == {
-        "exp_avg": "B128/DE@4s+sr",
+        "exp_avg": "B128/DE-sym@4s+sr",
         "exp_avg_sq": "B128/DE-0@4u",
     }
     paper = AdamW(net.parameters(), state_quantizers="paper-4bit")
@@ -224,7 +224,7 @@ def test_a_torch_checkpoint_is_taken_over() -> None:
         m = torch_optimizer.state[p]["exp_avg"]
         found = ours.state[q]["exp_avg"]
         if p.numel() > 4096:
-            assert torch.equal(found.packed, qmaps.quantizer("B256/DE@8s").quantize(m).packed)
+            assert torch.equal(found.packed, qmaps.quantizer("B256/DE-sym@8s").quantize(m).packed)
         else:
             assert torch.equal(found, m)
     train(other, ours, range(5, 8))

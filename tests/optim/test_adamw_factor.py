@@ -82,8 +82,8 @@ def test_tensors_without_rows_and_columns_take_the_step_of_adamw() -> None:
 def test_what_is_quantized() -> None:
     large = [nn.Parameter(torch.ones(shape)) for shape in ((5000, 2), (5000,), (64, 64))]
     for cls, first, second in (
-        (AdamW4bitFactor, "B128/DE@4s+sr", "B128/DE-0@4u"),
-        (AdamW8bitFactor, "B256/DE@8s", "B256/DE-0@8u"),
+        (AdamW4bitFactor, "B128/DE-sym@4s+sr", "B128/DE-0@4u"),
+        (AdamW8bitFactor, "B256/DE-sym@8s", "B256/DE-0@8u"),
     ):
         optimizer = cls(large)
         for p in large:

@@ -128,7 +128,7 @@ DAMAGES: list[tuple[Damage, type[Exception], str]] = [
     (lambda s: first(s)["exp_avg"].update(packed=first(s)["exp_avg"]["packed"].view(2, -1)),
      BadValueError,
      "state_dict has an invalid exp_avg for parameter '0.weight': packed has 7200 elements of "
-     "torch.uint8; B256/DE@8s of shape (80, 90) needs 7200 elements of torch.uint8"),
+     "torch.uint8; B256/DE-sym@8s of shape (80, 90) needs 7200 elements of torch.uint8"),
     (lambda s: first(s)["exp_avg"].update(scales=[torch.zeros(29).to_sparse()]), BadValueError,
      "state_dict has an invalid exp_avg for parameter '0.weight': packed and scales of a "
      "quantized tensor must be dense tensors"),

@@ -15,7 +15,7 @@ from qmaps.nn import StableEmbedding
 from qmaps.ops.backends import use_backend
 from qmaps.optim import SGD, AdamW, AdamW4bit, AdamW8bit, keep_in_32_bits
 
-EIGHT, FOUR = ("B256/DE@8s", "B256/DE-0@8u"), ("B128/DE@4s+sr", "B128/DE-0@4u")
+EIGHT, FOUR = ("B256/DE-sym@8s", "B256/DE-0@8u"), ("B128/DE-sym@4s+sr", "B128/DE-0@4u")
 FLOATS = (None, None)
 
 

@@ -51,11 +51,11 @@ def test_rounded_to_the_nearest_the_momentum_stops_where_gradients_vary_little()
 
     exact = trained(Lion)
     assert trained(Lion8bit) > 10 * exact
-    assert trained(Lion, state_quantizers={"exp_avg": "B256/DE@8s+sr"}) < 1.1 * exact
+    assert trained(Lion, state_quantizers={"exp_avg": "B256/DE-sym@8s+sr"}) < 1.1 * exact
 
 
 def test_specs_of_fixed_widths() -> None:
-    for cls, spec in ((Lion8bit, "B256/DE@8s"), (Lion4bit, "B128/DE@4s+sr")):
+    for cls, spec in ((Lion8bit, "B256/DE-sym@8s"), (Lion4bit, "B128/DE-sym@4s+sr")):
         assert cls([torch.zeros(1)]).param_groups[0]["state_quantizers"] == {"exp_avg": spec}
 
 

@@ -16,7 +16,7 @@ from tests.optim.families import FAMILIES, Family, label
 
 SHAPES = ((70, 90), (5000,), (3, 40, 50), (64,), (), (0,), (16, 33, 3, 3))
 SPECS = {
-    "DE": ("B256/DE@8s", "B256/DE-0@8u"),
+    "DE": ("B256/DE-sym@8s", "B256/DE-0@8u"),
     "rank1": ("B128/DE@4s", "rank1/linear@4u"),
     "odd": ("B7x8/DE@5s", "B100x8&rank1/linear@3u"),
     "row": ("row/DE@8s", "colx8/linear@12u"),
@@ -71,20 +71,20 @@ def net() -> nn.Module:
 
 
 TABLE = """\
-parameter           shape      dtype     state       kept as       why                         bytes
-tokens.weight       100 x 64   float32   exp_avg     32 bits       module StableEmbedding     25,600
-                                         exp_avg_sq  32 bits       module StableEmbedding     25,600
-tokens.norm.weight  64         float32   exp_avg     32 bits       module StableEmbedding        256
-                                         exp_avg_sq  32 bits       module StableEmbedding        256
-tokens.norm.bias    64         float32   exp_avg     32 bits       module StableEmbedding        256
-                                         exp_avg_sq  32 bits       module StableEmbedding        256
-head.weight         5000 x 64  bfloat16  exp_avg     B128/DE@4s    override 'head.w*'        170,000
-                                         exp_avg_sq  32 bits       override 'head.w*'      1,280,000
-head.bias           5000       bfloat16  exp_avg     B256/DE@8s    state_quantizers            5,080
-                                         exp_avg_sq  B256/DE-0@8u  state_quantizers            5,080
+parameter           shape      dtype     state       kept as         why                         bytes
+tokens.weight       100 x 64   float32   exp_avg     32 bits         module StableEmbedding     25,600
+                                         exp_avg_sq  32 bits         module StableEmbedding     25,600
+tokens.norm.weight  64         float32   exp_avg     32 bits         module StableEmbedding        256
+                                         exp_avg_sq  32 bits         module StableEmbedding        256
+tokens.norm.bias    64         float32   exp_avg     32 bits         module StableEmbedding        256
+                                         exp_avg_sq  32 bits         module StableEmbedding        256
+head.weight         5000 x 64  bfloat16  exp_avg     B128/DE@4s      override 'head.w*'        170,000
+                                         exp_avg_sq  32 bits         override 'head.w*'      1,280,000
+head.bias           5000       bfloat16  exp_avg     B256/DE-sym@8s  state_quantizers            5,080
+                                         exp_avg_sq  B256/DE-0@8u    state_quantizers            5,080
 
 1,512,384 predicted bytes of states for 331,528 parameters: 36.49 bits per parameter
-2,652,224 bytes in 32 bits: 64.00 bits per parameter"""
+2,652,224 bytes in 32 bits: 64.00 bits per parameter"""  # noqa: E501
 
 
 def test_the_table() -> None:
@@ -106,7 +106,7 @@ def test_rows_and_totals_in_a_script() -> None:
         "shape": (5000, 64),
         "dtype": "bfloat16",
         "state": "exp_avg",
-        "quantizer": "B128/DE@4s+sr",
+        "quantizer": "B128/DE-sym@4s+sr",
         "why": "state_quantizers",
         "nbytes": 170_000,
         "predicted": True,
@@ -168,11 +168,11 @@ def test_only_states_that_are_used_are_foreseen_and_all_that_are_there_counted()
 
 def test_states_that_the_next_step_will_change() -> None:
     p = nn.Parameter(torch.randn(80, 80))
-    optimizer = AdamW([("w", p)], state_quantizers={"exp_avg": "B64/DE@8s"})
+    optimizer = AdamW([("w", p)], state_quantizers={"exp_avg": "B64/DE-sym@8s"})
     after_a_step(optimizer)
     optimizer.param_groups[0]["state_quantizers"] = {"exp_avg_sq": "B64/DE-0@8u"}
     assert [(row.quantizer, row.why) for row in optimizer.memory()] == [
-        ("B64/DE@8s", "32 bits from the next step: no quantizer for exp_avg"),
+        ("B64/DE-sym@8s", "32 bits from the next step: no quantizer for exp_avg"),
         (None, "B64/DE-0@8u from the next step: state_quantizers"),
     ]
     assert optimizer.memory().nbytes == optimizer.state_nbytes

@@ -59,7 +59,9 @@ def test_one_step_with_the_same_gradient_is_torchs() -> None:
     torch.testing.assert_close(param, twin, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("spec", ["B64/DE@8s", "B128/DE@4s+sr", "rank1/linear@4s", "B32x8/DE@3s"])
+@pytest.mark.parametrize(
+    "spec", ["B64/DE-sym@8s", "B128/DE-sym@4s+sr", "rank1/linear@4s", "B32x8/DE@3s"]
+)
 def test_a_quantized_momentum_is_decoded_updated_and_encoded(spec: str) -> None:
     torch.manual_seed(1)
     param = nn.Parameter(torch.randn(72, 80))
@@ -123,7 +125,7 @@ def test_torchs_checkpoint_is_taken() -> None:
     ours = Muon8bit([param])
     ours.load_state_dict(theirs.state_dict())
     kept = ours.state[param]["momentum_buffer"]
-    assert kept.quantizer.spec == "B256/DE@8s"
+    assert kept.quantizer.spec == "B256/DE-sym@8s"
     exact = theirs.state[param]["momentum_buffer"]
     assert (kept.dequantize() - exact).abs().max() < 0.02 * exact.abs().max()
     ours.step()

@@ -254,8 +254,8 @@ WRONG = [
         "quantized tensor must consist of ints"
     )),
     (("state", 0, "exp_avg", "scales"), [-torch.ones(1)], BadValueError, (
-        "state_dict has an invalid exp_avg for parameter 'weight': scales of B256/DE@8s must not "
-        "be negative; at least one is"
+        "state_dict has an invalid exp_avg for parameter 'weight': scales of B256/DE-sym@8s must "
+        "not be negative; at least one is"
     )),
     (("param_groups", 0, "lr"), 10**400, BadValueError,
      "lr=<int of 1329 bits> is too large for a float"),

@@ -50,7 +50,7 @@ def test_states_are_as_declared() -> None:
     optimizer.step()
     first, second = params
     q = optimizer.state[first]["average"]
-    assert q.quantizer.spec == "B256/DE@8s"
+    assert q.quantizer.spec == "B256/DE-sym@8s"
     assert torch.allclose(q.dequantize(), torch.tensor(0.625), atol=1e-3)  # 0.25 / 2 + 1 / 2
     assert optimizer.state[first]["steps"].shape == ()
     assert float(optimizer.state[first]["steps"]) == 2.5

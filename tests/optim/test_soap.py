@@ -50,7 +50,7 @@ def test_maximize_goes_the_other_way() -> None:
     assert torch.equal(param, twin)
 
 
-@pytest.mark.parametrize("spec", ["B64/DE@8s", "B128/sqrt@4s", "rank1/linear@4s"])
+@pytest.mark.parametrize("spec", ["B64/DE-sym@8s", "B128/sqrt@4s", "rank1/linear@4s"])
 def test_quantized_states_are_decoded_updated_and_encoded(spec: str) -> None:
     torch.manual_seed(1)
     param = nn.Parameter(torch.randn(72, 80))
@@ -161,8 +161,8 @@ def test_a_saved_run_goes_on_bit_for_bit(cls: type[SOAP]) -> None:
 def test_the_second_moment_has_no_zero() -> None:
     param = nn.Parameter(torch.randn(80, 96))
     for cls, specs in {
-        SOAP8bit: ("B256/DE@8s", "B256/DE-0@8u"),
-        SOAP4bit: ("B128/DE@4s+sr", "B128/DE-0@4u"),
+        SOAP8bit: ("B256/DE-sym@8s", "B256/DE-0@8u"),
+        SOAP4bit: ("B128/DE-sym@4s+sr", "B128/DE-0@4u"),
     }.items():
         optimizer = cls([param])
         param.grad = torch.randn(80, 96)

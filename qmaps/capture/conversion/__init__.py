@@ -88,7 +88,7 @@ def convert_state_dict(
     >>> adam.step()
     >>> converted, report = convert_state_dict(adam.state_dict(), "qmaps", states="4bit")
     >>> converted["state"][0]["exp_avg"]["spec"], report.states[0].how
-    ('B128/DE@4s+sr', 'quantized')
+    ('B128/DE-sym@4s+sr', 'quantized')
     """
     if zeros not in POLICIES:
         raise BadValueError(f"zeros={zeros!r} must be one of {', '.join(POLICIES)}")

@@ -170,7 +170,7 @@ def test_a_parameter_kept_in_32_bits_stays_so() -> None:
     report = convert_state_dict(adam.state_dict(), "bitsandbytes")[1]
     became = {row.parameter: row.became for row in report.states if row.state == "exp_avg"}
     assert became["0.weight"] == "32 bits"
-    assert became["2.weight"] == "B256/DE@8s"
+    assert became["2.weight"] == "B256/DE-sym@8s"
 
 
 @pytest.mark.parametrize("named", [True, False])

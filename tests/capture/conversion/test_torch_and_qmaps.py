@@ -148,7 +148,7 @@ def test_parameters_that_differ_from_their_group_become_overrides() -> None:
         qmaps.quantizer("B64/nf4@4s").quantize(saved["state"][2]["exp_avg"])
     )
     group = convert_state_dict(saved, "qmaps")[0]["param_groups"][0]
-    assert group["state_quantizers"] == {"exp_avg": "B256/DE@8s", "exp_avg_sq": "B256/DE-0@8u"}
+    assert group["state_quantizers"] == {"exp_avg": "B256/DE-sym@8s", "exp_avg_sq": "B256/DE-0@8u"}
     assert group["min_quantized_size"] == 559
     assert group["overrides"] == {"2.weight": {"exp_avg": "B64/nf4@4s", "exp_avg_sq": None}}
     del group["param_names"]
@@ -156,7 +156,7 @@ def test_parameters_that_differ_from_their_group_become_overrides() -> None:
     converted, report = convert_state_dict(saved, "qmaps")
     assert converted["param_groups"][0]["overrides"] == {}
     became = [row.became for row in report.states if row.parameter == "group0.param2"]
-    assert became == ["B256/DE@8s", "B256/DE-0@8u"]
+    assert became == ["B256/DE-sym@8s", "B256/DE-0@8u"]
 
 
 def test_what_a_code_is_raised_by_is_taken_from_the_residual() -> None:
@@ -351,7 +351,7 @@ def test_damaged_packed_states_are_refused() -> None:
     saved["state"][0]["exp_avg"]["packed"] = torch.zeros(3, dtype=torch.uint8)
     message = (
         "the states of '0.weight' are damaged: packed has 3 elements of torch.uint8; "
-        "B256/DE@8s of shape (80, 64) needs 5120 elements of torch.uint8"
+        "B256/DE-sym@8s of shape (80, 64) needs 5120 elements of torch.uint8"
     )
     with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
         convert_state_dict(saved, "torch")

@@ -34,7 +34,7 @@ def test_a_resumed_run_goes_on_without_repeating_a_step(tmp_path: Path) -> None:
     whole = out.read_text()
     assert [row["step"] for row in rows(out)] == [*"2222", *"4444", *"6666"]
     assert tuple(rows(out)[0]) == COLUMNS
-    assert rows(out)[0]["quantizer"] == "B256/DE@8s"
+    assert rows(out)[0]["quantizer"] == "B256/DE-sym@8s"
     assert float(rows(out)[0]["sqnr_db"]) > 20
 
     again = make("AdamW8bit", net().named_parameters())

@@ -126,7 +126,7 @@ def test_messages() -> None:
         optimizer.state[params[0]]["exp_avg"].packed.resize_(10)
 
     wrong = (
-        "BadValueError: packed has 10 elements of torch.uint8; B256/DE@8s of shape (32, 40) "
+        "BadValueError: packed has 10 elements of torch.uint8; B256/DE-sym@8s of shape (32, 40) "
         "needs 1280 elements of torch.uint8"
     )
     assert check("8 bits", cut) == ["", "", wrong, wrong]
