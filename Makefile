@@ -46,7 +46,7 @@ $(VENV)/.qmaps: pyproject.toml constraints.txt $(NATIVE) $(VENV)/.torch
 
 # The packages of an extra.
 $(VENV)/.%: $(VENV)/.qmaps
-	$(INSTALL) "qmaps[$*]"
+	$(INSTALL) "torch-qmaps[$*]"
 	@touch $@
 
 lab: $(VENV)/.lab
@@ -60,7 +60,7 @@ $(VENV)/.weights: constraints.txt $(VENV)/.lab
 
 # Models of the blind test (reports/blind). Of these packages only the files of weights are read.
 $(VENV)/.judges: constraints.txt $(VENV)/.qmaps $(VENV)/.weights
-	$(INSTALL) "qmaps[judges]"
+	$(INSTALL) "torch-qmaps[judges]"
 	$(INSTALL) --no-deps microformer-mgm resemblyzer torchfcpe
 	@touch $@
 

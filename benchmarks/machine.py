@@ -16,9 +16,10 @@ import torch
 import qmaps
 from benchmarks.command import command_line
 from qmaps.engines import native
+from qmaps.storage import __version__
 
 CPUINFO = Path("/proc/cpuinfo")
-PACKAGES = ("qmaps", "torch", "numpy", "bitsandbytes", "torchao")
+PACKAGES = ("torch", "numpy", "bitsandbytes", "torchao")
 
 
 def about(arguments: Sequence[str], module: str = "benchmarks") -> dict[str, Any]:
@@ -43,6 +44,7 @@ def about(arguments: Sequence[str], module: str = "benchmarks") -> dict[str, Any
         "backend": {"name": engine.name, "reason": engine.reason},
         "isa": native.core.isa() if engine.name == "native" else None,
         "versions": {"python": platform.python_version()}
+        | {"qmaps": __version__}
         | {package: version(package) for package in PACKAGES},
     }
 

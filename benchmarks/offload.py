@@ -4,7 +4,7 @@
 with each optimizer, on two gloo processes, and writes reports/offload.{json,md}: the time of
 ``engine.step()`` in interleaved rounds, the memory of a process that has only this optimizer, bytes
 of the states, the losses, and how much those of a resumed run differ. It needs
-``qmaps[deepspeed]``, ninja's program on the path, and a compiler.
+the extra ``deepspeed``, ninja's program on the path, and a compiler.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from benchmarks.markdown import markdown as table_lines
 from benchmarks.process import ALLOCATOR, resident
 from benchmarks.timing import interleaved, ratio
 from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.distribution import install
 from qmaps.errors import BadValueError
 from qmaps.optim import AdamW4bit, AdamW8bit
 from qmaps.storage.files import output_folder, write_json
@@ -238,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         import deepspeed
     except ImportError:
-        raise BadValueError("deepspeed is not installed (pip install qmaps[deepspeed])") from None
+        raise BadValueError(f"deepspeed is not installed ({install('deepspeed')})") from None
     out = output_folder(options.out)
     results = in_processes(rank_main, "results.json", options.width, options.rounds)
     os.environ.update(ALLOCATOR)

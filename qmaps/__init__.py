@@ -19,6 +19,7 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.saved import load, save
+from qmaps.distribution import warn_of_conflict
 from qmaps.errors import QmapsError
 from qmaps.maps.codebook import Codebook
 from qmaps.ops import quantiles
@@ -44,6 +45,7 @@ _LAZY = {name: f"qmaps.{name}" for name in _MODULES} | {
 }
 """Module, or ``module:member``, behind each name that is imported on first use."""
 
+warn_of_conflict()
 plugins.load()
 
 

@@ -10,6 +10,7 @@ from benchmarks.case import OURS, Case, Setup, UnavailableError
 from benchmarks.data import generator
 from benchmarks.peers import with_backend
 from benchmarks.timing import Work
+from qmaps.distribution import install
 
 REFERENCE = "qmaps on the reference"
 
@@ -32,7 +33,7 @@ def make(scale: float) -> Setup:
                 from qmaps import sweep
                 from qmaps.capture import CapturedStates
             except ImportError as error:
-                raise UnavailableError(f'{error}; pip install "qmaps[lab]"') from None
+                raise UnavailableError(f"{error}; {install('lab')}") from None
             states = CapturedStates.from_tensors(tensors, optimizer="AdamW")
             pairs = sweep.STANDARD if scale >= 0.1 else sweep.STANDARD[:4]
 

@@ -11,8 +11,10 @@ try:
 
     from qmaps.cli.output import close_output, errors, prepare_terminal, print_error, print_lines
 except ImportError as error:  # pragma: no cover - installed without the extra
+    from qmaps.distribution import install
+
     raise SystemExit(
-        f'the qmaps command needs {error.name}; install it with pip install "qmaps[lab]"'
+        f"the qmaps command needs {error.name}; install it with {install('lab')}"
     ) from None
 
 from qmaps.cli.figures import figures, plot, report

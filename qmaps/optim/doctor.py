@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qmaps.distribution import REPAIR, conflict
 from qmaps.engines import native
 from qmaps.engines.native import build
 from qmaps.errors import BackendWarning
@@ -139,6 +140,8 @@ def findings(engines: Sequence[Backend], cpu: Mapping[str, Any]) -> Iterator[Fin
             f"results, but {build.SLOWER}. Reason: {native.reason.rpartition(';')[0]}."
         )
         yield Finding(PROBLEM, message, "Install a C++20 compiler and run:", build.command())
+    if sentence := conflict():
+        yield Finding(PROBLEM, f"{sentence[0].upper()}{sentence[1:]}.", f"{REPAIR}.")
     threads, count, requested = cpu["threads"], cpu["cores"], os.environ.get("OMP_NUM_THREADS")
     setting = f" (OMP_NUM_THREADS={requested})" if requested else ""
     on_cores, repair = f"{count} core{'s' * (count > 1)}{setting}", f"Set OMP_NUM_THREADS={count}"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
+from qmaps.distribution import version
 
-try:
-    __version__ = metadata.version("qmaps")
-except metadata.PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
+__version__ = version()

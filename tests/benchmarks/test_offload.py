@@ -16,7 +16,7 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "'0' must be a whole number of at least 1" in capsys.readouterr().err
     if importlib.util.find_spec("deepspeed") is None:
         assert offload.main(["--out", str(tmp_path)]) == 2
-        message = "error: deepspeed is not installed (pip install qmaps[deepspeed])\n"
+        message = 'error: deepspeed is not installed (pip install "torch-qmaps[deepspeed]")\n'
         assert capsys.readouterr().err == message
 
 

@@ -8,6 +8,7 @@ import warnings
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+from qmaps.distribution import DISTRIBUTION
 from qmaps.errors import BackendWarning
 
 PACKAGE = Path(__file__).parents[2]
@@ -30,15 +31,15 @@ def command(package: Path = PACKAGE) -> str:
         return f"pip install --editable {shlex.quote(str(tree))}"
     again = "pip install --force-reinstall --no-deps --no-cache-dir"
     try:
-        origin = json.loads(distribution("qmaps").read_text("direct_url.json") or "{}")
+        origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
         origin = {}
     url = str(origin.get("url", ""))
     if not url or url.endswith(".whl"):  # from an index
-        return f"{again} --no-binary qmaps qmaps"
+        return f"{again} --no-binary {DISTRIBUTION} {DISTRIBUTION}"
     if "vcs_info" in origin:
         url = f"{origin['vcs_info']['vcs']}+{url}"
-    return f"{again} {shlex.quote(f'qmaps @ {url}')}"
+    return f"{again} {shlex.quote(f'{DISTRIBUTION} @ {url}')}"
 
 
 def warn_once() -> None:

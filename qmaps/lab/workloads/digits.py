@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from qmaps.capture.parameters import integer
+from qmaps.distribution import install
 from qmaps.errors import BadValueError
 from qmaps.lab.workloads.base import REGISTRY, Batch, Workload
 
@@ -27,7 +28,7 @@ def images() -> tuple[Tensor, Tensor]:
         from sklearn.datasets import load_digits
     except ImportError:
         raise BadValueError(
-            "workload 'digits' needs scikit-learn; install it with pip install \"qmaps[lab]\""
+            f"workload 'digits' needs scikit-learn; install it with {install('lab')}"
         ) from None
     data = load_digits()
     order = np.random.default_rng(0).permutation(len(data.target))

@@ -32,10 +32,10 @@ def tree(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("about", "command"),
     [
-        (None, "--no-binary qmaps qmaps"),
-        ({"url": "file:///x/qmaps-1-cp311.whl", "archive_info": {}}, "--no-binary qmaps qmaps"),
-        ({"url": "file:///x/my tree", "dir_info": {}}, "'qmaps @ file:///x/my tree'"),
-        ({"url": "https://host/q.git", "vcs_info": {"vcs": "git"}}, "'qmaps @ git+https://host/q.git'"),
+        (None, "--no-binary torch-qmaps torch-qmaps"),
+        ({"url": "file:///x/qmaps-1-cp311.whl", "archive_info": {}}, "--no-binary torch-qmaps torch-qmaps"),
+        ({"url": "file:///x/my tree", "dir_info": {}}, "'torch-qmaps @ file:///x/my tree'"),
+        ({"url": "https://host/q.git", "vcs_info": {"vcs": "git"}}, "'torch-qmaps @ git+https://host/q.git'"),
     ],
 )  # fmt: skip
 def test_the_command_builds_what_was_installed(

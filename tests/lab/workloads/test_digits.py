@@ -65,5 +65,5 @@ def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadValueError) as caught:
         WORK.batch(1, 0)
     assert str(caught.value) == (
-        "workload 'digits' needs scikit-learn; install it with pip install \"qmaps[lab]\""
+        "workload 'digits' needs scikit-learn; install it with pip install \"torch-qmaps[lab]\""
     )

@@ -1,0 +1,77 @@
+"""The name on the package index, and the other project that has the name of the module."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+import warnings
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import qmaps
+from qmaps import distribution
+from qmaps.ops.backends import backends
+from qmaps.optim import doctor
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_constant_is_the_name_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["name"] == distribution.DISTRIBUTION
+    assert qmaps.__version__ == metadata.version(distribution.DISTRIBUTION)
+    extras = project["optional-dependencies"]
+    of_ours = [line for lines in extras.values() for line in lines if "qmaps" in line]
+    assert of_ours
+    assert all(line.startswith(f"{distribution.DISTRIBUTION}[") for line in of_ours)
+    assert distribution.install("lab") == 'pip install "torch-qmaps[lab]"'
+
+
+def test_no_line_installs_the_other_project() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    files = listed.stdout.split() or pytest.skip("not a checkout")
+    pattern = re.compile(r"""pip install ["']?qmaps(\[|["'` ]|$)|["'`]qmaps\[""", re.MULTILINE)
+    told = [
+        name
+        for name in files
+        if name.endswith((".py", ".md", ".toml", ".yml", ".ipynb", "Makefile", "run", "wheels"))
+        and not name.startswith("reports/")
+        and name not in ("CHANGELOG.md", "tests/test_distribution.py")
+        and pattern.search((ROOT / name).read_text(encoding="utf-8"))
+    ]
+    assert told == []
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The other project is installed; returns the sentence that says so."""
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda n: "0.0.1" if n == "qmaps" else version(n))
+    return (
+        "the distribution qmaps 0.0.1 is installed beside torch-qmaps; both install the module "
+        "qmaps, and each replaces files of the other"
+    )
+
+
+def test_the_other_project_is_named(other: str) -> None:
+    message = f"{other}; pip uninstall -y qmaps, then install torch-qmaps again"
+    with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
+        distribution.warn_of_conflict()
+    cpu = {"threads": 1, "cores": 1}
+    found = list(doctor.findings(backends(), cpu))
+    assert (found[0].level, found[0].message) == ("problem", f"T{other[1:]}.")
+    assert found[0].repair == "pip uninstall -y qmaps, then install torch-qmaps again."
+
+
+def test_without_it_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", none)
+    assert (distribution.conflict(), distribution.version()) == ("", "0+unknown")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        distribution.warn_of_conflict()
