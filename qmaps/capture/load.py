@@ -9,6 +9,7 @@ from typing import Any
 
 from qmaps.capture import snapshot
 from qmaps.capture.collect import Collected, collect, decoded, plain_options
+from qmaps.capture.flattened import is_flattened, unflattened
 from qmaps.capture.gradients import Window
 from qmaps.capture.naming import Names, names_of
 from qmaps.capture.parameters import Slot, check_text, slots
@@ -209,6 +210,8 @@ def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
         wrapper = next((name for name in WRAPPERS if name in keys), None)
         if {"state", "param_groups"} <= keys:
             state_dicts.append(value)
+        elif is_flattened(value):
+            state_dicts.append(unflattened(value))
         elif is_new and isinstance(value, (list, tuple)) and value:
             pending += [(member, deeper - 1) for member in reversed(value)]
         elif is_new and wrapper:

@@ -13,7 +13,7 @@ from torch import Tensor
 from qmaps.algebra.dense import unsupported_reason
 from qmaps.algebra.feedback import restored
 from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.algebra.saved import from_plain, to_plain
+from qmaps.algebra.saved import from_plain, tensors_only, to_plain
 from qmaps.distributed.rows import Rows, wanted
 from qmaps.distributed.rows import read as read_rows
 from qmaps.distributed.rows import write as write_rows
@@ -32,8 +32,11 @@ from qmaps.optim.records import ParameterRecord, Parameters
 Group = dict[str, Any]
 State = dict[str, Any]
 
-FORMAT = 1
-"""Format of state_dicts. One without a number is older, or torch's, and is read as this format."""
+FORMAT = 2
+"""Format of state_dicts; one without a number is torch's, or older.
+
+Format 1, of versions up to 0.3, has text and lists in quantized states, and reads alike.
+"""
 
 STREAM = 2
 """Number of the stream of random numbers that stochastic rounding takes (`qmaps.algebra.philox`).
@@ -48,14 +51,15 @@ ABOUT = "qmaps"
 def written(record: ParameterRecord, name: str, value: Any) -> Any:
     """A state as a state_dict stores it; of a sharded parameter all processes call this.
 
-    Quantized states become dicts of plain tensors, strings and numbers, tensors of shards DTensors.
+    Quantized states become dicts of plain tensors and numbers, tensors of shards DTensors.
     Codes of shards that cannot be cut by rows are decoded, their residuals added. A remainder of 16
     bits becomes int32, because gloo and NCCL send no int16.
     """
     if record.shard is None:
         if not isinstance(value, QuantizedTensor):
             return value
-        return write_rows(value, None) if wanted() else to_plain(value)
+        plain = write_rows(value, None) if wanted() else to_plain(value)
+        return tensors_only(plain, value.device)
     if name in NUMBERS or not isinstance(value, (Tensor, QuantizedTensor)):
         return value
     part = record.part(name)
@@ -64,7 +68,9 @@ def written(record: ParameterRecord, name: str, value: Any) -> Any:
         sent = torch.int32 if value.dtype == torch.int16 else value.dtype
         return part.distributed(value.to(sent, copy=True))
     # Codes can be cut only by rows.
-    return write_rows(value, part) if part.by_rows else part.distributed(restored(value))
+    if not part.by_rows:
+        return part.distributed(restored(value))
+    return tensors_only(write_rows(value, part), value.device)
 
 
 def saved(parameters: Parameters) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def later(source: Path, out: Path, step: float = 700) -> Path:
             if isinstance(value, Tensor):  # too small to be quantized
                 value.add_(number + 1)
             else:
-                value["scales"] = [scale * (number + 2) for scale in value["scales"]]
+                value["scales"] = {at: x * (number + 2) for at, x in value["scales"].items()}
     torch.save(state_dict, out)
     return out
 
