@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,11 +23,12 @@ from qmaps.engines.sharding.exchange import Request, shared_scales, spans_shards
 from qmaps.engines.sharding.over_shards import largest_bits, whole_of
 from qmaps.engines.sharding.shards import Shard, is_distributed, local, shard_of
 from qmaps.engines.step import COUNTER, NUMBERS, PRODUCT, RESET
+from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import check_patterns, listed
 from qmaps.optim.options import TORCH_OPTIONS, check_shared
-from qmaps.optim.other_libraries import writer_of
+from qmaps.optim.other_libraries import COUNTS, count_in, counts_in, other_rules, writer_of
 from qmaps.optim.records import ParameterRecord, Parameters
 
 Group = dict[str, Any]
@@ -148,10 +150,22 @@ def _read(
             "qmaps.capture.conversion.convert_state_dict(state_dict, 'qmaps')"
         )
     groups = _groups(parameters, state_dict["param_groups"])
+    counts = [
+        count_in(saved, ours)
+        for saved, ours in zip(state_dict["param_groups"], parameters.groups, strict=True)
+    ]
+    for theirs, ours in zip(state_dict["param_groups"], parameters.groups, strict=True):
+        if sign := other_rules(theirs, ours):
+            name = type(parameters.rule).__name__
+            warnings.warn(
+                f"state_dict has {sign}; its states are loaded as those of {name}", stacklevel=4
+            )
+            break
     records = parameters._replace(groups=groups).records()
     numbers = _numbers(state_dict, [record.param for record in records])
     states: dict[Tensor, State] = {}
     entries: dict[Any, Any] = {}
+    uncounted: list[ParameterRecord] = []
     for saved_id, saved in state_dict["state"].items():
         if saved_id not in numbers:
             entries[saved_id] = saved
@@ -162,9 +176,36 @@ def _read(
                 f"the state of {record.label} in state_dict must be a dict, got "
                 f"{type(saved).__name__}"
             )
+        count = counts[record.place[0]]
+        if saved.get("step") is None:
+            saved = {**saved, "step": count}
+            if count is None and any(value is not None for value in saved.values()):
+                uncounted.append(record)
         states[record.param] = read_state(record, saved)
+    _check_counted(uncounted, states)
     # States in the order of parameters, as training makes them.
     return groups, {r.param: states[r.param] for r in records if r.param in states} | entries
+
+
+def _check_counted(uncounted: Sequence[ParameterRecord], states: Mapping[Tensor, State]) -> None:
+    """Raise if parameters with states, but without a number of steps, cannot do without it."""
+    if not uncounted:
+        return
+    record = uncounted[0]
+    if sum(1 for state in states.values() if state) > len(uncounted):
+        raise BadValueError(
+            f"state_dict has no step for {record.label}, and a step for other parameters"
+        )
+    if record.rule._counts_steps or any(
+        isinstance(scalar, StepScalar) and scalar.at(2) != scalar.at(1000)
+        for each in uncounted
+        for scalar in each.rule.step_scalars(each.group).values()
+    ):
+        keys = ", ".join(COUNTS)
+        raise BadValueError(
+            f"state_dict has no step, neither in its states nor in its groups ({keys}); "
+            f"the update of {type(record.rule).__name__} depends on it"
+        )
 
 
 def check_form(state_dict: Mapping[str, Any]) -> None:
@@ -223,6 +264,8 @@ def _groups(parameters: Parameters, saved_groups: Sequence[Any]) -> list[Group]:
             for key, value in theirs.items()
             if (key not in TORCH_OPTIONS or key in ours) and key != "params"
         }
+        for name in counts_in(theirs, ours):
+            del options[name]  # each state has its own
         merged = {**ours, **options}
         if ours["overrides"] and not options.get("overrides"):  # they go with their names
             merged |= {name: ours[name] for name in ("overrides", "param_names") if name in ours}
@@ -334,7 +377,7 @@ def read_state(record: ParameterRecord, saved: Mapping[str, Any]) -> State:
         else:
             state[name] = value.to(param.device, torch.float32, copy=True)
     if state:
-        # torch's SGD counts no steps; one at least has been taken.
+        # torch's SGD counts no steps; one at least has been taken (`_check_counted`).
         state.setdefault("step", torch.ones((), dtype=COUNTER))
         if RESET in state and state[RESET] > state["step"]:
             raise BadValueError(
