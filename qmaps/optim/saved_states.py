@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,8 +27,10 @@ from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import check_patterns, listed
+from qmaps.optim.groups import without_wrappers
 from qmaps.optim.options import TORCH_OPTIONS, check_shared
 from qmaps.optim.other_libraries import COUNTS, count_in, counts_in, other_rules, writer_of
+from qmaps.optim.presets import PRESETS
 from qmaps.optim.records import ParameterRecord, Parameters
 
 Group = dict[str, Any]
@@ -154,13 +156,8 @@ def _read(
         count_in(saved, ours)
         for saved, ours in zip(state_dict["param_groups"], parameters.groups, strict=True)
     ]
-    for theirs, ours in zip(state_dict["param_groups"], parameters.groups, strict=True):
-        if sign := other_rules(theirs, ours):
-            name = type(parameters.rule).__name__
-            warnings.warn(
-                f"state_dict has {sign}; its states are loaded as those of {name}", stacklevel=4
-            )
-            break
+    for note in _notes(parameters, state_dict["param_groups"], groups):
+        warnings.warn(note, stacklevel=6)
     records = parameters._replace(groups=groups).records()
     numbers = _numbers(state_dict, [record.param for record in records])
     states: dict[Tensor, State] = {}
@@ -242,6 +239,7 @@ def _groups(parameters: Parameters, saved_groups: Sequence[Any]) -> list[Group]:
             f"state_dict has {len(saved_groups)} parameter groups, but this optimizer has "
             f"{len(parameters.groups)}"
         )
+    _check_names(parameters.groups, saved_groups)
     # Copied together: groups that share a tensor, such as their lr, go on sharing it.
     saved_groups = copy.deepcopy(saved_groups)
     merged_groups = []
@@ -253,7 +251,6 @@ def _groups(parameters: Parameters, saved_groups: Sequence[Any]) -> list[Group]:
                 f"state_dict has {len(theirs['params'])} parameters in group {index}, but this "
                 f"optimizer has {len(ours['params'])}"
             )
-        _check_names(ours, theirs, index)
         for name, value in rule.torch_options.items():
             if theirs.get(name, value) != value:
                 raise BadValueError(
@@ -285,23 +282,71 @@ def _groups(parameters: Parameters, saved_groups: Sequence[Any]) -> list[Group]:
     return merged_groups
 
 
-def _check_names(group: Group, saved: Mapping[str, Any], index: int) -> None:
+def _notes(
+    parameters: Parameters, saved_groups: Sequence[Group], merged_groups: Sequence[Group]
+) -> Iterator[str]:
+    """Warnings of another rule's states, and of other quantizers than the optimizer asks for."""
+    for ours, theirs in zip(parameters.groups, saved_groups, strict=True):
+        if sign := other_rules(theirs, ours):
+            owner = type(parameters.rule).__name__
+            yield f"state_dict has {sign}; its states are loaded as those of {owner}"
+            break
+    for ours, merged in zip(parameters.groups, merged_groups, strict=True):
+        asked, kept = (_quantized(group["state_quantizers"]) for group in (ours, merged))
+        # Without any spec, not even 32bit, an optimizer leaves the choice to the checkpoint.
+        if ours["state_quantizers"] and asked != kept:
+            specs = [", ".join(specs.values()) or "32 bits" for specs in (kept, asked)]
+            names = (
+                name
+                for name in PRESETS
+                if _quantized(parameters.choices.specs(name)) == asked
+            )
+            yield (
+                f"state_dict keeps states in {specs[0]}, and training goes on so; this optimizer "
+                f"asks for {specs[1]}. To change them, convert the checkpoint: qmaps convert FILE "
+                f"NEW --to qmaps --states {next(names, 'PRESET')}"
+            )
+            break
+
+
+def _quantized(specs: Mapping[str, str | None]) -> dict[str, str]:
+    return {state: spec for state, spec in specs.items() if spec is not None}
+
+
+def _check_names(groups: Sequence[Group], saved_groups: Sequence[Any]) -> None:
     """Raise if saved states would be loaded into parameters of other names."""
-    ours, theirs = group.get("param_names"), saved.get("param_names")
-    if theirs is None:
-        return
-    if len(theirs) != len(saved["params"]):
-        raise BadValueError(
-            f"state_dict has {len(theirs)} names for {len(saved['params'])} parameters in group "
-            f"{index}"
-        )
-    # Wrappers put prefixes before names, so different names alone are not an error.
-    if ours is None or ours == theirs or sorted(ours) != sorted(theirs):
+    pairs: list[tuple[int, str, str]] = []
+    for index, (ours, theirs) in enumerate(zip(groups, saved_groups, strict=True)):
+        if not isinstance(theirs, Mapping):
+            continue
+        names = theirs.get("param_names")
+        if names is None:  # distributed checkpoints have names in place of numbers
+            names = theirs.get("params")
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                continue
+        if len(names) != len(ours["params"]):
+            raise BadValueError(
+                f"state_dict has {len(names)} names for {len(ours['params'])} parameters in group "
+                f"{index}"
+            )
+        if "param_names" in ours:
+            in_group = [(index, *both) for both in zip(ours["param_names"], names, strict=True)]
+            _check_order(in_group)
+            pairs += in_group
+    _check_order(pairs)
+
+
+def _check_order(pairs: Sequence[tuple[int, str, str]]) -> None:
+    """Raise if two lists of names, each with its group, differ in their order alone."""
+    ours, theirs = (without_wrappers([pair[place] for pair in pairs]) for place in (1, 2))
+    # Models may be renamed, so different names alone are not an error.
+    if ours == theirs or sorted(ours) != sorted(theirs):
         return
     first = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+    index, own, saved = pairs[first]
     raise BadValueError(
-        f"state_dict orders the parameters of group {index} differently: {theirs[first]!r} is in "
-        f"the place of this optimizer's {ours[first]!r}"
+        f"state_dict orders the parameters of group {index} differently: {saved!r} is in the place "
+        f"of this optimizer's {own!r}"
     )
 
 

@@ -295,7 +295,8 @@ def test_states_of_other_parameters_are_refused(tmp_path: Path) -> None:
     )
     with_state(
         lambda state: [each.pop("step") for each in state.values()],
-        f"{str(ours)!r} does not say the step of '0.weight'",
+        f"{str(ours)!r}: the checkpoint has no step, neither in its states nor in its groups "
+        "(step, step_count, k); the update of adam depends on it",
     )
     with_state(
         lambda state: state["0.weight"].update(step=torch.tensor(9.0)),

@@ -107,8 +107,8 @@ def test_options_of_unknown_rules_are_noted_and_neutral_ones_are_not() -> None:
     known = {**ADAM, "bias_correction": True, "initial_lr": 0.1, "amsgrad": False}
     for group, note in (
         (known, ()),
-        ({**known, "bias_correction": False, "lr_scale": 0.5}, (
-            "groups have bias_correction, lr_scale, unknown to adam: if these are no tags but "
+        ({**known, "bias_correction": False, "heads": 8, "lr_scale": 0.5}, (
+            "groups have bias_correction, heads, unknown to adam: if these are no tags but "
             "options of another rule, its next update differs",
         )),
     ):  # fmt: skip

@@ -27,8 +27,11 @@ SHARED = frozenset({"adam", "lion", "sgd"})
 CLASSES = {"adam": ("Adam", "AdamW", "NAdam")}
 """Classes of a family, where it is not the one of the same name."""
 
-SCHEDULED = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
-"""Entries of torch's schedulers in groups."""
+TAGS = (
+    *("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"),
+    *("default_config", "is_decoupled_lr", "is_expert_parallel", "lr_mult", "wd_mult", "lr_scale"),
+)
+"""Entries of groups that schedulers of torch, Megatron and timm read, and no rule."""
 
 NEUTRAL = {"bias_correction": True, "correct_bias": True, "caution": False}
 """Options of Adam and Lion elsewhere, with the value that changes nothing."""
@@ -85,7 +88,7 @@ def _options(family: Family) -> set[str]:
     rules = optim.rules()
     names = CLASSES.get(family.name) or [name for name in rules if name.lower() == family.name]
     classes = [cls for name in names for cls in (rules[name], getattr(torch.optim, name, None))]
-    options = {*base.OF_QMAPS, *TORCH_OPTIONS, *SCHEDULED, "maximize"}
+    options = {*base.OF_QMAPS, *TORCH_OPTIONS, *TAGS, "maximize"}
     return options.union(*(inspect.signature(cls).parameters for cls in classes if cls))
 
 
