@@ -98,8 +98,8 @@ def check_format(plain: Mapping[str, Any], of: str) -> None:
     """Raise if the result of `with_text` has the format of another version."""
     if plain.get("format") != FORMAT:
         raise BadValueError(
-            f"format={shown(plain.get('format'))} of {of} is not supported; supported are {FORMAT}, "
-            f"and {STATE_FORMAT} in a state_dict"
+            f"format={shown(plain.get('format'))} of {of} is not supported; supported are "
+            f"{FORMAT}, and {STATE_FORMAT} in a state_dict"
         )
 
 

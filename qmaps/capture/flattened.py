@@ -28,7 +28,9 @@ def is_flattened(value: Any) -> bool:
 def unflattened(flat: Mapping[str, Any]) -> dict[str, Any]:
     """The state_dict of a flat one, with parameters under their names."""
     options = options_of(
-        ((key.removeprefix(GROUPS),), value) for key, value in flat.items() if key.startswith(GROUPS)
+        ((key.removeprefix(GROUPS),), value)
+        for key, value in flat.items()
+        if key.startswith(GROUPS)
     )
     groups = grouped(options)
     names = {name for group in groups for name in group["params"]}

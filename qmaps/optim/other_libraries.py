@@ -104,9 +104,9 @@ def other_rules(group: Mapping[str, Any], own: Container[str] = ()) -> str:
     for name, rules in OTHER_RULES.items():
         if name in group and name not in own:
             return f"{name!r} in a group, as {rules} have"
-    if "differentiable" in group and "betas" in group and "eps" in group:
-        if not {"amsgrad", "momentum_decay"} & group.keys():
-            return f"no 'amsgrad' in a group, as {NO_AMSGRAD} have none"
+    is_torchs = {"betas", "eps", "differentiable"} <= group.keys()
+    if is_torchs and not {"amsgrad", "momentum_decay"} & group.keys():
+        return f"no 'amsgrad' in a group, as {NO_AMSGRAD} have none"
     return ""
 
 

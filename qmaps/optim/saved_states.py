@@ -297,9 +297,7 @@ def _notes(
         if ours["state_quantizers"] and asked != kept:
             specs = [", ".join(specs.values()) or "32 bits" for specs in (kept, asked)]
             names = (
-                name
-                for name in PRESETS
-                if _quantized(parameters.choices.specs(name)) == asked
+                name for name in PRESETS if _quantized(parameters.choices.specs(name)) == asked
             )
             yield (
                 f"state_dict keeps states in {specs[0]}, and training goes on so; this optimizer "

@@ -91,9 +91,7 @@ def test_states_hold_tensors_and_numbers_only(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_states_with_text_of_older_versions_are_read_bit_for_bit(
-    name: str, tmp_path: Path
-) -> None:
+def test_states_with_text_of_older_versions_are_read_bit_for_bit(name: str, tmp_path: Path) -> None:
     model, optimizer = trained(CHOICES[name])
     saved = optimizer.state_dict()
     params = [param for group in optimizer.param_groups for param in group["params"]]

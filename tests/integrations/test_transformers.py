@@ -306,7 +306,9 @@ def test_a_resumed_run_says_that_it_keeps_its_quantizers(
     options = {"optim_args": "min_quantized_size=0"}
     trainer(tmp_path, model(), steps=3, optim="qmaps_adamw_8bit", **options).train()
     resumed = trainer(tmp_path, model(), steps=4, optim=name, **options)
-    with pytest.warns(UserWarning, match=f"keeps states in B256/.* NEW --to qmaps --states {states}"):
+    with pytest.warns(
+        UserWarning, match=f"keeps states in B256/.* NEW --to qmaps --states {states}"
+    ):
         resumed.train(resume_from_checkpoint=True)
     saved = tmp_path / "checkpoint-3/optimizer.pt"
     convert_file(saved, saved, to="qmaps", states=states, overwrite=True)

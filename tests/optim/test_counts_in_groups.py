@@ -132,7 +132,7 @@ def test_soap_corrects_biases_without_step_scalars() -> None:
     state_dict = copy.deepcopy(soap.state_dict())
     for state in state_dict["state"].values():
         del state["step"]
-    with pytest.raises(BadValueError, match="the update of SOAP depends on it$"):
+    with pytest.raises(BadValueError, match=r"the update of SOAP depends on it$"):
         optim.SOAP(layer.parameters()).load_state_dict(state_dict)
 
 
@@ -148,7 +148,7 @@ def test_a_parameter_without_step_beside_others_is_refused(tmp_path: Path) -> No
     assert str(bad.value) == (
         "state_dict has no step for parameter 1 of group 0, and a step for other parameters"
     )
-    with pytest.raises(CaptureError, match="has no step of 'group0.param1', and one of other para"):
+    with pytest.raises(CaptureError, match=r"has no step of 'group0\.param1', and one of"):
         load(file(state_dict, tmp_path))
 
 

@@ -24,7 +24,7 @@ def trained(cls: Any, **options: Any) -> dict[str, Any]:
 def test_states_stay_as_saved_and_the_message_says_how_to_change_them() -> None:
     saved = trained(AdamW8bit)
     optimizer = AdamW4bit(nn.Linear(64, 128).parameters())
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="^state_dict keeps") as caught:
         optimizer.load_state_dict(saved)
     specs = [group["state_quantizers"] for group in saved["param_groups"]]
     kept, asked = (

@@ -181,7 +181,8 @@ def test_an_unknown_format_is_named(tmp_path: Path) -> None:
     with pytest.raises(qmaps.errors.BadValueError) as caught:
         qmaps.load(path)
     assert str(caught.value) == (
-        "format=2 of a saved quantized tensor is not supported; supported are 1, and 2 in a state_dict"
+        "format=2 of a saved quantized tensor is not supported; supported are 1, and 2 in a "
+        "state_dict"
     )
 
 

@@ -72,7 +72,8 @@ def convert_state_dict(
             "raise" gives them the smallest positive value of their codebook and scale;
             "leave" keeps them. See `qmaps.capture.conversion.report`.
         optimizer: the family of the optimizer, such as "lion" or "sgd". It is needed for a
-            bitsandbytes checkpoint with one state per parameter.
+            bitsandbytes checkpoint with one state per parameter, and where options in groups are
+            those of other rules whose states have the same names.
 
     Returns:
         The new state_dict, perhaps with tensors of the old one, and a report.

@@ -20,7 +20,6 @@ from qmaps.optim.nadam import product_after
 from qmaps.optim.options import TORCH_OPTIONS
 from qmaps.optim.other_libraries import other_rules
 
-
 SHARED = frozenset({"adam", "lion", "sgd"})
 """Families whose states have the names of those of other rules."""
 
