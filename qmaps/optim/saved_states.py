@@ -336,7 +336,8 @@ def _check_names(groups: Sequence[Group], saved_groups: Sequence[Any]) -> None:
 
 def _check_order(pairs: Sequence[tuple[int, str, str]]) -> None:
     """Raise if two lists of names, each with its group, differ in their order alone."""
-    ours, theirs = (without_wrappers([pair[place] for pair in pairs]) for place in (1, 2))
+    ours = without_wrappers([own for _, own, _ in pairs])
+    theirs = without_wrappers([saved for _, _, saved in pairs])
     # Models may be renamed, so different names alone are not an error.
     if ours == theirs or sorted(ours) != sorted(theirs):
         return

@@ -60,7 +60,7 @@ def test_they_are_not_taken_for_adam(name: str) -> None:
 
 @pytest.mark.parametrize("name", ONE_MOMENT)
 def test_they_are_not_taken_for_lion(name: str) -> None:
-    with pytest.raises(CaptureError, match=r"^the checkpoint has the states of lion, but 'w"):
+    with pytest.raises(CaptureError, match="states of lion, but .weight_decouple"):
         convert_state_dict(saved(ONE_MOMENT[name], "exp_avg"), "qmaps")
 
 
