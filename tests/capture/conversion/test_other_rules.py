@@ -54,13 +54,13 @@ def test_they_are_not_taken_for_adam(name: str) -> None:
     for to in ("qmaps", "torch", "bitsandbytes"):
         with pytest.raises(CaptureError, match=r"^the checkpoint has the states of adam, but '\w"):
             convert_state_dict(state_dict, to)
-        with pytest.raises(CaptureError, match="set optimizer to adam$"):
+        with pytest.raises(CaptureError, match=r"set optimizer to adam$"):
             convert_state_dict(state_dict, to, optimizer="lion")
 
 
 @pytest.mark.parametrize("name", ONE_MOMENT)
 def test_they_are_not_taken_for_lion(name: str) -> None:
-    with pytest.raises(CaptureError, match="states of lion, but .weight_decouple"):
+    with pytest.raises(CaptureError, match=r"states of lion, but .weight_decouple"):
         convert_state_dict(saved(ONE_MOMENT[name], "exp_avg"), "qmaps")
 
 
