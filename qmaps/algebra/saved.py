@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from qmaps.algebra.dense import unsupported_reason
@@ -23,6 +24,17 @@ from qmaps.storage import tensors as files
 FORMAT = 1
 """Version of the form of saved tensors."""
 
+STATE_FORMAT = 2
+"""Version of the same with tensors and numbers alone (`tensors_only`)."""
+
+TEXTS = frozenset({"spec", "label", "normalizer", "rounding"})
+LISTS = frozenset({"shape", "rows", "runs", "scales", "beside"})
+"""Fields that are text, and those that are lists; `tensors_only` writes both in other types."""
+
+TEXT_SIZE = 64
+"""Text is filled up with zeros to a multiple of these bytes. `torch.distributed.checkpoint` reads
+a tensor into one of the same size, and the specs of two quantizers may differ in length."""
+
 
 def to_plain(t: QuantizedTensor) -> dict[str, Any]:
     """`t` as a dict of tensors, strings and numbers, safe for ``torch.load``."""
@@ -37,6 +49,58 @@ def to_plain(t: QuantizedTensor) -> dict[str, Any]:
         # Their quantizers and shapes follow from those of `t`.
         **({"beside": parts} if parts else {}),
     }
+
+
+def tensors_only(plain: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """The form of states in a state_dict: tensors, numbers, and dicts of them.
+
+    Containers that flatten a state_dict take no text and no lists, such as
+    ``StateDictOptions(flatten_optimizer_state_dict=True)``. Text becomes a uint8 tensor, a list of
+    ints an int64 tensor, and any other list a dict whose keys are positions. All tensors are on
+    one device, as collectives need them.
+    """
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, str):
+            text = value.encode()
+            text += bytes(-len(text) % TEXT_SIZE)
+            return torch.tensor(list(text), dtype=torch.uint8, device=device)
+        if isinstance(value, Mapping):
+            return {name: changed(member) for name, member in value.items()}
+        if isinstance(value, (list, tuple)):
+            if all(isinstance(member, int) for member in value):
+                return torch.tensor(value, dtype=torch.int64, device=device)
+            return {str(place): changed(member) for place, member in enumerate(value)}
+        return value
+
+    return {**changed(plain), "format": STATE_FORMAT}
+
+
+def with_text(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Undo `tensors_only`; what has another form, as in older files, stays as it is."""
+    read: dict[str, Any] = {}
+    for name, value in plain.items():
+        if isinstance(value, Mapping):
+            value = with_text(value)
+            if name in LISTS:
+                value = [value[place] for place in sorted(value, key=int)]
+        elif isinstance(value, Tensor) and name in TEXTS:
+            value = bytes(value.tolist()).rstrip(b"\0").decode()
+        elif isinstance(value, Tensor) and name in LISTS:
+            value = value.tolist()
+        read[name] = value
+    if isinstance(plain.get("spec"), Tensor) and read.get("format") == STATE_FORMAT:
+        read["format"] = FORMAT
+    return read
+
+
+def check_format(plain: Mapping[str, Any], of: str) -> None:
+    """Raise if the result of `with_text` has the format of another version."""
+    if plain.get("format") != FORMAT:
+        raise BadValueError(
+            f"format={shown(plain.get('format'))} of {of} is not supported; supported are "
+            f"{FORMAT}, and {STATE_FORMAT} in a state_dict"
+        )
 
 
 def keyed(key: RoundingKey | None) -> dict[str, Any]:
@@ -85,7 +149,7 @@ def quantizer_in(plain: Mapping[str, Any]) -> Quantizer:
 
 
 def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
-    """Inverse of `to_plain`.
+    """Inverse of `to_plain`, and of `tensors_only` after it.
 
     Raises:
         BadValueError, BadTypeError: the parts do not fit together.
@@ -95,12 +159,9 @@ def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
     missing = [key for key in ("format", "spec", "shape", "packed", "scales") if key not in plain]
     if missing:
         raise BadValueError(f"a saved quantized tensor lacks {', '.join(missing)}")
-    if plain["format"] != FORMAT:
-        raise BadValueError(
-            f"format={shown(plain['format'])} of a saved quantized tensor is not supported; the "
-            f"supported format is {FORMAT}"
-        )
     try:
+        plain = with_text(plain)
+        check_format(plain, "a saved quantized tensor")
         t = _assembled(plain)
         check_codes(t)
     except BadValueError:

@@ -23,7 +23,7 @@ def decoded(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
     States of bitsandbytes take torch's names; a single one keeps the name `state1`, as checkpoints
     do not name the optimizer.
     """
-    joined = {name: _of_rows(value) if _in_rows(value) else value for name, value in state.items()}
+    joined = {name: _of_rows(value) if in_rows(value) else value for name, value in state.items()}
     if "state1" in joined or any(str(name).startswith("__bnb") for name in joined):
         return _of_bitsandbytes(joined)
     return joined
@@ -35,13 +35,13 @@ def in_memory(value: Any) -> Any:
         return value.read()
     if isinstance(value, Mapping):
         members = {key: in_memory(member) for key, member in value.items()}
-        return _joined(members) if _in_rows(members) else members
+        return _joined(members) if in_rows(members) else members
     if isinstance(value, (list, tuple)):
         return type(value)(in_memory(member) for member in value)
     return value
 
 
-def _in_rows(value: Any) -> bool:
+def in_rows(value: Any) -> bool:
     """Return True for a quantized state as `qmaps.distributed.rows` writes it."""
     return isinstance(value, Mapping) and {"codes", "rows", "spec"} <= value.keys()
 
@@ -50,9 +50,15 @@ def _of_rows(value: Mapping[str, Any]) -> Lazy:
     from qmaps.distributed import rows
 
     def read() -> Tensor:
-        return rows.read({name: _read(part) for name, part in value.items()}, None).decoded()
+        return rows.read({name: in_memory(part) for name, part in value.items()}, None).decoded()
 
-    return Lazy(tuple(value["rows"]), torch.float32, read, quantized=True)
+    return Lazy(shape_of(value), torch.float32, read, quantized=True)
+
+
+def shape_of(plain: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape of a quantized state, in a tensor or, in older files, in a list."""
+    sizes = _read(plain["rows" if in_rows(plain) else "shape"])
+    return tuple(sizes.tolist() if isinstance(sizes, Tensor) else sizes)
 
 
 def _joined(value: Mapping[str, Any]) -> Any:
@@ -202,6 +208,13 @@ def _lazy(value: Any) -> Lazy | None:
         # Imported here because reading plain captures needs no quantizer.
         from qmaps.algebra.saved import from_plain
 
+        if isinstance(value["packed"], Lazy):  # of a folder, read when it is asked for
+            plain = value
+
+            def read() -> Tensor:
+                return from_plain(in_memory(plain)).dequantize()
+
+            return Lazy(shape_of(plain), torch.float32, read, quantized=True)
         value = from_plain(value)
     if isinstance(value, Tensor):
         if type(value) in (Tensor, torch.nn.Parameter):

@@ -9,6 +9,7 @@ from typing import Any
 
 from qmaps.capture import snapshot
 from qmaps.capture.collect import Collected, collect, decoded, plain_options
+from qmaps.capture.flattened import is_flattened, unflattened
 from qmaps.capture.gradients import Window
 from qmaps.capture.naming import Names, names_of
 from qmaps.capture.parameters import Slot, check_text, slots
@@ -18,6 +19,7 @@ from qmaps.capture.snapshot import Lazy, Snapshot
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
 from qmaps.normalize.block import MOST
+from qmaps.optim.other_libraries import COUNTS, count_in
 from qmaps.storage import checkpoint
 from qmaps.storage.files import exists
 
@@ -161,11 +163,13 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
         try:
             states.append(collect(decoded(slot.state)))
             options.append(plain_options(slot.group))
-            _step(states[-1])
+            _count(states[-1], slot.group)
         except DAMAGE as error:  # for example a quantized state whose parts do not fit
             raise CaptureError(f"{str(path)!r} is damaged at {slot.label!r}: {error}") from None
     if not any(collected.tensors for collected in states):
         raise CaptureError(f"{str(path)!r} is an optimizer checkpoint that holds no states")
+    if reader is None or reader.counts_steps:
+        _check_counted(parameters, states, path)
     tensors = [collected.tensors for collected in states]
     labels, source = names_of(parameters, names, tensors, path, several=len(state_dicts) > 1)
     check_text(labels, repr(str(path)))
@@ -181,11 +185,42 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
     )
 
 
+def _count(collected: Collected, group: Mapping[str, Any]) -> None:
+    """Add the count of a parameter's group to its numbers, if its states have none."""
+    count = count_in(group)
+    if "step" not in collected.scalars and collected.tensors and count is not None:
+        collected.scalars["step"] = float(count)
+    _step(collected)
+
+
 def _step(collected: Collected) -> int:
     number = collected.scalars.get("step", 0)
     if not 0 <= number <= MOST:
         raise BadValueError(f"step={shown(number)} must be an integer of at least 0")
     return int(number)
+
+
+MOMENTS = frozenset({"exp_avg", "exp_avg_sq"})
+"""States of rules with bias correction."""
+
+
+def _check_counted(parameters: Sequence[Slot], states: Sequence[Collected], path: Path) -> None:
+    """Raise if a parameter with moments has no step, and the states need it."""
+    counted = {frozenset(each.tensors) for each in states if "step" in each.scalars}
+    for slot, collected in zip(parameters, states, strict=True):
+        names = frozenset(collected.tensors)
+        if "step" in collected.scalars or not names:
+            continue
+        if names in counted:
+            raise CaptureError(
+                f"{str(path)!r} has no step of {slot.label!r}, and one of other parameters with "
+                "the same states"
+            )
+        if names >= MOMENTS:
+            raise CaptureError(
+                f"{str(path)!r} has no step of {slot.label!r}, neither in its states nor in its "
+                f"group ({', '.join(COUNTS)}); updates from these moments depend on it"
+            )
 
 
 def load_safely(path: Path) -> Any:
@@ -209,6 +244,8 @@ def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
         wrapper = next((name for name in WRAPPERS if name in keys), None)
         if {"state", "param_groups"} <= keys:
             state_dicts.append(value)
+        elif is_flattened(value):
+            state_dicts.append(unflattened(value))
         elif is_new and isinstance(value, (list, tuple)) and value:
             pending += [(member, deeper - 1) for member in reversed(value)]
         elif is_new and wrapper:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, QmapsError, shown
 from qmaps.normalize.block import MOST
+from qmaps.optim.other_libraries import count_in
 
 Parameters = str | Iterable[str] | Callable[[str], bool] | None
 Names = torch.nn.Module | Iterable[tuple[str, Tensor]] | None
@@ -263,12 +264,14 @@ class StepCount:
 
 
 def state_counts(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, int]:
-    """Return ``state["step"]`` by parameter name, where there is one."""
+    """Return the steps of parameters with states by name, counted there or in their group."""
     counts: dict[str, int] = {}
-    for label, parameter, _ in labelled(optimizer, names):
+    for label, parameter, group in labelled(optimizer, names):
         state: Any = optimizer.state.get(parameter)
-        # Hooks may keep entries of another kind.
-        step = state.get("step") if isinstance(state, Mapping) else None
+        if not isinstance(state, Mapping) or not state:  # hooks may keep entries of another kind
+            continue
+        step = state.get("step")
+        step = count_in(group) if step is None else step
         if isinstance(step, (int, float)) or (isinstance(step, Tensor) and step.numel() == 1):
             counts[label] = int(step)
     return counts

@@ -123,7 +123,7 @@ def convert(
         str | None,
         typer.Option(
             help="The optimizer family, such as lion or sgd, if a checkpoint of bitsandbytes does "
-            "not say which."
+            "not say which, or if options in groups are those of other rules."
         ),
     ] = None,
     distributed: Annotated[

@@ -26,7 +26,16 @@ from qmaps.algebra import packing
 from qmaps.algebra.dense import unsupported_reason
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, check_key
-from qmaps.algebra.saved import check_values, described, key_from_dict, keyed, quantizer_in
+from qmaps.algebra.saved import (
+    FORMAT,
+    check_format,
+    check_values,
+    described,
+    key_from_dict,
+    keyed,
+    quantizer_in,
+    with_text,
+)
 from qmaps.engines import reference
 from qmaps.engines.sharding.shards import Shard, is_distributed, local
 from qmaps.errors import DAMAGE, BadValueError, shown
@@ -37,8 +46,6 @@ from qmaps.normalize.geometry import Extent
 from qmaps.normalize.logblock import LogBlock
 from qmaps.normalize.range_expansion import RangeExpansion
 from qmaps.normalize.scale_format import ScaleFormat
-
-FORMAT = 1
 
 _always: ContextVar[bool] = ContextVar("rows", default=False)
 
@@ -233,17 +240,14 @@ def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
 
 
 def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
-    """Read the dict of `write`: the rows of a shard, or all rows for None.
+    """Read the dict of `write`, or of `tensors_only` after it: the rows of a shard; None: all.
 
     Raises:
         BadValueError: the parts do not fit together.
     """
-    if plain.get("format") != FORMAT:
-        raise BadValueError(
-            f"format={plain.get('format')} of the rows of a quantized tensor is not supported; the "
-            f"supported format is {FORMAT}"
-        )
     try:
+        plain = with_text(plain)
+        check_format(plain, "the rows of a quantized tensor")
         quantizer = quantizer_in(plain)
         shape = tuple(plain["rows"])
         if not all(isinstance(size, int) for size in shape):

@@ -101,7 +101,8 @@ def _handler(cls: type[optim.QuantizedOptimizer], preset: str | None) -> Callabl
 
     def handler(context: Any) -> Chosen:
         args = context.args
-        chosen: dict[str, Any] = {"lr": args.learning_rate, "state_quantizers": preset}
+        # 32 bits are asked for, too: resuming a run of 8 bits warns that it goes on in 8 bits.
+        chosen: dict[str, Any] = {"lr": args.learning_rate, "state_quantizers": preset or "32bit"}
         parameters = inspect.signature(cls).parameters
         if "betas" in parameters:
             changed = {n: x for n, usual in ADAM.items() if (x := getattr(args, n)) != usual}

@@ -78,9 +78,11 @@ def muon_groups(
 
     Args:
         model: its parameters are taken under their names, frozen ones left out.
-        exclude: what else than embeddings and parameters without two dimensions Muon is not to
-            step, such as the head: names, patterns with ``*``, ``?`` and ``[...]``, or module
-            types. A tied parameter has all its names.
+        exclude: what else Muon is not to step, such as the head, than embeddings, biases, and
+            parameters without two dimensions of 2 elements or more: names, patterns with ``*``,
+            ``?`` and ``[...]``, or module types. A tied parameter has all its names. Biases are
+            known by their names, such as ``experts.gate_up_proj_bias``, which has a row for each
+            expert.
         stacks: parameters with three dimensions that are stacks of matrices, such as the experts
             of a layer, in the form of `exclude`. Muon steps each matrix by itself.
 
@@ -115,9 +117,35 @@ def muon_groups(
     others: list[tuple[str, nn.Parameter]] = []
     for param, names in members.items():
         is_matrix = param.dim() == 2 or (param.dim() == 3 and param in stacked)
+        is_matrix &= min(param.shape[-2:], default=1) > 1 and not any(map(_is_bias, names))
         chosen = matrices if is_matrix and param not in apart else others
         chosen.append((names[0], param))
     return matrices, others
+
+
+WRAPPERS = frozenset({
+    "module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"
+})  # fmt: skip
+"""Modules that torch and its trainers put around others, within names of parameters."""
+
+
+def without_wrappers(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Names of a model's parameters in parts, without wrappers and without common first parts.
+
+    Other prefixes are common first parts, such as ``base_model.model.`` of PEFT.
+
+    >>> without_wrappers(["module.q.weight", "module.layers.0._orig_mod.k.weight"])
+    [('q', 'weight'), ('layers', '0', 'k', 'weight')]
+    >>> without_wrappers(["base_model.model.q.weight", "base_model.model.q.bias"])
+    [('weight',), ('bias',)]
+    """
+    parts = [tuple(part for part in str(name).split(".") if part not in WRAPPERS) for name in names]
+    common = 0
+    for level in zip(*parts, strict=False):
+        if len({*level}) > 1:
+            break
+        common += 1
+    return [name[common:] for name in parts]
 
 
 def _trainable(model: nn.Module) -> dict[nn.Parameter, list[str]]:
@@ -127,6 +155,11 @@ def _trainable(model: nn.Module) -> dict[nn.Parameter, list[str]]:
         if param.requires_grad:
             members.setdefault(param, []).append(name)
     return members
+
+
+def _is_bias(name: str) -> bool:
+    """Return True for a bias by its name, such as ``bias``, ``b_bias`` and ``bias_hh_l0``."""
+    return not {"bias", "biases"}.isdisjoint(name.rpartition(".")[2].split("_"))
 
 
 def _matches(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 BITSANDBYTES, TORCHAO = BNB, AO = "bitsandbytes", "torchao"
@@ -46,6 +46,68 @@ def instead_of(name: str, replacements: Mapping[str, Row] = INSTEAD) -> str:
         return ""
     library, _, here = replacements[name]
     return f"; {library} has it. In qmaps: {here.replace('`', '')}"
+
+
+COUNTS: Mapping[str, frozenset[str]] = {
+    "step": frozenset(),  # pytorch-optimizer, optimi, Apex
+    "step_count": frozenset(),  # heavyball
+    "k": frozenset({"d", "weight_sum"}),  # Prodigy and D-Adaptation, schedulefree
+}
+"""Keys of parameter groups that count steps; `k` only beside one of these other keys, because
+Lookahead and Ranger have a period of this name."""
+
+
+def counts_in(group: Mapping[str, Any], own: Container[str] = ()) -> dict[str, Any]:
+    """The entries of a saved group that count the steps of its parameters; some may be None.
+
+    Options of `own` are no counts.
+    """
+    return {
+        name: group[name]
+        for name, beside in COUNTS.items()
+        if name in group and name not in own and (not beside or beside & group.keys())
+    }
+
+
+def count_in(group: Mapping[str, Any], own: Container[str] = ()) -> Any:
+    """The first of `counts_in`; None if there is none."""
+    counts = counts_in(group, own).values()
+    return next((count for count in counts if count is not None), None)
+
+
+OTHER_RULES: Mapping[str, str] = {
+    "weight_decouple": "pytorch-optimizer's ADOPT, Grams, EXAdam, Yogi, AdaBound, AdamP and Tiger",
+    "decouple_lr": "optimi's Adam, RAdam and Lion",
+    "clip_exp": "timm's ADOPT",
+    "final_lr": "AdaBound",
+    "wd_ratio": "AdamP and SGDP",
+    "initial_accumulator": "Yogi",
+    "partial": "PAdam",
+    "nus": "QHAdam",
+    "nu": "QHM",
+    "kappa": "AccSGD",
+    "beta": "MSVAG and Tiger",
+    "buffer": "RAdam",
+}
+"""Keys of parameter groups by which rules are known whose states have the names of Adam's, Lion's
+or SGD's: these rules take other steps, or may."""
+
+NO_AMSGRAD = "torch's RAdam and ADOPT's own code"
+"""Rules with the states and the groups of torch's Adam, but for `amsgrad`."""
+
+
+def other_rules(group: Mapping[str, Any], own: Container[str] = ()) -> str:
+    """The sign of a rule of `OTHER_RULES` in a saved group, for messages; ``""`` without one.
+
+    Options of `own` are no sign.
+    """
+    for name, rules in OTHER_RULES.items():
+        if name in group and name not in own:
+            return f"{name!r} in a group, as {rules} have"
+    is_torchs = {"betas", "eps", "differentiable"} <= group.keys()
+    if is_torchs and not {"amsgrad", "momentum_decay"} & group.keys():
+        return f"no 'amsgrad' in a group, as {NO_AMSGRAD} have none"
+    return ""
 
 
 def writer_of(states: Mapping[Any, Any]) -> str:

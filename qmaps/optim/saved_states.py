@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from qmaps.algebra.dense import unsupported_reason
 from qmaps.algebra.feedback import restored
 from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.algebra.saved import from_plain, to_plain
+from qmaps.algebra.saved import from_plain, tensors_only, to_plain
 from qmaps.distributed.rows import Rows, wanted
 from qmaps.distributed.rows import read as read_rows
 from qmaps.distributed.rows import write as write_rows
@@ -22,18 +23,24 @@ from qmaps.engines.sharding.exchange import Request, shared_scales, spans_shards
 from qmaps.engines.sharding.over_shards import largest_bits, whole_of
 from qmaps.engines.sharding.shards import Shard, is_distributed, local, shard_of
 from qmaps.engines.step import COUNTER, NUMBERS, PRODUCT, RESET
+from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import check_patterns, listed
+from qmaps.optim.groups import without_wrappers
 from qmaps.optim.options import TORCH_OPTIONS, check_shared
-from qmaps.optim.other_libraries import writer_of
+from qmaps.optim.other_libraries import COUNTS, count_in, counts_in, other_rules, writer_of
+from qmaps.optim.presets import PRESETS
 from qmaps.optim.records import ParameterRecord, Parameters
 
 Group = dict[str, Any]
 State = dict[str, Any]
 
-FORMAT = 1
-"""Format of state_dicts. One without a number is older, or torch's, and is read as this format."""
+FORMAT = 2
+"""Format of state_dicts; one without a number is torch's, or older.
+
+Format 1, of versions up to 0.3, has text and lists in quantized states, and reads alike.
+"""
 
 STREAM = 2
 """Number of the stream of random numbers that stochastic rounding takes (`qmaps.algebra.philox`).
@@ -48,14 +55,15 @@ ABOUT = "qmaps"
 def written(record: ParameterRecord, name: str, value: Any) -> Any:
     """A state as a state_dict stores it; of a sharded parameter all processes call this.
 
-    Quantized states become dicts of plain tensors, strings and numbers, tensors of shards DTensors.
+    Quantized states become dicts of plain tensors and numbers, tensors of shards DTensors.
     Codes of shards that cannot be cut by rows are decoded, their residuals added. A remainder of 16
     bits becomes int32, because gloo and NCCL send no int16.
     """
     if record.shard is None:
         if not isinstance(value, QuantizedTensor):
             return value
-        return write_rows(value, None) if wanted() else to_plain(value)
+        plain = write_rows(value, None) if wanted() else to_plain(value)
+        return tensors_only(plain, value.device)
     if name in NUMBERS or not isinstance(value, (Tensor, QuantizedTensor)):
         return value
     part = record.part(name)
@@ -64,7 +72,9 @@ def written(record: ParameterRecord, name: str, value: Any) -> Any:
         sent = torch.int32 if value.dtype == torch.int16 else value.dtype
         return part.distributed(value.to(sent, copy=True))
     # Codes can be cut only by rows.
-    return write_rows(value, part) if part.by_rows else part.distributed(restored(value))
+    if not part.by_rows:
+        return part.distributed(restored(value))
+    return tensors_only(write_rows(value, part), value.device)
 
 
 def saved(parameters: Parameters) -> dict[str, Any]:
@@ -142,10 +152,17 @@ def _read(
             "qmaps.capture.conversion.convert_state_dict(state_dict, 'qmaps')"
         )
     groups = _groups(parameters, state_dict["param_groups"])
+    counts = [
+        count_in(saved, ours)
+        for saved, ours in zip(state_dict["param_groups"], parameters.groups, strict=True)
+    ]
+    for note in _notes(parameters, state_dict["param_groups"], groups):
+        warnings.warn(note, stacklevel=6)
     records = parameters._replace(groups=groups).records()
     numbers = _numbers(state_dict, [record.param for record in records])
     states: dict[Tensor, State] = {}
     entries: dict[Any, Any] = {}
+    uncounted: list[ParameterRecord] = []
     for saved_id, saved in state_dict["state"].items():
         if saved_id not in numbers:
             entries[saved_id] = saved
@@ -156,9 +173,36 @@ def _read(
                 f"the state of {record.label} in state_dict must be a dict, got "
                 f"{type(saved).__name__}"
             )
+        count = counts[record.place[0]]
+        if saved.get("step") is None:
+            saved = {**saved, "step": count}
+            if count is None and any(value is not None for value in saved.values()):
+                uncounted.append(record)
         states[record.param] = read_state(record, saved)
+    _check_counted(uncounted, states)
     # States in the order of parameters, as training makes them.
     return groups, {r.param: states[r.param] for r in records if r.param in states} | entries
+
+
+def _check_counted(uncounted: Sequence[ParameterRecord], states: Mapping[Tensor, State]) -> None:
+    """Raise if parameters with states, but without a number of steps, cannot do without it."""
+    if not uncounted:
+        return
+    record = uncounted[0]
+    if sum(1 for state in states.values() if state) > len(uncounted):
+        raise BadValueError(
+            f"state_dict has no step for {record.label}, and a step for other parameters"
+        )
+    if record.rule._counts_steps or any(
+        isinstance(scalar, StepScalar) and scalar.at(2) != scalar.at(1000)
+        for each in uncounted
+        for scalar in each.rule.step_scalars(each.group).values()
+    ):
+        keys = ", ".join(COUNTS)
+        raise BadValueError(
+            f"state_dict has no step, neither in its states nor in its groups ({keys}); "
+            f"the update of {type(record.rule).__name__} depends on it"
+        )
 
 
 def check_form(state_dict: Mapping[str, Any]) -> None:
@@ -195,6 +239,7 @@ def _groups(parameters: Parameters, saved_groups: Sequence[Any]) -> list[Group]:
             f"state_dict has {len(saved_groups)} parameter groups, but this optimizer has "
             f"{len(parameters.groups)}"
         )
+    _check_names(parameters.groups, saved_groups)
     # Copied together: groups that share a tensor, such as their lr, go on sharing it.
     saved_groups = copy.deepcopy(saved_groups)
     merged_groups = []
@@ -206,7 +251,6 @@ def _groups(parameters: Parameters, saved_groups: Sequence[Any]) -> list[Group]:
                 f"state_dict has {len(theirs['params'])} parameters in group {index}, but this "
                 f"optimizer has {len(ours['params'])}"
             )
-        _check_names(ours, theirs, index)
         for name, value in rule.torch_options.items():
             if theirs.get(name, value) != value:
                 raise BadValueError(
@@ -217,6 +261,8 @@ def _groups(parameters: Parameters, saved_groups: Sequence[Any]) -> list[Group]:
             for key, value in theirs.items()
             if (key not in TORCH_OPTIONS or key in ours) and key != "params"
         }
+        for name in counts_in(theirs, ours):
+            del options[name]  # each state has its own
         merged = {**ours, **options}
         if ours["overrides"] and not options.get("overrides"):  # they go with their names
             merged |= {name: ours[name] for name in ("overrides", "param_names") if name in ours}
@@ -236,23 +282,70 @@ def _groups(parameters: Parameters, saved_groups: Sequence[Any]) -> list[Group]:
     return merged_groups
 
 
-def _check_names(group: Group, saved: Mapping[str, Any], index: int) -> None:
+def _notes(
+    parameters: Parameters, saved_groups: Sequence[Group], merged_groups: Sequence[Group]
+) -> Iterator[str]:
+    """Warnings of another rule's states, and of other quantizers than the optimizer asks for."""
+    for ours, theirs in zip(parameters.groups, saved_groups, strict=True):
+        if sign := other_rules(theirs, ours):
+            owner = type(parameters.rule).__name__
+            yield f"state_dict has {sign}; its states are loaded as those of {owner}"
+            break
+    for ours, merged in zip(parameters.groups, merged_groups, strict=True):
+        asked, kept = (_quantized(group["state_quantizers"]) for group in (ours, merged))
+        # Without any spec, not even 32bit, an optimizer leaves the choice to the checkpoint.
+        if ours["state_quantizers"] and asked != kept:
+            specs = [", ".join(specs.values()) or "32 bits" for specs in (kept, asked)]
+            names = (
+                name for name in PRESETS if _quantized(parameters.choices.specs(name)) == asked
+            )
+            yield (
+                f"state_dict keeps states in {specs[0]}, and training goes on so; this optimizer "
+                f"asks for {specs[1]}. To change them, convert the checkpoint: qmaps convert FILE "
+                f"NEW --to qmaps --states {next(names, 'PRESET')}"
+            )
+            break
+
+
+def _quantized(specs: Mapping[str, str | None]) -> dict[str, str]:
+    return {state: spec for state, spec in specs.items() if spec is not None}
+
+
+def _check_names(groups: Sequence[Group], saved_groups: Sequence[Any]) -> None:
     """Raise if saved states would be loaded into parameters of other names."""
-    ours, theirs = group.get("param_names"), saved.get("param_names")
-    if theirs is None:
-        return
-    if len(theirs) != len(saved["params"]):
-        raise BadValueError(
-            f"state_dict has {len(theirs)} names for {len(saved['params'])} parameters in group "
-            f"{index}"
-        )
-    # Wrappers put prefixes before names, so different names alone are not an error.
-    if ours is None or ours == theirs or sorted(ours) != sorted(theirs):
+    pairs: list[tuple[int, str, str]] = []
+    for index, (ours, theirs) in enumerate(zip(groups, saved_groups, strict=True)):
+        if not isinstance(theirs, Mapping):
+            continue
+        names = theirs.get("param_names")
+        if names is None:  # distributed checkpoints have names in place of numbers
+            names = theirs.get("params")
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                continue
+        if len(names) != len(ours["params"]):
+            raise BadValueError(
+                f"state_dict has {len(names)} names for {len(ours['params'])} parameters in group "
+                f"{index}"
+            )
+        if "param_names" in ours:
+            in_group = [(index, *both) for both in zip(ours["param_names"], names, strict=True)]
+            _check_order(in_group)
+            pairs += in_group
+    _check_order(pairs)
+
+
+def _check_order(pairs: Sequence[tuple[int, str, str]]) -> None:
+    """Raise if two lists of names, each with its group, differ in their order alone."""
+    ours = without_wrappers([own for _, own, _ in pairs])
+    theirs = without_wrappers([saved for _, _, saved in pairs])
+    # Models may be renamed, so different names alone are not an error.
+    if ours == theirs or sorted(ours) != sorted(theirs):
         return
     first = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+    index, own, saved = pairs[first]
     raise BadValueError(
-        f"state_dict orders the parameters of group {index} differently: {theirs[first]!r} is in "
-        f"the place of this optimizer's {ours[first]!r}"
+        f"state_dict orders the parameters of group {index} differently: {saved!r} is in the place "
+        f"of this optimizer's {own!r}"
     )
 
 
@@ -328,7 +421,7 @@ def read_state(record: ParameterRecord, saved: Mapping[str, Any]) -> State:
         else:
             state[name] = value.to(param.device, torch.float32, copy=True)
     if state:
-        # torch's SGD counts no steps; one at least has been taken.
+        # torch's SGD counts no steps; one at least has been taken (`_check_counted`).
         state.setdefault("step", torch.ones((), dtype=COUNTER))
         if RESET in state and state[RESET] > state["step"]:
             raise BadValueError(

@@ -85,6 +85,7 @@ class SOAP(MatrixRule, QuantizedOptimizer):
     QuantizedTensor('B256/DE-sym@8s', shape=(128, 128), 16640 bytes)
     """
 
+    _counts_steps: ClassVar[bool] = True
     states: ClassVar[Mapping[str, State]] = {
         "exp_avg": State(signed=True, dims=None),
         "exp_avg_sq": State(dims=None),

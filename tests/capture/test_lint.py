@@ -114,8 +114,8 @@ def test_codes_and_scales_that_do_not_fit_and_do_not_hide_others(tmp_path: Path)
     saved = quantized()
     state = saved["state"]
     state[0]["exp_avg"]["packed"] = state[0]["exp_avg"]["packed"][:-1]
-    state[0]["exp_avg_sq"]["scales"][0][1] = float("inf")
-    state[1]["exp_avg_sq"]["scales"] = [torch.ones(5)]
+    state[0]["exp_avg_sq"]["scales"]["0"][1] = float("inf")
+    state[1]["exp_avg_sq"]["scales"] = {"0": torch.ones(5)}
     state[2]["exp_avg"]["spec"] = "B64/nonsense@8s"
     findings = found(saved, tmp_path)
     assert about(findings) == {

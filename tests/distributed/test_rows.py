@@ -85,7 +85,8 @@ def test_a_users_codebook_is_brought_along() -> None:
     ("change", "message"),
     [
         ({"format": 2},
-         "format=2 of the rows of a quantized tensor is not supported; the supported format is 1"),
+         "format=2 of the rows of a quantized tensor is not supported; supported are 1, and 2 in a "
+         "state_dict"),
         ({"codes": torch.zeros(12, 15, dtype=torch.uint8)},
          "codes of the rows of a quantized tensor has shape (12, 15) and dtype torch.uint8; "
          "B24/DE@4s of shape (12, 32) needs shape (12, 16) and dtype torch.uint8"),

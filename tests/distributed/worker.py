@@ -32,7 +32,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -630,18 +630,25 @@ def options() -> dict[str, Any]:
     return {"state_quantizers": specs, "seed": 3, "stochastic_rounding": True}
 
 
-def saved_state(net: nn.Module, optimizer: Any) -> dict[str, Any]:
+FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+
+
+def saved_state(
+    net: nn.Module, optimizer: Any, options: StateDictOptions | None = None
+) -> dict[str, Any]:
     return {
         "model": get_model_state_dict(net),
-        "optimizer": get_optimizer_state_dict(net, optimizer),
+        "optimizer": get_optimizer_state_dict(net, optimizer, options=options),
     }
 
 
-def load_saved(net: nn.Module, optimizer: Any, folder: Path) -> None:
-    state = saved_state(net, optimizer)
+def load_saved(
+    net: nn.Module, optimizer: Any, folder: Path, options: StateDictOptions | None = None
+) -> None:
+    state = saved_state(net, optimizer, options)
     dcp.load(state, checkpoint_id=folder)
     set_model_state_dict(net, state["model"])
-    set_optimizer_state_dict(net, optimizer, state["optimizer"])
+    set_optimizer_state_dict(net, optimizer, state["optimizer"], options=options)
 
 
 def check_saves() -> None:
@@ -655,15 +662,24 @@ def check_saves() -> None:
         for name, value in state.items()
         if isinstance(value, QuantizedTensor)
     }
+    flat = saved_state(parts, optimizer, FLAT)
+    assert {type(x) for key, x in flat["optimizer"].items() if key.startswith("state.")} <= {
+        Tensor, DTensor, int, bool
+    }  # fmt: skip
+    dcp.save(flat, checkpoint_id=FOLDER / f"flat{WORLD}")
     dcp.save(saved_state(parts, optimizer), checkpoint_id=FOLDER / f"from{WORLD}")
     # Back to where it was: on as many processes everything is as it was.
-    train(parts, optimizer, range(3, 4))
-    load_saved(parts, optimizer, FOLDER / f"from{WORLD}")
-    for (p, name), old in before.items():
-        value = optimizer.state[p][name]
-        assert all(map(torch.equal, (value.packed, *value.scales), (old.packed, *old.scales)))
-        assert value.key == old.key
-        assert all(map(torch.equal, map(restored, value.beside), map(restored, old.beside)))
+    for folder, form in ((f"from{WORLD}", None), (f"flat{WORLD}", FLAT)):
+        train(parts, optimizer, range(3, 4))
+        load_saved(parts, optimizer, FOLDER / folder, form)
+        for (p, name), old in before.items():
+            value = optimizer.state[p][name]
+            assert all(map(torch.equal, (value.packed, *value.scales), (old.packed, *old.scales)))
+            assert value.key == old.key
+            assert all(map(torch.equal, map(restored, value.beside), map(restored, old.beside)))
+    if RANK == 0:
+        nested, flattened = load(FOLDER / f"from{WORLD}"), load(FOLDER / f"flat{WORLD}")
+        assert flattened.fingerprint() == nested.fingerprint()
 
     mesh = dist.init_device_mesh("cpu", (WORLD,))
     uneven = Uneven(mesh)

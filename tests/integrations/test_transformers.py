@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import nn
 
 from qmaps import capture, optim
 from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.capture.conversion import convert_file
 from qmaps.engines.masters import MASTER
 from tests.training.runs import assert_same
 
@@ -260,7 +262,7 @@ def test_every_rule_has_a_name_in_every_preset(names: list[str], tmp_path: Path)
             key=len,
             default=None,
         )
-        specs = {} if preset is None else cls.preset_specs(optim.PRESETS[preset])
+        specs = cls.preset_specs(optim.PRESETS[preset or "32bit"])
         assert made[name]["state_quantizers"] == specs, name
         rules.discard(cls)
     assert not rules
@@ -294,6 +296,28 @@ def test_a_named_optimizer_trains_as_its_class(names: list[str], tmp_path: Path)
         ["--output_dir", str(tmp_path), "--optim", "qmaps_lion_4bit", "--use_cpu"]
     )
     assert args.to_dict()["optim"] == "qmaps_lion_4bit"
+
+
+@pytest.mark.parametrize(("name", "states"), [("qmaps_adamw_4bit", "4bit"),
+                                              ("qmaps_adamw", "32bit")])  # fmt: skip
+def test_a_resumed_run_says_that_it_keeps_its_quantizers(
+    names: list[str], name: str, states: str, tmp_path: Path
+) -> None:
+    options = {"optim_args": "min_quantized_size=0"}
+    trainer(tmp_path, model(), steps=3, optim="qmaps_adamw_8bit", **options).train()
+    resumed = trainer(tmp_path, model(), steps=4, optim=name, **options)
+    with pytest.warns(
+        UserWarning, match=f"keeps states in B256/.* NEW --to qmaps --states {states}"
+    ):
+        resumed.train(resume_from_checkpoint=True)
+    saved = tmp_path / "checkpoint-3/optimizer.pt"
+    convert_file(saved, saved, to="qmaps", states=states, overwrite=True)
+    changed = trainer(tmp_path, model(), steps=4, optim=name, **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "state_dict keeps")
+        changed.train(resume_from_checkpoint=str(saved.parent))
+    (group, *_) = changed.optimizer.param_groups
+    assert group["state_quantizers"] == optim.AdamW.preset_specs(optim.PRESETS[states])
 
 
 def test_names_that_do_not_exist(names: list[str], tmp_path: Path, monkeypatch: Any) -> None:

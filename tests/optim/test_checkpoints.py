@@ -70,8 +70,8 @@ DAMAGES: list[tuple[Damage, type[Exception], str]] = [
      "state_dict lacks state; it has param_groups, qmaps"),
     (lambda s: (s.pop("state"), s.pop("param_groups"), s.pop("qmaps")), BadValueError,
      "state_dict lacks state and param_groups; it has nothing"),
-    (lambda s: s["qmaps"].update(format=2), BadValueError,
-     "state_dict has format=2 of a newer version of qmaps; this version reads formats up to 1"),
+    (lambda s: s["qmaps"].update(format=3), BadValueError,
+     "state_dict has format=3 of a newer version of qmaps; this version reads formats up to 2"),
     (lambda s: s["qmaps"].update(format="1"), BadValueError,
      "state_dict has format='1'; the format must be an int of at least 1"),
     (lambda s: s.update(qmaps=None), BadValueError,
@@ -122,9 +122,9 @@ DAMAGES: list[tuple[Damage, type[Exception], str]] = [
      f"the step of {BIAS} in state_dict must be a number, got str"),
     (lambda s: last(s).update(exp_avg=first(s)["exp_avg"]), BadValueError,
      f"state_dict has exp_avg of shape (80, 90) for {BIAS} of shape (70,)"),
-    (lambda s: first(s)["exp_avg"].update(format=2), BadValueError,
-     "state_dict has an invalid exp_avg for parameter '0.weight': format=2 of a saved quantized "
-     "tensor is not supported; the supported format is 1"),
+    (lambda s: first(s)["exp_avg"].update(format=3), BadValueError,
+     "state_dict has an invalid exp_avg for parameter '0.weight': format=3 of a saved quantized "
+     "tensor is not supported; supported are 1, and 2 in a state_dict"),
     (lambda s: first(s)["exp_avg"].update(packed=first(s)["exp_avg"]["packed"].view(2, -1)),
      BadValueError,
      "state_dict has an invalid exp_avg for parameter '0.weight': packed has 7200 elements of "

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import nn
 
 from qmaps.errors import BadTypeError, BadValueError
-from qmaps.optim import AdamW, AdamW8bit, param_groups
+from qmaps.optim import AdamW, AdamW8bit, muon_groups, param_groups
 from tests.optim.test_choice import (
     EIGHT,
     FLOATS,
@@ -96,3 +97,32 @@ def test_bad_keys_of_groups(key, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as caught:
         param_groups(Net(), overrides={key: None})
     assert str(caught.value) == message
+
+
+class Experts(nn.Module):
+    """The experts of a layer, with a matrix and biases for each, as gpt-oss has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(16, 4)
+        self.gate_up_proj = nn.Parameter(torch.zeros(4, 16, 32))
+        self.gate_up_proj_bias = nn.Parameter(torch.zeros(4, 32))
+        self.bias_k = nn.Parameter(torch.zeros(4, 1, 16))
+        self.scale = nn.Parameter(torch.zeros(1, 16))
+        self.column = nn.Parameter(torch.zeros(4, 1))
+        self.biased = nn.Parameter(torch.zeros(4, 16))
+
+
+@pytest.mark.parametrize("stacks", [[], ["experts.gate_up_proj"], ["experts.*"]], ids=str)
+def test_muon_gets_no_biases_and_no_vectors(stacks: list[str]) -> None:
+    model = nn.ModuleDict({"experts": Experts()})
+    matrices, others = muon_groups(model, stacks=stacks)
+    expected = ["experts.gate_up_proj", "experts.biased", "experts.router.weight"]
+    assert [name for name, _ in matrices] == expected[0 if stacks else 1 :]
+    assert len(matrices) + len(others) == len(list(model.parameters()))
+
+
+def test_muon_gets_no_tied_parameter_that_is_a_bias_elsewhere() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(4, 4, bias=False), "b": nn.Module()})
+    model["b"].bias = model["a"].weight
+    assert [name for name, _ in muon_groups(model)[0]] == []

@@ -66,7 +66,8 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         )),
         ({"scales": []}, "scales are (); B128 of shape (300,) needs ((torch.float32, (3,)),)"),
         ({"format": 99}, (
-            "format=99 of a saved quantized tensor is not supported; the supported format is 1"
+            "format=99 of a saved quantized tensor is not supported; supported are 1, and 2 in a "
+            "state_dict"
         )),
     ):  # fmt: skip
         with pytest.raises(ValueError) as caught:
@@ -180,7 +181,8 @@ def test_an_unknown_format_is_named(tmp_path: Path) -> None:
     with pytest.raises(qmaps.errors.BadValueError) as caught:
         qmaps.load(path)
     assert str(caught.value) == (
-        "format=2 of a saved quantized tensor is not supported; the supported format is 1"
+        "format=2 of a saved quantized tensor is not supported; supported are 1, and 2 in a "
+        "state_dict"
     )
 
 

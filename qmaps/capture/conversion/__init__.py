@@ -11,7 +11,7 @@ from typing import Any
 
 from qmaps.algebra.feedback import restored_of
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
-from qmaps.algebra.saved import from_plain
+from qmaps.algebra.saved import from_plain, tensors_only
 from qmaps.capture.collect import in_memory
 from qmaps.capture.conversion import template
 from qmaps.capture.conversion.formats import FORMATS, Format
@@ -19,6 +19,7 @@ from qmaps.capture.conversion.formats.base import Plan, Wanted
 from qmaps.capture.conversion.formats.coded import encode, same_codes
 from qmaps.capture.conversion.optimizer_state import OptimizerState, State, family
 from qmaps.capture.conversion.report import POLICIES, Report, Zeros, handle, report
+from qmaps.capture.flattened import is_flattened, unflattened
 from qmaps.capture.load import (
     WRAPPERS,
     checkpoint_at,
@@ -60,8 +61,8 @@ def convert_state_dict(
     """Convert an optimizer's state_dict to the layout of another library.
 
     Args:
-        state_dict: a state_dict of an optimizer of torch, bitsandbytes, torchao or qmaps; it is
-            not changed.
+        state_dict: a state_dict of an optimizer of torch, bitsandbytes, torchao or qmaps, or a
+            flat one of torchtitan; it is not changed.
         to: the target format: "torch", "bitsandbytes", "torchao" or "qmaps".
         states: how to keep states: "32bit", "8bit", "4bit" or "fp8" as far as the target has
             them; for qmaps also another preset, or a dict from state names to specs. None keeps
@@ -71,7 +72,8 @@ def convert_state_dict(
             "raise" gives them the smallest positive value of their codebook and scale;
             "leave" keeps them. See `qmaps.capture.conversion.report`.
         optimizer: the family of the optimizer, such as "lion" or "sgd". It is needed for a
-            bitsandbytes checkpoint with one state per parameter.
+            bitsandbytes checkpoint with one state per parameter, and where options in groups are
+            those of other rules whose states have the same names.
 
     Returns:
         The new state_dict, perhaps with tensors of the old one, and a report.
@@ -87,7 +89,7 @@ def convert_state_dict(
     >>> layer(torch.randn(8, 128)).square().sum().backward()
     >>> adam.step()
     >>> converted, report = convert_state_dict(adam.state_dict(), "qmaps", states="4bit")
-    >>> converted["state"][0]["exp_avg"]["spec"], report.states[0].how
+    >>> report.states[0].became, report.states[0].how
     ('B128/DE-sym@4s+sr', 'quantized')
     """
     if zeros not in POLICIES:
@@ -98,6 +100,8 @@ def convert_state_dict(
             f"{', '.join(FORMATS)}{nearest(str(to), FORMATS)}"
         )
     target = FORMATS[to]
+    if is_flattened(state_dict):
+        state_dict = unflattened(state_dict)
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         raise BadTypeError(
             "state_dict must be the state_dict of an optimizer, with 'state' and 'param_groups'"
@@ -187,7 +191,7 @@ def _save_distributed(state_dict: Mapping[str, Any], folder: Path, key: str) -> 
         )
     by_rows = {
         name: {
-            member: rows.write(from_plain(value), None) if isinstance(value, Mapping) else value
+            member: _rows(value) if isinstance(value, Mapping) else value
             for member, value in members.items()
         }
         for name, members in state.items()
@@ -201,6 +205,11 @@ def _save_distributed(state_dict: Mapping[str, Any], folder: Path, key: str) -> 
         except CheckpointException as error:
             reason = error.failures[0][0]
             raise OutputError(f"{str(folder)!r} cannot be written ({reason})") from error
+
+
+def _rows(plain: Mapping[str, Any]) -> dict[str, Any]:
+    t = from_plain(plain)
+    return tensors_only(rows.write(t, None), t.device)
 
 
 SHARDED = ("torch", "qmaps")
@@ -336,7 +345,7 @@ def _replaced(loaded: Any, convert: Callable[[Mapping[str, Any]], dict[str, Any]
     """`loaded` with every state_dict of an optimizer in it converted; see `state_dicts_in`."""
     if isinstance(loaded, (list, tuple)):
         return [_replaced(member, convert) for member in loaded]
-    if {"state", "param_groups"} <= loaded.keys():
+    if {"state", "param_groups"} <= loaded.keys() or is_flattened(loaded):
         return convert(loaded)
     wrapper = next(name for name in WRAPPERS if name in loaded)
     return {**loaded, wrapper: _replaced(loaded[wrapper], convert)}

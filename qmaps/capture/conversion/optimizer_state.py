@@ -21,7 +21,8 @@ class Family:
     """Optimizers with the same states, the first moment first.
 
     `optional` are the states of some options only. Where the rule divides the first moment by the
-    root of the second, `moments` names both.
+    root of the second, `moments` names both. `counted` is False for rules that do without the
+    number of steps.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Family:
     signed: frozenset[str]
     optional: frozenset[str] = frozenset()
     moments: tuple[str, str] | None = None
+    counted: bool = True
 
 
 FAMILIES = {
@@ -47,15 +49,16 @@ FAMILIES = {
             frozenset({"exp_avg", "exp_avg_slow"}),
             moments=("exp_avg", "exp_avg_sq"),
         ),
-        Family("lion", ("exp_avg",), frozenset({"exp_avg"})),
-        Family("sgd", ("momentum_buffer",), frozenset({"momentum_buffer"})),
+        Family("lion", ("exp_avg",), frozenset({"exp_avg"}), counted=False),
+        Family("sgd", ("momentum_buffer",), frozenset({"momentum_buffer"}), counted=False),
         Family(
             "rmsprop",
             ("square_avg", "momentum_buffer", "grad_avg"),
             frozenset({"momentum_buffer", "grad_avg"}),
             frozenset({"momentum_buffer", "grad_avg"}),
+            counted=False,
         ),
-        Family("adagrad", ("sum",), frozenset()),
+        Family("adagrad", ("sum",), frozenset(), counted=False),
     )
 }
 """Those that other libraries have; `_of_rules` adds what `qmaps.optim` has besides."""

@@ -36,11 +36,13 @@ class Reader(ABC):
         asked: readers with a smaller number are asked first whether they detect a checkpoint.
         latest: the file with the name of the newest checkpoint in a folder; empty where the
             format has none.
+        counts_steps: whether the format has the number of steps beside moments.
     """
 
     name: ClassVar[str]
     asked: ClassVar[int] = 0
     latest: ClassVar[str] = ""
+    counts_steps: ClassVar[bool] = True
 
     @abstractmethod
     def is_here(self, path: Path) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from qmaps.capture.flattened import grouped, joined, options_of, put, split
 from qmaps.capture.readers.base import Reader, StateDict, know, refuse_missing_state
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import CaptureError, shown
@@ -121,11 +122,12 @@ class _Optimizer:
         by_text = {str(name): name for name in names}  # numbers are stored as text
         state: dict[Any, Any] = {}
         for path, leaf in self.states:
-            parameter, *state_path = path if len(path) > 1 else _split(str(path[0]), names)
+            parameter, *state_path = path if len(path) > 1 else split(str(path[0]), names)
             parameter = by_text.get(str(parameter), parameter)
             if isinstance(leaf, Part):
                 leaf = load_part(leaf)
-            _put(state.setdefault(parameter, {}), tuple(state_path), leaf)
+            put(state.setdefault(parameter, {}), tuple(state_path), leaf)
+        state = {parameter: joined(members) for parameter, members in state.items()}
         if not groups:
             groups = [{"params": list(state)}]
         if lost := [name for name in state if all(name not in g["params"] for g in groups)]:
@@ -141,26 +143,18 @@ class _Optimizer:
         if lists:
             return [dict(group) for group in lists[0]]
         nested: dict[Any, Any] = {}
-        by_parameter: dict[str, dict[str, Any]] = {}
+        flat: list[tuple[Path_, Any]] = []
         for group_path, leaf in self.groups:
             value = load_part(leaf) if isinstance(leaf, Part) else leaf.read()
-            if len(group_path) > 1:
-                _put(nested, group_path, value)
+            if len(group_path) > 1 and "." not in str(group_path[0]):
+                put(nested, group_path, value)
             else:
-                parameter, _, option = str(group_path[0]).rpartition(".")
-                by_parameter.setdefault(parameter, {})[option] = value
-        if all("params" in options for options in by_parameter.values()):
-            nested |= by_parameter  # keys such as 0.lr, of a list
+                flat.append((group_path, value))
+        own = options_of(flat)
+        if all("params" in options for options in own.values()):
+            nested |= own  # keys such as 0.lr, of a list
             return [_listed(nested[key]) for key in sorted(nested, key=int)]
-        groups: list[dict[str, Any]] = []
-        for parameter, options in by_parameter.items():
-            alike = next(
-                (g for g in groups if {**g, "params": 0} == {**options, "params": 0}), None
-            )
-            if alike is None:
-                groups.append(alike := {**options, "params": []})
-            alike["params"].append(parameter)
-        return groups
+        return grouped(own)
 
 
 def _folder(path: Path) -> Path | None:
@@ -189,13 +183,6 @@ def _leaf(stored: Stored, key: str) -> Lazy | Part:
     return Lazy(tensor.shape, tensor.dtype, partial(tensor.read, know), tensor.store)
 
 
-def _split(key: str, names: set[Any]) -> list[str]:
-    """The parameter and the state of a flattened key; a name of a state may have dots in it."""
-    prefixes = [name for name in names if key.startswith(f"{name}.")]
-    name = max(prefixes, key=len) if prefixes else key.rpartition(".")[0]
-    return [name, key[len(name) + 1 :]]
-
-
 def _listed(value: Any) -> Any:
     """`value` with lists in place of dicts with positions as keys."""
     if not isinstance(value, Mapping):
@@ -204,12 +191,3 @@ def _listed(value: Any) -> Any:
     if members and set(members) == set(range(len(members))):
         return [members[position] for position in range(len(members))]
     return members
-
-
-def _put(into: dict[Any, Any], path: Path_, leaf: Any) -> None:
-    *steps, last = path
-    for step in steps:
-        into = into.setdefault(step, {})
-        if not isinstance(into, Mapping):
-            raise TypeError
-    into[last] = leaf

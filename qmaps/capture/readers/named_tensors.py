@@ -21,6 +21,7 @@ class NamedTensors(Reader):
     """
 
     name: ClassVar[str] = "safetensors"
+    counts_steps: ClassVar[bool] = False
 
     def is_here(self, path: Path) -> bool:
         """Return True for a safetensors file of another package with a state's name in it."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.capture.collect import decoded, is_packed
+from qmaps.capture.collect import decoded, is_packed, shape_of
 from qmaps.capture.readers import base
 from qmaps.capture.readers.parallel import INFO, Column, Experts, merged
 from qmaps.capture.snapshot import Lazy, Part
@@ -490,7 +490,7 @@ def _lazy(value: Any) -> Any:
         return base.in_place(value)
     from qmaps.algebra.saved import from_plain  # reading other states needs no quantizer
 
-    shape, read = tuple(value["shape"]), lambda: from_plain(value).dequantize()
+    shape, read = shape_of(value), lambda: from_plain(value).dequantize()
     return Lazy(shape, torch.float32, read, quantized=True)
 
 

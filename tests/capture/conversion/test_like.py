@@ -76,7 +76,7 @@ def later(source: Path, out: Path, step: float = 700) -> Path:
             if isinstance(value, Tensor):  # too small to be quantized
                 value.add_(number + 1)
             else:
-                value["scales"] = [scale * (number + 2) for scale in value["scales"]]
+                value["scales"] = {at: x * (number + 2) for at, x in value["scales"].items()}
     torch.save(state_dict, out)
     return out
 
@@ -295,7 +295,8 @@ def test_states_of_other_parameters_are_refused(tmp_path: Path) -> None:
     )
     with_state(
         lambda state: [each.pop("step") for each in state.values()],
-        f"{str(ours)!r} does not say the step of '0.weight'",
+        f"{str(ours)!r}: the checkpoint has no step, neither in its states nor in its groups "
+        "(step, step_count, k); the update of adam depends on it",
     )
     with_state(
         lambda state: state["0.weight"].update(step=torch.tensor(9.0)),

@@ -29,6 +29,7 @@ from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.base import Shared
 from qmaps.optim.options import TORCH_OPTIONS
+from qmaps.optim.other_libraries import COUNTS, count_in, counts_in
 from qmaps.optim.rule import number as checked_number
 from qmaps.optim.saved_states import ABOUT
 
@@ -150,6 +151,7 @@ class Format(ABC):
         """
         read = [self._parameter(slot, hint) for slot in _slots(state_dict)]
         family = _one_family(read)
+        _check_counted(read, family)
         for parameter in read:
             for name, state in parameter.states.items():
                 for kind, count, first in flaws(values_of(state), signed=name in family.signed):
@@ -162,7 +164,8 @@ class Format(ABC):
         parameters = iter(_relabelled(read))
         groups = []
         for index, group in enumerate(state_dict["param_groups"]):
-            saved = {k: v for k, v in group.items() if k not in ("params", "param_names")}
+            dropped = ("params", "param_names", *counts_in(group))
+            saved = {k: v for k, v in group.items() if k not in dropped}
             options = self.options(saved, family)
             _check_numbers(options, index)
             keys = tuple(group["params"])
@@ -180,6 +183,8 @@ class Format(ABC):
                     "resume with master_weights=True, take a step, and save again"
                 )
             step, reset = _step(saved.get("step")), _step(saved.get(RESET)) or 0.0
+            if step is None:
+                step = _step(count_in(slot.group))
             if reset > (step or 0):
                 raise BadValueError(
                     f"{RESET}={reset:g} is above step={0 if step is None else step:g}"
@@ -332,6 +337,21 @@ def _one_family(parameters: list[Parameter]) -> Family:
                     "be equal"
                 )
     return family
+
+
+def _check_counted(parameters: list[Parameter], family: Family) -> None:
+    """Raise if steps are counted for some of the parameters only, or for none though needed."""
+    with_states = [parameter for parameter in parameters if parameter.states]
+    uncounted = [parameter for parameter in with_states if parameter.step is None]
+    if uncounted and len(uncounted) < len(with_states):
+        raise CaptureError(
+            f"parameter {uncounted[0].label!r} has no step, and other parameters have one"
+        )
+    if uncounted and family.counted:
+        raise CaptureError(
+            f"the checkpoint has no step, neither in its states nor in its groups "
+            f"({', '.join(COUNTS)}); the update of {family.name} depends on it"
+        )
 
 
 def _relabelled(parameters: list[Parameter]) -> list[Parameter]:

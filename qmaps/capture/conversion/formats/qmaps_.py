@@ -9,8 +9,8 @@ from glob import escape
 from typing import Any, ClassVar
 
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
-from qmaps.algebra.saved import from_plain, to_plain
-from qmaps.capture.collect import is_packed
+from qmaps.algebra.saved import from_plain, tensors_only, to_plain
+from qmaps.capture.collect import in_memory, in_rows, is_packed
 from qmaps.capture.conversion.formats import base, coded
 from qmaps.capture.conversion.optimizer_state import Family, Group, OptimizerState, Parameter, State
 from qmaps.errors import BadValueError
@@ -45,7 +45,7 @@ class Qmaps(base.Format):
             ABOUT in state_dict
             or any("state_quantizers" in group for group in state_dict["param_groups"])
             or any(
-                is_packed(value)
+                is_packed(value) or in_rows(value)
                 for saved in state_dict["state"].values()
                 for value in saved.values()
             )
@@ -58,6 +58,7 @@ class Qmaps(base.Format):
 
     def state(self, value: Any) -> State:
         """A state, quantized or float32."""
+        value = in_memory(value)  # of rows, the whole
         return from_plain(value) if isinstance(value, Mapping) else base.float_state(value)
 
     def plan(self, state: OptimizerState, wanted: base.Wanted) -> tuple[OptimizerState, base.Plan]:
@@ -96,7 +97,11 @@ class Qmaps(base.Format):
 
     def write(self, state: OptimizerState) -> dict[str, Any]:
         """The state_dict, with the groups' choices."""
-        saved = base.assembled(state, dict, lambda p, _: base.written(p, lambda _, t: to_plain(t)))
+
+        def plain(_: str, t: QuantizedTensor) -> dict[str, Any]:
+            return tensors_only(to_plain(t), t.device)
+
+        saved = base.assembled(state, dict, lambda p, _: base.written(p, plain))
         return {**saved, ABOUT: {"format": FORMAT, "stream": STREAM}}
 
 

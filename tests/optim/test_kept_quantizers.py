@@ -1,0 +1,71 @@
+"""Warnings where a checkpoint keeps other quantizers than the optimizer asks for."""
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from qmaps.capture.conversion import convert_state_dict
+from qmaps.optim import AdamW, AdamW4bit, AdamW8bit
+
+
+def trained(cls: Any, **options: Any) -> dict[str, Any]:
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 128)
+    optimizer = cls(layer.parameters(), **options)
+    layer(torch.randn(2, 64)).square().mean().backward()
+    optimizer.step()
+    return copy.deepcopy(optimizer.state_dict())
+
+
+def test_states_stay_as_saved_and_the_message_says_how_to_change_them() -> None:
+    saved = trained(AdamW8bit)
+    optimizer = AdamW4bit(nn.Linear(64, 128).parameters())
+    with pytest.warns(UserWarning, match="^state_dict keeps") as caught:
+        optimizer.load_state_dict(saved)
+    specs = [group["state_quantizers"] for group in saved["param_groups"]]
+    kept, asked = (
+        ", ".join(cls(nn.Linear(1, 1).parameters()).param_groups[0]["state_quantizers"].values())
+        for cls in (AdamW8bit, AdamW4bit)
+    )
+    assert [str(each.message) for each in caught] == [
+        f"state_dict keeps states in {kept}, and training goes on so; this optimizer asks for "
+        f"{asked}. To change them, convert the checkpoint: qmaps convert FILE NEW --to qmaps "
+        "--states 4bit"
+    ]
+    assert caught[0].filename == __file__
+    assert [group["state_quantizers"] for group in optimizer.param_groups] == specs
+
+
+@pytest.mark.parametrize("states", ["4bit", "32bit"])
+def test_a_converted_checkpoint_loads_without_a_warning(states: str) -> None:
+    saved, _ = convert_state_dict(trained(AdamW8bit), "qmaps", states=states)
+    optimizer = AdamW(nn.Linear(64, 128).parameters(), state_quantizers=states)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.load_state_dict(saved)
+
+
+@pytest.mark.parametrize(
+    ("saved", "cls", "options"),
+    [
+        (AdamW8bit, AdamW8bit, {}),
+        (AdamW8bit, AdamW, {}),  # it leaves the choice to the checkpoint
+        (AdamW, AdamW, {"state_quantizers": "32bit"}),
+        (torch.optim.AdamW, AdamW4bit, {}),
+    ],
+)
+def test_nothing_else_warns(saved: Any, cls: Any, options: dict[str, Any]) -> None:
+    state_dict = trained(saved)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cls(nn.Linear(64, 128).parameters(), **options).load_state_dict(state_dict)
+
+
+def test_an_explicit_choice_of_32_bits_warns() -> None:
+    optimizer = AdamW(nn.Linear(64, 128).parameters(), state_quantizers="32bit")
+    with pytest.warns(UserWarning, match=r"asks for 32 bits\. .* --states 32bit$"):
+        optimizer.load_state_dict(trained(AdamW8bit))
