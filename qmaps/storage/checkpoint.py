@@ -326,19 +326,19 @@ def put(part: Part, tensor: Tensor) -> None:
                     f"shape {shape}"
                 )
             stored.copy_(tensor)
-        with part.path.open("r+b") as file:
-            file.seek(part.start)
-            file.write(stream.read_bytes())
-            file.flush()
-            os.fsync(file.fileno())
+        _write(part, stream.read_bytes())
 
 
-def renumber(path: Path, key: str, old: float, new: float) -> None:
-    """Replace the number under a key of dicts in a file of ``torch.save``, where it is `old`.
+def renumber(place: Path | Part, key: str, old: float, new: float) -> None:
+    """Replace the number under a key of dicts in a file or a `Part`, where it is `old`.
 
-    The new number is an integer where the old one is. The new pickle is appended to the archive.
+    The new number is an integer where the old one is. The new pickle is appended to the archive of
+    a file; that of a `Part`, whose length others know, gets the place of the old one.
     """
-    with zipfile.ZipFile(path, "a") as archive:
+    if isinstance(place, Part):
+        _renumber_within(place, key, old, new)
+        return
+    with zipfile.ZipFile(place, "a") as archive:
         (record,) = (entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl"))
         content = archive.read(record)
         changed = _renumbered(content, key, old, new)
@@ -346,6 +346,41 @@ def renumber(path: Path, key: str, old: float, new: float) -> None:
             archive.filelist.remove(record)
             del archive.NameToInfo[record.filename]
             archive.writestr(record.filename, changed)
+
+
+def _renumber_within(part: Part, key: str, old: float, new: float) -> None:
+    """Renumber a stream of ``torch.save``, whose records are not compressed, and keep its length.
+
+    Larger numbers may need more bytes. A pickle can do without most of its PUT opcodes, and what
+    follows its end is not read.
+    """
+    with part.path.open("rb") as file:
+        file.seek(part.start)
+        stream = io.BytesIO(file.read(part.length))
+    with zipfile.ZipFile(stream) as archive:
+        (record,) = (entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl"))
+        content = archive.read(record)
+    changed = _renumbered(content, key, old, new)
+    if changed == content:
+        return
+    if len(changed) > len(content):
+        changed = pickletools.optimize(changed)
+    if len(changed) > len(content):
+        raise BadValueError(
+            f"{str(part.path)!r} has no room for {key}={new:.0f} in place of {old:.0f}"
+        )
+    stream.seek(checksums.start_of(record, stream))
+    stream.write(changed.ljust(len(content), b"\0"))
+    checksums.mend_archive(stream)
+    _write(part, stream.getvalue())
+
+
+def _write(part: Part, content: bytes) -> None:
+    with part.path.open("r+b") as file:
+        file.seek(part.start)
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _renumbered(content: bytes, key: str, old: float, new: float) -> bytes:

@@ -16,6 +16,7 @@ from torch import Tensor
 from qmaps.capture.collect import decoded
 from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import CaptureError, QmapsError, shown
+from qmaps.storage.checkpoint import Part as StreamPart
 from qmaps.storage.files import content_of
 
 LONGEST = 2**16
@@ -63,8 +64,8 @@ class Reader(ABC):
         newest = self.newest(path)
         return newest if newest is not None and self.is_here(newest) else None
 
-    def edited(self, path: Path) -> list[Path]:  # noqa: ARG002
-        """Files of ``torch.save`` with states or their steps, of a result of `holder`."""
+    def edited(self, path: Path) -> Sequence[Path | StreamPart]:  # noqa: ARG002
+        """Files or streams of ``torch.save`` with states or steps, of a result of `holder`."""
         return []
 
     def read(self, path: Path) -> list[StateDict]:
