@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,12 @@ WRAPPERS = (
 )
 """Keys of the optimizer's state_dict, or a list of them, in larger checkpoints."""
 
+SECOND = ("exp_avg_sq", "square_avg")
+"""Second moments, which are 0 before the first step."""
+
+SAMPLE = 2**16
+"""Elements of a second moment that are looked at."""
+
 DEEPEST = 8
 """Lists and dicts around a state_dict, at most."""
 
@@ -45,9 +53,10 @@ def load(
             of a larger checkpoint with one inside, such as a Hugging Face Trainer's
             ``optimizer.pt`` or Lightning's ``.ckpt``; the Trainer's folder, ``checkpoint-500``; a
             folder of torch.distributed.checkpoint (FSDP) or of DeepSpeed (ZeRO 1, 2 and 3, and
-            universal checkpoints); or a ``.safetensors`` file with tensors named
-            ``PARAMETER.exp_avg``. It is loaded without executing code, and the tensors of folders
-            and of safetensors files one at a time, when they are asked for.
+            universal checkpoints); or ``.safetensors`` files with tensors named
+            ``PARAMETER.exp_avg``: one, their folder or their index. It is loaded without executing
+            code, and the tensors of folders and of safetensors files one at a time, when they are
+            asked for.
         step: step of a snapshot in a folder; the last if left out.
         names: parameter names for a checkpoint without them: a list in the optimizer's order, a
             text file with one name per line in that order, the model, or the file or folder of a
@@ -166,6 +175,7 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
             raise CaptureError(f"{str(path)!r} is damaged at {slot.label!r}: {error}") from None
     if not any(collected.tensors for collected in states):
         raise CaptureError(f"{str(path)!r} is an optimizer checkpoint that holds no states")
+    warn_of_lost_steps(parameters, path)
     tensors = [collected.tensors for collected in states]
     labels, source = names_of(parameters, names, tensors, path, several=len(state_dicts) > 1)
     check_text(labels, repr(str(path)))
@@ -186,6 +196,27 @@ def _step(collected: Collected) -> int:
     if not 0 <= number <= MOST:
         raise BadValueError(f"step={shown(number)} must be an integer of at least 0")
     return int(number)
+
+
+def warn_of_lost_steps(parameters: Iterable[Slot], path: Path) -> None:
+    """Warn of a second moment after 0 steps: the bias correction would begin anew."""
+    for slot in parameters:
+        try:
+            states = collect(decoded(slot.state))
+            second = next((states.tensors[n] for n in SECOND if n in states.tensors), None)
+            if states.scalars.get("step") == 0 and second is not None and _is_filled(second):
+                warnings.warn(
+                    f"{str(path)!r} has step=0 for {slot.label!r}, but its second moment is not 0; "
+                    "its number of steps was lost, as where torch joins shards of safetensors",
+                    stacklevel=3,
+                )
+                return
+        except DAMAGE:  # said where states are read
+            continue
+
+
+def _is_filled(lazy: Lazy) -> bool:
+    return bool(lazy.opened()(0, min(math.prod(lazy.shape), SAMPLE)).any())
 
 
 def load_safely(path: Path) -> Any:

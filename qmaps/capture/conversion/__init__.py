@@ -25,7 +25,9 @@ from qmaps.capture.load import (
     is_captured,
     load,
     load_safely,
+    slots_of,
     state_dicts_in,
+    warn_of_lost_steps,
 )
 from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import damage
@@ -286,6 +288,7 @@ def convert_file(
         return converted
 
     loaded = _of_capture(holder) if captured else _loaded(holder)
+    warn_of_lost_steps(slots_of(state_dicts_in(loaded, holder), holder), holder)
     try:
         converted = _replaced(loaded, convert)
     except CaptureError as error:

@@ -41,7 +41,7 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
         OutputError: the folder cannot be written.
     """
     reader = reader_of(template)
-    if reader is None or not template.is_dir():
+    if reader is None or not reader.writable or not template.is_dir():
         raise BadValueError(
             f"like={str(template)!r} must be the folder of a checkpoint of DeepSpeed, "
             "Megatron-core or torch.distributed.checkpoint"

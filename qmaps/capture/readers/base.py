@@ -37,11 +37,13 @@ class Reader(ABC):
         asked: readers with a smaller number are asked first whether they detect a checkpoint.
         latest: the file with the name of the newest checkpoint in a folder; empty where the
             format has none.
+        writable: whether states can be written back into a copy of a checkpoint.
     """
 
     name: ClassVar[str]
     asked: ClassVar[int] = 0
     latest: ClassVar[str] = ""
+    writable: ClassVar[bool] = True
 
     @abstractmethod
     def is_here(self, path: Path) -> bool:
