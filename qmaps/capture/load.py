@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from qmaps.capture import snapshot
-from qmaps.capture.collect import Collected, collect, decoded, plain_options
+from qmaps.capture.collect import (
+    Collected,
+    collect,
+    decoded,
+    plain_options,
+    skips_of_no_parameter,
+)
 from qmaps.capture.gradients import Window
 from qmaps.capture.naming import Names, names_of
-from qmaps.capture.parameters import Slot, check_text, slots
+from qmaps.capture.parameters import Slot, check_text, of_no_parameter, slots
 from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import know
 from qmaps.capture.snapshot import Lazy, Snapshot
@@ -21,6 +27,7 @@ from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
 from qmaps.normalize.block import MOST
 from qmaps.storage import checkpoint
+from qmaps.storage.checkpoint import NeedsCodeError
 from qmaps.storage.files import exists
 
 FILES = ("optimizer.pt", "optimizer.bin")
@@ -185,7 +192,10 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
         step=max(map(_step, states)),
         hyperparameters=dict(zip(labels, options, strict=True)),
         scalars={label: collected.scalars for label, collected in named.items()},
-        skipped=[line for label, collected in named.items() for line in collected.skips(label)],
+        skipped=[
+            *(line for label, collected in named.items() for line in collected.skips(label)),
+            *skips_of_no_parameter(e for one in state_dicts for e in of_no_parameter(one)),
+        ],
         source=str(path),
         naming=source,
     )
@@ -223,6 +233,11 @@ def load_safely(path: Path) -> Any:
     """Load a ``torch.save`` file without executing code."""
     try:
         return checkpoint.load(path, mmap=True, know=know)
+    except NeedsCodeError as error:
+        raise CaptureError(
+            f"{str(path)!r} would have to run code to load ({error.name}); record its states with "
+            "qmaps.capture.StateRecorder, or save plain tensors and numbers"
+        ) from None
     except BadValueError as error:
         raise CaptureError(str(error)) from None
 

@@ -33,6 +33,17 @@ Know = Callable[[Collection[str]], None]
 """What makes classes known to ``torch.load``, by their full names."""
 
 
+class NeedsCodeError(BadValueError):
+    """A file with an object of the class `name`, which would have to run code to load."""
+
+    def __init__(self, path: str | os.PathLike[str], name: str) -> None:
+        super().__init__(
+            f"{str(path)!r} would have to run code to load ({name}); save the optimizer's "
+            "state_dict() with plain tensors and numbers"
+        )
+        self.name = name
+
+
 def save(state: Any, path: str | os.PathLike[str]) -> None:
     """Save `state` with ``torch.save``; a kill at any moment leaves the old file or the new one.
 
@@ -243,10 +254,7 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
     except Exception as error:  # torch raises many kinds on damaged files
         refused = re.search(r"GLOBAL ([\w.]+)", str(error))
         if refused:
-            raise BadValueError(
-                f"{shown} would have to run code to load ({refused[1]}); save the optimizer's "
-                "state_dict() with plain tensors and numbers"
-            ) from None
+            raise NeedsCodeError(path, refused[1]) from None
         if "Unsupported operand 149" in str(error):  # frames, which all of them begin with
             raise BadValueError(
                 f"{shown} was saved with pickle_protocol=4 or later, which torch.load does not "

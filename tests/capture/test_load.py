@@ -115,8 +115,8 @@ CHECKPOINTS = {
     "stateless": ({"state": {}, "param_groups": [{"params": [0], "lr": 0.1}]},
                   "is an optimizer checkpoint that holds no states"),
     "unsafe": ({"state": Unsafe(), "param_groups": []},
-               "would have to run code to load (posix.mkdir); save the optimizer's "
-               "state_dict() with plain tensors and numbers"),
+               "would have to run code to load (posix.mkdir); record its states with "
+               "qmaps.capture.StateRecorder, or save plain tensors and numbers"),
 }  # fmt: skip
 
 
@@ -230,3 +230,12 @@ def test_states_that_cannot_be_analyzed() -> None:
         states = CapturedStates.from_tensors({"w": {"exp_avg": m, "exp_avg_sq": second}})
         with pytest.raises(CaptureError, match=message):
             list(states.adam_pairs())
+
+
+def test_entries_of_no_parameter_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "o.pt"
+    state = {0: {"exp_avg": torch.ones(2)}, "k": torch.tensor(3), "inner": {"s": torch.ones(2)}}
+    torch.save({"state": state, "param_groups": [{"params": [0]}]}, path)
+    states = load(path)
+    assert states.parameters() == ["group0.param0"]
+    assert states.skipped == ["k (int64 strided), of no parameter", "inner (dict), of no parameter"]

@@ -9,6 +9,7 @@ from typing import IO
 import pytest
 import torch
 
+from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
 from qmaps.cli import main
 from qmaps.errors import CaptureError, OutputError
@@ -60,8 +61,8 @@ def refused(path: Path, message: str) -> None:
 def test_hostile_and_truncated_files_are_refused(saved: Path, tmp_path: Path) -> None:
     hostile = tmp_path / "hostile.pt"
     message = (
-        f"{str(hostile)!r} would have to run code to load (exec); save the optimizer's "
-        "state_dict() with plain tensors and numbers"
+        f"{str(hostile)!r} would have to run code to load (exec); record its states with "
+        "qmaps.capture.StateRecorder, or save plain tensors and numbers"
     )
     torch.save({"state": {0: Hostile()}, "param_groups": []}, hostile)
     refused(hostile, message)
@@ -140,3 +141,24 @@ def test_the_command_prints_tables_and_refuses_in_a_line(
     assert capsys.readouterr().err == (
         f"error: {str(out)!r} already exists; give another name or allow overwriting\n"
     )
+
+
+def test_names_are_written_into_the_groups(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(8)).sum().backward()
+    optimizer.step()
+    names = [name for name, _ in model.named_parameters()]
+    torch.save(optimizer.state_dict(), tmp_path / "o.pt")
+    convert_file(tmp_path / "o.pt", tmp_path / "named.pt", to="torch", names=model)
+    (group,) = torch.load(tmp_path / "named.pt")["param_groups"]
+    assert (group["param_names"], group["params"]) == (names, [0, 1, 2, 3])
+    (tmp_path / "names.txt").write_text("\n".join(names))
+    source, folder, file = (str(tmp_path / name) for name in ("o.pt", "folder", "names.txt"))
+    options = ["--to", "torch", "--distributed", "optimizer", "--names", file]
+    assert main(["convert", source, folder, *options]) == 0
+    assert load(tmp_path / "folder").parameters() == names
+    torch.save([optimizer.state_dict()] * 2, tmp_path / "two.pt")
+    convert_file(tmp_path / "two.pt", tmp_path / "n.pt", to="torch", names=[*"abcdefgh"])
+    groups = [one["param_groups"][0]["param_names"] for one in torch.load(tmp_path / "n.pt")]
+    assert groups == [[*"abcd"], [*"efgh"]]
