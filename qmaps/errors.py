@@ -105,8 +105,8 @@ def one_line(message: str, most: int = LONGEST) -> str:
 def _with_short_quotation(message: str) -> str:
     """A message whose longest text in quotes, such as a path, is cut, so that its list is not."""
     excess = len(message) - LONGEST
-    quoted = max(QUOTED.findall(message), key=len, default="") if excess > 0 else ""
-    if len(quoted) < SHORTEST + excess:
+    quoted = max(QUOTED.findall(message), key=len, default="")
+    if excess <= 0 or len(quoted) < SHORTEST + excess:
         return message
     half = (len(quoted) - excess - 5) // 2
     return message.replace(quoted, f"{quoted[:half]} ... {quoted[-half:]}", 1)

@@ -26,7 +26,7 @@ from qmaps.capture.snapshot import Lazy, Snapshot
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
 from qmaps.normalize.block import MOST
-from qmaps.storage import checkpoint
+from qmaps.storage import checkpoint, kinds
 from qmaps.storage.checkpoint import NeedsCodeError
 from qmaps.storage.files import exists
 
@@ -44,6 +44,9 @@ SECOND = ("exp_avg_sq", "square_avg")
 
 SAMPLE = 2**16
 """Elements of a second moment that are looked at."""
+
+SHOWN = 10
+"""Steps at both ends of a list in an error message."""
 
 DEEPEST = 8
 """Lists and dicts around a state_dict, at most."""
@@ -119,7 +122,9 @@ def checkpoint_at(path: Path) -> Path:
     """Return the result of `locate`, or raise a CaptureError."""
     holder = locate(existing(path))
     if holder is None:
-        raise CaptureError(f"{str(path)!r} is a folder; expected an optimizer checkpoint")
+        raise CaptureError(
+            kinds.refusal(path) or f"{str(path)!r} is a folder; expected an optimizer checkpoint"
+        )
     return holder
 
 
@@ -140,11 +145,17 @@ def _steps(folder: Path) -> list[int]:
 def _folder(folder: Path, step: int | None) -> CapturedStates:
     steps = _steps(folder)
     if not steps:
-        raise CaptureError(f"{str(folder)!r} holds no captured steps (step-*.safetensors)")
+        raise CaptureError(
+            kinds.refusal(folder)
+            or f"{str(folder)!r} holds no captured steps (step-*.safetensors), and no checkpoint "
+            "of a known format"
+        )
     chosen = steps[-1] if step is None else step
     if chosen not in steps:
-        captured = ", ".join(map(str, steps))
-        raise BadValueError(f"step={step} is not in {str(folder)!r}; it has {captured}")
+        captured = [str(step) for step in steps]
+        if len(steps) > 2 * SHOWN:
+            captured = [*captured[:SHOWN], "...", *captured[-SHOWN:]]
+        raise BadValueError(f"step={step} is not in {str(folder)!r}; it has {', '.join(captured)}")
     return _snapshot(snapshot.path_of(folder, chosen), steps)
 
 
@@ -181,7 +192,17 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
         except DAMAGE as error:  # for example a quantized state whose parts do not fit
             raise CaptureError(f"{str(path)!r} is damaged at {slot.label!r}: {error}") from None
     if not any(collected.tensors for collected in states):
-        raise CaptureError(f"{str(path)!r} is an optimizer checkpoint that holds no states")
+        pairs = zip(parameters, states, strict=True)
+        skipped = [line for slot, collected in pairs for line in collected.skips(slot.label)]
+        what = "that holds no states"
+        if skipped:
+            what = f"whose states are of types that are not read, such as {skipped[0]}"
+        if any(line.endswith("(DTensor)") for line in skipped):
+            what += (
+                "; of shards of one process, save with torch.distributed.checkpoint, or gather the "
+                "state_dict by get_optimizer_state_dict with full_state_dict=True"
+            )
+        raise CaptureError(f"{str(path)!r} is an optimizer checkpoint {what}")
     warn_of_lost_steps(parameters, path)
     tensors = [collected.tensors for collected in states]
     labels, source = names_of(parameters, names, tensors, path, several=len(state_dicts) > 1)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError
-from qmaps.storage import checksums
+from qmaps.storage import checksums, kinds
 from qmaps.storage.files import remove_leftovers, replacing
 
 Know = Callable[[Collection[str]], None]
@@ -252,6 +252,8 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
     except UnicodeEncodeError:
         raise BadValueError(f"{shown} cannot be read (torch needs a path in Unicode)") from None
     except Exception as error:  # torch raises many kinds on damaged files
+        if other := kinds.refusal(Path(path)):
+            raise BadValueError(other) from None
         refused = re.search(r"GLOBAL ([\w.]+)", str(error))
         if refused:
             raise NeedsCodeError(path, refused[1]) from None

@@ -304,7 +304,10 @@ def test_nothing_is_written_without_any_state(tmp_path: Path) -> None:
         assert recorder.record() is None
     with pytest.raises(CaptureError) as error:
         capture.load(tmp_path)
-    assert str(error.value) == f"{str(tmp_path)!r} holds no captured steps (step-*.safetensors)"
+    assert str(error.value) == (
+        f"{str(tmp_path)!r} holds no captured steps (step-*.safetensors), and no checkpoint of a "
+        "known format"
+    )
 
 
 @pytest.mark.parametrize(

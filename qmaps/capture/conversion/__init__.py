@@ -279,7 +279,7 @@ def convert_file(
         raise BadValueError(f"like={str(like)!r} needs to='torch' and no distributed; got {other}")
     is_folder = distributed is not None or like is not None
     if exists(target) and (is_folder or not overwrite):
-        remedy = "give another name" + (" or allow overwriting" if not is_folder else "")
+        remedy = "give another name" + (" or overwrite=True (--overwrite)" if not is_folder else "")
         raise OutputError(f"{str(target)!r} already exists; {remedy}")
     if not is_folder:
         output_file(target)

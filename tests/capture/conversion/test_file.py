@@ -38,7 +38,7 @@ def test_a_file_is_converted_with_all_that_is_in_it(tmp_path: Path) -> None:
 
 
 def test_nothing_is_overwritten_unasked(saved: Path) -> None:
-    message = f"{str(saved)!r} already exists; give another name or allow overwriting"
+    message = f"{str(saved)!r} already exists; give another name or overwrite=True (--overwrite)"
     with pytest.raises(OutputError, match=f"^{re.escape(message)}$"):
         convert_file(saved, saved, to="qmaps")
     convert_file(saved, saved, to="qmaps", overwrite=True)
@@ -139,7 +139,7 @@ def test_the_command_prints_tables_and_refuses_in_a_line(
     assert "torch to qmaps: 8 states, largest error first" in printed
     assert run("convert", saved, out, "--to", "qmaps") == 2
     assert capsys.readouterr().err == (
-        f"error: {str(out)!r} already exists; give another name or allow overwriting\n"
+        f"error: {str(out)!r} already exists; give another name or overwrite=True (--overwrite)\n"
     )
 
 
@@ -156,7 +156,9 @@ def test_names_are_written_into_the_groups(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("\n".join(names))
     source, folder, file = (str(tmp_path / name) for name in ("o.pt", "folder", "names.txt"))
     options = ["--to", "torch", "--distributed", "optimizer", "--names", file]
-    assert main(["convert", source, folder, *options]) == 0
+    with pytest.raises(SystemExit) as ended:
+        main(["convert", source, folder, *options])
+    assert ended.value.code == 0
     assert load(tmp_path / "folder").parameters() == names
     torch.save([optimizer.state_dict()] * 2, tmp_path / "two.pt")
     convert_file(tmp_path / "two.pt", tmp_path / "n.pt", to="torch", names=[*"abcdefgh"])

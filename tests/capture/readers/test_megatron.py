@@ -13,11 +13,11 @@ from qmaps.storage import distributed
 from tests.capture.fixtures import HERE, copied, expect
 
 SAVED = "megatron/fully_reshardable"
-NEWER = "megatron/0.19"
-"""Folder of Megatron-core 0.19, which has no ``common.pt``."""
+NEWER = "megatron/fully_reshardable-0.19"
+"""Of Megatron-core 0.19, which has no ``common.pt``."""
 
 
-@pytest.mark.parametrize("name", [SAVED, f"{NEWER}/fully_reshardable"])
+@pytest.mark.parametrize("name", [SAVED, NEWER])
 def test_fully_reshardable(name: str, tmp_path: Path) -> None:
     states = load(HERE / name)
     expect(states, name)
@@ -75,7 +75,7 @@ def refused(folder: Path, message: str) -> None:
         load(folder)
 
 
-@pytest.mark.parametrize("name", ["megatron/dp_reshardable", f"{NEWER}/dp_reshardable"])
+@pytest.mark.parametrize("name", ["megatron/dp_reshardable", "megatron/dp_reshardable-0.19"])
 def test_what_does_not_name_parameters_is_refused(name: str) -> None:
     folder = HERE / name
     refused(
@@ -114,7 +114,7 @@ def test_damaged_checkpoints_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_common_state_without_groups_is_refused(tmp_path: Path) -> None:
-    folder = copied(f"{NEWER}/fully_reshardable", tmp_path)
+    folder = copied(NEWER, tmp_path)
     part = distributed.contents(folder).objects["common_state/shard_0_1"]
     torch.save([{"iteration": 3}], tmp_path / "stream")
     content = part.path.read_bytes()

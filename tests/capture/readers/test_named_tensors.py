@@ -65,7 +65,17 @@ def test_models_and_truncated_files_are_refused(tmp_path: Path) -> None:
     save_file({"layer.weight": torch.ones(2)}, path)
     with pytest.raises(CaptureError) as model:
         load(path)
-    assert str(model.value) == f"{str(path)!r} is a safetensors file without qmaps metadata"
+    assert str(model.value) == (
+        f"{str(path)!r} is a safetensors file with the tensor 'layer.weight'; states are named "
+        "PARAMETER.STATE, such as layer.weight.exp_avg"
+    )
+    save_file({f"layers.0.weight.{state}": torch.ones(2) for state in "mv"}, path)
+    with pytest.raises(CaptureError) as mlx:
+        load(path)
+    assert str(mlx.value) == (
+        f"{str(path)!r} is a safetensors file of MLX; rename its tensors .m and .v to .exp_avg and "
+        ".exp_avg_sq"
+    )
     save_file(TENSORS, path)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CaptureError) as truncated:
