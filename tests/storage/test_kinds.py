@@ -77,9 +77,7 @@ def test_folders(pattern: str, tmp_path: Path) -> None:
 
 def test_damaged_files_and_those_of_torch_are_of_no_other_kind(tmp_path: Path) -> None:
     path = tmp_path / "o.pt"
-    whole = archive("o/data.pkl", "o/version")
-    misspelt = whole.replace(b"o/version", b"o/v\xf6rsion")
-    for content in (b"", b"PK\x03\x04", b"\x80\x02}q\0.", whole, misspelt):
+    for content in (b"", b"PK\x03\x04", b"\x80\x02}q\0.", archive("o/data.pkl", "o/version")):
         path.write_bytes(content)
         assert kind_of(path) is None
     assert kind_of(tmp_path) is None
