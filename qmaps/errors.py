@@ -1,17 +1,18 @@
 """Errors that qmaps raises on bad input.
 
 Every message names the parameter, the value given and what is allowed, on one line of fewer than
-300 characters. The command line turns any `QmapsError` into that line and exit code 2.
+600 characters. The command line turns any `QmapsError` into that line and exit code 2.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable
 from typing import Any
 
-LONGEST = 299
+LONGEST = 599
 """Characters of a message, at most."""
 
 
@@ -19,7 +20,7 @@ class QmapsError(Exception):
     """Base of every error that bad input causes."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(one_line(message))
+        super().__init__(one_line(_with_short_quotation(message)))
 
 
 class BadValueError(QmapsError, ValueError):
@@ -62,6 +63,11 @@ class StateWarning(UserWarning):
     """Quantized states lose so much that they may harm the training."""
 
 
+QUOTED = re.compile("'[^']*'")
+
+SHORTEST = 60
+"""Characters that a cut quotation keeps, at least."""
+
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What taking apart an object of the wrong form may raise: parts of damaged files, say."""
 
@@ -94,6 +100,16 @@ def one_line(message: str, most: int = LONGEST) -> str:
         return message
     end = most * 2 // 5
     return f"{message[: most - end - 5]} ... {message[-end:]}"
+
+
+def _with_short_quotation(message: str) -> str:
+    """A message whose longest text in quotes, such as a path, is cut, so that its list is not."""
+    excess = len(message) - LONGEST
+    quoted = max(QUOTED.findall(message), key=len, default="")
+    if excess <= 0 or len(quoted) < SHORTEST + excess:
+        return message
+    half = (len(quoted) - excess - 5) // 2
+    return message.replace(quoted, f"{quoted[:half]} ... {quoted[-half:]}", 1)
 
 
 def shown(value: object) -> str:

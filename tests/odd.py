@@ -78,6 +78,6 @@ def refused(call: Callable[..., Any], *args: Any, **options: Any) -> bool:
         call(*args, **options)
     except QmapsError as error:
         message = str(error)
-    assert len(message) <= LONGEST < 300
+    assert len(message) <= LONGEST < 600
     assert "\n" not in message
     return message != ""

@@ -27,6 +27,17 @@ from qmaps.normalize.scale_format import SUFFIXES
 SHORT = {"bf16": "unscaled/bf16@16s", "fp16": "unscaled/fp16@16s"}
 """Specs with a short form, which may be followed by a rounding."""
 
+OTHER_NAMES = {
+    "int8": "B256/linear0@8s",
+    "uint8": "B256/linear0@8u",
+    "int4": "B128/linear0@4s",
+    "uint4": "B128/linear0@4u",
+    "fp8": "tensor/e4m3@8s",
+    "fp4": "B16/e2m1@4s",
+    "nf4": "B64/nf4@4s",
+}
+"""Names of number formats, and a spec of each for error messages."""
+
 LONGEST = 500
 """Characters of a spec, at most."""
 
@@ -61,7 +72,11 @@ def parse(
     name, *rounding = stripped.lower().partition("+")
     match = _SPEC.fullmatch(SHORT[name] + "".join(rounding) if name in SHORT else stripped)
     if match is None:
-        raise SpecError(f"spec={shown(spec)} does not have the form {GRAMMAR}, such as B128/DE@4s")
+        other = OTHER_NAMES.get(name)
+        hint = f"; a spec of {name} is {other}" if other else ""
+        raise SpecError(
+            f"spec={shown(spec)} does not have the form {GRAMMAR}, such as B128/DE@4s{hint}"
+        )
     try:
         normalizer = parse_normalizer(match["norm"])
         map_ = _map(match, codebooks)

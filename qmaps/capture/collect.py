@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,6 +144,11 @@ def collect(state: Mapping[Any, Any]) -> Collected:
                 # Recorded under the list's name: LBFGS has a list of a hundred None.
                 collected.skipped.setdefault(str(top), _kind(value))
     return collected
+
+
+def skips_of_no_parameter(entries: Iterable[tuple[Any, Any]]) -> list[str]:
+    """Return ``key (type), of no parameter`` of entries that an optimizer keeps beside states."""
+    return [f"{key} ({_kind(value)}), of no parameter" for key, value in entries]
 
 
 def plain_options(group: Mapping[str, Any]) -> dict[str, Any]:

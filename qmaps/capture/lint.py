@@ -18,8 +18,17 @@ from qmaps.capture.collect import collect, decoded
 from qmaps.capture.conversion import recognized
 from qmaps.capture.conversion.formats import Format
 from qmaps.capture.conversion.optimizer_state import State, flaws
-from qmaps.capture.load import checkpoint_at, existing, load, load_safely, slots_of, state_dicts_in
+from qmaps.capture.load import (
+    checkpoint_at,
+    existing,
+    is_captured,
+    load,
+    load_safely,
+    slots_of,
+    state_dicts_in,
+)
 from qmaps.capture.naming import Names, names_of
+from qmaps.capture.readers import reader_of
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, CaptureError, QmapsError, one_line
 
@@ -155,7 +164,7 @@ def lint_file(
         BadValueError: `step` or `names` does not fit.
     """
     source = existing(Path(path))
-    if step is not None or source.is_dir() or source.suffix == ".safetensors":
+    if step is not None or source.is_dir() or is_captured(source) or reader_of(source):
         parameters = _captured(source, step, names)
     else:
         parameters = _saved(checkpoint_at(source), names)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from qmaps.capture import snapshot
-from qmaps.capture.collect import Collected, collect, decoded, plain_options
+from qmaps.capture.collect import (
+    Collected,
+    collect,
+    decoded,
+    plain_options,
+    skips_of_no_parameter,
+)
 from qmaps.capture.flattened import is_flattened, unflattened
 from qmaps.capture.gradients import Window
 from qmaps.capture.naming import Names, names_of
-from qmaps.capture.parameters import Slot, check_text, slots
+from qmaps.capture.parameters import Slot, check_text, of_no_parameter, slots
 from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import know
 from qmaps.capture.snapshot import Lazy, Snapshot
@@ -20,7 +28,8 @@ from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.other_libraries import COUNTS, count_in
-from qmaps.storage import checkpoint
+from qmaps.storage import checkpoint, kinds
+from qmaps.storage.checkpoint import NeedsCodeError
 from qmaps.storage.files import exists
 
 FILES = ("optimizer.pt", "optimizer.bin")
@@ -31,6 +40,15 @@ WRAPPERS = (
     *("optim", "optim_state_dict"),
 )
 """Keys of the optimizer's state_dict, or a list of them, in larger checkpoints."""
+
+SECOND = ("exp_avg_sq", "square_avg")
+"""Second moments, which are 0 before the first step."""
+
+SAMPLE = 2**16
+"""Elements of a second moment that are looked at."""
+
+SHOWN = 10
+"""Steps at both ends of a list in an error message."""
 
 DEEPEST = 8
 """Lists and dicts around a state_dict, at most."""
@@ -47,9 +65,10 @@ def load(
             of a larger checkpoint with one inside, such as a Hugging Face Trainer's
             ``optimizer.pt`` or Lightning's ``.ckpt``; the Trainer's folder, ``checkpoint-500``; a
             folder of torch.distributed.checkpoint (FSDP) or of DeepSpeed (ZeRO 1, 2 and 3, and
-            universal checkpoints); or a ``.safetensors`` file with tensors named
-            ``PARAMETER.exp_avg``. It is loaded without executing code, and the tensors of folders
-            and of safetensors files one at a time, when they are asked for.
+            universal checkpoints); or ``.safetensors`` files with tensors named
+            ``PARAMETER.exp_avg``: one, their folder or their index. It is loaded without executing
+            code, and the tensors of folders and of safetensors files one at a time, when they are
+            asked for.
         step: step of a snapshot in a folder; the last if left out.
         names: parameter names for a checkpoint without them: a list in the optimizer's order, a
             text file with one name per line in that order, the model, or the file or folder of a
@@ -105,7 +124,9 @@ def checkpoint_at(path: Path) -> Path:
     """Return the result of `locate`, or raise a CaptureError."""
     holder = locate(existing(path))
     if holder is None:
-        raise CaptureError(f"{str(path)!r} is a folder; expected an optimizer checkpoint")
+        raise CaptureError(
+            kinds.refusal(path) or f"{str(path)!r} is a folder; expected an optimizer checkpoint"
+        )
     return holder
 
 
@@ -126,11 +147,17 @@ def _steps(folder: Path) -> list[int]:
 def _folder(folder: Path, step: int | None) -> CapturedStates:
     steps = _steps(folder)
     if not steps:
-        raise CaptureError(f"{str(folder)!r} holds no captured steps (step-*.safetensors)")
+        raise CaptureError(
+            kinds.refusal(folder)
+            or f"{str(folder)!r} holds no captured steps (step-*.safetensors), and no checkpoint "
+            "of a known format"
+        )
     chosen = steps[-1] if step is None else step
     if chosen not in steps:
-        captured = ", ".join(map(str, steps))
-        raise BadValueError(f"step={step} is not in {str(folder)!r}; it has {captured}")
+        captured = [str(step) for step in steps]
+        if len(steps) > 2 * SHOWN:
+            captured = [*captured[:SHOWN], "...", *captured[-SHOWN:]]
+        raise BadValueError(f"step={step} is not in {str(folder)!r}; it has {', '.join(captured)}")
     return _snapshot(snapshot.path_of(folder, chosen), steps)
 
 
@@ -167,9 +194,20 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
         except DAMAGE as error:  # for example a quantized state whose parts do not fit
             raise CaptureError(f"{str(path)!r} is damaged at {slot.label!r}: {error}") from None
     if not any(collected.tensors for collected in states):
-        raise CaptureError(f"{str(path)!r} is an optimizer checkpoint that holds no states")
+        pairs = zip(parameters, states, strict=True)
+        skipped = [line for slot, collected in pairs for line in collected.skips(slot.label)]
+        what = "that holds no states"
+        if skipped:
+            what = f"whose states are of types that are not read, such as {skipped[0]}"
+        if any(line.endswith("(DTensor)") for line in skipped):
+            what += (
+                "; of shards of one process, save with torch.distributed.checkpoint, or gather the "
+                "state_dict by get_optimizer_state_dict with full_state_dict=True"
+            )
+        raise CaptureError(f"{str(path)!r} is an optimizer checkpoint {what}")
     if reader is None or reader.counts_steps:
         _check_counted(parameters, states, path)
+    warn_of_lost_steps(parameters, path)
     tensors = [collected.tensors for collected in states]
     labels, source = names_of(parameters, names, tensors, path, several=len(state_dicts) > 1)
     check_text(labels, repr(str(path)))
@@ -179,7 +217,10 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
         step=max(map(_step, states)),
         hyperparameters=dict(zip(labels, options, strict=True)),
         scalars={label: collected.scalars for label, collected in named.items()},
-        skipped=[line for label, collected in named.items() for line in collected.skips(label)],
+        skipped=[
+            *(line for label, collected in named.items() for line in collected.skips(label)),
+            *skips_of_no_parameter(e for one in state_dicts for e in of_no_parameter(one)),
+        ],
         source=str(path),
         naming=source,
     )
@@ -223,10 +264,36 @@ def _check_counted(parameters: Sequence[Slot], states: Sequence[Collected], path
             )
 
 
+def warn_of_lost_steps(parameters: Iterable[Slot], path: Path) -> None:
+    """Warn of a second moment after 0 steps: the bias correction would begin anew."""
+    for slot in parameters:
+        try:
+            states = collect(decoded(slot.state))
+            second = next((states.tensors[n] for n in SECOND if n in states.tensors), None)
+            if states.scalars.get("step") == 0 and second is not None and _is_filled(second):
+                warnings.warn(
+                    f"{str(path)!r} has step=0 for {slot.label!r}, but its second moment is not 0; "
+                    "its number of steps was lost, as where torch joins shards of safetensors",
+                    stacklevel=3,
+                )
+                return
+        except DAMAGE:  # said where states are read
+            continue
+
+
+def _is_filled(lazy: Lazy) -> bool:
+    return bool(lazy.opened()(0, min(math.prod(lazy.shape), SAMPLE)).any())
+
+
 def load_safely(path: Path) -> Any:
     """Load a ``torch.save`` file without executing code."""
     try:
         return checkpoint.load(path, mmap=True, know=know)
+    except NeedsCodeError as error:
+        raise CaptureError(
+            f"{str(path)!r} would have to run code to load ({error.name}); record its states with "
+            "qmaps.capture.StateRecorder, or save plain tensors and numbers"
+        ) from None
     except BadValueError as error:
         raise CaptureError(str(error)) from None
 

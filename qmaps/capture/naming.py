@@ -4,12 +4,15 @@ An optimizer has its parameters in the model's order, or in two groups: those wi
 those without, each in the model's order. A group is identified by its place and its weight decay,
 and the group of a parameter by the rules in `RULES`. Parameters outside the optimizer, such as
 frozen ones, are left out. Names are accepted only if the shape of every state agrees, and
-no other names would agree too.
+no other names would agree too. States of other shapes than their parameters, such as flat ones and
+those of low rank, agree with a model that has as many parameters.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from qmaps.capture.parameters import Slot, check_unique
+from qmaps.capture.readers.base import know
 from qmaps.capture.snapshot import Lazy, header_of
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.storage import checkpoint
@@ -89,12 +93,12 @@ def _by_model(
     groups = list(by_id.values())
     try:
         if isinstance(model, nn.Module):
-            return fitted(Known.of(model, "the model"), groups), "the model"
+            return _of_model(model, groups), "the model"
         if model is not None and not exists(model):
             raise BadValueError(f"names={str(model)!r} does not exist")
         if model is None and several:
             raise Unnamed("there are several optimizers")
-        return _by_place(model or path.parent, groups)
+        return _by_place(model, groups) if model is not None else _with(path, groups)
     except Unnamed as error:
         if model is None:
             return [slot.label for slot in slots], f"numbers: {error}"
@@ -103,9 +107,6 @@ def _by_model(
                 f"names={str(model)!r}: {error}; give a text file with one name per line in the "
                 "optimizer's order"
             ) from None
-        labels = list(Known.of(model, "the model").shapes)
-        if len(labels) == len(slots) and all(parameter_shape(t) is None for t in tensors):
-            return labels, "the model"
         raise BadValueError(
             f"names is a model whose parameters do not tell those of {str(path)!r}: {error}; "
             "give the names as a list in the optimizer's order"
@@ -133,12 +134,12 @@ class Known:
     norms: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, model: nn.Module, source: str) -> Known:
-        """Return the trained parameters of a model, also of one on the meta device."""
+    def of(cls, model: nn.Module, source: str, *, frozen: bool = False) -> Known:
+        """Return the trained parameters of a model, or all; it may be on the meta device."""
         shapes = {
             name: tuple(parameter.shape)
             for name, parameter in model.named_parameters()
-            if parameter.requires_grad
+            if parameter.requires_grad or frozen
         }
         norms = {
             f"{prefix}.{name}".removeprefix(".")
@@ -179,16 +180,54 @@ def parameter_shape(states: Mapping[str, Any]) -> Shape | None:
     return (*rows.shape, *columns.shape[-1:])
 
 
-def fitted(model: Known, groups: Sequence[Group]) -> list[str]:
+Fits = Callable[[Shape, Shape], bool]
+"""Return True if a state of the first shape may belong to a parameter of the second."""
+
+
+def _may_hold(state: Shape, parameter: Shape) -> bool:
+    """Flat states, also of some elements only, and those of fewer rows or columns."""
+    if state == parameter:
+        return True
+    if len(parameter) < 2 or math.prod(state) > math.prod(parameter):
+        return False
+    if len(state) == 1:
+        return True
+    pairs = list(zip(state, parameter, strict=False))
+    alike = len(state) == len(parameter) and any(a == b for a, b in pairs)
+    return alike and all(a <= b for a, b in pairs)
+
+
+def _of_model(model: nn.Module, groups: Sequence[Group]) -> list[str]:
+    """Return the names of a model's trained parameters, or of all if frozen ones are among them.
+
+    If the optimizer has as many parameters, its states may have other shapes than these.
+    """
+    count = sum(len(group.shapes) for group in groups)
+    trained, everything = (Known.of(model, "the model", frozen=frozen) for frozen in (False, True))
+    known = [trained, everything] if trained.shapes != everything.shapes else [trained]
+    of_count = [each for each in known if len(each.shapes) == count]
+    tries: list[tuple[Known, Fits]] = [(each, operator.eq) for each in of_count]
+    tries += [(each, operator.eq) for each in known if each not in of_count]
+    tries += [(each, _may_hold) for each in of_count]
+    reasons: list[Unnamed] = []
+    for each, fits in tries:
+        try:
+            return fitted(each, groups, fits)
+        except Unnamed as error:
+            reasons.append(error)
+    raise reasons[0]
+
+
+def fitted(model: Known, groups: Sequence[Group], fits: Fits = operator.eq) -> list[str]:
     """Return the name of each parameter in the optimizer's order, if just one order fits."""
     shapes = [shape for group in groups for shape in group.shapes]
-    if all(shape is None for shape in shapes):
+    if fits is operator.eq and all(shape is None for shape in shapes):
         raise Unnamed("no state has the shape of its parameter")
     if len(model.shapes) < len(shapes):
         raise Unnamed(
             f"{model.source} has {len(model.shapes)} parameters and the optimizer {len(shapes)}"
         )
-    orders = _orders([(list(model.shapes), shapes)], model)
+    orders = _orders([(list(model.shapes), shapes)], model, fits)
     if len(groups) == 2:
         exempt_first = not groups[0].weight_decay and bool(groups[1].weight_decay)
         for rule in RULES:
@@ -196,7 +235,7 @@ def fitted(model: Known, groups: Sequence[Group]) -> list[str]:
             decaying = [name for name in model.shapes if not rule(name, model)]
             names = (exempt, decaying) if exempt_first else (decaying, exempt)
             parts = [(part, group.shapes) for part, group in zip(names, groups, strict=True)]
-            orders |= _orders(parts, model)
+            orders |= _orders(parts, model, fits)
     if not orders:
         raise Unnamed(f"the states do not have the shapes of the parameters in {model.source}")
     if len(orders) > 1:
@@ -205,7 +244,7 @@ def fitted(model: Known, groups: Sequence[Group]) -> list[str]:
 
 
 def _orders(
-    parts: Sequence[tuple[Sequence[str], Sequence[Shape | None]]], model: Known
+    parts: Sequence[tuple[Sequence[str], Sequence[Shape | None]]], model: Known, fits: Fits
 ) -> set[tuple[str, ...]]:
     """Return the first and the last choice of names; they differ if there are several.
 
@@ -217,7 +256,7 @@ def _orders(
         for names, shapes in parts:
             candidates = iter(names[::step])
             fit = [
-                next((name for name in candidates if shape in (None, model.shapes[name])), "")
+                next((n for n in candidates if shape is None or fits(shape, model.shapes[n])), "")
                 for shape in shapes[::step]
             ]
             if "" in fit:
@@ -253,11 +292,15 @@ RULES: tuple[Callable[[str, Known], bool], ...] = (_by_trainer, _by_earlier_trai
 
 CONFIG = "config.json"
 
+ADAPTER = "adapter_config.json"
+"""File of PEFT beside the weights of an adapter."""
+
 FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
+    "adapter_model.bin",
 )
 """Names of a model's file in a checkpoint's folder, in the order of preference."""
 
@@ -265,6 +308,32 @@ WRAPPERS = ("state_dict", "model_state_dict", "model")
 """Keys of the model's state_dict in larger files."""
 
 STATISTICS = ("running_mean", "running_var")
+
+
+def _refuse_adapter(folder: Path) -> None:
+    if exists(folder / ADAPTER):
+        raise Unnamed(
+            f"{ADAPTER} is of PEFT, and names no order; give the model with its adapter as names"
+        )
+
+
+def _with(path: Path, groups: Sequence[Group]) -> tuple[list[str], str]:
+    """Return the names from the model in the checkpoint's file, or beside it, and their source."""
+    own: Unnamed | None = None
+    if path.is_file():
+        try:
+            held = dict(_held(path))
+        except Unnamed:  # it holds the optimizer alone
+            held = {}
+        if held:
+            try:
+                return fitted(Known(path.name, held), groups), path.name
+            except Unnamed as error:
+                own = error
+    try:
+        return _by_place(path.parent, groups)
+    except Unnamed as error:
+        raise own or error from None
 
 
 def _by_place(place: Path, groups: Sequence[Group]) -> tuple[list[str], str]:
@@ -277,6 +346,7 @@ def _by_place(place: Path, groups: Sequence[Group]) -> tuple[list[str], str]:
     if place.is_dir():
         files = (place / name for name in FILES if exists(place / name))
         if (first := next(files, None)) is None:
+            _refuse_adapter(place)
             raise Unnamed("there is no model.safetensors or pytorch_model.bin beside the optimizer")
         path = first
     held = dict(_held(path))
@@ -297,6 +367,7 @@ def _by_place(place: Path, groups: Sequence[Group]) -> tuple[list[str], str]:
 def _of_config(folder: Path, held: Mapping[str, Shape], file: str) -> Known:
     """Return the parameters of the model in ``config.json``; `held` are those in a file of it."""
     if not exists(folder / CONFIG):
+        _refuse_adapter(folder)
         raise Unnamed(f"there is no {CONFIG} beside it")
     model = model_of_config(folder / CONFIG)
     _compare(model, held, file)
@@ -388,7 +459,8 @@ def _held(path: Path) -> Iterator[tuple[str, Shape]]:
 
 
 def _in_torch_file(path: Path) -> Iterator[tuple[str, Shape]]:
-    loaded = checkpoint.load(path, mmap=True)
+    # Names and shapes are verified; the weights are not used.
+    loaded = checkpoint.load(path, mmap=True, verify_large=False, know=know)
     if not isinstance(loaded, Mapping):
         raise ValueError
     state_dict = next((loaded[n] for n in WRAPPERS if isinstance(loaded.get(n), Mapping)), loaded)

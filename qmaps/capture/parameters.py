@@ -85,6 +85,12 @@ def slots(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
             yield Slot(name or f"group{number}.param{position}", name, group, state)
 
 
+def of_no_parameter(state_dict: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the entries of `state` whose key is in no group, such as a count of all steps."""
+    keys = {key for group in state_dict["param_groups"] for key in group["params"]}
+    yield from ((key, value) for key, value in state_dict["state"].items() if key not in keys)
+
+
 def check_unique(names: Iterable[str], owner: str, error: type[QmapsError] = CaptureError) -> None:
     """Raise if `owner`, as messages show it, has two parameters of one name."""
     for name, count in Counter(names).items():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qmaps.capture import snapshot
-from qmaps.capture.collect import collect, plain_options
+from qmaps.capture.collect import collect, plain_options, skips_of_no_parameter
 from qmaps.capture.gradients import KIND as GRADIENTS
 from qmaps.capture.gradients import Gradients, GradientWriter
 from qmaps.capture.parameters import (
@@ -228,6 +228,9 @@ class StateRecorder(Watcher):
             info.scalars[label] = collected.scalars
             info.skipped.extend(collected.skips(label))
             tensors |= {(label, name): lazy for name, lazy in collected.tensors.items()}
+        info.skipped.extend(
+            skips_of_no_parameter(e for e in self.optimizer.state.items() if isinstance(e[0], str))
+        )
         if not tensors:
             self._tell(
                 "empty",

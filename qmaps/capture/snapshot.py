@@ -12,7 +12,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from qmaps.errors import DAMAGE, BadValueError, CaptureError
+from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
 from qmaps.storage import checksums
 from qmaps.storage.files import exists, replacing
 
@@ -208,7 +208,7 @@ class Snapshot:
     def __init__(self, path: Path) -> None:
         entries, parts = header_of(path)
         if KEY not in entries:
-            raise CaptureError(f"{str(path)!r} is a safetensors file without qmaps metadata")
+            raise CaptureError(f"{str(path)!r} is a safetensors file {_of_others(parts)}")
         try:
             sums = checksums.in_metadata(entries, parts)
         except BadValueError as error:
@@ -227,6 +227,15 @@ class Snapshot:
             read, opened = partial(_read, *about), partial(_opened, *about)
             lazy = replace(parts[name].lazy(), read=read, parts=opened)
             self.tensors[entry.parameter, entry.state] = lazy
+
+
+def _of_others(names: Iterable[str]) -> str:
+    """What a safetensors file has whose tensors are no states by their names."""
+    ends = {name.rpartition(".")[2] for name in names}
+    if {"m", "v"} <= ends:
+        return "of MLX; rename its tensors .m and .v to .exp_avg and .exp_avg_sq"
+    tensor = f"the tensor {shown(min(names))}" if ends else "no tensors"
+    return f"with {tensor}; states are named PARAMETER.STATE, such as layer.weight.exp_avg"
 
 
 @dataclass(frozen=True)

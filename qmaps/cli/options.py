@@ -112,9 +112,12 @@ Workers = Annotated[
 
 
 def print_source(states: CapturedStates) -> None:
-    """Print remarks on a checkpoint's names and quantized states."""
+    """Print remarks on a checkpoint's names, on states left out, and on quantized ones."""
     if states.naming.startswith("numbers"):
         print_lines(f"parameter names: {states.naming}; --names gives them")
+    if states.skipped:
+        more = f", and {len(states.skipped) - 1} more" if len(states.skipped) > 1 else ""
+        print_lines(f"left out: {states.skipped[0]}{more}")
     if coded := states.quantized():
         print_lines(
             f"states of {len(coded)} of {len(states.parameters())} parameters are quantized in the "

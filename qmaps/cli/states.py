@@ -142,6 +142,7 @@ def convert(
             "torch.distributed.checkpoint with the states, in 32 bits, in place of its own.",
         ),
     ] = None,
+    names: options.CheckpointNames = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
     top: Annotated[int, typer.Option(min=1, help="Rows to print, largest errors first.")] = 20,
     as_json: options.AsJson = False,
@@ -177,6 +178,7 @@ def convert(
         overwrite=overwrite,
         distributed=distributed,
         like=like,
+        names=names,
     )
     if as_json:
         print_json([report.as_dict() for report in reports])

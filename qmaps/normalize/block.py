@@ -19,11 +19,11 @@ MOST = 2**53
 
 def check_block_size(size: int) -> None:
     """Raise unless `size` is an int from 1 to `MOST`."""
-    check_int("block size", size)
+    check_int("block_size", size)
     if size < 1:
-        raise BadValueError(f"block size={shown(size)} must be at least 1")
+        raise BadValueError(f"block_size={shown(size)} must be at least 1")
     if size > MOST:
-        raise BadValueError(f"block size={shown(size)} must be at most 2**53")
+        raise BadValueError(f"block_size={shown(size)} must be at most 2**53")
 
 
 def blocks_of(size: int, shape: Shape) -> tuple[int, int]:

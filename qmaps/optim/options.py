@@ -105,6 +105,8 @@ def _same(value: object, neutral: object) -> bool:
 
 OF_CLASSES = ("block_size", "blocksize")
 """Options that only constructors of classes of one width have."""
+WIDTHS = ("bits", "nbits", "num_bits")
+"""Names that others give to the width of states."""
 SHORTEST = 4
 """Letters of the shortest word in an option whose misspellings are looked for: too much is near to
 `lr`, and ``T_max`` of a scheduler to `d_max`."""
@@ -117,6 +119,8 @@ def refuse_option(owner: str, name: str, value: object, options: Iterable[str]) 
     why = instead_of(name) or meant(name, options)
     if name in OF_CLASSES:
         why = "; classes of one width have it, such as AdamW8bit, and specs, such as B256/DE@8s"
+    elif name in WIDTHS:
+        why = "; the width is that of a class, such as AdamW8bit, or of state_quantizers='8bit'"
     raise BadTypeError(f"{name}={shown(value)} is not an option of {owner}{why}")
 
 

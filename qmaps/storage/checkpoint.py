@@ -26,11 +26,22 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError
-from qmaps.storage import checksums
+from qmaps.storage import checksums, kinds
 from qmaps.storage.files import remove_leftovers, replacing
 
 Know = Callable[[Collection[str]], None]
 """What makes classes known to ``torch.load``, by their full names."""
+
+
+class NeedsCodeError(BadValueError):
+    """A file with an object of the class `name`, which would have to run code to load."""
+
+    def __init__(self, path: str | os.PathLike[str], name: str) -> None:
+        super().__init__(
+            f"{str(path)!r} would have to run code to load ({name}); save the optimizer's "
+            "state_dict() with plain tensors and numbers"
+        )
+        self.name = name
 
 
 def save(state: Any, path: str | os.PathLike[str]) -> None:
@@ -241,12 +252,11 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
     except UnicodeEncodeError:
         raise BadValueError(f"{shown} cannot be read (torch needs a path in Unicode)") from None
     except Exception as error:  # torch raises many kinds on damaged files
+        if other := kinds.refusal(Path(path)):
+            raise BadValueError(other) from None
         refused = re.search(r"GLOBAL ([\w.]+)", str(error))
         if refused:
-            raise BadValueError(
-                f"{shown} would have to run code to load ({refused[1]}); save the optimizer's "
-                "state_dict() with plain tensors and numbers"
-            ) from None
+            raise NeedsCodeError(path, refused[1]) from None
         if "Unsupported operand 149" in str(error):  # frames, which all of them begin with
             raise BadValueError(
                 f"{shown} was saved with pickle_protocol=4 or later, which torch.load does not "
@@ -326,19 +336,19 @@ def put(part: Part, tensor: Tensor) -> None:
                     f"shape {shape}"
                 )
             stored.copy_(tensor)
-        with part.path.open("r+b") as file:
-            file.seek(part.start)
-            file.write(stream.read_bytes())
-            file.flush()
-            os.fsync(file.fileno())
+        _write(part, stream.read_bytes())
 
 
-def renumber(path: Path, key: str, old: float, new: float) -> None:
-    """Replace the number under a key of dicts in a file of ``torch.save``, where it is `old`.
+def renumber(place: Path | Part, key: str, old: float, new: float) -> None:
+    """Replace the number under a key of dicts in a file or a `Part`, where it is `old`.
 
-    The new number is an integer where the old one is. The new pickle is appended to the archive.
+    The new number is an integer where the old one is. The new pickle is appended to the archive of
+    a file; that of a `Part`, whose length others know, gets the place of the old one.
     """
-    with zipfile.ZipFile(path, "a") as archive:
+    if isinstance(place, Part):
+        _renumber_within(place, key, old, new)
+        return
+    with zipfile.ZipFile(place, "a") as archive:
         (record,) = (entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl"))
         content = archive.read(record)
         changed = _renumbered(content, key, old, new)
@@ -346,6 +356,41 @@ def renumber(path: Path, key: str, old: float, new: float) -> None:
             archive.filelist.remove(record)
             del archive.NameToInfo[record.filename]
             archive.writestr(record.filename, changed)
+
+
+def _renumber_within(part: Part, key: str, old: float, new: float) -> None:
+    """Renumber a stream of ``torch.save``, whose records are not compressed, and keep its length.
+
+    Larger numbers may need more bytes. A pickle can do without most of its PUT opcodes, and what
+    follows its end is not read.
+    """
+    with part.path.open("rb") as file:
+        file.seek(part.start)
+        stream = io.BytesIO(file.read(part.length))
+    with zipfile.ZipFile(stream) as archive:
+        (record,) = (entry for entry in archive.infolist() if entry.filename.endswith("/data.pkl"))
+        content = archive.read(record)
+    changed = _renumbered(content, key, old, new)
+    if changed == content:
+        return
+    if len(changed) > len(content):
+        changed = pickletools.optimize(changed)
+    if len(changed) > len(content):
+        raise BadValueError(
+            f"{str(part.path)!r} has no room for {key}={new:.0f} in place of {old:.0f}"
+        )
+    stream.seek(checksums.start_of(record, stream))
+    stream.write(changed.ljust(len(content), b"\0"))
+    checksums.mend_archive(stream)
+    _write(part, stream.getvalue())
+
+
+def _write(part: Part, content: bytes) -> None:
+    with part.path.open("r+b") as file:
+        file.seek(part.start)
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _renumbered(content: bytes, key: str, old: float, new: float) -> bytes:

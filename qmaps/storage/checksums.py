@@ -128,14 +128,19 @@ def check_archive(path: Path | IO[bytes], *, large: bool = True) -> None:
                 pass
 
 
+def start_of(record: zipfile.ZipInfo, file: IO[bytes]) -> int:
+    """Return the place of a record's first byte in its archive."""
+    file.seek(record.header_offset)
+    header = LOCAL.unpack(file.read(LOCAL.size))
+    return record.header_offset + LOCAL.size + int(sum(header))  # its name and what pads it
+
+
 def mend_archive(file: IO[bytes]) -> None:
     """Update the checksums of an uncompressed zip archive whose records were changed."""
     with zipfile.ZipFile(file) as archive:
         records, entry = archive.infolist(), archive.start_dir
     for record in records:
-        file.seek(record.header_offset)
-        header = LOCAL.unpack(file.read(LOCAL.size))
-        file.seek(header[-2] + header[-1], os.SEEK_CUR)  # its name and what pads it
+        file.seek(start_of(record, file))
         crc, size = 0, record.file_size
         while size and (content := file.read(min(CHUNK, size))):
             crc, size = zlib.crc32(content, crc), size - len(content)

@@ -30,18 +30,24 @@ METADATA = ".metadata"
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """A block of a tensor: index of its first element, shape, and location."""
+class Block:
+    """A block of a tensor: index of its first element, and shape."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
-    part: Part
 
     @property
     def place(self) -> tuple[slice, ...]:
         """Index of the block in the tensor."""
         spans = zip(self.offsets, self.sizes, strict=True)
         return tuple(slice(start, start + size) for start, size in spans)
+
+
+@dataclass(frozen=True)
+class Chunk(Block):
+    """A block, and its location."""
+
+    part: Part
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ def contents(folder: str | os.PathLike[str]) -> Stored:
         stored = _parsed(_Unpickler(io.BytesIO(content_of(path)), shown).load(), Path(folder))
         _check_files(stored)
         for tensor in stored.tensors.values():
-            _check_chunks(tensor, path)
+            check_blocks(tensor.key, tensor.shape, tensor.chunks, path)
     except (BadValueError, MemoryError):
         raise
     except OSError as error:
@@ -253,37 +259,37 @@ def _check_files(stored: Stored) -> None:
             )
 
 
-def _check_chunks(tensor: StoredTensor, path: Path) -> None:
-    """Raise unless the chunks lie within the tensor, do not overlap, and fill it."""
-    count = sum(math.prod(chunk.sizes) for chunk in tensor.chunks)
-    inside = all(_lies_within(chunk, tensor.shape) for chunk in tensor.chunks)
-    if not inside or count != math.prod(tensor.shape) or _overlap(tensor.chunks):
+def check_blocks(key: str, shape: Sequence[int], blocks: Sequence[Block], path: Path) -> None:
+    """Raise unless the blocks lie within a tensor, do not overlap, and fill it."""
+    count = sum(math.prod(block.sizes) for block in blocks)
+    inside = all(_lies_within(block, shape) for block in blocks)
+    if not inside or count != math.prod(shape) or _overlap(blocks):
         raise BadValueError(
-            f"{str(path)!r} has chunks of {count} elements for {tensor.key!r} of shape "
-            f"{tensor.shape}; the chunks must make up the tensor"
+            f"{str(path)!r} has chunks of {count} elements for {key!r} of shape "
+            f"{tuple(shape)}; the chunks must make up the tensor"
         )
 
 
-def _lies_within(chunk: Chunk, shape: tuple[int, ...]) -> bool:
-    return len(chunk.offsets) == len(chunk.sizes) == len(shape) and all(
+def _lies_within(block: Block, shape: Sequence[int]) -> bool:
+    return len(block.offsets) == len(block.sizes) == len(shape) and all(
         0 <= start <= start + size <= end
-        for start, size, end in zip(chunk.offsets, chunk.sizes, shape, strict=True)
+        for start, size, end in zip(block.offsets, block.sizes, shape, strict=True)
     )
 
 
-def _overlap(chunks: Sequence[Chunk]) -> bool:
-    """Return True if two chunks have an element in common; they have offsets of the same length."""
-    filled = [chunk for chunk in chunks if 0 not in chunk.sizes]
-    near: list[Chunk] = []  # those that reach as far in the first dimension as the next begins
-    for chunk in sorted(filled, key=lambda c: c.offsets):
-        near = [neighbor for neighbor in near if _meet(neighbor, chunk, 1)]
-        if any(_meet(neighbor, chunk, len(chunk.sizes)) for neighbor in near):
+def _overlap(blocks: Sequence[Block]) -> bool:
+    """Return True if two blocks have an element in common; they have offsets of the same length."""
+    filled = [block for block in blocks if 0 not in block.sizes]
+    near: list[Block] = []  # those that reach as far in the first dimension as the next begins
+    for block in sorted(filled, key=lambda b: b.offsets):
+        near = [neighbor for neighbor in near if _meet(neighbor, block, 1)]
+        if any(_meet(neighbor, block, len(block.sizes)) for neighbor in near):
             return True
-        near.append(chunk)
+        near.append(block)
     return False
 
 
-def _meet(x: Chunk, y: Chunk, dims: int) -> bool:
-    """Return True if two chunks have indices in common in each of the first `dims` dimensions."""
+def _meet(x: Block, y: Block, dims: int) -> bool:
+    """Return True if two blocks have indices in common in each of the first `dims` dimensions."""
     spans = zip(x.offsets, x.sizes, y.offsets, y.sizes, strict=True)
     return all(a < b + n and b < a + m for a, m, b, n in list(spans)[:dims])

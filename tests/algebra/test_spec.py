@@ -75,9 +75,9 @@ NORMS = (
         ("rankone/DE@4s",
          f"spec='rankone/DE@4s': unknown normalizer 'rankone'; allowed are {NORMS}; "
          "nearest match: rank1"),
-        ("B0/DE@4s", "spec='B0/DE@4s': block size=0 must be at least 1"),
-        ("B0x8/DE@4s", "spec='B0x8/DE@4s': block size=0 must be at least 1"),
-        ("logB0/log2@4u", "spec='logB0/log2@4u': block size=0 must be at least 1"),
+        ("B0/DE@4s", "spec='B0/DE@4s': block_size=0 must be at least 1"),
+        ("B0x8/DE@4s", "spec='B0x8/DE@4s': block_size=0 must be at least 1"),
+        ("logB0/log2@4u", "spec='logB0/log2@4u': block_size=0 must be at least 1"),
         ("B-1/DE@4s",
          f"spec='B-1/DE@4s': unknown normalizer 'B-1'; allowed are {NORMS}; nearest match: B1"),
         ("B128&/DE@4s", f"spec='B128&/DE@4s': unknown normalizer ''; allowed are {NORMS}"),

@@ -115,8 +115,8 @@ CHECKPOINTS = {
     "stateless": ({"state": {}, "param_groups": [{"params": [0], "lr": 0.1}]},
                   "is an optimizer checkpoint that holds no states"),
     "unsafe": ({"state": Unsafe(), "param_groups": []},
-               "would have to run code to load (posix.mkdir); save the optimizer's "
-               "state_dict() with plain tensors and numbers"),
+               "would have to run code to load (posix.mkdir); record its states with "
+               "qmaps.capture.StateRecorder, or save plain tensors and numbers"),
 }  # fmt: skip
 
 
@@ -140,7 +140,10 @@ def test_missing_and_empty_places(tmp_path: Path) -> None:
     for path, message in (
         (tmp_path / "none", "does not exist"),
         (tmp_path / "pipe", "is neither a file nor a folder"),
-        (tmp_path, "holds no captured steps (step-*.safetensors)"),
+        (
+            tmp_path,
+            "holds no captured steps (step-*.safetensors), and no checkpoint of a known format",
+        ),
     ):
         with pytest.raises(CaptureError) as caught:
             load(path)
@@ -184,7 +187,7 @@ def test_a_file_of_a_later_format_or_of_something_else(tmp_path: Path) -> None:
 
     path = tmp_path / "x.safetensors"
     save_file({"a": torch.ones(2)}, path)
-    with pytest.raises(CaptureError, match="is a safetensors file without qmaps metadata"):
+    with pytest.raises(CaptureError, match="is a safetensors file with the tensor 'a'; states"):
         load(path)
     save_file({"a": torch.ones(2)}, path, metadata={"qmaps_capture": '{"format": 9}'})
     with pytest.raises(CaptureError, match="has capture format 9; the supported format is 1"):
@@ -230,3 +233,39 @@ def test_states_that_cannot_be_analyzed() -> None:
         states = CapturedStates.from_tensors({"w": {"exp_avg": m, "exp_avg_sq": second}})
         with pytest.raises(CaptureError, match=message):
             list(states.adam_pairs())
+
+
+def test_entries_of_no_parameter_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "o.pt"
+    state = {0: {"exp_avg": torch.ones(2)}, "k": torch.tensor(3), "inner": {"s": torch.ones(2)}}
+    torch.save({"state": state, "param_groups": [{"params": [0]}]}, path)
+    states = load(path)
+    assert states.parameters() == ["group0.param0"]
+    assert states.skipped == ["k (int64 strided), of no parameter", "inner (dict), of no parameter"]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu]
+)
+def test_dtypes_that_are_not_read_are_named(dtype: torch.dtype, tmp_path: Path) -> None:
+    path = tmp_path / "o.pt"
+    state = {name: torch.ones(2).to(dtype) for name in ("exp_avg", "exp_avg_sq")}
+    torch.save({"state": {0: state}, "param_groups": [{"params": [0]}]}, path)
+    kind = f"{str(dtype).removeprefix('torch.')} strided"
+    message = (
+        f"{str(path)!r} is an optimizer checkpoint whose states are of types that are not read, "
+        f"such as group0.param0: exp_avg ({kind})"
+    )
+    with pytest.raises(CaptureError) as caught:
+        load(path)
+    assert str(caught.value) == message
+    state["exp_avg"] = torch.ones(2)
+    torch.save({"state": {0: state}, "param_groups": [{"params": [0]}]}, path)
+    assert load(path).skipped == [f"group0.param0: exp_avg_sq ({kind})"]
+
+
+def test_the_steps_of_a_long_capture_are_shortened(tmp_path: Path) -> None:
+    for step in range(100):
+        (tmp_path / f"step-{step:08d}.safetensors").touch()
+    with pytest.raises(ValueError, match=r"; it has 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, \.\.\., 90, 91,"):
+        load(tmp_path, step=700)

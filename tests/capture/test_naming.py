@@ -245,3 +245,108 @@ def test_shapes_of_parameters() -> None:
     factored = states(exp_avg_sq_row=(2, 5), exp_avg_sq_col=(2, 6))
     assert parameter_shape(factored) == (2, 5, 6)
     assert parameter_shape(states(other=(5, 6))) is None
+
+
+def saved(path: Path, net: nn.Module, wrapper: dict[str, object] | None = None) -> list[str]:
+    """Write a step of AdamW over all parameters, and return their names."""
+    optimizer = torch.optim.AdamW(net.parameters())
+    net(torch.arange(7)).square().sum().backward()
+    optimizer.step()
+    state_dict = optimizer.state_dict()
+    if wrapper is not None:
+        key = next(key for key, value in wrapper.items() if value is None)
+        state_dict = {**wrapper, key: [state_dict] if key.endswith("s") else state_dict}
+    torch.save(state_dict, path)
+    return [name for name, _ in net.named_parameters()]
+
+
+@pytest.mark.parametrize("frozen", [("embed.weight",), ("k.weight", "ln.bias"), ("q.bias",)])
+def test_frozen_parameters_in_the_optimizer_have_names(
+    frozen: tuple[str, ...], tmp_path: Path
+) -> None:
+    net = Net()
+    for name in frozen:
+        net.get_parameter(name).requires_grad_(False)
+    names = saved(tmp_path / "o.pt", net)
+    states = capture.load(tmp_path / "o.pt", names=net)
+    assert states.parameters() == [name for name in names if name not in frozen]
+    net.requires_grad_(False)  # later, when the states are looked at
+    assert capture.load(tmp_path / "o.pt", names=net).parameters() == states.parameters()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("state_dict", "optimizer_states"),
+        ("model_state_dict", "optimizer_state_dict"),
+        ("model", "optimizer"),
+    ],
+)
+def test_the_model_in_the_checkpoints_file_names_them(
+    keys: tuple[str, str], tmp_path: Path
+) -> None:
+    net, path = Net(), tmp_path / "last.ckpt"
+    names = saved(path, net, {keys[0]: net.state_dict(), keys[1]: None})
+    states = capture.load(path)
+    assert (states.parameters(), states.naming) == (names, "last.ckpt")
+    # One that does not fit says so, unless another beside it does.
+    saved(path, net, {keys[0]: nn.Linear(2, 2).state_dict(), keys[1]: None})
+    reason = "numbers: last.ckpt has 2 parameters and the optimizer 7"
+    assert capture.load(path).naming == reason
+    torch.save(net.state_dict(), tmp_path / "pytorch_model.bin")
+    assert capture.load(path).naming == "pytorch_model.bin"
+
+
+MATRICES = {"embed.weight": (7, 4), "q.weight": (4, 4), "k.weight": (4, 4)}
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {name: (4 * shape[0],) for name, shape in MATRICES.items()},
+        {name: (shape[0], 1) for name, shape in MATRICES.items()},
+        {"embed.weight": (7, 2), "q.weight": (2, 4)},
+        {"embed.weight": (5,), "q.weight": None},
+    ],
+    ids=["flat", "rows", "low rank", "some elements"],
+)
+def test_states_of_other_shapes_have_the_models_names(
+    shapes: dict[str, tuple[int, ...] | None], tmp_path: Path
+) -> None:
+    net, path = Net(), tmp_path / "o.pt"
+    names = saved(path, net)
+    state_dict = torch.load(path)
+    for number, name in enumerate(names):
+        if (shape := shapes.get(name, MATRICES.get(name))) is not None:
+            state_dict["state"][number]["exp_avg"] = torch.ones(shape)
+        elif name in shapes:
+            state_dict["state"][number] = {"trace": torch.ones(3, 3, 3)}
+    torch.save(state_dict, path)
+    assert capture.load(path, names=net).parameters() == names
+    # A parameter less, or another size of the same model, is no longer this model.
+    with pytest.raises(BadValueError, match=r"^names is a model whose parameters do not tell"):
+        capture.load(path, names=nn.Sequential(net, nn.Linear(2, 2)))
+    state_dict["state"][0]["exp_avg"] = torch.ones(6, 3)
+    torch.save(state_dict, path)
+    with pytest.raises(BadValueError, match=r"the states do not have the shapes of the parameters"):
+        capture.load(path, names=net)
+
+
+def test_the_files_of_an_adapter(tmp_path: Path) -> None:
+    net = Net()
+    names = saved(tmp_path / "optimizer.pt", net)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    reason = (
+        "adapter_config.json is of PEFT, and names no order; give the model with its adapter as "
+        "names"
+    )
+    assert capture.load(tmp_path).naming == f"numbers: {reason}"
+    weights = tmp_path / "adapter_model.safetensors"
+    save_file({name: p.detach().clone() for name, p in net.named_parameters()}, weights)
+    with pytest.raises(BadValueError) as caught:
+        capture.load(tmp_path, names=weights)
+    assert f"adapter_model.safetensors keeps no order of parameters, and {reason}" in str(
+        caught.value
+    )
+    torch.save(dict(net.named_parameters()), tmp_path / "adapter_model.bin")  # of earlier versions
+    assert capture.load(tmp_path).parameters() == names

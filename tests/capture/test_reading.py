@@ -136,7 +136,8 @@ def test_snapshots_that_cannot_be_read(recorded: Path, tmp_path: Path) -> None:
     )
     save_file({"w": torch.ones(1)}, tmp_path / "model.safetensors")
     assert message(lambda: capture.load(tmp_path / "model.safetensors")) == (
-        f"{str(tmp_path / 'model.safetensors')!r} is a safetensors file without qmaps metadata"
+        f"{str(tmp_path / 'model.safetensors')!r} is a safetensors file with the tensor 'w'; "
+        "states are named PARAMETER.STATE, such as layer.weight.exp_avg"
     )
 
 
@@ -218,10 +219,7 @@ def test_names_for_a_checkpoint(tmp_path: Path) -> None:
         "names must be a model or strings, got int among them"
     )
     model[1].weight.requires_grad_(False)
-    assert message(lambda: capture.load(path, names=model), BadValueError) == (
-        f"names is a model whose parameters do not tell those of {shown}: the model has 3 "
-        "parameters and the optimizer 4; give the names as a list in the optimizer's order"
-    )
+    assert capture.load(path, names=model).fingerprint() == states.fingerprint()
 
 
 def test_checkpoints_whose_parts_do_not_fit(tmp_path: Path) -> None:

@@ -304,7 +304,10 @@ def test_nothing_is_written_without_any_state(tmp_path: Path) -> None:
         assert recorder.record() is None
     with pytest.raises(CaptureError) as error:
         capture.load(tmp_path)
-    assert str(error.value) == f"{str(tmp_path)!r} holds no captured steps (step-*.safetensors)"
+    assert str(error.value) == (
+        f"{str(tmp_path)!r} holds no captured steps (step-*.safetensors), and no checkpoint of a "
+        "known format"
+    )
 
 
 @pytest.mark.parametrize(
@@ -369,3 +372,13 @@ def test_other_things_that_are_refused(tmp_path: Path) -> None:
     assert str(error.value) == (
         f"out={str(tmp_path / 'file')!r} cannot be written (File exists); give a writable folder"
     )
+
+
+def test_entries_of_no_parameter_are_skipped(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    optimizer.state["k"] = torch.tensor(3)
+    with StateRecorder(optimizer, tmp_path, every=1):
+        layer(torch.ones(2)).sum().backward()
+        optimizer.step()
+    assert capture.load(tmp_path).skipped == ["k (int64 strided), of no parameter"]

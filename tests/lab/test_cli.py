@@ -298,7 +298,7 @@ def capture_states(folder: Path) -> Path:
 BAD = {
     "maps DF@4s": "map='DF@4s': unknown map 'DF'; allowed are .*; nearest match: DE",
     "maps DE@9s": "bits=9 is not allowed for signed DE; its widths are 2 to 8 bits",
-    "sweep {states} --spec B0/DE@4s": "block size=0 must be at least 1",
+    "sweep {states} --spec B0/DE@4s": "block_size=0 must be at least 1",
     "sweep {states} --spec 'B8/DE@4s + B8/DF@4u'": "unknown map 'DF'",
     "sweep {states} --step 7": "step=7 is not in .*; it has 1",
     "sweep {truncated}": "is corrupt or truncated",

@@ -116,7 +116,7 @@ def test_exact_zeros_stay() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"block_size": 0}, "block size=0 must be at least 1"),
+        ({"block_size": 0}, "block_size=0 must be at least 1"),
         ({"block_size": 64, "blocksize": 32},
          "block_size=64 and blocksize=32 are the same option; set only one of them"),
         ({"state_quantizers": "8bit"},

@@ -341,7 +341,7 @@ def test_fitted_maps_are_refitted_when_due() -> None:
          "state_quantizers sets 'exp_avg' to B128/DE@8u, which is unsigned; exp_avg has "
          "negative values and needs a signed map"),
         ({"state_quantizers": {"exp_avg": "B0/DE@4s"}},
-         "spec='B0/DE@4s': block size=0 must be at least 1"),
+         "spec='B0/DE@4s': block_size=0 must be at least 1"),
         ({"state_quantizers": 8},
          "state_quantizers=8 must be a preset's name, a dict from state names to specs, or None"),
     ],
@@ -355,7 +355,7 @@ def test_bad_options(options: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: AdamW8bit(p, block_size=0), "block size=0 must be at least 1"),
+        (lambda p: AdamW8bit(p, block_size=0), "block_size=0 must be at least 1"),
         (lambda p: AdamW8bit(p, block_size=64, blocksize=32),
          "block_size=64 and blocksize=32 are the same option; set only one of them"),
         (lambda p: AdamW4bit(p, state_quantizers="8bit"),

@@ -190,7 +190,7 @@ def test_fixed_widths_take_positional_options_and_a_block_size(family: Family) -
             assert group["state_quantizers"] == expected
         assert isinstance(optimizer, family.full)
         for options, message in (
-            ({"block_size": 0}, "block size=0 must be at least 1"),
+            ({"block_size": 0}, "block_size=0 must be at least 1"),
             ({"block_size": 64, "blocksize": 32},
              "block_size=64 and blocksize=32 are the same option; set only one of them"),
             ({"state_quantizers": "8bit"},

@@ -165,6 +165,27 @@ def test_numbers_under_a_key(old: float, new: int, tmp_path: Path) -> None:
     assert len(zipfile.ZipFile(path).namelist()) == len(set(zipfile.ZipFile(path).namelist()))
 
 
+@pytest.mark.parametrize("new", [0, 9, 255, 256, 70_000, 2**31, 2**53])
+@pytest.mark.parametrize("old", [3, 300, 3.0])
+def test_numbers_in_a_stream_keep_its_length(old: float, new: int, tmp_path: Path) -> None:
+    stream, path = tmp_path / "stream", tmp_path / "file"
+    torch.save([{"groups": [{"step": old, "lr": old}, {"step": old}], "x": torch.ones(3)}], stream)
+    content = stream.read_bytes()
+    path.write_bytes(b"before" + content + b"after")
+    part = Part(path, 6, len(content))
+    renumber(part, "step", old + 1, new)  # which is not there
+    assert path.read_bytes() == b"before" + content + b"after"
+    renumber(part, "step", old, new)
+    (found,) = checkpoint.load_part(part)
+    number = type(old)(new)
+    assert repr(found["groups"]) == repr([{"step": number, "lr": old}, {"step": number}])
+    assert found["x"].tolist() == [1, 1, 1]
+    whole = path.read_bytes()
+    assert (whole[:6], whole[-5:], len(whole)) == (b"before", b"after", len(content) + 11)
+    stream.write_bytes(whole[6:-5])
+    check(stream)
+
+
 @pytest.mark.parametrize("protocol", [2, 3, 4])
 def test_pickles_of_other_protocols(protocol: int, tmp_path: Path) -> None:
     path = tmp_path / "file.pt"

@@ -6,13 +6,14 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from qmaps.algebra.feedback import restored_of
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.algebra.saved import from_plain, tensors_only
-from qmaps.capture.collect import in_memory
+from qmaps.capture.collect import collect, decoded, in_memory
 from qmaps.capture.conversion import template
 from qmaps.capture.conversion.formats import FORMATS, Format
 from qmaps.capture.conversion.formats.base import Plan, Wanted
@@ -26,8 +27,11 @@ from qmaps.capture.load import (
     is_captured,
     load,
     load_safely,
+    slots_of,
     state_dicts_in,
+    warn_of_lost_steps,
 )
+from qmaps.capture.naming import Names, names_of
 from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import damage
 from qmaps.distributed import rows
@@ -227,6 +231,7 @@ def convert_file(
     overwrite: bool = False,
     distributed: str | None = None,
     like: str | os.PathLike[str] | None = None,
+    names: Names = None,
 ) -> list[Report]:
     """Convert an optimizer checkpoint to a file of ``torch.save``, or to a folder.
 
@@ -257,6 +262,8 @@ def convert_file(
             takes `to="torch"` and a template in 32 bits (or fewer, if they are floating-point
             numbers) with the same parameters by the same names, and `path` may also be captured
             states. `out` is never overwritten.
+        names: the parameters' names for a checkpoint without them, as for `qmaps.capture.load`;
+            they are written into the groups.
 
     Returns:
         A report for each optimizer in the file.
@@ -281,20 +288,29 @@ def convert_file(
         raise BadValueError(f"like={str(like)!r} needs to='torch' and no distributed; got {other}")
     is_folder = distributed is not None or like is not None
     if exists(target) and (is_folder or not overwrite):
-        remedy = "give another name" + (" or allow overwriting" if not is_folder else "")
+        remedy = "give another name" + (" or overwrite=True (--overwrite)" if not is_folder else "")
         raise OutputError(f"{str(target)!r} already exists; {remedy}")
     if not is_folder:
         output_file(target)
     reports: list[Report] = []
 
+    loaded = _of_capture(holder, names) if captured else _loaded(holder)
+    labels = None if captured or names is None else iter(_named(loaded, names, holder))
+
     def convert(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+        if labels is not None:
+            groups = [
+                {**group, "param_names": list(islice(labels, len(group["params"])))}
+                for group in state_dict["param_groups"]
+            ]
+            state_dict = {**state_dict, "param_groups": groups}
         converted, report = convert_state_dict(
             state_dict, to, states=states, zeros=zeros, optimizer=optimizer
         )
         reports.append(report)
         return converted
 
-    loaded = _of_capture(holder) if captured else _loaded(holder)
+    warn_of_lost_steps(slots_of(state_dicts_in(loaded, holder), holder), holder)
     try:
         converted = _replaced(loaded, convert)
     except CaptureError as error:
@@ -316,9 +332,18 @@ def convert_file(
     return [replace(report, notes=(*report.notes, *notes)) for report in reports]
 
 
-def _of_capture(path: Path) -> dict[str, Any]:
+def _named(loaded: Any, names: Names, path: Path) -> list[str]:
+    """The name of each parameter in the order of the optimizers and their groups."""
+    state_dicts = state_dicts_in(loaded, path)
+    slots = slots_of(state_dicts, path)
+    with damage(path):
+        tensors = [collect(decoded(slot.state)).tensors for slot in slots]
+    return names_of(slots, names, tensors, path, several=len(state_dicts) > 1)[0]
+
+
+def _of_capture(path: Path, names: Names) -> dict[str, Any]:
     """Captured states as an optimizer's state_dict, with the options known to the capture."""
-    states = load(path)
+    states = load(path, names=names)
     state: dict[str, dict[str, Any]] = {}
     for name, key, tensor in states.items():
         if name not in state:

@@ -17,7 +17,7 @@ from qmaps.capture.readers import Reader, reader_of
 from qmaps.capture.readers.base import damage, unfit
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, QmapsError
-from qmaps.storage.checkpoint import editing, renumber
+from qmaps.storage.checkpoint import Part, editing, renumber
 from qmaps.storage.files import size_of
 from qmaps.storage.locks import new_folder
 
@@ -41,7 +41,7 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
         OutputError: the folder cannot be written.
     """
     reader = reader_of(template)
-    if reader is None or not template.is_dir():
+    if reader is None or not reader.writable or not template.is_dir():
         raise BadValueError(
             f"like={str(template)!r} must be the folder of a checkpoint of DeepSpeed, "
             "Megatron-core or torch.distributed.checkpoint"
@@ -53,7 +53,7 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
         _copy(template, holder, reader, new)
         at = new / holder.relative_to(template)
         try:
-            with editing(reader.edited(at)):
+            with editing([file for file in reader.edited(at) if isinstance(file, Path)]):
                 numbers = _put(ours, _by_name(reader.read(at), at))
             _renumber(reader.edited(at), numbers, template)
             # What is written is read again, and compared with what was to be written.
@@ -120,7 +120,9 @@ def _put(ours: States, theirs: States) -> set[tuple[float, float]]:
     return numbers
 
 
-def _renumber(files: list[Path], numbers: set[tuple[float, float]], template: Path) -> None:
+def _renumber(
+    places: Sequence[Path | Part], numbers: set[tuple[float, float]], template: Path
+) -> None:
     changed = sorted(pair for pair in numbers if pair[0] != pair[1])
     if len(numbers) > 1 and changed:
         raise BadValueError(
@@ -128,8 +130,8 @@ def _renumber(files: list[Path], numbers: set[tuple[float, float]], template: Pa
             f"{', '.join(sorted({f'{new:.0f}' for _, new in numbers}))}"
         )
     for old, new in changed:
-        for path in files:
-            renumber(path, STEP, old, new)
+        for place in places:
+            renumber(place, STEP, old, new)
 
 
 def _compare(ours: States, theirs: States, source: Path, template: Path) -> list[str]:

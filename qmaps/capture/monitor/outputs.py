@@ -11,8 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from qmaps.algebra.spec import parse
 from qmaps.capture.monitor.measures import MEASURES
-from qmaps.errors import BadTypeError, BadValueError, OutputError, StateWarning, printable, shown
+from qmaps.errors import (
+    BadTypeError,
+    BadValueError,
+    OutputError,
+    QmapsError,
+    StateWarning,
+    printable,
+    shown,
+)
 from qmaps.storage.files import output_file, writable
 from qmaps.storage.locks import FolderLock
 
@@ -193,10 +202,22 @@ MOVERS = 0.1
 ADVICE = {
     "stalled_share": "use more bits or stochastic rounding (+sr)",
     "zero_point_share": "an update may be m / eps; use a map without 0, such as DE-0 or linear",
-    "saturated_share": "refit the map more often (refit_every), or use smaller blocks",
+    "saturated_share": "use smaller blocks",
     "sqnr_db": "use more bits or smaller blocks",
     "update_median_rel_error": "use more bits or smaller blocks",
 }
+
+
+REFIT = "refit the map more often (refit_every), or "
+
+
+def advice(measure: str, spec: str) -> str:
+    """Return what helps a state with this quantizer."""
+    try:
+        fitted = measure == "saturated_share" and parse(spec)[1].fitted
+    except QmapsError:  # a codebook of the user's own has no name in specs
+        fitted = False
+    return REFIT * fitted + ADVICE[measure]
 
 
 class Warner:
@@ -231,7 +252,7 @@ class Warner:
         warnings.warn(
             f"{measure}={worst[measure]:.3g} of state {worst['state']!r} ({worst['quantizer']}) of "
             f"{parameter} at step {step} is {side} {limit:g}, as in {counts[0]} of {counts[1]} "
-            f"parameters; {ADVICE[measure]}",
+            f"parameters; {advice(measure, worst['quantizer'])}",
             StateWarning,
             stacklevel=2,
         )

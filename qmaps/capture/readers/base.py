@@ -16,6 +16,7 @@ from torch import Tensor
 from qmaps.capture.collect import decoded
 from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import CaptureError, QmapsError, shown
+from qmaps.storage.checkpoint import Part as StreamPart
 from qmaps.storage.files import content_of
 
 LONGEST = 2**16
@@ -37,12 +38,14 @@ class Reader(ABC):
         latest: the file with the name of the newest checkpoint in a folder; empty where the
             format has none.
         counts_steps: whether the format has the number of steps beside moments.
+        writable: whether states can be written back into a copy of a checkpoint.
     """
 
     name: ClassVar[str]
     asked: ClassVar[int] = 0
     latest: ClassVar[str] = ""
     counts_steps: ClassVar[bool] = True
+    writable: ClassVar[bool] = True
 
     @abstractmethod
     def is_here(self, path: Path) -> bool:
@@ -65,8 +68,8 @@ class Reader(ABC):
         newest = self.newest(path)
         return newest if newest is not None and self.is_here(newest) else None
 
-    def edited(self, path: Path) -> list[Path]:  # noqa: ARG002
-        """Files of ``torch.save`` with states or their steps, of a result of `holder`."""
+    def edited(self, path: Path) -> Sequence[Path | StreamPart]:  # noqa: ARG002
+        """Files or streams of ``torch.save`` with states or steps, of a result of `holder`."""
         return []
 
     def read(self, path: Path) -> list[StateDict]:

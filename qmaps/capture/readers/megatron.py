@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,10 +11,15 @@ from qmaps.capture.readers.base import LONGEST, Reader, StateDict, refuse_missin
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, CaptureError, shown
 from qmaps.storage import checkpoint, distributed
+from qmaps.storage.checkpoint import Part
+from qmaps.storage.distributed import Stored
 from qmaps.storage.files import content_of, exists
 
 ABOUT = "metadata.json"
 COMMON = "common.pt"
+COMMON_OBJECT = "common_state/shard_0_1"
+"""Key of a list with the content of `COMMON`, among the shards, from Megatron-core 0.19 on."""
+
 WEIGHTS = frozenset({"param", "fp32_param"})
 """The parameter itself, which lies with its states."""
 
@@ -23,7 +28,8 @@ class Megatron(Reader):
     """The distributed optimizer, saved as ``fully_reshardable``, or an optimizer in one piece.
 
     Layers of one kind may be one parameter, with the layer as its first dimension. Megatron does
-    not save the parameters of a group, so options with different values are left out.
+    not save the parameters of a group, so options with different values are left out. What all
+    ranks share, such as the groups, is in ``common.pt``, or from 0.19 on an object in the shards.
     """
 
     name: ClassVar[str] = "megatron"
@@ -45,14 +51,18 @@ class Megatron(Reader):
         except (OSError, ValueError):
             return None
 
-    def edited(self, path: Path) -> list[Path]:
-        """The file with the steps."""
-        return [path / COMMON]
+    def edited(self, path: Path) -> Sequence[Path | Part]:
+        """The file or the stream with the steps."""
+        return [_common(path, distributed.contents(path))]
 
     def state_dicts(self, path: Path) -> list[StateDict]:
         """See `Reader.state_dicts`."""
-        common = path / COMMON
-        stored, saved = distributed.contents(path), checkpoint.load(common)
+        stored = distributed.contents(path)
+        common = _common(path, stored)
+        if isinstance(common, Part):
+            (saved,) = checkpoint.load_part(common)
+        else:
+            saved = checkpoint.load(common)
         state: dict[str, dict[str, Any]] = {}
         for key, tensor in stored.tensors.items():
             _, marker, state_and_parameter = key.partition("optimizer.state.")
@@ -66,8 +76,8 @@ class Megatron(Reader):
             groups = optimizer["optimizer"]["param_groups"] if state else []
         except DAMAGE:
             raise CaptureError(
-                f"{str(common)!r} must have the optimizer's param_groups, as Megatron-core saves "
-                "them"
+                f"{str(path if isinstance(common, Part) else common)!r} must have the optimizer's "
+                "param_groups, as Megatron-core saves them"
             ) from None
         if not state:
             raise CaptureError(
@@ -81,6 +91,12 @@ class Megatron(Reader):
                 states["step"] = step
         groups = [{**options, "params": list(state)}]
         return [refuse_missing_state(path, {"state": state, "param_groups": groups})]
+
+
+def _common(path: Path, stored: Stored) -> Path | Part:
+    """The file with what all ranks share, or the stream with it."""
+    common = path / COMMON
+    return common if exists(common) else stored.objects.get(COMMON_OBJECT, common)
 
 
 def _alike(groups: list[Mapping[str, Any]]) -> dict[str, Any]:

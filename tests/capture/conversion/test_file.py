@@ -9,6 +9,7 @@ from typing import IO
 import pytest
 import torch
 
+from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
 from qmaps.cli import main
 from qmaps.errors import CaptureError, OutputError
@@ -37,7 +38,7 @@ def test_a_file_is_converted_with_all_that_is_in_it(tmp_path: Path) -> None:
 
 
 def test_nothing_is_overwritten_unasked(saved: Path) -> None:
-    message = f"{str(saved)!r} already exists; give another name or allow overwriting"
+    message = f"{str(saved)!r} already exists; give another name or overwrite=True (--overwrite)"
     with pytest.raises(OutputError, match=f"^{re.escape(message)}$"):
         convert_file(saved, saved, to="qmaps")
     convert_file(saved, saved, to="qmaps", overwrite=True)
@@ -60,8 +61,8 @@ def refused(path: Path, message: str) -> None:
 def test_hostile_and_truncated_files_are_refused(saved: Path, tmp_path: Path) -> None:
     hostile = tmp_path / "hostile.pt"
     message = (
-        f"{str(hostile)!r} would have to run code to load (exec); save the optimizer's "
-        "state_dict() with plain tensors and numbers"
+        f"{str(hostile)!r} would have to run code to load (exec); record its states with "
+        "qmaps.capture.StateRecorder, or save plain tensors and numbers"
     )
     torch.save({"state": {0: Hostile()}, "param_groups": []}, hostile)
     refused(hostile, message)
@@ -138,5 +139,28 @@ def test_the_command_prints_tables_and_refuses_in_a_line(
     assert "torch to qmaps: 8 states, largest error first" in printed
     assert run("convert", saved, out, "--to", "qmaps") == 2
     assert capsys.readouterr().err == (
-        f"error: {str(out)!r} already exists; give another name or allow overwriting\n"
+        f"error: {str(out)!r} already exists; give another name or overwrite=True (--overwrite)\n"
     )
+
+
+def test_names_are_written_into_the_groups(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(8)).sum().backward()
+    optimizer.step()
+    names = [name for name, _ in model.named_parameters()]
+    torch.save(optimizer.state_dict(), tmp_path / "o.pt")
+    convert_file(tmp_path / "o.pt", tmp_path / "named.pt", to="torch", names=model)
+    (group,) = torch.load(tmp_path / "named.pt")["param_groups"]
+    assert (group["param_names"], group["params"]) == (names, [0, 1, 2, 3])
+    (tmp_path / "names.txt").write_text("\n".join(names))
+    source, folder, file = (str(tmp_path / name) for name in ("o.pt", "folder", "names.txt"))
+    options = ["--to", "torch", "--distributed", "optimizer", "--names", file]
+    with pytest.raises(SystemExit) as ended:
+        main(["convert", source, folder, *options])
+    assert ended.value.code == 0
+    assert load(tmp_path / "folder").parameters() == names
+    torch.save([optimizer.state_dict()] * 2, tmp_path / "two.pt")
+    convert_file(tmp_path / "two.pt", tmp_path / "n.pt", to="torch", names=[*"abcdefgh"])
+    groups = [one["param_groups"][0]["param_names"] for one in torch.load(tmp_path / "n.pt")]
+    assert groups == [[*"abcd"], [*"efgh"]]

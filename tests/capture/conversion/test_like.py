@@ -26,6 +26,7 @@ DCP = ("fsdp1-full", "fsdp1-sharded", "fsdp2", "fsdp2-flattened", "plain")
 ALL = [f"deepspeed/{name}" for name in (*ZERO, *UNIVERSAL)]
 ALL += [f"dcp/{name}" for name in (*DCP, "fsdp2-tensor-parallel")]
 ALL += [f"megatron/{name}" for name in ("fully_reshardable", "tensor-parallel", "pipeline")]
+ALL += ["megatron/fully_reshardable-0.19"]
 
 CODES = {"exp_avg": "B64/DE@8s", "exp_avg_sq": "B64/DE-0@8u"}
 

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.distributed import fake_pg as fake
 
 import qmaps
 from qmaps.capture import load
@@ -433,4 +437,23 @@ def test_checkpoints_without_an_optimizer_are_refused(tmp_path: Path) -> None:
         tmp_path,
         f"{str(tmp_path)!r} must hold an optimizer state_dict ('state' and 'param_groups'), but "
         "holds model.weight, model.bias",
+    )
+
+
+def test_a_file_of_one_processs_shards_is_told_from_one_without_states(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.pt"
+    dist.init_process_group("fake", store=fake.FakeStore(), rank=1, world_size=2)
+    try:
+        mesh = init_device_mesh("cpu", (2,))
+        state = {"exp_avg": distribute_tensor(torch.ones(4), mesh, [Shard(0)])}
+        torch.save({"state": {0: state}, "param_groups": [{"params": [0]}]}, path)
+        with pytest.raises(CaptureError) as caught:
+            load(path)
+    finally:
+        dist.destroy_process_group()
+    assert str(caught.value) == (
+        f"{str(path)!r} is an optimizer checkpoint whose states are of types that are not read, "
+        "such as group0.param0: exp_avg (DTensor); of shards of one process, save with "
+        "torch.distributed.checkpoint, or gather the state_dict by get_optimizer_state_dict with "
+        "full_state_dict=True"
     )

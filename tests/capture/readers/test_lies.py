@@ -186,4 +186,4 @@ def test_lies_are_read_or_refused(seed: int, tmp_path: Path) -> None:
 
 def test_every_reader_is_lied_to() -> None:
     kinds = {reader.name for path in FOLDERS if (reader := reader_of(path))}
-    assert kinds == {*READERS} - {"safetensors"}
+    assert kinds == {*READERS}

@@ -9,19 +9,23 @@ import torch
 
 from qmaps.capture import load
 from qmaps.errors import CaptureError
+from qmaps.storage import distributed
 from tests.capture.fixtures import HERE, copied, expect
 
 SAVED = "megatron/fully_reshardable"
+NEWER = "megatron/fully_reshardable-0.19"
+"""Of Megatron-core 0.19, which has no ``common.pt``."""
 
 
-def test_fully_reshardable(tmp_path: Path) -> None:
-    states = load(HERE / SAVED)
-    expect(states, SAVED)
+@pytest.mark.parametrize("name", [SAVED, NEWER])
+def test_fully_reshardable(name: str, tmp_path: Path) -> None:
+    states = load(HERE / name)
+    expect(states, name)
     assert (states.step, states.skipped, states.naming) == (3, [], "the checkpoint")
     options = states.hyperparameters("module.first.bias")
     assert (options["lr"], options["eps"]) == (0.01, 1e-6)
     assert not {"wd_mult", "step"} & options.keys()  # groups differ in the first
-    copied(SAVED, tmp_path).rename(tmp_path / "iter_0000003")
+    copied(name, tmp_path).rename(tmp_path / "iter_0000003")
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("3")
     assert load(tmp_path).fingerprint() == states.fingerprint()
 
@@ -71,8 +75,9 @@ def refused(folder: Path, message: str) -> None:
         load(folder)
 
 
-def test_what_does_not_name_parameters_is_refused() -> None:
-    folder = HERE / "megatron/dp_reshardable"
+@pytest.mark.parametrize("name", ["megatron/dp_reshardable", "megatron/dp_reshardable-0.19"])
+def test_what_does_not_name_parameters_is_refused(name: str) -> None:
+    folder = HERE / name
     refused(
         folder,
         f"{str(folder)!r} has no states by parameter, but "
@@ -106,3 +111,22 @@ def test_damaged_checkpoints_are_refused(tmp_path: Path) -> None:
     (folder / "__0_1.distcp").unlink()
     with pytest.raises(CaptureError, match=r"__0_1.distcp' cannot be read \(No such file"):
         load(folder)
+
+
+def test_a_common_state_without_groups_is_refused(tmp_path: Path) -> None:
+    folder = copied(NEWER, tmp_path)
+    part = distributed.contents(folder).objects["common_state/shard_0_1"]
+    torch.save([{"iteration": 3}], tmp_path / "stream")
+    content = part.path.read_bytes()
+    stream = (tmp_path / "stream").read_bytes().ljust(part.length, b"\0")
+    assert part.start == 0
+    part.path.write_bytes(stream + content[part.length :])
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    for index, info in metadata.storage_data.items():
+        if index.fqn == "common_state/shard_0_1":
+            info.length = (tmp_path / "stream").stat().st_size
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    refused(
+        folder,
+        f"{str(folder)!r} must have the optimizer's param_groups, as Megatron-core saves them",
+    )

@@ -230,7 +230,11 @@ def test_latest_names_a_folder_beside_it(name: str, tmp_path: Path) -> None:
     folder = copied("deepspeed/zero2", tmp_path)
     shutil.copytree(folder / "global_step3", tmp_path, dirs_exist_ok=True)
     (folder / "latest").write_text(name)
-    refused(folder, f"{str(folder)!r} holds no captured steps (step-*.safetensors)")
+    refused(
+        folder,
+        f"{str(folder)!r} holds no captured steps (step-*.safetensors), and no checkpoint of a "
+        "known format",
+    )
 
 
 @pytest.mark.parametrize(

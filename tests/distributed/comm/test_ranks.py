@@ -87,7 +87,7 @@ def test_a_killed_rank_is_an_error_on_all_others(found: dict[str, Any]) -> None:
             lambda: comm.quantized_hook("B64/DE@8s", nonfinite="skip"),
             "nonfinite='skip' must be 'raise' or 'propagate'",
         ),
-        (lambda: one_bit_hook(0), "block size=0 must be at least 1"),
+        (lambda: one_bit_hook(0), "block_size=0 must be at least 1"),
     ],
 )
 def test_bad_arguments(make: Any, message: str) -> None:
