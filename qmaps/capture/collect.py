@@ -23,7 +23,7 @@ def decoded(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
     States of bitsandbytes take torch's names; a single one keeps the name `state1`, as checkpoints
     do not name the optimizer.
     """
-    joined = {name: _of_rows(value) if _in_rows(value) else value for name, value in state.items()}
+    joined = {name: _of_rows(value) if in_rows(value) else value for name, value in state.items()}
     if "state1" in joined or any(str(name).startswith("__bnb") for name in joined):
         return _of_bitsandbytes(joined)
     return joined
@@ -35,13 +35,13 @@ def in_memory(value: Any) -> Any:
         return value.read()
     if isinstance(value, Mapping):
         members = {key: in_memory(member) for key, member in value.items()}
-        return _joined(members) if _in_rows(members) else members
+        return _joined(members) if in_rows(members) else members
     if isinstance(value, (list, tuple)):
         return type(value)(in_memory(member) for member in value)
     return value
 
 
-def _in_rows(value: Any) -> bool:
+def in_rows(value: Any) -> bool:
     """Return True for a quantized state as `qmaps.distributed.rows` writes it."""
     return isinstance(value, Mapping) and {"codes", "rows", "spec"} <= value.keys()
 

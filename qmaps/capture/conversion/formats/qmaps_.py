@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.algebra.saved import from_plain, to_plain
-from qmaps.capture.collect import is_packed
+from qmaps.capture.collect import in_memory, in_rows, is_packed
 from qmaps.capture.conversion.formats import base, coded
 from qmaps.capture.conversion.optimizer_state import Family, Group, OptimizerState, Parameter, State
 from qmaps.errors import BadValueError
@@ -40,12 +40,12 @@ class Qmaps(base.Format):
     keeps_resets: ClassVar[bool] = True
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
-        """Return True if it names qmaps, a group has `state_quantizers`, or a state is packed."""
+        """Return True if it names qmaps, a group has `state_quantizers`, or a state has codes."""
         return (
             ABOUT in state_dict
             or any("state_quantizers" in group for group in state_dict["param_groups"])
             or any(
-                is_packed(value)
+                is_packed(value) or in_rows(value)
                 for saved in state_dict["state"].values()
                 for value in saved.values()
             )
@@ -57,7 +57,8 @@ class Qmaps(base.Format):
         return super().read(state_dict, hint)
 
     def state(self, value: Any) -> State:
-        """A state, quantized or float32."""
+        """A state, quantized or float32; the rows of a sharded optimizer are joined."""
+        value = in_memory(value)
         return from_plain(value) if isinstance(value, Mapping) else base.float_state(value)
 
     def plan(self, state: OptimizerState, wanted: base.Wanted) -> tuple[OptimizerState, base.Plan]:
