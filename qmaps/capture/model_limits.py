@@ -13,7 +13,8 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from qmaps.errors import BadValueError, shown
 
 SIZES = (
-    (re.compile(r"(layer|block|expert|head|depth|stage|codebook)s?$"), 10**4),
+    (re.compile(r"(layer|block|depth|stage)s?$"), 2000),
+    (re.compile(r"(expert|head|codebook)s?$"), 10**4),
     (re.compile(r"labels$"), 2**20),
     (re.compile(r"position(s|_embeddings)$"), 2**24),
 )

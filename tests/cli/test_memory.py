@@ -328,8 +328,8 @@ def test_what_would_not_end_is_refused(call: Any, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     for text, why in {
         "[" * 100_000 + "]" * 100_000: "its JSON is nested too deeply",
-        json.dumps({**LLAMA, "num_hidden_layers": 10_001}):
-            "num_hidden_layers=10001 of config.json must be at most 10,000",
+        json.dumps({**LLAMA, "num_hidden_layers": 2001}):
+            "num_hidden_layers=2001 of config.json must be at most 2,000",
         json.dumps({**LLAMA, "text_config": {"num_experts": 10_001}}):
             "num_experts=10001 of config.json must be at most 10,000",
     }.items():  # fmt: skip
