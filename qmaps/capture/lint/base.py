@@ -99,10 +99,10 @@ class Entry:
 
     def option(self, name: str, place: int | None = None) -> float | None:
         """A finite number among the options, or among the members of one; else None."""
-        value = self.options.get(name)
+        value: Any = self.options.get(name)
         if place is not None:
             is_long = isinstance(value, (list, tuple)) and len(value) > place
-            value = value[place] if is_long else None  # type: ignore[index]
+            value = value[place] if is_long else None
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         return float(value) if is_number and math.isfinite(value) else None
 
