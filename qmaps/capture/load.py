@@ -27,7 +27,7 @@ from qmaps.capture.snapshot import Lazy, Snapshot
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
 from qmaps.normalize.block import MOST
-from qmaps.optim.other_libraries import COUNTS, count_in
+from qmaps.optim.other_libraries import GROUP_COUNTS, count_in
 from qmaps.storage import checkpoint, kinds
 from qmaps.storage.checkpoint import NeedsCodeError
 from qmaps.storage.files import exists
@@ -260,7 +260,7 @@ def _check_counted(parameters: Sequence[Slot], states: Sequence[Collected], path
         if names >= MOMENTS:
             raise CaptureError(
                 f"{str(path)!r} has no step of {slot.label!r}, neither in its states nor in its "
-                f"group ({', '.join(COUNTS)}); updates from these moments depend on it"
+                f"group ({', '.join(GROUP_COUNTS)}); updates from these moments depend on it"
             )
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qmaps.capture.model_limits import check_sizes, limited
 from qmaps.capture.parameters import Slot, check_unique
 from qmaps.capture.readers.base import know
 from qmaps.capture.snapshot import Lazy, header_of
@@ -380,9 +381,14 @@ def model_of_config(path: Path) -> nn.Module:
     A class of transformers makes it. Code in a checkpoint is not run.
     """
     try:
-        (architecture,) = json.loads(content_of(path))["architectures"]
+        content = json.loads(content_of(path))
+        (architecture,) = content["architectures"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         raise Unnamed(f"{path.name} does not name the model's architecture") from None
+    try:
+        check_sizes(content, path.name)
+    except BadValueError as error:
+        raise Unnamed(str(error)) from None
     try:
         import transformers
     except ImportError:
@@ -399,8 +405,10 @@ def model_of_config(path: Path) -> nn.Module:
         made: Any = cls
         config = made.config_class.from_pretrained(path, local_files_only=True)
         # Initial values of a few layers are drawn on the CPU wherever the model is made.
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), limited(path.name):
             model: nn.Module = made(config)
+    except BadValueError as error:
+        raise Unnamed(str(error)) from None
     except Exception as error:  # what transformers raises on odd configurations
         raise Unnamed(
             f"transformers cannot make the {cls.__name__} of {path.name} ({type(error).__name__})"

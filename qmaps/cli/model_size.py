@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from qmaps.capture.naming import CONFIG, FILES, Unnamed, model_of_config
-from qmaps.capture.snapshot import header_of
+from qmaps.capture.naming import CONFIG, FILES, STATISTICS, Unnamed, model_of_config
+from qmaps.capture.snapshot import Parts, header_of
 from qmaps.errors import BadValueError, shown
+from qmaps.normalize.block import MOST
+from qmaps.storage.files import exists
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 """Letters behind a number of parameters."""
-LONGEST = 200
-"""Characters of a path; systems refuse longer names."""
 COLUMNS = 4096
 """Columns of the matrix that stands for a model of which only the size is known."""
 EXPECTED = f"a size such as 7B, a {CONFIG}, a .safetensors file or its index, or a folder of them"
+PLAIN = ("F64", "F32", "F16", "BF16")
+"""Dtypes of weights in safetensors files, by their names there; others hold packed weights."""
+BESIDE_CODES = ".quant_state."
+"""Part of the name of what bitsandbytes stores beside codes of 4 bits."""
+INDICES = ("I64", "U64", "BOOL")
+"""Dtypes of positions, counts, shapes and masks, which are no weights."""
 
 
 class Sized(nn.ParameterList):
@@ -40,18 +49,25 @@ def model_of(text: str) -> nn.Module:
     """
     size = re.fullmatch(r"(\d{1,16}(?:\.\d{1,9})?)([KMBT]?)", text.upper().replace("_", ""))
     if size is not None:
-        rows, rest = divmod(round(float(size[1]) * UNITS[size[2]]), COLUMNS)
+        count = round(float(size[1]) * UNITS[size[2]])
+        if count > MOST:
+            raise BadValueError(f"model={shown(text)} must be a size of at most 2**53 parameters")
+        rows, rest = divmod(count, COLUMNS)
         shapes = [(rows, COLUMNS)] * bool(rows) + [(rest,)] * bool(rest)
         return Sized(torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes)
     try:
-        path = Path(text[:LONGEST])
-        if path.is_dir():
+        path = Path(text)
+        if exists(path) and path.is_dir():
             files = (path / name for name in (*FILES[:2], CONFIG))
             path = next((file for file in files if file.is_file()), path)
-        if path.suffix in (".json", ".safetensors") and path.is_file():
+        if path.suffix in (".json", ".safetensors") and exists(path) and path.is_file():
             return _of_file(path)
     except (AttributeError, LookupError, OSError, TypeError, Unnamed, ValueError) as error:
         raise BadValueError(f"model={shown(text)} cannot be read ({error})") from None
+    except RecursionError:
+        raise BadValueError(
+            f"model={shown(text)} cannot be read (its JSON is nested too deeply)"
+        ) from None
     raise BadValueError(f"model={shown(text)} must be {EXPECTED}")
 
 
@@ -60,9 +76,10 @@ def _of_file(path: Path) -> nn.Module:
     if path.suffix == ".safetensors":
         return _stored([path])
     content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise Unnamed(f"{path.name} holds no JSON object")
     if "weight_map" not in content:
-        dtype = getattr(torch, str(content.get("dtype") or content.get("torch_dtype")), None)
-        return model_of_config(path).to(dtype)
+        return _of_config(path, content)
     shards = [path.parent / Path(name).name for name in sorted({*content["weight_map"].values()})]
     if shards and all(shard.is_file() for shard in shards):
         return _stored(shards)
@@ -72,11 +89,67 @@ def _of_file(path: Path) -> nn.Module:
     return _of_file(config)
 
 
+def _of_config(
+    path: Path, content: Mapping[str, Any], otherwise: torch.dtype | None = None
+) -> nn.Module:
+    """The model of a config in the dtype that it names, `otherwise` in another."""
+    dtype = otherwise
+    # The dtype is an entry of the config or, of several models in one, of the language model's.
+    for part in (content, content.get("text_config"), *content.values()):
+        name = (part.get("dtype") or part.get("torch_dtype")) if isinstance(part, dict) else None
+        if name not in (None, "auto"):
+            dtype = getattr(torch, str(name).removeprefix("torch."), None)
+            if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+                raise Unnamed(f"dtype={shown(name)} of {path.name} is no dtype of floating point")
+            break
+    return model_of_config(path).to(dtype)
+
+
 def _stored(files: Iterable[Path]) -> nn.Module:
-    """The floating-point tensors of safetensors files."""
-    return nn.ParameterList(
-        torch.empty(parts.shape, dtype=parts.dtype, device="meta")
-        for file in files
-        for parts in header_of(file)[1].values()
-        if parts.dtype.is_floating_point
-    )
+    """The parameters in safetensors files; the model of the config beside them if they are packed.
+
+    Codes of fewer bits do not tell the shapes of the weights, and their scales are no parameters.
+    """
+    held = {name: parts for file in files for name, parts in header_of(file)[1].items()}
+    weights = {name: parts for name, parts in held.items() if not _is_buffer(name, held)}
+    coded = {name for name, parts in weights.items() if parts.code not in PLAIN}
+    # bitsandbytes may store its codes as if they were numbers of another dtype.
+    coded |= {name.split(BESIDE_CODES)[0] for name in held if BESIDE_CODES in name} & held.keys()
+    if not coded:
+        return nn.ParameterList(
+            torch.empty(parts.shape, dtype=parts.dtype, device="meta") for parts in weights.values()
+        )
+    packed = min(coded)
+    file, code = held[packed].path, held[packed].code
+    why = f"{packed!r} in {file.name} holds packed weights ({code})"
+    config = file.parent / CONFIG
+    if not config.is_file():
+        raise Unnamed(f"{why}, and there is no {CONFIG} beside it")
+    try:
+        content = json.loads(config.read_text(encoding="utf-8"))
+        return _of_config(config, content, _unpacked(weights.values()))
+    except Unnamed as error:
+        raise Unnamed(f"{why}, and {error}") from None
+
+
+def _is_buffer(name: str, held: Mapping[str, Parts]) -> bool:
+    """True if a tensor of a model's files is no parameter."""
+    parts = held[name]
+    prefix, _, last = name.rpartition(".")
+    if last in STATISTICS and f"{prefix}.num_batches_tracked".lstrip(".") in held:
+        return True
+    # Causal masks and their fill value, in the files of GPT-2, GPT-J and GPT-NeoX.
+    mask = last == "bias" and len(parts.shape) == 4 and parts.shape[:2] == (1, 1)
+    if mask or last in ("masked_bias", "inv_freq"):
+        return True
+    # Positions, counts, shapes and masks; or what lies beside codes, which have two dimensions.
+    return parts.code in INDICES or (parts.code not in PLAIN and len(parts.shape) < 2)
+
+
+def _unpacked(held: Iterable[Parts]) -> torch.dtype | None:
+    """The dtype of most elements that are not packed; None if there are none."""
+    counts: Counter[torch.dtype] = Counter()
+    for parts in held:
+        if parts.code in PLAIN:
+            counts[parts.dtype] += math.prod(parts.shape)
+    return max(counts, key=counts.__getitem__, default=None)

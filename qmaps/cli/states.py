@@ -204,8 +204,9 @@ def lint(
     """Find problems of saved optimizer states; the exit code is 1 if there is an error.
 
     Errors are second moments that were lost (a checkpoint in float16), NaN and infinity, negative
-    second moments, and codes or scales that do not fit their quantizer. Rows without gradients and
-    signed states whose quantizer has no zero are warnings.
+    second moments, impossible step counters, and codes or scales that do not fit their quantizer.
+    Warnings are second moments in bfloat16 that cannot decay, weights in bfloat16 that weight decay
+    cannot change, rows without gradients, and quantizers that make second moments 0 or move zeros.
 
     Examples:
 

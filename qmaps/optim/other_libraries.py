@@ -48,7 +48,7 @@ def instead_of(name: str, replacements: Mapping[str, Row] = INSTEAD) -> str:
     return f"; {library} has it. In qmaps: {here.replace('`', '')}"
 
 
-COUNTS: Mapping[str, frozenset[str]] = {
+GROUP_COUNTS: Mapping[str, frozenset[str]] = {
     "step": frozenset(),  # pytorch-optimizer, optimi, Apex
     "step_count": frozenset(),  # heavyball
     "k": frozenset({"d", "weight_sum"}),  # Prodigy and D-Adaptation, schedulefree
@@ -64,7 +64,7 @@ def counts_in(group: Mapping[str, Any], own: Container[str] = ()) -> dict[str, A
     """
     return {
         name: group[name]
-        for name, beside in COUNTS.items()
+        for name, beside in GROUP_COUNTS.items()
         if name in group and name not in own and (not beside or beside & group.keys())
     }
 

@@ -29,7 +29,7 @@ from qmaps.normalize.block import MOST
 from qmaps.optim.choice import check_patterns, listed
 from qmaps.optim.groups import without_wrappers
 from qmaps.optim.options import TORCH_OPTIONS, check_shared
-from qmaps.optim.other_libraries import COUNTS, count_in, counts_in, other_rules, writer_of
+from qmaps.optim.other_libraries import GROUP_COUNTS, count_in, counts_in, other_rules, writer_of
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.records import ParameterRecord, Parameters
 
@@ -198,7 +198,7 @@ def _check_counted(uncounted: Sequence[ParameterRecord], states: Mapping[Tensor,
         for each in uncounted
         for scalar in each.rule.step_scalars(each.group).values()
     ):
-        keys = ", ".join(COUNTS)
+        keys = ", ".join(GROUP_COUNTS)
         raise BadValueError(
             f"state_dict has no step, neither in its states nor in its groups ({keys}); "
             f"the update of {type(record.rule).__name__} depends on it"

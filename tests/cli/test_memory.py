@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from qmaps import optim
+from qmaps.capture import model_limits
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 96,
@@ -99,6 +101,7 @@ def test_what_is_refused(call: Any, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     for text, why in {
         "{": "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+        "[]": "config.json holds no JSON object",
         "{}": "config.json does not name the model's architecture",
         '{"weight_map": {}}': "neither the shards of config.json nor a config.json are beside it",
     }.items():
@@ -127,3 +130,226 @@ def test_parameters_that_a_rule_does_not_step_are_of_adamw(call: Any) -> None:
         "error: model='7B' has a size only, and the states of SOAP depend on the shapes of "
         "parameters; give a config.json or a .safetensors file\n",
     )
+
+
+HIDDEN, INNER, GROUP = LLAMA["hidden_size"], LLAMA["intermediate_size"], 32
+PROJECTIONS = {
+    **dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), (HIDDEN, HIDDEN)),
+    **{"self_attn.o_proj": (HIDDEN, HIDDEN), "mlp.down_proj": (HIDDEN, INNER)},
+    **dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), (INNER, HIDDEN)),
+}
+"""Shapes (out, in) of the linear layers of a layer of Llama."""
+
+Layout = Callable[[int, int], dict[str, tuple[torch.dtype, tuple[int, ...]]]]
+
+
+def bitsandbytes_4bit(storage: torch.dtype) -> Layout:
+    return lambda out, size: {
+        "weight": (storage, (out * size // 2 // storage.itemsize, 1)),
+        "weight.absmax": (torch.float32, (out * size // 64,)),
+        "weight.quant_map": (torch.float32, (16,)),
+        "weight.quant_state.bitsandbytes__nf4": (torch.uint8, (78,)),
+    }
+
+
+LAYOUTS: dict[str, Layout] = {
+    "bitsandbytes nf4": bitsandbytes_4bit(torch.uint8),
+    "bitsandbytes nf4 as bfloat16": bitsandbytes_4bit(torch.bfloat16),
+    "bitsandbytes int8": lambda out, size: {
+        "weight": (torch.int8, (out, size)),
+        "SCB": (torch.float32, (out,)),
+        "weight_format": (torch.uint8, ()),
+    },
+    "GPTQ": lambda out, size: {
+        "qweight": (torch.int32, (size // 8, out)),
+        "qzeros": (torch.int32, (size // GROUP, out // 8)),
+        "scales": (torch.float16, (size // GROUP, out)),
+        "g_idx": (torch.int32, (size,)),
+    },
+    "AWQ": lambda out, size: {
+        "qweight": (torch.int32, (size, out // 8)),
+        "qzeros": (torch.int32, (size // GROUP, out // 8)),
+        "scales": (torch.float16, (size // GROUP, out)),
+    },
+    "FP8": lambda out, size: {
+        "weight": (torch.float8_e4m3fn, (out, size)),
+        "weight_scale_inv": (torch.float32, (1, 1)),
+    },
+    "compressed-tensors, 4 bits": lambda out, size: {
+        "weight_packed": (torch.int32, (out, size // 8)),
+        "weight_scale": (torch.bfloat16, (out, size // GROUP)),
+        "weight_shape": (torch.int64, (2,)),
+    },
+    "compressed-tensors, int8": lambda out, size: {
+        "weight": (torch.int8, (out, size)),
+        "weight_scale": (torch.bfloat16, (out, 1)),
+    },
+}
+"""Tensors of a linear layer as libraries store them, from its numbers of outputs and inputs."""
+
+
+def packed_llama(folder: Path, layout: Layout) -> None:
+    """Write the weights of `LLAMA` with packed linear layers."""
+    held = {"model.embed_tokens.weight": torch.zeros(100, HIDDEN, dtype=torch.float16)}
+    held["lm_head.weight"] = torch.zeros(100, HIDDEN, dtype=torch.float16)
+    held["model.norm.weight"] = torch.zeros(HIDDEN, dtype=torch.float16)
+    for layer in range(2):
+        prefix = f"model.layers.{layer}."
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            held[f"{prefix}{name}.weight"] = torch.zeros(HIDDEN, dtype=torch.float16)
+        for name, shape in PROJECTIONS.items():
+            for part, (dtype, size) in layout(*shape).items():
+                held[f"{prefix}{name}.{part}"] = torch.zeros(size, dtype=dtype)
+    save_file(held, folder / "model.safetensors")
+
+
+LLAMA_NUMEL = 2 * 100 * HIDDEN + HIDDEN + 2 * (4 * HIDDEN**2 + 3 * HIDDEN * INNER + 2 * HIDDEN)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_packed_weights_count_as_the_config_says(name: str, call: Any, tmp_path: Path) -> None:
+    packed_llama(tmp_path, LAYOUTS[name])
+    code, out, err = call(f"memory {tmp_path}")
+    assert (code, out) == (2, "")
+    codes = next(iter(LAYOUTS[name](32, 32)))
+    assert f"'model.layers.0.mlp.down_proj.{codes}' in model.safetensors holds packed" in err
+    assert err.endswith("), and there is no config.json beside it)\n")
+    pytest.importorskip("transformers", reason="the extra huggingface")
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    for place in (tmp_path, tmp_path / "model.safetensors"):
+        row = table(call, str(place))["8bit"]
+        expected = (LLAMA_NUMEL, 2 * LLAMA_NUMEL, 2 * LLAMA_NUMEL)
+        assert (row["numel"], row["gradients"], row["parameters"]) == expected
+    without = {key: value for key, value in LLAMA.items() if key != "dtype"}
+    (tmp_path / "config.json").write_text(json.dumps(without))
+    assert table(call, str(tmp_path))["8bit"]["gradients"] == 2 * LLAMA_NUMEL  # as embeddings
+    (tmp_path / "config.json").write_text("{}")
+    assert call(f"memory {tmp_path}")[2].endswith(
+        "), and config.json does not name the model's architecture)\n"
+    )
+
+
+def test_packed_experts_of_gpt_oss(call: Any, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra huggingface")
+    config = {
+        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 64,
+        "intermediate_size": 64, "num_hidden_layers": 2, "num_local_experts": 4, "head_dim": 32,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 100,
+        "quantization_config": {"quant_method": "mxfp4"},
+    }  # fmt: skip
+    model = transformers.GptOssForCausalLM(transformers.GptOssConfig(**config))
+    held = {}
+    for name, param in model.bfloat16().state_dict().items():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            experts, size, out = param.shape
+            held[f"{name}_blocks"] = torch.zeros(experts, out, size // 32, 16, dtype=torch.uint8)
+            held[f"{name}_scales"] = torch.zeros(experts, out, size // 32, dtype=torch.uint8)
+        else:
+            held[name] = param
+    save_file(held, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    row = table(call, str(tmp_path))["8bit"]
+    numel = sum(param.numel() for param in model.parameters())
+    assert (row["numel"], row["gradients"]) == (numel, 2 * numel)
+
+
+def test_buffers_are_no_parameters(call: Any, tmp_path: Path) -> None:
+    held = {
+        "h.0.attn.bias": torch.zeros(1, 1, 64, 64),
+        "h.0.attn.masked_bias": torch.tensor(-1e4),
+        "h.0.attn.c_attn.bias": torch.zeros(24),
+        "h.1.attn.bias": torch.zeros(1, 1, 64, 64, dtype=torch.uint8),
+        "attention.bias": torch.zeros(24),
+        "layers.0.rotary_emb.inv_freq": torch.zeros(16),
+        "norm.running_mean": torch.zeros(8),
+        "norm.running_var": torch.zeros(8),
+        "norm.num_batches_tracked": torch.tensor(3),
+        "position_ids": torch.arange(64)[None],
+    }
+    save_file(held, tmp_path / "model.safetensors")
+    assert table(call, str(tmp_path))["8bit"]["numel"] == 48
+
+
+def test_the_dtype_of_a_config(call: Any, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the extra huggingface")
+    path = tmp_path / "config.json"
+    without = {key: value for key, value in LLAMA.items() if key != "dtype"}
+    for other, nbytes in (
+        ({"torch_dtype": "bfloat16"}, 2),
+        ({"dtype": "float32"}, 4),
+        ({}, 4),
+    ):
+        path.write_text(json.dumps({**without, **other}))
+        row = table(call, str(path))["8bit"]
+        assert row["gradients"] == nbytes * row["numel"], other
+    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    parts = {
+        "architectures": ["LlavaForConditionalGeneration"],
+        "model_type": "llava",
+        "text_config": {**LLAMA, "dtype": "bfloat16"},
+        "vision_config": {"model_type": "clip_vision_model", "num_attention_heads": 2, **vision},
+    }
+    for name in ("dtype", "torch_dtype"):
+        parts["text_config"] = {**without, name: "bfloat16"}
+        path.write_text(json.dumps(parts))
+        row = table(call, str(path))["8bit"]
+        assert row["gradients"] == 2 * row["numel"]
+    for name in ("__name__", "int8", "tensor", 5):
+        path.write_text(json.dumps({**LLAMA, "dtype": name}))
+        why = f"dtype={name!r} of config.json is no dtype of floating point"
+        assert call(f"memory {path}") == (
+            *(2, ""),
+            f"error: model={str(path)!r} cannot be read ({why})\n",
+        )
+
+
+def test_a_path_of_any_length(call: Any, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the extra huggingface")
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    folder = tmp_path / ("a" * 150) / ("b" * 150)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({**LLAMA, "num_hidden_layers": 1}))
+    per_layer = (LLAMA_NUMEL - 2 * 100 * HIDDEN - HIDDEN) // 2
+    assert table(call, str(folder))["8bit"]["numel"] == LLAMA_NUMEL - per_layer
+    for text in (f"{tmp_path}/{'c' * 300}", "d" * 5000):
+        code, out, err = call(f"memory {text}")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.endswith(
+            " must be a size such as 7B, a config.json, a .safetensors file or its index, or a "
+            "folder of them\n"
+        )
+
+
+def test_what_would_not_end_is_refused(call: Any, tmp_path: Path) -> None:
+    assert call("memory 9008T") == (
+        *(2, ""),
+        "error: model='9008T' must be a size of at most 2**53 parameters\n",
+    )
+    path = tmp_path / "config.json"
+    for text, why in {
+        "[" * 100_000 + "]" * 100_000: "its JSON is nested too deeply",
+        json.dumps({**LLAMA, "num_hidden_layers": 2001}):
+            "num_hidden_layers=2001 of config.json must be at most 2,000",
+        json.dumps({**LLAMA, "text_config": {"num_experts": 10_001}}):
+            "num_experts=10001 of config.json must be at most 10,000",
+    }.items():  # fmt: skip
+        path.write_text(text)
+        assert call(f"memory {path}") == (
+            *(2, ""),
+            f"error: model={str(path)!r} cannot be read ({why})\n",
+        )
+
+
+def test_a_model_of_too_many_parameters_is_refused(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers", reason="the extra huggingface")
+    monkeypatch.setattr(model_limits, "PARAMETERS", 20)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    assert call(f"memory {path}")[2] == (
+        f"error: model={str(path)!r} cannot be read (the model of config.json has more than 20 "
+        "parameters)\n"
+    )
+    monkeypatch.setattr(model_limits, "PARAMETERS", 21)
+    assert table(call, str(path))["8bit"]["numel"] == LLAMA_NUMEL

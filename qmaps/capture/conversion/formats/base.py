@@ -29,7 +29,7 @@ from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.base import Shared
 from qmaps.optim.options import TORCH_OPTIONS
-from qmaps.optim.other_libraries import COUNTS, count_in, counts_in
+from qmaps.optim.other_libraries import GROUP_COUNTS, count_in, counts_in
 from qmaps.optim.rule import number as checked_number
 from qmaps.optim.saved_states import ABOUT
 
@@ -350,7 +350,7 @@ def _check_counted(parameters: list[Parameter], family: Family) -> None:
     if uncounted and family.counted:
         raise CaptureError(
             f"the checkpoint has no step, neither in its states nor in its groups "
-            f"({', '.join(COUNTS)}); the update of {family.name} depends on it"
+            f"({', '.join(GROUP_COUNTS)}); the update of {family.name} depends on it"
         )
 
 

@@ -40,7 +40,7 @@ class Qmaps(base.Format):
     keeps_resets: ClassVar[bool] = True
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
-        """Return True if it names qmaps, a group has `state_quantizers`, or a state is packed."""
+        """Return True if it names qmaps, a group has `state_quantizers`, or a state has codes."""
         return (
             ABOUT in state_dict
             or any("state_quantizers" in group for group in state_dict["param_groups"])
@@ -57,8 +57,8 @@ class Qmaps(base.Format):
         return super().read(state_dict, hint)
 
     def state(self, value: Any) -> State:
-        """A state, quantized or float32."""
-        value = in_memory(value)  # of rows, the whole
+        """A state, quantized or float32; the rows of a sharded optimizer are joined."""
+        value = in_memory(value)
         return from_plain(value) if isinstance(value, Mapping) else base.float_state(value)
 
     def plan(self, state: OptimizerState, wanted: base.Wanted) -> tuple[OptimizerState, base.Plan]:

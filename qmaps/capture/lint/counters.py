@@ -1,0 +1,98 @@
+"""Step counters: values that no optimizer has, and counters that stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.dense import unsupported_reason
+from qmaps.capture.lint.base import ERROR, WARNING, Entry, Finding
+from qmaps.errors import shown
+
+IN_GROUPS = ("step", "step_count")
+"""Options of a group in which some packages count its steps."""
+
+SAME = 0.01
+"""Relative difference of two updates that is not reported."""
+
+
+def check_counters(entry: Entry) -> Iterator[Finding]:
+    """Yield the problems of a parameter's step counters."""
+    for name, value in entry.counters.items():
+        number = _number(value)
+        if number is None:
+            yield _finding(entry.label, name, _impossible(name, value))
+        elif isinstance(value, Tensor) and value.is_floating_point():
+            yield from _ending(entry, name, number, value.dtype)
+
+
+def check_groups(groups: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Yield the problems of the counters in an optimizer's groups."""
+    for place, group in enumerate(groups):
+        for name in IN_GROUPS:
+            value = group.get(name)
+            if value is not None and _number(value) is None:
+                yield _finding("", "", f"group {place}: {_impossible(name, value)}")
+
+
+def check_missing(read: Sequence[tuple[str, Collection[str], bool]]) -> Iterator[Finding]:
+    """Yield parameters with Adam's moments and no step, if others of the optimizer have one.
+
+    `read` has the name of each parameter, the names of its states, and whether it has a step.
+    """
+    moments = [
+        (label, has_step)
+        for label, names, has_step in read
+        if {"exp_avg", "exp_avg_sq"} <= {*names}
+    ]
+    if any(has_step for _, has_step in moments):
+        for label, has_step in moments:
+            if not has_step:
+                message = "it has moments and no step; other parameters have one"
+                yield _finding(label, "step", message)
+
+
+def _finding(parameter: str, state: str, message: str, level: str = ERROR) -> Finding:
+    return Finding(level, "step", parameter, state, 0, 0.0, message)
+
+
+def _impossible(name: str, value: Any) -> str:
+    return f"{name}={shown(value)} is no number of steps, an integer of at least 0"
+
+
+def _number(value: Any) -> float | None:
+    """The number of steps; None if it is none."""
+    if isinstance(value, Tensor):
+        if unsupported_reason(value) or value.numel() != 1:
+            return None
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if math.isfinite(value) and value >= 0 and value == int(value) else None
+
+
+def _ending(entry: Entry, name: str, number: float, dtype: torch.dtype) -> Iterator[Finding]:
+    """Report a counter whose dtype counts no further than some number.
+
+    It does harm if bias corrections have not ended there. float32 counts to 2**24, later than they
+    end.
+    """
+    last = round(2 / torch.finfo(dtype).eps)
+    beta1, beta2 = entry.option("betas", 0), entry.option("betas", 1)
+    if torch.finfo(dtype).bits >= 32 or beta1 is None or beta2 is None:
+        return
+    if not 0 <= beta1 < 1 or not 0 <= beta2 < 1:
+        return
+    reached = max(number, last)
+    length = math.sqrt(1 - beta2**reached) / (1 - beta1**reached)
+    kept = str(dtype).removeprefix("torch.")
+    message = f"{name}={number:g} in {kept} counts no further than {last}"
+    if abs(length - 1) > SAME:
+        message += f", which makes later updates {length:.2g} times as large, for good"
+        yield _finding(entry.label, name, message)
+    else:
+        yield _finding(entry.label, name, message, WARNING)
