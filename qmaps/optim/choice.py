@@ -134,7 +134,11 @@ class Choices:
                         f"{option} sets {name!r} to {q.spec}, which makes zeros negative; "
                         f"{name} is never negative and needs an unsigned map"
                     )
-                self._known[q.spec] = q
+                if self._known.setdefault(q.spec, q) != q:
+                    raise BadValueError(
+                        f"{option} sets {name!r} to {q.spec}, but its codebook differs from the "
+                        "one that is known by that name; each codebook needs its own label"
+                    )
                 specs[name] = q.spec
         return specs
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
-from qmaps.analyze.recommend.candidates import FULL, moves
+from qmaps.analyze.recommend.candidates import FULL
 from qmaps.analyze.recommend.verdict import UNMEASURED, early, experience
 from qmaps.errors import OutputError, printable
 from qmaps.optim import Choice
@@ -109,7 +109,7 @@ class Recommendation:
                 "seen few. Ask again with a later step."
             )
         unsafe = (rows["verdict"] == "unsafe") & ~in_32_bits
-        loses_zero = {pair.spec for pair in map(Pair.parse, set(rows["quantizer"])) if moves(pair)}
+        loses_zero = self.pairs.loc[~self.pairs["keeps_zero"], "quantizer"]
         stalled = "moments did not follow the exact ones within the replay in"
         named = {
             "Not measured: the replayed rows have no updates in": rows["verdict"] == UNMEASURED,
