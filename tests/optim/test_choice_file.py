@@ -13,6 +13,7 @@ from torch import nn
 import qmaps
 from qmaps.errors import BadTypeError, BadValueError, OutputError, QmapsError
 from qmaps.optim import AdamW, Choice
+from qmaps.storage import settings
 
 # Values whose decimals are cut short in files, and one that is not its own shortest form.
 MINE = qmaps.Codebook([-1, -1 / 3, -1e-7 / 3, 0, 1 / 3, 0.7, 1], label="First-3fa9c1", bits=4)
@@ -121,7 +122,7 @@ FILES = {
     "": NO_CHOICE,
     "[]": NO_CHOICE,
     "{": NO_CHOICE,
-    "[" * 100_000: NO_CHOICE,
+    "[[": NO_CHOICE,
     '{"a": 1}': "it is no choice of quantizers; 'state_quantizers' is missing",
     '{"state_quantizers": "9bit"}': "state_quantizers='9bit' is not a preset; allowed are 32bit, "
     "8bit, 4bit, 3bit, 2bit, paper-8bit, paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from "
@@ -174,18 +175,42 @@ def test_aliases_in_yaml(tmp_path: Path) -> None:
     path.write_text("state_quantizers: &a {exp_avg: B8/DE@4s}\noverrides: {x: *a, y: {<<: *a}}")
     options = qmaps.load_choice(path)
     assert options["overrides"] == dict.fromkeys("xy", options["state_quantizers"])
-    whole = "state_quantizers: 8bit\nprovenance:\n  a0: &a0 [x, x]\n"
-    for text, message in (
-        (
-            whole + "".join(f"  a{n + 1}: &a{n + 1} [{f'*a{n},' * 9}]\n" for n in range(9)),
-            "its aliases stand for too many values; write them out",
-        ),
-        (whole + "  a0: 2\n", "it has the key 'a0' twice in one dict"),
-    ):
-        path.write_text(text)
-        with pytest.raises(BadValueError) as caught:
-            qmaps.load_choice(path)
-        assert str(caught.value) == f"{str(path)!r}: {message}"
+    path.write_text("state_quantizers: 8bit\nprovenance:\n  a: [x, x]\n  a: 2\n")
+    with pytest.raises(BadValueError) as caught:
+        qmaps.load_choice(path)
+    assert str(caught.value) == f"{str(path)!r}: it has the key 'a' twice in one dict"
+
+
+def test_yaml_may_stand_for_as_many_values_as_the_limit_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("yaml", reason="PyYAML is not installed")
+    path = tmp_path / "c.yaml"
+    path.write_text("state_quantizers: 8bit\nprovenance: {a: &a [x, y], b: *a, c: *a}\n")
+    # A dict, its 2 keys, a text, a dict with 3 keys and 3 lists, each of 2 texts.
+    values = 1 + 2 + 1 + 1 + 3 + 3 * 3
+    monkeypatch.setattr(settings, "ALIASED", values - len(path.read_text()))
+    assert qmaps.load_choice(path)
+    monkeypatch.setattr(settings, "ALIASED", values - len(path.read_text()) - 1)
+    with pytest.raises(BadValueError) as caught:
+        qmaps.load_choice(path)
+    assert str(caught.value) == (
+        f"{str(path)!r}: its aliases stand for too many values; write them out"
+    )
+
+
+def test_json_that_is_nested_too_deeply_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_deep(*_: object, **__: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(settings.json, "loads", too_deep)
+    path = tmp_path / "c.json"
+    path.write_text("{}")
+    with pytest.raises(BadValueError) as caught:
+        qmaps.load_choice(path)
+    assert str(caught.value) == f"{str(path)!r}: {NO_CHOICE}"
 
 
 def test_every_truncation_is_refused(tmp_path: Path) -> None:
