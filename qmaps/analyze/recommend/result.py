@@ -13,7 +13,7 @@ import pandas as pd
 
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.candidates import FULL
-from qmaps.analyze.recommend.verdict import UNMEASURED, early, experience
+from qmaps.analyze.recommend.verdict import UNMEASURED, early, experience, magnitude
 from qmaps.errors import OutputError, printable
 from qmaps.optim import Choice
 from qmaps.storage.files import (
@@ -147,8 +147,9 @@ class Recommendation:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.verdict}: {printable(self.reason)} (step cost {self.step_cost:.2g})",
-            experience(self.verdict, self.step_cost),
+            f"{self.verdict}: {printable(self.reason)} "
+            f"(step cost {magnitude(self.step_cost, self.gradients)})",
+            experience(self.verdict, self.step_cost, self.gradients),
             f"states: {self.nbytes:,} bytes, {self.full_nbytes:,} in 32 bits; "
             f"{self.bits_per_element:.2f} bits per element of quantized parameters",
         ]
