@@ -130,9 +130,9 @@ def page(rows: pd.DataFrame, command: str) -> str:
             "",
             "The step cost from simulated gradients, divided by that from recorded ones, over the "
             "pairs without zero points and without very large updates, and the rank correlation of "
-            f"both. {MIDDLE:.0%} of all ratios are between {low:.2g} and {high:.2g}. They differ most "
-            "from 1 where the step cost from recorded gradients is small. So a checkpoint alone "
-            "tells the order of the pairs, and of a step cost no more than its magnitude.",
+            f"both. {MIDDLE:.0%} of all ratios are between {low:.2g} and {high:.2g}. They differ "
+            "most from 1 where the step cost from recorded gradients is small. So a checkpoint "
+            "alone tells the order of the pairs, and of a step cost no more than its magnitude.",
             "",
             *markdown(heads, cells),
             "",
@@ -154,9 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                         help=f"any of {', '.join(MODELS)} (default: all)")  # fmt: skip
     parser.add_argument("--runs", type=Path, default=Path("runs/simulated"), help="recordings")
     parser.add_argument("--out", type=Path, default=Path("reports"))
-    parser.add_argument(
-        "--page", action="store_true", help="only the page, from the rows there are"
-    )
+    parser.add_argument("--page", action="store_true", help="write only the page, from its rows")
     options = parser.parse_args(argv)
     among(parser, "model", options.model, list(MODELS))
     file = output_folder(options.out) / "simulated.csv"

@@ -21,6 +21,9 @@ Specs = dict[str, str | None]
 MARK = "qmaps_states_in_32_bits"
 """The attribute of a parameter whose states stay in 32 bits: a str that says why."""
 
+MIN_SIZE = 4096
+"""Elements up to which states stay in 32 bits, if nothing else is asked for."""
+
 _marks = 0
 
 

@@ -260,3 +260,74 @@ def test_what_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         )
     assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
     assert json.loads(choice().to_json())["codebooks"]["First-3fa9c1"]["values"][1] == -0.33333334
+
+
+def made(path: Path) -> Path:
+    """A file with quantizers, overrides, a size and a codebook of one's own."""
+    choice = Choice(
+        {"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "B128/DE-0@4u"},
+        {"1.weight": {"exp_avg": qmaps.quantizer("B64/mine@2s", [TINY])}, "*.bias": None},
+        min_quantized_size=100,
+    )
+    choice.save(path)
+    return path
+
+
+TINY = qmaps.Codebook([-1, -0.1, 0, 1], label="mine")
+
+
+def planned(optimizer: torch.optim.Optimizer) -> list[tuple[str, str, str | None]]:
+    return [(row.parameter, row.state, row.quantizer) for row in optimizer.memory()]
+
+
+def named() -> list[tuple[str, nn.Parameter]]:
+    return list(nn.Sequential(nn.Linear(64, 80), nn.Linear(80, 64)).named_parameters())
+
+
+@pytest.mark.parametrize("kind", ["str", "path", "group", "yaml"])
+def test_a_file_in_place_of_a_preset(kind: str, tmp_path: Path) -> None:
+    if kind == "yaml":
+        pytest.importorskip("yaml", reason="PyYAML is not installed")
+    path = made(tmp_path / ("c.yaml" if kind == "yaml" else "c.json"))
+    expected = planned(AdamW(named(), **qmaps.load_choice(path)))
+    assert ("1.weight", "exp_avg", "B64/mine@2s") in expected
+    given = path if kind == "path" else str(path)
+    if kind == "group":
+        optimizer = AdamW([{"params": named(), "state_quantizers": given}])
+    else:
+        optimizer = AdamW(named(), state_quantizers=given)
+    assert planned(optimizer) == expected
+
+
+def test_what_is_given_beside_a_file_comes_first(tmp_path: Path) -> None:
+    path = str(made(tmp_path / "c.json"))
+    found = planned(
+        AdamW(named(), state_quantizers=path, overrides={"1.*": "8bit"}, min_quantized_size=64)
+    )
+    assert ("1.weight", "exp_avg", "B256/DE@8s") in found
+    assert ("1.bias", "exp_avg", None) in found  # 64 elements
+    assert ("0.bias", "exp_avg", None) in found  # by the file
+    plain = tmp_path / "plain.json"
+    Choice("4bit").save(plain)
+    found = planned(AdamW(named(), overrides={"0.weight": str(plain)}))
+    assert ("0.weight", "exp_avg", "B128/DE@4s+sr") in found
+    assert ("1.weight", "exp_avg", None) in found
+
+
+def test_wrong_and_missing_files_are_named_with_their_option(tmp_path: Path) -> None:
+    missing, other, whole = (str(tmp_path / f"{n}.json") for n in ("none", "other", "whole"))
+    Path(other).write_text('{"verdict": "safe"}')
+    made(Path(whole))
+    for options, message in (
+        ({"state_quantizers": missing},
+         f"state_quantizers={missing!r}: it cannot be read (No such file or directory)"),
+        ({"state_quantizers": other},
+         f"state_quantizers={other!r}: it is no choice of quantizers; 'state_quantizers' is "
+         "missing"),
+        ({"overrides": {"*": whole}},
+         f"overrides['*']={whole!r} has overrides of its own; give such a file as "
+         "state_quantizers"),
+    ):  # fmt: skip
+        with pytest.raises(BadValueError) as caught:
+            AdamW(named(), **options)
+        assert str(caught.value) == message
