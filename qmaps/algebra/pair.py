@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.errors import BadTypeError, SpecError, shown
+from qmaps.errors import BadTypeError, BadValueError, SpecError, shown
+from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.normalize._float32 import sqrt
 
@@ -79,6 +80,9 @@ class Pair:
         return self.spec
 
 
+Keyed = TypeVar("Keyed", Pair, Quantizer, Map)
+
+
 def listed(specs: Any) -> Sequence[Any]:
     """Specs as a list: one alone counts as a list of one.
 
@@ -95,6 +99,31 @@ def listed(specs: Any) -> Sequence[Any]:
             f"specs={shown(specs)} must be a spec such as 'B128/DE@4s', or a list of them"
         )
     return list(specs)
+
+
+def distinct(keyed: Iterable[Keyed]) -> list[Keyed]:
+    """Pairs, quantizers or maps, each once, for results whose rows are named by specs.
+
+    Raises:
+        BadValueError: different ones have the same spec, as two codebooks with one label have.
+
+    >>> one, other = Codebook([-1, 0, 1], label="mine"), Codebook([-1, 0.5, 1], label="mine")
+    >>> [str(map_) for map_ in distinct([one, one])]
+    ['mine@2s']
+    >>> distinct([one, other])
+    Traceback (most recent call last):
+    qmaps.errors.BadValueError: two different codebooks have the spec 'mine@2s'; ...
+    """
+    each = list(dict.fromkeys(keyed))
+    known: dict[str, Quantizer | Map] = {}
+    for entry in each:
+        for part in (entry.first, entry.second) if isinstance(entry, Pair) else (entry,):
+            # Specs are read without regard to case.
+            if part is not None and known.setdefault(part.spec.lower(), part) != part:
+                raise BadValueError(
+                    f"two different codebooks have the spec {part.spec!r}; each needs its own label"
+                )
+    return each
 
 
 def spec_of(q: Quantizer | None) -> str:

@@ -151,13 +151,17 @@ def _map(match: re.Match[str], codebooks: Iterable[Codebook]) -> maps.Map:
         return _transformed(transform.strip(), inner.strip(), match)
     name, bits = match["map"].strip(), int(match["bits"])
     sign = match["sign"].lower()
-    for codebook in codebooks:
-        if codebook.label.lower() == name.lower():
-            if bits != codebook.bits or (sign and (sign == "s") != codebook.signed):
-                raise SpecError(
-                    f"the codebook given is {codebook.spec}, which has another width or sign"
-                )
-            return codebook
+    found = dict.fromkeys(book for book in codebooks if book.label.lower() == name.lower())
+    if len(found) > 1:
+        raise SpecError(
+            f"two different codebooks have the label {name!r}; each needs its own label"
+        )
+    for codebook in found:
+        if bits != codebook.bits or (sign and (sign == "s") != codebook.signed):
+            raise SpecError(
+                f"the codebook given is {codebook.spec}, which has another width or sign"
+            )
+        return codebook
     by_folded = {label.lower(): label for label in maps.REGISTRY}
     if name.lower() not in by_folded:
         labels = [*maps.names(), *(codebook.label for codebook in codebooks)]

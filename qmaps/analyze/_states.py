@@ -71,6 +71,13 @@ def with_gradients(
     return max((capture.load(source, step=step) for step in reversed(last.steps)), key=usable)
 
 
+def to_replay(states: States, enough: int = 2) -> CapturedStates:
+    """As `as_states`, but for a path to several steps the last with gradients of `enough` steps."""
+    if isinstance(states, (str, os.PathLike)):
+        states = with_gradients(states, capture.load(states), enough)
+    return as_states(states)
+
+
 def adam_pairs(
     states: States, min_quantized_size: int = MIN_SIZE
 ) -> Iterator[tuple[str, Tensor, Tensor, float]]:

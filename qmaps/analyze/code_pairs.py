@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qmaps.algebra.pair import Pair, adam_update
+from qmaps.algebra.pair import Pair, adam_update, distinct
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, joined
 from qmaps.analyze.update_error import Exact
 from qmaps.engines.native import metrics as native
@@ -45,8 +45,7 @@ def code_pairs(
     Source: 8-bit optimizers, figure 4.
     """
     tables = []
-    for spec in pairs:
-        pair = Pair.parse(spec)
+    for pair in distinct(map(Pair.parse, pairs)):
         grid = _accumulate(states, pair, min_quantized_size)
         first, second = (index.numpy() for index in grid.sums[0].nonzero(as_tuple=True))
         columns = {
@@ -88,8 +87,7 @@ def first_code_error(
     Source: 8-bit optimizers, figure 5.
     """
     tables = []
-    for spec in pairs:
-        pair = Pair.parse(spec)
+    for pair in distinct(map(Pair.parse, pairs)):
         grid = _accumulate(states, pair, min_quantized_size, exact_second=True)
         size = grid.first.numel()
         columns = {

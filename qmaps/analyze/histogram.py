@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qmaps.algebra.low_rank import low_rank_of, product
-from qmaps.algebra.pair import UNQUANTIZED
+from qmaps.algebra.pair import UNQUANTIZED, distinct
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, joined
 from qmaps.engines.reference import decode
@@ -46,8 +46,7 @@ def histogram(
     Source: 4-bit optimizers, figures 20 to 31.
     """
     histograms: list[dict[str, Any]] = []
-    for spec in quantizers:
-        q = quantizer(spec)
+    for q in distinct(map(quantizer, quantizers)):
         t = q.quantize(x)
         factors = low_rank_of(t)
         coded = x.float() - product(factors) if factors else x.float()
@@ -98,7 +97,7 @@ def inverse_sqrt(
 
     Source: 4-bit optimizers, figure 3.
     """
-    parsed = [quantizer(spec) for spec in quantizers]
+    parsed = distinct(map(quantizer, quantizers))
     moments = [v for _, _, v, _ in adam_pairs(states, min_quantized_size)]
     if not any(bool((v != 0).any()) for v in moments):
         raise BadValueError("states hold no second moment other than 0")
@@ -138,7 +137,7 @@ def map_curves(maps: Iterable[Map]) -> pd.DataFrame:
     Source: 8-bit optimizers, figure 6; 4-bit optimizers, figure 32.
     """
     curves = []
-    for map_ in maps:
+    for map_ in distinct(maps):
         values = map_.codebook().numpy()
         position = np.linspace(0, 1, values.size)
         columns = {"map": map_.spec, "code": np.arange(values.size), "position": position}

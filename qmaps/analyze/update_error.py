@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qmaps.algebra.pair import Pair, adam_update, zero_points
+from qmaps.algebra.pair import Pair, adam_update, distinct, zero_points
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, values_of
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
 from qmaps.engines.native import metrics as native
@@ -54,7 +54,7 @@ def update_error(
 
     Source: 8-bit optimizers, table 6 and appendix C.
     """
-    parsed = [pair_of(pair) for pair in pairs]
+    parsed = distinct(pair_of(pair) for pair in pairs)
     errors: Reference | OnePass | None = None
     rows = []
     for pair in parsed:

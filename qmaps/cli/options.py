@@ -78,10 +78,13 @@ def as_contender(name: str) -> Contender:
     from qmaps.algebra.pair import Pair
     from qmaps.lab import Contender
     from qmaps.optim import AdamW
+    from qmaps.optim.choice_file import is_file, load_choice
     from qmaps.optim.presets import preset
 
     if name == "32bit":
         return Contender("32-bit AdamW")
+    if is_file(name):
+        return Contender(f"AdamW {name}", **load_choice(name))
     if "/" not in name:
         preset(name)  # raises an error that lists the presets
         return Contender(f"AdamW {name}", name)

@@ -148,8 +148,9 @@ def recommend(
     """
     from qmaps.analyze import recommend as recommendations
     from qmaps.analyze.recommend.candidates import CANDIDATES
+    from qmaps.analyze.recommend.run import ENOUGH
 
-    loaded = _loaded(states, step, names, enough=10)
+    loaded = _loaded(states, step, names, enough=ENOUGH)
     folder = output_folder(out / "recommend")
     with progress(quiet=as_json) as advance:
         recommendation = recommendations.run(

@@ -48,8 +48,9 @@ def encode_stochastic(
     With `low` the largest codebook value not above n, `high` the next one, and r from `uniform`
     (element i in row-major order takes number i), the upper code is taken where
     ``r * (high - low) < n - low``, in float32 operations rounded one by one. So the mean is the
-    value to within 2**-17 of the gap, a value of the codebook keeps its code, values outside take
-    the end codes, and NaN takes the last code. Of equal values the lowest code is taken.
+    value to within 2**-17 + 2**-22 of the gap, a value of the codebook keeps its code, values
+    outside take the end codes, and NaN takes the last code. Of equal values the lowest code is
+    taken.
 
     `neighbours` computes from the lower and the upper codes the value, `low` and `high`, for
     normalizers whose decoding is not a product.

@@ -20,6 +20,7 @@ from qmaps import capture, sweep
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import executors, recommend
 from qmaps.analyze._states import MIN_SIZE, adam_pairs, with_gradients
+from qmaps.analyze.recommend.run import ENOUGH
 from qmaps.analyze.recommend.verdict import LEVELS, SAFE, UNPROVEN, UNSAFE
 from qmaps.capture import CapturedStates, Gradients, StateRecorder
 from qmaps.capture.naming import Names
@@ -185,7 +186,7 @@ def run(
         trainings.start(jobs)
         trainings.results([base])
         states = capture.load(folder / "states")
-        stages.recommend(with_gradients(folder / "states", states), MIN_SIZE)
+        stages.recommend(with_gradients(folder / "states", states, ENOUGH), MIN_SIZE)
         quantized = [*contenders, _recommended(folder / "recommend")]
         jobs.append(quantized[-1].training(workload, place, seed, steps))
         trainings.start(jobs[-1:])

@@ -196,7 +196,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
                     f"state_dict has a low-precision gradient of {label}, which does not keep one"
                 )
             expected = a.total
-            if (total.quantizer.spec, total.shape) != (expected.quantizer.spec, expected.shape):
+            if (total.quantizer, total.shape) != (expected.quantizer, expected.shape):
                 raise BadValueError(
                     f"state_dict has a gradient of {label} with quantizer {total.quantizer.spec} "
                     f"and shape {total.shape}; it must have quantizer {expected.quantizer.spec} "

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from qmaps.algebra.philox import RoundingKey
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
-from qmaps.algebra.saved import from_plain
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.algebra.saved import described, from_plain, quantizer_in
 from qmaps.engines.plan import memory_of, zero
 from qmaps.engines.threads import safe_after_fork
 from qmaps.errors import BadTypeError, BadValueError
@@ -203,7 +203,7 @@ class LowPrecisionParameter(LowPrecisionTensor):
             return about
         grads, seed, number = self.thawed
         step = None if self.accumulator is None else self.accumulator.step
-        return _rebuilt, (*about[1], grads.spec, seed, number, step)
+        return _rebuilt, (*about[1], described(grads), seed, number, step)
 
 
 def _rebuilt(
@@ -211,14 +211,15 @@ def _rebuilt(
     plain: dict[str, Any],
     dtype: torch.dtype,
     requires_grad: bool,
-    grads: str,
+    grads: str | dict[str, Any],
     seed: int,
     number: int,
     step: int | None,
 ) -> LowPrecisionParameter:
     codes = from_plain(plain)
     param = cls(codes, dtype, requires_grad)
-    param.thawed = quantizer(grads), seed, number
+    # Version 0.3 has the spec alone.
+    param.thawed = quantizer_in({"spec": grads} if isinstance(grads, str) else grads), seed, number
     if step is not None:
         param.accumulator = Accumulator(param.thawed[0], param, seed, number)
         param.accumulator.step = step

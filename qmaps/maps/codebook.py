@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -26,14 +28,15 @@ class Codebook(Map):
         bits: width of a code; the smallest that holds all values if left out.
         signed: whether negative inputs are allowed; if left out, whether a value is negative.
         label: the name shown in specs. ``qmaps.quantizer("B128/LABEL@4s", codebooks=[...])``
-            reads it back.
+            reads it back. If left out, it is ``codebook-`` and a hash of the values, so that
+            different codebooks have different specs.
         per_tensor: whether the codebook belongs to one tensor and is stored, and counted,
             with it. Fitted maps set this, and may hold equal values where the data has ties; of
             those the lowest code is taken.
     """
 
     codes: tuple[float, ...] = ()
-    label: str = "codebook"
+    label: str = ""
     per_tensor: bool = False
 
     def __init__(
@@ -42,7 +45,7 @@ class Codebook(Map):
         *,
         bits: int | None = None,
         signed: bool | None = None,
-        label: str = "codebook",
+        label: str | None = None,
         per_tensor: bool = False,
     ) -> None:
         codes = _numbers(values)
@@ -63,6 +66,8 @@ class Codebook(Map):
                 f"values holds {codes[0]}, which is negative; an unsigned codebook has no negative "
                 "values"
             )
+        if label is None:
+            label = f"codebook-{_digest(codes)}"
         if not isinstance(label, str):
             raise BadTypeError(f"label={shown(label)} must be a str")
         if not per_tensor and len(label) > LONGEST:
@@ -102,6 +107,11 @@ class Codebook(Map):
         if self.counted:
             return self.label
         return f"{self.label}@{self.bits}{'s' if self.signed else 'u'}"
+
+
+def _digest(codes: tuple[float, ...]) -> str:
+    """Eight hexadecimal digits that depend on the values alone, equal on every machine."""
+    return hashlib.sha256(struct.pack(f"<{len(codes)}f", *codes)).hexdigest()[:8]
 
 
 def _numbers(values: Tensor | Iterable[float]) -> tuple[float, ...]:

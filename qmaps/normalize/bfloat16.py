@@ -15,8 +15,9 @@ from qmaps.normalize.scale_kind import ScaleKind
 class BFloat16(FloatScales, suffix="xbf16"):
     """``inner`` with its scales in bfloat16, rounded to nearest, a tie going to the even number.
 
-    Elements above a scale rounded down take the codebook's end. The range is float32's; its
-    largest numbers become the largest of bfloat16.
+    Elements above a scale rounded down take the codebook's end. The smallest scale is
+    2**-133, below half of which 0 is stored; float32's largest numbers become the largest of
+    bfloat16.
     """
 
     dtype: ClassVar[torch.dtype] = torch.bfloat16

@@ -15,7 +15,9 @@ from qmaps.normalize.scale_kind import ScaleKind
 
 @dataclass(frozen=True)
 class Float16Squared(FloatScales, suffix="xf16sq"):
-    """``inner`` with the square roots of its scales in float16, rounded to nearest.
+    """``inner`` with the square roots of its scales in float16.
+
+    A square root is rounded to nearest twice, to float32 and then to float16.
 
     A scale is the square of the stored number, which is exact in float32: from 2**-48 to 4.29e9. So
     it suits second moments, whose square roots are as large as first moments. A tie goes to the

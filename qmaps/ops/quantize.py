@@ -252,6 +252,12 @@ def _check_out(out: QuantizedTensor, quantizer: Quantizer, x: Tensor) -> None:
         raise BadValueError(
             f"out must have the quantizer {quantizer.spec}, got {out.quantizer.spec}"
         )
+    # Codebooks that belong to a tensor differ, and that of `out` is kept.
+    if not out.quantizer.map.counted and out.quantizer != quantizer:
+        raise BadValueError(
+            f"out has another codebook under the spec {quantizer.spec}; each codebook needs its "
+            "own label"
+        )
     if out.device != x.device:
         raise BadValueError(f"out must be on {x.device}, got {out.device}")
     check(out)

@@ -95,6 +95,7 @@ class Adafactor(QuantizedOptimizer):
 
     **CAME** (`beta3`) divides the first moment of factored tensors by the factored root of a
     running average of (u - m)^2 + came_eps, without correction of bias: first steps are large.
+    With it `beta2` has ``rest = 1 - beta2``, without correction of bias too, as in the paper.
 
     States: `row_var` (R, shape (..., rows, 1)) and `col_var` (C, shape (..., 1, columns)), or
     `variance` (v), `exp_avg` (m) with beta1, and `step`; with APOLLO, of L, `low_variance` or
@@ -114,7 +115,8 @@ class Adafactor(QuantizedOptimizer):
         d: largest rms of an update; larger ones are scaled down to it; above 0.
         weight_decay: decoupled from the second moment, at least 0.
         beta1: decay of the first moment, in [0, 1); None or 0 for none.
-        beta2: fixed decay of the second moment, in [0, 1); None for `beta2_decay`.
+        beta2: fixed decay of the second moment, in [0, 1); None for `beta2_decay`. Its bias is
+            corrected, except with `beta3`.
         relative_step: bound the step size by ``1 / sqrt(step)``.
         scale_parameter: multiply the step size by the larger of the parameter's rms and
             ``eps[1]``.
@@ -259,8 +261,12 @@ class Adafactor(QuantizedOptimizer):
         beta2, decay = group["beta2"], float(group["beta2_decay"])
         small, min_scale = group["eps"]
         margin = MARGIN if group["fira_margin"] is None else float(group["fira_margin"])
-        old_weight = PowerRest(decay) if beta2 is None else UnbiasedRest(float(beta2))
-        new_weight = Power(decay) if beta2 is None else Unbiased(float(beta2))
+        old_weight: float | StepScalar = PowerRest(decay)
+        new_weight: float | StepScalar = Power(decay)
+        if beta2 is not None and group["beta3"] is not None:  # CAME corrects no bias
+            old_weight, new_weight = float(beta2), 1 - float(beta2)
+        elif beta2 is not None:
+            old_weight, new_weight = UnbiasedRest(float(beta2)), Unbiased(float(beta2))
         return {
             "rho": (RelativeStep if group["relative_step"] else StepScalar)(group["lr"]),
             "scale_parameter": float(group["scale_parameter"]),

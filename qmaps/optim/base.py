@@ -16,7 +16,15 @@ from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.normalize.block import check_block_size
 from qmaps.optim import saved_states
 from qmaps.optim.checks import check_last_group
-from qmaps.optim.choice import MARK, Choices, StateQuantizers, check_patterns, keep_in_32_bits
+from qmaps.optim.choice import (
+    MARK,
+    MIN_SIZE,
+    Choices,
+    StateQuantizers,
+    check_patterns,
+    keep_in_32_bits,
+)
+from qmaps.optim.choice_file import without_files
 from qmaps.optim.memory import Memory, memory
 from qmaps.optim.options import (
     OF_CLASSES,
@@ -65,7 +73,9 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             default, means 32 bits, as does leaving a state out of the dict.
             ``"B128/DE@4s + rank1/linear@4u"`` gives the first spec to states with negative values
             and the second to the others; ``32-bit`` in place of a spec keeps those states in 32
-            bits.
+            bits. ``"choice.json"`` reads a file of a choice (`qmaps.load_choice`): its quantizers,
+            its overrides, after those that are given, and its `min_quantized_size` where it is
+            left out here.
         overrides: a dict from patterns of parameter names to quantizers for these parameters,
             in place of `state_quantizers` and of the same form:
             ``{"lm_head.*": None, "*.mlp.*": "4bit"}``. The first matching pattern decides.
@@ -131,7 +141,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         maximize: bool = False,
         state_quantizers: StateQuantizers = None,
         overrides: Mapping[str, StateQuantizers] | None = None,
-        min_quantized_size: int = 4096,
+        min_quantized_size: int = MIN_SIZE,
         refit_every: int = 100,
         reset_every: int | None = None,
         nonfinite: str = "propagate",
@@ -145,11 +155,17 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         owner = type(self).__name__
         defaults = {name: value for name, value in defaults.items() if name not in LOCALS}
         self.choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)
-        specs = self.choices.specs(state_quantizers)
+        quantizers: dict[str, Any] = {"overrides": overrides}
+        quantizers["state_quantizers"] = state_quantizers
+        if type(min_quantized_size) is not int or min_quantized_size != MIN_SIZE:
+            quantizers["min_quantized_size"] = min_quantized_size
+        shared |= (quantizers := without_files(quantizers))
+        specs = self.choices.specs(quantizers["state_quantizers"])
         for name, value in without_neutral_options(owner, others, self._stands_for(specs)).items():
             refuse_option(owner, name, value, [*defaults, *Shared.__annotations__, *OF_CLASSES])
         self._stepper = Stepper(self.native_rule)
-        shared |= {"state_quantizers": specs, "overrides": self.choices.overrides(overrides)}
+        by_pattern = self.choices.overrides(quantizers["overrides"])
+        shared |= {"state_quantizers": specs, "overrides": by_pattern}
         super().__init__(params, {**defaults, **shared, "quantize": True})
         check_patterns(self.param_groups)
 
@@ -158,7 +174,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         if not isinstance(param_group, dict):
             super().add_param_group(param_group)  # its error message names the expected type
         owner = type(self).__name__
-        specs = self.defaults["state_quantizers"]
+        param_group, specs = without_files(param_group), self.defaults["state_quantizers"]
         if "state_quantizers" in param_group:
             specs = self.choices.specs(param_group["state_quantizers"])
             param_group = {**param_group, "state_quantizers": specs}

@@ -21,6 +21,9 @@ Specs = dict[str, str | None]
 MARK = "qmaps_states_in_32_bits"
 """The attribute of a parameter whose states stay in 32 bits: a str that says why."""
 
+MIN_SIZE = 4096
+"""Elements up to which states stay in 32 bits, if nothing else is asked for."""
+
 _marks = 0
 
 
@@ -134,7 +137,11 @@ class Choices:
                         f"{option} sets {name!r} to {q.spec}, which makes zeros negative; "
                         f"{name} is never negative and needs an unsigned map"
                     )
-                self._known[q.spec] = q
+                if self._known.setdefault(q.spec, q) != q:
+                    raise BadValueError(
+                        f"{option} sets {name!r} to {q.spec}, but its codebook differs from the "
+                        "one that is known by that name; each codebook needs its own label"
+                    )
                 specs[name] = q.spec
         return specs
 

@@ -274,6 +274,62 @@ def load_choice(path: str | os.PathLike[str]) -> dict[str, Any]:
     return Choice.load(path).kwargs
 
 
+def is_file(quantizers: object) -> bool:
+    """True if an option names a file of a choice in place of quantizers.
+
+    >>> is_file("runs/mine/choice.json"), is_file("8bit")
+    (True, False)
+    """
+    is_path = isinstance(quantizers, (str, os.PathLike))
+    return is_path and Path(quantizers).suffix in settings.SUFFIXES  # type: ignore[arg-type]
+
+
+def without_files(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of an optimizer or a group, choice files replaced by their contents.
+
+    Overrides in a file come after those that are given, and its `min_quantized_size` counts
+    where none is given. A file in `overrides` has no overrides of its own.
+
+    Raises:
+        BadValueError: as `Choice.load`, and where a file in `overrides` has overrides.
+    """
+    given, overrides = dict(options), options.get("overrides")
+    if isinstance(overrides, Mapping):
+        given["overrides"] = overrides = {
+            pattern: _of_pattern(quantizers, f"overrides[{pattern!r}]")
+            for pattern, quantizers in overrides.items()
+        }
+    if is_file(given.get("state_quantizers")):
+        read = _opened(given["state_quantizers"], "state_quantizers")
+        given["state_quantizers"] = read.pop("state_quantizers")
+        if "overrides" in read:
+            first = dict(overrides or {})  # as the first matching pattern decides
+            given["overrides"] = {**first, **read["overrides"], **first}
+        given = {**read, **given}
+    return given
+
+
+def _of_pattern(quantizers: Any, option: str) -> Any:
+    """Quantizers of a pattern's parameters, from a file where they name one."""
+    if not is_file(quantizers):
+        return quantizers
+    read = _opened(quantizers, option)
+    if "overrides" in read:
+        raise BadValueError(
+            f"{option}={str(quantizers)!r} has overrides of its own; give such a file as "
+            "state_quantizers"
+        )
+    return read["state_quantizers"]
+
+
+def _opened(path: Any, option: str) -> dict[str, Any]:
+    """The contents of a file, as keyword arguments; an error names the option."""
+    try:
+        return load_choice(path)
+    except BadValueError as error:
+        raise BadValueError(f"{option}={error}") from None
+
+
 def _chosen(quantizers: StateQuantizers, option: str, books: Sequence[Codebook] = ()) -> Chosen:
     """Quantizers in place of specs; presets keep their names."""
     if quantizers is None or (isinstance(quantizers, str) and quantizers in IN_32_BITS):

@@ -15,13 +15,17 @@ ALIASED = 10_000
 """Values that the aliases of a YAML file may stand for, at most."""
 
 
+SUFFIXES = (".json", ".yaml", ".yml")
+"""Endings of the files' names."""
+
+
 def yaml_of(path: Path) -> ModuleType | None:
     """Return PyYAML for a file that ends in ``.yaml`` or ``.yml``, None for ``.json``.
 
     Raises:
         BadValueError: another ending, or PyYAML is not installed.
     """
-    if path.suffix not in (".json", ".yaml", ".yml"):
+    if path.suffix not in SUFFIXES:
         raise BadValueError(f"path={str(path)!r} must end in .json, .yaml or .yml")
     if path.suffix == ".json":
         return None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from qmaps.algebra.pair import Pair, listed
+from qmaps.algebra.pair import Pair, distinct, listed
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.analyze._states import MIN_SIZE, none_is_large
 from qmaps.capture import CapturedStates, snapshot
@@ -236,6 +236,7 @@ def _parse(
             singles.append(quantizer(spec, codebooks))
         else:
             pairs.append(pair_of(spec, codebooks))
+    distinct(quantizers_of(singles, pairs))
     return tuple(dict.fromkeys(singles)), tuple(dict.fromkeys(pairs))
 
 

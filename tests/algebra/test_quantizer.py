@@ -116,9 +116,18 @@ def test_gradients_are_left_out() -> None:
 def test_out_must_match() -> None:
     q, other = qmaps.quantizer("B128/DE@4s"), qmaps.quantizer("B64/DE@4s")
     t = q.quantize(X)
+    mine, theirs = (
+        qmaps.normalize.BlockWise(64) / qmaps.Codebook(values, label="mine")
+        for values in ([-1, 0, 1], [-1, 0.5, 1])
+    )
     for call, message in (
         (lambda: q.quantize(X[1:], out=t), "out must have shape (299,), got (300,)"),
         (lambda: other.quantize(X, out=t), "out must have the quantizer B64/DE@4s, got B128/DE@4s"),
+        (
+            lambda: mine.quantize(X, out=theirs.quantize(X)),
+            "out has another codebook under the spec B64/mine@2s; each codebook needs its own "
+            "label",
+        ),
         (
             lambda: other.dequantize(t),
             ("t was quantized with B128/DE@4s; B64/DE@4s cannot decode it"),

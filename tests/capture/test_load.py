@@ -16,6 +16,7 @@ import qmaps
 from qmaps.capture import CapturedStates, StateRecorder, load
 from qmaps.capture.recorder import write
 from qmaps.errors import CaptureError
+from tests.outside import CALLS, NAME, Outside
 
 
 @pytest.fixture
@@ -92,13 +93,6 @@ def test_a_checkpoint_as_a_capture(trained, tmp_path: Path) -> None:
     assert there.fingerprint() == here.fingerprint()
 
 
-class Unsafe:
-    """Loading this would run code."""
-
-    def __reduce__(self):
-        return (os.mkdir, ("should-not-exist",))
-
-
 ENDLESS: list[Any] = []
 ENDLESS.append(ENDLESS)
 CHECKPOINTS = {
@@ -114,8 +108,8 @@ CHECKPOINTS = {
                "must hold an optimizer state_dict ('state' and 'param_groups'), but holds Tensor"),
     "stateless": ({"state": {}, "param_groups": [{"params": [0], "lr": 0.1}]},
                   "is an optimizer checkpoint that holds no states"),
-    "unsafe": ({"state": Unsafe(), "param_groups": []},
-               "would have to run code to load (posix.mkdir); record its states with "
+    "unsafe": ({"state": Outside(), "param_groups": []},
+               f"would have to run code to load ({NAME}); record its states with "
                "qmaps.capture.StateRecorder, or save plain tensors and numbers"),
 }  # fmt: skip
 
@@ -132,7 +126,7 @@ def test_what_is_no_checkpoint(kind: str, tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(CaptureError) as caught:
         load(path)
     assert str(caught.value) == f"{str(path)!r} {message}"
-    assert not (tmp_path / "should-not-exist").exists()
+    assert not CALLS
 
 
 def test_missing_and_empty_places(tmp_path: Path) -> None:

@@ -59,6 +59,31 @@ def test_states_of_torchao() -> None:
         assert torch.allclose(theirs.dequantize(), ours, rtol=2e-6, atol=0.0), spec
 
 
+def test_states_of_torchao_differ_at_ties_alone() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("torchao", minversion="0.18")
+        from torchao.optim.subclass_8bit import OptimState8bit
+    q, draw = qmaps.quantizer("B256/DE@8s"), torch.Generator().manual_seed(0)
+    book = q.map.codebook().double()
+    middles = (book[1:] + book[:-1]) / 2
+    rounded = torch.randn(65536, generator=draw).bfloat16().float()
+    multiples = torch.randint(-256, 257, (65536,), generator=draw) / 256
+    multiples[::256] = 1
+    for x, share in (
+        (rounded, 0.0025),
+        (multiples, 0.043),
+    ):
+        theirs = OptimState8bit.zeros(x.shape, True, 256)
+        theirs.copy_(x)
+        ours = q.quantize(x).dequantize()
+        differs = (theirs.dequantize() - ours).abs() > 2e-6 * ours.abs()
+        assert float(differs.double().mean()) == pytest.approx(share, abs=0.001)
+        scales = x.view(-1, 256).abs().amax(1, keepdim=True).expand(-1, 256).reshape(-1)
+        n = (x / scales)[differs].double()
+        assert bool(((n[:, None] - middles).abs().amin(1) <= 2.0**-23 * n.abs()).all())
+
+
 def test_the_momentum_of_axolotl() -> None:
     x = sample((64 * 2048,), signed=True).view(64, 2048)
     step = x.abs().amax(1, keepdim=True) / 127

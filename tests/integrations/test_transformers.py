@@ -279,6 +279,15 @@ def test_every_rule_has_a_name_in_every_preset(names: list[str], tmp_path: Path)
         assert (kwargs["betas"], kwargs.get("eps")) == (betas, None if name == "lion" else 1e-6)
 
 
+def test_optim_args_take_a_choice_file(names: list[str], tmp_path: Path) -> None:
+    choice = tmp_path / "choice.json"
+    optim.Choice("B128/DE@4s+sr + B128/DE-0@4u", min_quantized_size=0).save(choice)
+    text = f"state_quantizers={choice}"
+    made = trainer(tmp_path, model(), steps=1, optim="qmaps_adamw", optim_args=text)
+    optimizer = made.create_optimizer()
+    assert {row.quantizer for row in optimizer.memory()} == {"B128/DE@4s+sr", "B128/DE-0@4u"}
+
+
 def test_a_named_optimizer_trains_as_its_class(names: list[str], tmp_path: Path) -> None:
     text = "state_quantizers=B128/DE@4s+sr + rank1/linear@4u+sr, min_quantized_size=0, seed=4"
     kinds = (

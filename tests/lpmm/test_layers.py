@@ -541,3 +541,13 @@ def test_skipped_parameters_stay_as_they_are() -> None:
     assert converted(model) == ["0.weight"]
     model(torch.ones(1, 4)).sum().backward()
     assert type(model[1].weight.grad) is Tensor
+
+
+def test_a_pickled_model_keeps_a_codebook_of_ones_own() -> None:
+    mine = qmaps.normalize.BlockWise(64) / qmaps.Codebook([-1, -0.25, 0, 0.25, 1])
+    model = lpmm.convert(nn.Linear(8, 8), grads=mine)
+    again = pickle.loads(pickle.dumps(model))
+    for each in (model, again):
+        each(X).sum().backward()
+    assert again.weight.thawed[0] == mine
+    assert torch.equal(again.weight.grad.decode(), model.weight.grad.decode())

@@ -196,6 +196,26 @@ def test_codebooks_of_users() -> None:
     assert q.quantize(x).dequantize().tolist() == pytest.approx([0.9, 0.225, 0.225])
 
 
+def test_codebooks_without_a_label_are_named_by_their_values() -> None:
+    one, same, other = (qmaps.Codebook(v) for v in ([1.0, -1.0], [-1.0, 1.0], [-1.0, 0.5]))
+    assert one == same
+    assert one.spec == "codebook-c1112024@1s"  # on every machine
+    assert other.spec != one.spec
+    q = qmaps.quantizer(f"B64/{one.spec}", codebooks=[one, same, other])
+    assert q.map == one
+
+
+def test_two_codebooks_with_one_label_are_refused_where_a_spec_names_it() -> None:
+    books = [qmaps.Codebook(values, label=label) for values, label in
+             (([-1.0, 1.0], "mine"), ([-1.0, 0.5], "Mine"))]  # fmt: skip
+    with pytest.raises(qmaps.errors.SpecError) as error:
+        qmaps.quantizer("B64/mine@1s", codebooks=books)
+    assert str(error.value) == (
+        "spec='B64/mine@1s': two different codebooks have the label 'mine'; each needs its own "
+        "label"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -38,6 +38,8 @@ class Second:
 def beta2_at(t: int, o: dict[str, Any]) -> float:
     if (b := o.get("beta2")) is None:
         return 1 - t ** o.get("beta2_decay", -0.8)
+    if o.get("beta3") is not None:  # CAME's paper corrects no bias
+        return b
     return b * (1 - b ** (t - 1)) / (1 - b**t)
 
 

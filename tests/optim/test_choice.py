@@ -208,6 +208,25 @@ def test_a_checkpoint_brings_its_choices_along() -> None:
         assert torch.equal(ours, theirs)
 
 
+def test_codebooks_without_labels_stay_apart_and_those_of_one_label_are_refused() -> None:
+    def options(**label: str) -> dict[str, object]:
+        one, other = (
+            {"exp_avg": qmaps.normalize.BlockWise(64) / qmaps.Codebook(values, **label)}
+            for values in ([-1, -0.5, 0, 1], [-1, -0.01, 0, 1])
+        )
+        return {"state_quantizers": one, "overrides": {"head.weight": other}}
+
+    optimizer = AdamW(Net().named_parameters(), **options())
+    specs = {specs[0] for specs in chosen(optimizer).values() if specs[0]}
+    assert len(specs) == 2
+    with pytest.raises(BadValueError) as error:
+        AdamW(Net().named_parameters(), **options(label="mine"))
+    assert str(error.value) == (
+        "overrides['head.weight'] sets 'exp_avg' to B64/mine@2s, but its codebook differs from the "
+        "one that is known by that name; each codebook needs its own label"
+    )
+
+
 def test_a_checkpoint_of_torch_leaves_the_choices_alone() -> None:
     net = Net()
     reference = torch.optim.AdamW(net.parameters())

@@ -13,6 +13,7 @@ from torch import nn
 import qmaps
 from qmaps.errors import BadTypeError, BadValueError, OutputError, QmapsError
 from qmaps.optim import AdamW, Choice
+from qmaps.storage import settings
 
 # Values whose decimals are cut short in files, and one that is not its own shortest form.
 MINE = qmaps.Codebook([-1, -1 / 3, -1e-7 / 3, 0, 1 / 3, 0.7, 1], label="First-3fa9c1", bits=4)
@@ -121,7 +122,7 @@ FILES = {
     "": NO_CHOICE,
     "[]": NO_CHOICE,
     "{": NO_CHOICE,
-    "[" * 100_000: NO_CHOICE,
+    "[[": NO_CHOICE,
     '{"a": 1}': "it is no choice of quantizers; 'state_quantizers' is missing",
     '{"state_quantizers": "9bit"}': "state_quantizers='9bit' is not a preset; allowed are 32bit, "
     "8bit, 4bit, 3bit, 2bit, paper-8bit, paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from "
@@ -174,18 +175,42 @@ def test_aliases_in_yaml(tmp_path: Path) -> None:
     path.write_text("state_quantizers: &a {exp_avg: B8/DE@4s}\noverrides: {x: *a, y: {<<: *a}}")
     options = qmaps.load_choice(path)
     assert options["overrides"] == dict.fromkeys("xy", options["state_quantizers"])
-    whole = "state_quantizers: 8bit\nprovenance:\n  a0: &a0 [x, x]\n"
-    for text, message in (
-        (
-            whole + "".join(f"  a{n + 1}: &a{n + 1} [{f'*a{n},' * 9}]\n" for n in range(9)),
-            "its aliases stand for too many values; write them out",
-        ),
-        (whole + "  a0: 2\n", "it has the key 'a0' twice in one dict"),
-    ):
-        path.write_text(text)
-        with pytest.raises(BadValueError) as caught:
-            qmaps.load_choice(path)
-        assert str(caught.value) == f"{str(path)!r}: {message}"
+    path.write_text("state_quantizers: 8bit\nprovenance:\n  a: [x, x]\n  a: 2\n")
+    with pytest.raises(BadValueError) as caught:
+        qmaps.load_choice(path)
+    assert str(caught.value) == f"{str(path)!r}: it has the key 'a' twice in one dict"
+
+
+def test_yaml_may_stand_for_as_many_values_as_the_limit_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("yaml", reason="PyYAML is not installed")
+    path = tmp_path / "c.yaml"
+    path.write_text("state_quantizers: 8bit\nprovenance: {a: &a [x, y], b: *a, c: *a}\n")
+    # A dict, its 2 keys, a text, a dict with 3 keys and 3 lists, each of 2 texts.
+    values = 1 + 2 + 1 + 1 + 3 + 3 * 3
+    monkeypatch.setattr(settings, "ALIASED", values - len(path.read_text()))
+    assert qmaps.load_choice(path)
+    monkeypatch.setattr(settings, "ALIASED", values - len(path.read_text()) - 1)
+    with pytest.raises(BadValueError) as caught:
+        qmaps.load_choice(path)
+    assert str(caught.value) == (
+        f"{str(path)!r}: its aliases stand for too many values; write them out"
+    )
+
+
+def test_json_that_is_nested_too_deeply_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_deep(*_: object, **__: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(settings.json, "loads", too_deep)
+    path = tmp_path / "c.json"
+    path.write_text("{}")
+    with pytest.raises(BadValueError) as caught:
+        qmaps.load_choice(path)
+    assert str(caught.value) == f"{str(path)!r}: {NO_CHOICE}"
 
 
 def test_every_truncation_is_refused(tmp_path: Path) -> None:
@@ -235,3 +260,74 @@ def test_what_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         )
     assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
     assert json.loads(choice().to_json())["codebooks"]["First-3fa9c1"]["values"][1] == -0.33333334
+
+
+def made(path: Path) -> Path:
+    """A file with quantizers, overrides, a size and a codebook of one's own."""
+    choice = Choice(
+        {"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "B128/DE-0@4u"},
+        {"1.weight": {"exp_avg": qmaps.quantizer("B64/mine@2s", [TINY])}, "*.bias": None},
+        min_quantized_size=100,
+    )
+    choice.save(path)
+    return path
+
+
+TINY = qmaps.Codebook([-1, -0.1, 0, 1], label="mine")
+
+
+def planned(optimizer: torch.optim.Optimizer) -> list[tuple[str, str, str | None]]:
+    return [(row.parameter, row.state, row.quantizer) for row in optimizer.memory()]
+
+
+def named() -> list[tuple[str, nn.Parameter]]:
+    return list(nn.Sequential(nn.Linear(64, 80), nn.Linear(80, 64)).named_parameters())
+
+
+@pytest.mark.parametrize("kind", ["str", "path", "group", "yaml"])
+def test_a_file_in_place_of_a_preset(kind: str, tmp_path: Path) -> None:
+    if kind == "yaml":
+        pytest.importorskip("yaml", reason="PyYAML is not installed")
+    path = made(tmp_path / ("c.yaml" if kind == "yaml" else "c.json"))
+    expected = planned(AdamW(named(), **qmaps.load_choice(path)))
+    assert ("1.weight", "exp_avg", "B64/mine@2s") in expected
+    given = path if kind == "path" else str(path)
+    if kind == "group":
+        optimizer = AdamW([{"params": named(), "state_quantizers": given}])
+    else:
+        optimizer = AdamW(named(), state_quantizers=given)
+    assert planned(optimizer) == expected
+
+
+def test_what_is_given_beside_a_file_comes_first(tmp_path: Path) -> None:
+    path = str(made(tmp_path / "c.json"))
+    found = planned(
+        AdamW(named(), state_quantizers=path, overrides={"1.*": "8bit"}, min_quantized_size=64)
+    )
+    assert ("1.weight", "exp_avg", "B256/DE@8s") in found
+    assert ("1.bias", "exp_avg", None) in found  # 64 elements
+    assert ("0.bias", "exp_avg", None) in found  # by the file
+    plain = tmp_path / "plain.json"
+    Choice("4bit").save(plain)
+    found = planned(AdamW(named(), overrides={"0.weight": str(plain)}))
+    assert ("0.weight", "exp_avg", "B128/DE@4s+sr") in found
+    assert ("1.weight", "exp_avg", None) in found
+
+
+def test_wrong_and_missing_files_are_named_with_their_option(tmp_path: Path) -> None:
+    missing, other, whole = (str(tmp_path / f"{n}.json") for n in ("none", "other", "whole"))
+    Path(other).write_text('{"verdict": "safe"}')
+    made(Path(whole))
+    for options, message in (
+        ({"state_quantizers": missing},
+         f"state_quantizers={missing!r}: it cannot be read (No such file or directory)"),
+        ({"state_quantizers": other},
+         f"state_quantizers={other!r}: it is no choice of quantizers; 'state_quantizers' is "
+         "missing"),
+        ({"overrides": {"*": whole}},
+         f"overrides['*']={whole!r} has overrides of its own; give such a file as "
+         "state_quantizers"),
+    ):  # fmt: skip
+        with pytest.raises(BadValueError) as caught:
+            AdamW(named(), **options)
+        assert str(caught.value) == message

@@ -17,6 +17,7 @@ import torch
 
 from qmaps.errors import BadTypeError, BadValueError, OutputError
 from qmaps.storage import checkpoint, files
+from tests.outside import CALLS, NAME, Outside
 
 KILLED = """
 import io, os, signal, sys
@@ -170,30 +171,22 @@ def test_other_pickle_protocols_are_named(tmp_path: Path) -> None:
     )
 
 
-class Hostile:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, ("ran",)
-
-
-def test_a_file_that_would_run_code_runs_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_file_that_would_run_code_runs_none(tmp_path: Path) -> None:
     path = tmp_path / "c.pt"
-    torch.save({"state": Hostile()}, path)
+    torch.save({"state": Outside()}, path)
     legacy = tmp_path / "legacy.pt"
-    torch.save({"state": Hostile()}, legacy, _use_new_zipfile_serialization=False)
+    torch.save({"state": Outside()}, legacy, _use_new_zipfile_serialization=False)
     bare = tmp_path / "bare.pkl"
-    bare.write_bytes(pickle.dumps(Hostile()))
+    bare.write_bytes(pickle.dumps(Outside()))
     for each, named in ((path, True), (legacy, True), (bare, False)):
         with pytest.raises(BadValueError) as caught:
             checkpoint.load(each)
         if named:
             assert str(caught.value) == (
-                f"{str(each)!r} would have to run code to load ({os.name}.mkdir); save the "
+                f"{str(each)!r} would have to run code to load ({NAME}); save the "
                 "optimizer's state_dict() with plain tensors and numbers"
             )
-        assert not (tmp_path / "ran").exists()
+        assert not CALLS
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:

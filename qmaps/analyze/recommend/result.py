@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
-from qmaps.analyze.recommend.candidates import FULL, moves
-from qmaps.analyze.recommend.verdict import UNMEASURED, early, experience
+from qmaps.analyze.recommend.candidates import FULL
+from qmaps.analyze.recommend.verdict import UNMEASURED, early, experience, magnitude
 from qmaps.errors import OutputError, printable
 from qmaps.optim import Choice
 from qmaps.storage.files import (
@@ -109,7 +109,7 @@ class Recommendation:
                 "seen few. Ask again with a later step."
             )
         unsafe = (rows["verdict"] == "unsafe") & ~in_32_bits
-        loses_zero = {pair.spec for pair in map(Pair.parse, set(rows["quantizer"])) if moves(pair)}
+        loses_zero = self.pairs.loc[~self.pairs["keeps_zero"], "quantizer"]
         stalled = "moments did not follow the exact ones within the replay in"
         named = {
             "Not measured: the replayed rows have no updates in": rows["verdict"] == UNMEASURED,
@@ -147,8 +147,9 @@ class Recommendation:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.verdict}: {printable(self.reason)} (step cost {self.step_cost:.2g})",
-            experience(self.verdict, self.step_cost),
+            f"{self.verdict}: {printable(self.reason)} "
+            f"(step cost {magnitude(self.step_cost, self.gradients)})",
+            experience(self.verdict, self.step_cost, self.gradients),
             f"states: {self.nbytes:,} bytes, {self.full_nbytes:,} in 32 bits; "
             f"{self.bits_per_element:.2f} bits per element of quantized parameters",
         ]

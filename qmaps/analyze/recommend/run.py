@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from qmaps.algebra.pair import Pair
+from qmaps.algebra.pair import Pair, distinct
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import replay
-from qmaps.analyze._states import MIN_SIZE, States, as_states
+from qmaps.analyze._states import MIN_SIZE, States, to_replay
 from qmaps.analyze.recommend import verdict as verdicts
 from qmaps.analyze.recommend.candidates import (
     CANDIDATES,
@@ -22,6 +22,7 @@ from qmaps.analyze.recommend.candidates import (
     MOMENTS,
     PRESETS,
     diagnostic,
+    moves,
     up_to,
 )
 from qmaps.analyze.recommend.picks import BITS, Sizes, best_of, check_budget, least, within
@@ -42,6 +43,8 @@ from qmaps.storage.files import records
 
 STEPS = 60
 """Steps of the replay, about."""
+ENOUGH = 10
+"""Number of recorded gradients with which a step of a folder counts as a recorded one."""
 ELEMENTS = 2**18
 """Elements that are replayed if the share is left out, about."""
 DANGER = 1e3
@@ -86,9 +89,11 @@ def run(
     own step cost; without replayed updates it is that of all parameters together.
 
     Args:
-        states: captured states, their path, or tensors by parameter and state name. Recorded
-            gradients are replayed, round after round; without any, gradients are simulated from the
-            moments. Parameters without recorded gradients beside others with some stay in 32 bits.
+        states: captured states, their path, or tensors by parameter and state name. Of a folder
+            with several steps, the last with gradients of 10 steps is used, or the one with most.
+            Recorded gradients are replayed, round after round; without any, gradients are simulated
+            from the moments. Parameters without recorded gradients beside others with some stay in
+            32 bits.
         bits: most bits per element, scales included, as the mean over both moments of all
             parameters to quantize. 4.3 if `nbytes` and `step_cost` are left out too.
         nbytes: most bytes of all states together, also of those in 32 bits.
@@ -112,8 +117,9 @@ def run(
 
     Returns:
         The recommendation. Its frame `pairs` has one row per candidate, the narrowest first, of
-        these the safest: `quantizer`, `preset` (its name, or empty), `diagnostic`, `up_to` (the
-        first of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per element not below it, or infinity),
+        these the safest: `quantizer`, `preset` (its name, or empty), `diagnostic`, `keeps_zero`
+        (False if weights whose gradient is always 0 would move), `up_to` (the first of 2.3, 3.3,
+        4.3, 6.3 and 8.3 bits per element not below it, or infinity),
         `verdict`, `reason`, `nbytes` (of all states), then the columns of `qmaps.replay.summarize`,
         with gains above 1 as 1 in `step_cost`. `tensors` has one row per parameter and candidate,
         and for 32 bits: the columns of `qmaps.replay.run`, with sums and `numel` as of the whole
@@ -128,14 +134,14 @@ def run(
     """
     check_budget(bits=bits, nbytes=nbytes, step_cost=step_cost)
     books = tuple(codebooks)
-    pairs = list(dict.fromkeys(pair_of(spec, books) for spec in candidates))
+    pairs = distinct(pair_of(spec, books) for spec in candidates)
     choosable = [pair for pair in pairs if not diagnostic(pair)]
     if candidates is CANDIDATES:  # nobody asked for zeros
         choosable = [pair for pair in choosable if not holds_zero(pair.second)]
     if not choosable:
         raise BadValueError("candidates must hold at least one pair that quantizes both moments")
     check(steps, share=1.0 if share is None else share, seed=seed)
-    captured = as_states(states)
+    captured = to_replay(states, ENOUGH)
     names = chosen(captured, parameters, min_quantized_size)
     # Parameters with recorded gradients; all if there are none.
     names = [name for name in names if len(captured.window(name)) > 1] or names
@@ -271,6 +277,7 @@ def _table(
             "quantizer": pair.spec,
             "preset": PRESETS.get(pair.spec, ""),
             "diagnostic": diagnostic(pair) or pair not in choosable,
+            "keeps_zero": not moves(pair),
             "up_to": up_to(bits),
             "verdict": judged,
             "reason": reason,

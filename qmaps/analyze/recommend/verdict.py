@@ -32,6 +32,17 @@ many ended at most 2 % slower than 32 bits (``python -m benchmarks.prediction.st
 reports/prediction/steps.md)."""
 LEFT_OUT = (35, 44)
 """The same of the pairs of each model up to the bound that the others give for safe."""
+REPLAYED = 9
+FROM_RECORDED = {
+    "unproven": {"safe": 6, "unproven": 74, "caution": 4, "unsafe": 0},
+    "caution": {"safe": 0, "unproven": 49, "caution": 87, "unsafe": 6},
+    "unsafe": {"safe": 1, "unproven": 1, "caution": 38, "unsafe": 94},
+}
+"""For a verdict from simulated gradients, the numbers of pairs with each from recorded ones, after
+the same states of `REPLAYED` small models (``python -m benchmarks.simulated``,
+reports/simulated.md)."""
+RATIOS = (0.79, 10.0)
+"""Step costs from simulated gradients by those from recorded ones: the range of 90 % of them."""
 UNMEASURED = "not measured"
 """The verdict on a parameter without updates in the replayed rows."""
 
@@ -58,13 +69,38 @@ def earned(level: str, proven: bool) -> str:
     return "unproven" if level == "safe" and not proven else level
 
 
-def experience(level: str, cost: float) -> str:
-    """End of the trainings of pairs of a verdict; few were of early steps, none of simulated ones.
+def magnitude(cost: float, gradients: str) -> str:
+    """A step cost as text; from simulated gradients with the range that recorded ones would give.
+
+    Args:
+        cost: the step cost.
+        gradients: ``recorded``, ``simulated`` or ``mixed``.
+    """
+    if gradients == "recorded" or not math.isfinite(cost):
+        return f"{cost:.2g}"
+    low, high = RATIOS
+    return f"{cost:.2g}, with recorded gradients about {cost / high:.1g} to {cost / low:.1g}"
+
+
+def experience(level: str, cost: float, gradients: str = "recorded") -> str:
+    """Experience with pairs of a verdict.
 
     Args:
         level: the verdict.
         cost: the step cost of the pair.
+        gradients: ``recorded``, ``simulated`` or ``mixed``.
+
+    Returns:
+        Of recorded gradients, the end of trainings of such pairs; few were of early steps. Of
+        simulated ones, the verdicts that recorded gradients gave.
     """
+    if gradients != "recorded":
+        counts = FROM_RECORDED[level]
+        told = ", ".join(f"{count} {other}" for other, count in counts.items() if count)
+        return (
+            f"of {sum(counts.values())} pairs that simulated gradients of {REPLAYED} small models "
+            f"call {level}, recorded ones call {told}"
+        )
     if level == "unproven" and cost <= SAFE:
         return "no trainings of pairs with this verdict and step cost were counted"
     kept_up, pairs = ENDED[level]

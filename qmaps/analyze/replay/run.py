@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from qmaps.algebra.pair import Pair, listed, spec_of
+from qmaps.algebra.pair import Pair, distinct, listed, spec_of
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States, as_states, none_is_large
+from qmaps.analyze._states import MIN_SIZE, States, none_is_large, to_replay
 from qmaps.analyze.replay.recursion import UNMOVED, Recursion, Updates
 from qmaps.analyze.replay.source import Source, source
 from qmaps.analyze.update_error import bits_of
@@ -139,8 +139,10 @@ def run(
     encoded. Below, t counts the T steps, and sums without an index are over all elements.
 
     Args:
-        states: captured states, their path, or tensors by parameter and state name. If gradients
-            were recorded after them (``StateRecorder(..., gradients=...)``), these are replayed.
+        states: captured states, their path, or tensors by parameter and state name. Of a folder
+            with several steps, the last with gradients is used. If gradients
+            were recorded after the states (``StateRecorder(..., gradients=...)``), these are
+            replayed.
             If not, gradients are drawn at random with the mean and variance that the moments tell
             (`qmaps.analyze.replay.source`), and the column `gradients` says so.
         specs: pairs of quantizers, such as ``"B128/DE@4s + rank1/linear@4u"`` or the name of a
@@ -214,7 +216,7 @@ def run(
             decay; or a state or a gradient holds NaN or infinity.
     """
     books = tuple(codebooks)
-    pairs = list(dict.fromkeys(pair_of(spec, books) for spec in listed(specs)))
+    pairs = distinct(pair_of(spec, books) for spec in listed(specs))
     if not pairs:
         raise BadValueError("specs must hold at least one pair of quantizers")
     for q in (q for pair in pairs for q in (pair.first, pair.second) if q is not None):
@@ -224,7 +226,7 @@ def run(
                 "supports quantizers without one"
             )
     check(steps, rounds, share, seed)
-    captured = as_states(states)
+    captured = to_replay(states)
     names = chosen(captured, parameters, min_quantized_size)
     positions = {name: position for position, name in enumerate(captured.parameters())}
     jobs = [

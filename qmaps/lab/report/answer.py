@@ -12,7 +12,15 @@ import pandas as pd
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
 from qmaps.analyze.recommend.picks import BITS
 from qmaps.analyze.recommend.result import brief
-from qmaps.analyze.recommend.verdict import HARMLESS, SAFE, cost_of, dangerous, earned, experience
+from qmaps.analyze.recommend.verdict import (
+    HARMLESS,
+    SAFE,
+    cost_of,
+    dangerous,
+    earned,
+    experience,
+    magnitude,
+)
 from qmaps.lab.report.templating import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record, records
 
@@ -68,7 +76,8 @@ def answer(
         **summary,
         "verdict": verdict,
         "reason": reason,
-        "experience": experience(str(summary["verdict"]), step_cost),
+        "experience": experience(str(summary["verdict"]), step_cost, str(summary["gradients"])),
+        "magnitude": magnitude(step_cost, str(summary["gradients"])),
         "trained": trained.get(OWN),
         "pairs": pairs,
         "main": counts.index[-1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from qmaps.analyze.recommend.picks import Sizes, least, within
 from qmaps.analyze.recommend.run import _choice, _lost, _quantizers
 from qmaps.capture import CapturedStates
 from qmaps.capture.snapshot import Lazy
+from qmaps.cli import main
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 from qmaps.optim import AdamW, Choice
 from qmaps.optim.presets import PRESETS as OPTIMIZER_PRESETS
@@ -272,6 +274,41 @@ def test_pairs_that_move_masked_weights_are_named(states: CapturedStates) -> Non
     moving = recommend(states, candidates=["B64/linear@4s+sr + B128/DE-0@4u"], bits=8)
     assert f"{note} a[0], b, c." in moving.notes
     assert not any(note in text for text in recommend(states, candidates=[FOUR], bits=8).notes)
+
+
+def test_a_recommendation_of_a_codebook_of_ones_own_prints(states: CapturedStates) -> None:
+    values = [-1, -0.5, -0.2, -0.05, 0.0, 0.05, 0.2, 0.5, 1]
+    mine = qmaps.Codebook(values, label="mine")
+    moving = qmaps.Codebook([value for value in values if value], label="moving")
+    pairs = [f"B128/{map_.spec} + B128/DE-0@4u" for map_ in (mine, moving)]
+    told = recommend(states, candidates=pairs, codebooks=[mine, moving], bits=4.3)
+    assert told.pairs.set_index("quantizer")["keeps_zero"].to_dict() == {
+        pairs[0]: True, pairs[1]: False,
+    }  # fmt: skip
+    assert "qmaps.Codebook([-1.0, -0.5, " in str(told)
+    assert json.loads(json.dumps(told.summary()))["code"] == told.code
+
+
+def test_of_a_folder_the_last_step_with_gradients_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weight = torch.nn.Parameter(torch.zeros(48, 128))
+    optimizer = torch.optim.AdamW([weight], betas=(0.8, 0.95))
+    states = tmp_path / "states"
+    with qmaps.capture.StateRecorder(
+        optimizer, states, names=[("a", weight)], steps=[3, 20, 24], gradients=12
+    ):
+        for _ in range(25):
+            weight.grad = torch.randn(48, 128)
+            optimizer.step()
+    told = recommend(states, bits=8.3)
+    assert (told.gradients, told.tensors["step"].unique().tolist()) == ("recorded", [3])
+    frame = qmaps.replay.run(states, SPECS)
+    assert (frame["gradients"].unique(), frame["step"].unique().tolist()) == (["recorded"], [20])
+    command = ["recommend", str(states), "--bits", "8.3", "--out", str(tmp_path), "--json"]
+    with pytest.raises(SystemExit):
+        main([*command, "--spec", EIGHT])
+    assert json.loads(capsys.readouterr().out)["choice"]["provenance"]["step"] == 3
 
 
 def test_the_code_has_the_parameter_groups_of_the_run(tmp_path: Path) -> None:

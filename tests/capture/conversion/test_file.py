@@ -15,6 +15,7 @@ from qmaps.cli import main
 from qmaps.errors import CaptureError, OutputError
 from qmaps.optim import AdamW8bit
 from tests.capture.conversion.nets import resumed, trained
+from tests.outside import CALLS, NAME, Outside
 
 
 @pytest.fixture
@@ -46,11 +47,6 @@ def test_nothing_is_overwritten_unasked(saved: Path) -> None:
     assert convert_file(saved, saved, to="torch", overwrite=True)[0].source == "qmaps"
 
 
-class Hostile:
-    def __reduce__(self) -> tuple[object, ...]:
-        return (exec, ("raise SystemExit('executed')",))
-
-
 def refused(path: Path, message: str) -> None:
     out = path.with_name("out.pt")
     with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
@@ -61,13 +57,14 @@ def refused(path: Path, message: str) -> None:
 def test_hostile_and_truncated_files_are_refused(saved: Path, tmp_path: Path) -> None:
     hostile = tmp_path / "hostile.pt"
     message = (
-        f"{str(hostile)!r} would have to run code to load (exec); record its states with "
+        f"{str(hostile)!r} would have to run code to load ({NAME}); record its states with "
         "qmaps.capture.StateRecorder, or save plain tensors and numbers"
     )
-    torch.save({"state": {0: Hostile()}, "param_groups": []}, hostile)
+    torch.save({"state": {0: Outside()}, "param_groups": []}, hostile)
     refused(hostile, message)
-    hostile.write_bytes(pickle.dumps({"state": {0: Hostile()}, "param_groups": []}, protocol=2))
+    hostile.write_bytes(pickle.dumps({"state": {0: Outside()}, "param_groups": []}, protocol=2))
     refused(hostile, message)
+    assert not CALLS
     short = tmp_path / "short.pt"
     whole = saved.read_bytes()
     for length in (1, 100, len(whole) // 2, len(whole) - 1):

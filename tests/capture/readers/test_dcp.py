@@ -1,6 +1,7 @@
 """torch.distributed.checkpoint: every way in which FSDP saves an optimizer, and damaged folders."""
 
 import dataclasses
+import io
 import os
 import pickle
 import re
@@ -23,8 +24,9 @@ from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
 from qmaps.distributed.rows import by_rows
 from qmaps.errors import BadValueError, CaptureError
-from qmaps.storage.distributed import StoredTensor, contents
+from qmaps.storage.distributed import DEEPEST, LARGEST, StoredTensor, _Unpickler, contents
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
+from tests.outside import CALLS, NAME, Outside
 
 SAVED = ("fsdp2", "fsdp2-flattened", "fsdp1-sharded", "fsdp1-full")
 
@@ -213,20 +215,16 @@ def test_damaged_chunks_are_refused(tmp_path: Path) -> None:
     )
 
 
-class Hostile:
-    def __reduce__(self) -> tuple[object, ...]:
-        return (exec, ("raise SystemExit('executed')",))
-
-
 def test_metadata_that_would_run_code_is_refused(tmp_path: Path) -> None:
     folder = copied("dcp/fsdp2", tmp_path)
     path = folder / ".metadata"
-    rewritten(folder, lambda metadata: setattr(metadata, "planner_data", Hostile()))
+    rewritten(folder, lambda metadata: setattr(metadata, "planner_data", Outside()))
     refused(
         folder,
-        f"{str(path)!r} would have to run code to load (builtins.exec); only the metadata of "
+        f"{str(path)!r} would have to run code to load ({NAME}); only the metadata of "
         "torch.distributed.checkpoint is read",
     )
+    assert not CALLS
     for content in (b"", path.read_bytes()[:500], b"text"):
         path.write_bytes(content)
         refused(
@@ -236,22 +234,18 @@ def test_metadata_that_would_run_code_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_metadata_takes_no_more_memory_than_it_has(tmp_path: Path) -> None:
-    folder = copied("dcp/fsdp2", tmp_path)
-    path = folder / ".metadata"
-    resource = pytest.importorskip("resource")
-    for content in (
-        b"\x80\x04Nr\x00\x00\x00\x04.",
-        b"\x80\x05\x96" + (2**32).to_bytes(8, "little"),
-    ):
-        path.write_bytes(content)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        refused(
-            folder,
-            f"{str(path)!r} is not the metadata of torch.distributed.checkpoint; it is corrupt, "
-            "truncated, or a file of another kind",
-        )
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB
+def unpickled(content: bytes) -> _Unpickler:
+    """The reader of a ``.metadata`` of this content, after it has read it."""
+    unpickler = _Unpickler(io.BytesIO(content), "'.metadata'")
+    unpickler.load()
+    return unpickler
+
+
+def test_metadata_takes_no_more_memory_than_it_has() -> None:
+    # An index in the file is a key here, no length of a list.
+    assert unpickled(b"\x80\x04Nr\x00\x10\x00\x00.").memo == {4096: None}
+    with pytest.raises(KeyError):  # a length in the file would be allocated
+        unpickled(b"\x80\x05\x96" + (2).to_bytes(8, "little") + b"ab.")
 
 
 def test_tuples_in_tuples_are_read(tmp_path: Path) -> None:
@@ -263,11 +257,23 @@ def test_tuples_in_tuples_are_read(tmp_path: Path) -> None:
     assert contents(path.parent) == before
 
 
-@pytest.mark.parametrize("tuples", [b")" + b"2\x86" * 40, b")" + b"\x85" * 10**5])
-def test_nested_tuples_as_keys_are_refused(tuples: bytes, tmp_path: Path) -> None:
+def keyed(tuples: bytes) -> bytes:
+    """The pickle of a dict whose key these opcodes make."""
+    return b"\x80\x02}" + tuples + b"K\x01s."
+
+
+DEEP, WIDE = b")" + b"\x85" * (DEEPEST - 1), b"(" + b"K\x00" * LARGEST + b"t"
+
+
+@pytest.mark.parametrize("tuples", [DEEP + b"\x85", WIDE + b"\x85"])
+def test_keys_of_more_or_deeper_tuples_are_refused(tuples: bytes, tmp_path: Path) -> None:
     """Their hash takes time for each repetition, and depth on the stack."""
     path = tmp_path / ".metadata"
-    path.write_bytes(b"\x80\x02}" + tuples + b"K\x01s.")
+    for within in (DEEP, WIDE):
+        unpickled(keyed(within))
+    with pytest.raises(pickle.UnpicklingError, match="tuples of depth"):
+        unpickled(keyed(tuples))
+    path.write_bytes(keyed(tuples))
     with pytest.raises(BadValueError) as error:
         contents(tmp_path)
     assert str(error.value) == (
@@ -311,7 +317,7 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
 def test_chunks_that_would_run_code_are_refused(tmp_path: Path) -> None:
     folder = copied("dcp/fsdp2", tmp_path)
     (chunk, _) = contents(folder).tensors["optim.state.0.weight.exp_avg"].chunks
-    torch.save({"tensor": Hostile()}, tmp_path / "hostile.pt")
+    torch.save({"tensor": Outside()}, tmp_path / "hostile.pt")
     content = (tmp_path / "hostile.pt").read_bytes()
     assert len(content) <= chunk.part.length
     with chunk.part.path.open("r+b") as file:
@@ -326,7 +332,7 @@ def test_chunks_that_would_run_code_are_refused(tmp_path: Path) -> None:
     rewritten(folder, shorter)
     refused(
         folder,
-        f"{str(chunk.part.path)!r} would have to run code to load (exec); save the optimizer's "
+        f"{str(chunk.part.path)!r} would have to run code to load ({NAME}); save the optimizer's "
         "state_dict() with plain tensors and numbers",
         reads=True,
     )

@@ -10,6 +10,7 @@ import torch
 from qmaps.capture import load
 from qmaps.errors import CaptureError
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
+from tests.outside import CALLS, NAME, Outside
 
 SAVED = ("zero1", "zero3")
 
@@ -97,23 +98,19 @@ def test_files_of_two_parameters_are_refused(tmp_path: Path) -> None:
     )
 
 
-class Hostile:
-    def __reduce__(self) -> tuple[object, ...]:
-        return (exec, ("raise SystemExit('executed')",))
-
-
 def test_files_that_would_run_code_are_refused(tmp_path: Path) -> None:
     folder = copied("deepspeed/zero1-universal", tmp_path)
     for name in ("optimizer_state.pt", "2.bias/exp_avg_sq.pt"):
         path = folder / "global_step3/zero" / name
         whole = path.read_bytes()
-        torch.save({"param": torch.zeros(3), "other": Hostile()}, path)
+        torch.save({"param": torch.zeros(3), "other": Outside()}, path)
         refused(
             folder,
-            f"{str(path)!r} would have to run code to load (exec); save the optimizer's "
+            f"{str(path)!r} would have to run code to load ({NAME}); save the optimizer's "
             "state_dict() with plain tensors and numbers",
         )
         path.write_bytes(whole)
     torch.save({}, path.parents[1] / "optimizer_state.pt")
     about = path.parents[1] / "optimizer_state.pt"
     refused(folder, f"{str(about)!r} must have param_groups, the groups of the optimizer")
+    assert not CALLS

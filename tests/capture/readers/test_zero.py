@@ -17,6 +17,7 @@ from qmaps.capture.readers.zero import STAND_INS
 from qmaps.errors import BadValueError, CaptureError, one_line
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
+from tests.outside import CALLS, NAME, Outside
 
 PLAIN = ("zero1", "zero1-bf16", "zero2", "zero2-round-robin", "zero3", "zero3-sub-groups")
 BITSANDBYTES = ("zero2-bitsandbytes", "zero3-bitsandbytes")
@@ -301,20 +302,16 @@ def test_large_tensors_are_verified_when_they_are_read(tmp_path: Path) -> None:
     )
 
 
-class Hostile:
-    def __reduce__(self) -> tuple[object, ...]:
-        return (exec, ("raise SystemExit('executed')",))
-
-
 def test_files_that_would_run_code_are_refused(tmp_path: Path) -> None:
     folder = copied("deepspeed/zero2", tmp_path) / "global_step3"
     path = sorted(folder.glob("*_optim_states.pt"))[1]
-    torch.save({"optimizer_state_dict": raw(path) | {"loss_scaler": Hostile()}}, path)
+    torch.save({"optimizer_state_dict": raw(path) | {"loss_scaler": Outside()}}, path)
     refused(
         folder,
-        f"{str(path)!r} would have to run code to load (exec); save the optimizer's state_dict() "
+        f"{str(path)!r} would have to run code to load ({NAME}); save the optimizer's state_dict() "
         "with plain tensors and numbers",
     )
+    assert not CALLS
 
 
 def test_other_objects_are_refused(tmp_path: Path) -> None:
