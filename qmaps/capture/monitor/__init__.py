@@ -89,7 +89,7 @@ class Monitor(Watcher):
     after the step, so no hook may empty them before.
 
     Resuming: a new monitor goes on in the same file. A step in the file is not written again,
-    unless it was cut off.
+    unless it was cut off: the last column, `rows`, is the number of rows of the step.
 
     In distributed training, monitor on one process, which measures its own shards, or on all
     processes of a `process_group`: every measured step has one collective. Shares, `sqnr_db` and
