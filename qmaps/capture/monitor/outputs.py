@@ -16,7 +16,6 @@ from qmaps.errors import BadTypeError, BadValueError, OutputError, StateWarning,
 from qmaps.storage.files import output_file, writable
 from qmaps.storage.locks import FolderLock
 
-
 ROWS = "rows"
 """The last column of the file: number of rows of the step."""
 
