@@ -181,7 +181,7 @@ def _captured(source: Path, step: int | None, names: Names) -> Iterator[Paramete
     """The states of a capture."""
     states = load(source, step=step, names=names)
     for name in states.parameters():
-        tensors = {state: states.tensor(name, state, check=False) for state in states.states(name)}
+        tensors = {state: states.tensor(name, state, check=False) for state in states.values(name)}
         yield name, dict(tensors), dict.fromkeys(tensors, "this capture"), []
 
 
