@@ -153,11 +153,11 @@ class CapturedStates:
 
     @property
     def codes(self) -> list[str]:
-        """``parameter: state (dtype)`` of the states of integers or booleans."""
+        """``parameter: state (dtype)`` of the states of integers or booleans, without counts."""
         return [
             f"{parameter}: {state} ({str(lazy.dtype).removeprefix('torch.')})"
             for parameter, state, lazy in self.lazies()
-            if _is_code(lazy)
+            if _is_code(lazy) and math.prod(lazy.shape) != 1
         ]
 
     def left_out(self) -> str:

@@ -35,9 +35,11 @@ def fails(call: Callable[[], object]) -> str:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_codes_are_no_values(dtype: torch.dtype) -> None:
     codes = torch.arange(8192).remainder(2).to(dtype)
-    states = CapturedStates.from_tensors({"w": {**moments(80, 80), "ustate.codes": codes}})
+    count = torch.tensor(3, dtype=dtype)
+    own = {**moments(80, 80), "ustate.codes": codes, "0.count": count}
+    states = CapturedStates.from_tensors({"w": own})
     kind = str(dtype).removeprefix("torch.")
-    assert states.states("w") == ["exp_avg", "exp_avg_sq", "ustate.codes"]
+    assert states.states("w") == ["exp_avg", "exp_avg_sq", "ustate.codes", "0.count"]
     assert states.values("w") == ["exp_avg", "exp_avg_sq"]
     assert states.codes == [f"w: ustate.codes ({kind})"]
     assert [state for _, state, _ in states.items()] == ["exp_avg", "exp_avg_sq"]
