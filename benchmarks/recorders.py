@@ -331,9 +331,10 @@ def _continued(optimizer: torch.optim.Optimizer, params: Params, way: str) -> st
     length = [
         sum(float(pair[i].detach().double().square().sum()) for pair in updates) for i in (0, 1)
     ]
+    share, ratio = 100 * difference / largest, (length[1] / length[0]) ** 0.5
     return (
-        f"differs: {ours} by {100 * difference / largest:.2g} % of the largest update; its update is "
-        f"{number((length[1] / length[0]) ** 0.5)} times as long"
+        f"differs: {ours} by {number(share)} % of the largest update; its update is "
+        f"{number(ratio)} times as long"
     )
 
 
@@ -400,7 +401,7 @@ def page(results: Sequence[dict[str, Any]], command: str) -> str:
         "32 bits, and the next update of the optimizer of qmaps is that of the class (largest "
         f"difference at most {EQUAL:g} of the largest update). Anything else is said; texts are "
         "cut here, and whole in recorders.csv. `refused` precedes an error of qmaps, any other "
-        "name one of the package.",
+        "name one of the package. Wrappers are constructed around torch's AdamW.",
         "",
     ]
     totals = []
