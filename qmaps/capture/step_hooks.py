@@ -40,7 +40,7 @@ def check_hooks(optimizer: torch.optim.Optimizer) -> None:
         ):
             register(_nothing).remove()
         runs = getattr(type(optimizer).step, "hooked", False)
-    except AttributeError:
+    except (AttributeError, TypeError):  # no dict of hooks, or one that is a plain dict
         runs = False
     if runs:
         return

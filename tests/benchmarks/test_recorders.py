@@ -31,7 +31,9 @@ class Wrapper(torch.optim.Optimizer):
     """A wrapper with hooks of its own making."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
-        self.inner, self.param_groups, self.state = inner, inner.param_groups, inner.state
+        self.inner, self.defaults = inner, inner.defaults
+        self.param_groups, self.state = inner.param_groups, inner.state
+        self._optimizer_step_pre_hooks: dict[int, Any] = {}
         self._optimizer_step_post_hooks: dict[int, Any] = {}
 
     def step(self, closure: Any = None) -> Any:
@@ -42,7 +44,7 @@ class Wrapper(torch.optim.Optimizer):
 
 
 class Unmade(torch.optim.Optimizer):
-    def __init__(self, params: Any) -> None:
+    def __init__(self, params: Any, lr: float = 1.0) -> None:
         raise KeyError("nothing")
 
 

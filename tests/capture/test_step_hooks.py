@@ -80,6 +80,14 @@ class HandMade(torch.optim.Optimizer):
         return self.fast.step(closure)
 
 
+class PlainDicts(HandMade):
+    """One whose hooks cannot be registered at all."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner)
+        self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = {}, {}
+
+
 class Forwarding(torch.optim.Optimizer):
     """A wrapper whose hooks are those of the optimizer inside, and whose own never run."""
 
@@ -96,7 +104,7 @@ class Forwarding(torch.optim.Optimizer):
         self.fast.zero_grad(set_to_none)
 
 
-@pytest.mark.parametrize("wrapper", [HandMade, Forwarding])
+@pytest.mark.parametrize("wrapper", [HandMade, PlainDicts, Forwarding])
 def test_a_wrapper_without_hooks_names_the_optimizer_inside(
     wrapper: type[HandMade | Forwarding], tmp_path: Path
 ) -> None:
