@@ -42,6 +42,7 @@ MEASURED = {
     "prediction/": ("qmaps/analyze", *STEPS),
     "quantile-accuracy": ("qmaps/ops", "qmaps/engines"),
     "recommended": ("qmaps/analyze", *STEPS),
+    "recorders": ("qmaps/capture", "qmaps/sweep"),
     "release": STEPS,
     "scale": ("qmaps/sweep", "qmaps/engines"),
     "sharded": ("qmaps/distributed", *STEPS),

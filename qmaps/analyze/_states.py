@@ -90,13 +90,13 @@ def adam_pairs(
         CaptureError: no parameter is large enough or has both moments, or a moment holds NaN or
             infinity.
     """
-    seen = False
-    for parameter, m, v, eps in as_states(states).adam_pairs():
+    seen, states = False, as_states(states)
+    for parameter, m, v, eps in states.adam_pairs():
         if m.numel() > min_quantized_size:
             seen = True
             yield parameter, m, v, eps
     if not seen:
-        none_is_large("parameter", min_quantized_size)
+        none_is_large("parameter", min_quantized_size, states)
 
 
 def joined(parts: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -104,9 +104,10 @@ def joined(parts: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.concat(map(pd.DataFrame, parts), ignore_index=True)
 
 
-def none_is_large(what: str, min_quantized_size: int) -> NoReturn:
+def none_is_large(what: str, min_quantized_size: int, states: CapturedStates) -> NoReturn:
     """Raise the error for states without a large enough parameter."""
+    reason = states.left_out()
     raise CaptureError(
         f"no {what} has more than min_quantized_size={min_quantized_size} elements, so there is "
-        "nothing to quantize"
+        f"nothing to quantize{reason and '; ' + reason}"
     )

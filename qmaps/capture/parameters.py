@@ -11,28 +11,15 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
+from qmaps.capture.step_hooks import check_hooks, once_per_step
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, QmapsError, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.other_libraries import count_in
 
 Parameters = str | Iterable[str] | Callable[[str], bool] | None
 Names = torch.nn.Module | Iterable[tuple[str, Tensor]] | None
-
-
-HOOKS = "_optimizer_step_post_hooks"
-"""Attribute of every optimizer whose constructor has run."""
-
-
-def unwrapped(optimizer: Any) -> Any:
-    """Return the optimizer inside wrappers without hooks, such as accelerate's."""
-    while (
-        isinstance(optimizer, torch.optim.Optimizer)
-        and not hasattr(optimizer, HOOKS)
-        and hasattr(optimizer, "optimizer")
-    ):
-        optimizer = optimizer.optimizer
-    return optimizer
 
 
 def labelled(
@@ -177,7 +164,10 @@ class Watcher:
     def __init__(
         self, optimizer: torch.optim.Optimizer, parameters: Parameters, names: Names
     ) -> None:
+        check_hooks(optimizer)
         self.optimizer = optimizer
+        self._groups: list[tuple[int, int, int]] = []
+        self._covered: set[Tensor] = set()
         self._wanted = predicate("parameters", parameters)
         self._names = named(names, optimizer)
         self._told: set[str] = set()
@@ -187,6 +177,42 @@ class Watcher:
             raise BadValueError(
                 f"parameters={shown(parameters)} matches no parameter; the names are {listed}"
             )
+
+    def _watch(
+        self, *, before: Callable[[], None] | None = None, after: Callable[[], None]
+    ) -> list[RemovableHandle]:
+        """Call functions before and after each step of the optimizer."""
+        self._check_covered()
+
+        def begin() -> None:
+            self._check_covered()
+            if before is not None:
+                before()
+
+        return [
+            self.optimizer.register_step_pre_hook(once_per_step(self.optimizer, begin)),
+            self.optimizer.register_step_post_hook(once_per_step(self.optimizer, after)),
+        ]
+
+    def _check_covered(self) -> None:
+        """Raise if groups lack a parameter that they had at an earlier step.
+
+        Raises:
+            CaptureError: a wrapper steps the optimizer in parts, or parameters were removed.
+        """
+        lists = [group["params"] for group in self.optimizer.param_groups]
+        groups = [(len(some), id(some[0]), id(some[-1])) if some else (0, 0, 0) for some in lists]
+        if groups == self._groups:
+            return
+        covered = {parameter for some in lists for parameter in some}
+        if lost := len(self._covered - covered):
+            raise CaptureError(
+                f"{type(self.optimizer).__name__}.step() leaves out {lost} of "
+                f"{len(self._covered | covered)} parameters that its groups had before; "
+                f"{type(self).__name__} supports neither wrappers that step an optimizer in parts, "
+                "such as torch-optstate's, nor parameters that are removed"
+            )
+        self._groups, self._covered = groups, covered
 
     def close(self) -> None:
         """Stop watching; closing twice is allowed."""

@@ -16,7 +16,6 @@ from qmaps.capture.collect import collect, plain_options, skips_of_no_parameter
 from qmaps.capture.gradients import KIND as GRADIENTS
 from qmaps.capture.gradients import Gradients, GradientWriter
 from qmaps.capture.parameters import (
-    HOOKS,
     Names,
     Parameters,
     StepCount,
@@ -24,10 +23,10 @@ from qmaps.capture.parameters import (
     integer,
     members,
     state_counts,
-    unwrapped,
 )
 from qmaps.capture.snapshot import Key, Lazy, Snapshot
 from qmaps.capture.states import CapturedStates
+from qmaps.capture.step_hooks import HOOKS, unwrapped
 from qmaps.errors import BadTypeError, CaptureError, OutputError, shown
 from qmaps.storage.locks import FolderLock
 
@@ -121,14 +120,16 @@ class StateRecorder(Watcher):
     after the newest snapshot. Loading states into the optimizer later repeats this.
 
     Parameter groups may be added later: their parameters are recorded from then on, without
-    gradients.
+    gradients. A step without a parameter that the groups had before is an error: a wrapper steps
+    the optimizer in parts, which are no steps.
 
     In distributed training, record on one rank: a folder belongs to one recorder until it is
     closed, or the process ends.
 
     Args:
         optimizer: any optimizer, also as accelerate's ``prepare`` returns it; quantized states of
-            qmaps are decoded to float32.
+            qmaps are decoded to float32. For a wrapper without torch's hooks, such as Lookahead of
+            timm, give the optimizer inside it.
         out: the folder, created if need be.
         every: record each multiple of this step; at least 1.
         steps: record these steps instead: a collection, or a function of the step.
@@ -146,6 +147,7 @@ class StateRecorder(Watcher):
         OutputError: `out` cannot be written, holds states of another optimizer or of other
             parameters, or is being written by another recorder; or, while
             training, the disk is full.
+        CaptureError: while training, a step leaves out parameters.
         BadValueError, BadTypeError: an argument is not allowed, or no parameter matches.
 
     >>> import tempfile, torch, qmaps
@@ -189,14 +191,15 @@ class StateRecorder(Watcher):
         try:
             self.folder = _claimed(self._lock, self._info(step=0))
             self._count = StepCount(optimizer, self._taken_before, begin)
-            self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
+            self._hooks = self._watch(after=self._after_step)
         except BaseException:
             self._lock.release()
             raise
 
     def close(self) -> None:
         """Stop recording, and let another record in the folder; closing twice is allowed."""
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
         self._count.close()
         self._lock.release()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -18,6 +19,14 @@ from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError
 
 PART = 2**22
 """Elements that are read at a time for a digest."""
+
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def _is_code(lazy: Lazy) -> bool:
+    """Return True for integers and booleans, which are no values that a quantizer stores."""
+    return not (lazy.dtype.is_floating_point or lazy.dtype.is_complex)
 
 
 class CapturedStates:
@@ -134,6 +143,34 @@ class CapturedStates:
         """Return the names of the states of `parameter`."""
         return list(self._entry(parameter))
 
+    def values(self, parameter: str) -> list[str]:
+        """Return the names of the states of `parameter` that hold values, not codes.
+
+        States of integers and booleans are codes, counts or masks of other libraries. Analyses
+        leave them out; `codes` lists them.
+        """
+        return [name for name, lazy in self._entry(parameter).items() if not _is_code(lazy)]
+
+    @property
+    def codes(self) -> list[str]:
+        """``parameter: state (dtype)`` of the states of integers or booleans, without counts."""
+        return [
+            f"{parameter}: {state} ({str(lazy.dtype).removeprefix('torch.')})"
+            for parameter, state, lazy in self.lazies()
+            if _is_code(lazy) and math.prod(lazy.shape) != 1
+        ]
+
+    def left_out(self) -> str:
+        """Return a sentence on the `codes`, for messages; empty if there are none."""
+        codes = self.codes
+        if not codes:
+            return ""
+        listed = ", ".join(codes[:3]) + (", ..." if len(codes) > 3 else "")
+        return (
+            f"states of integers or booleans are left out, because they are codes or masks and not "
+            f"values: {listed}"
+        )
+
     def shape(self, parameter: str, state: str) -> tuple[int, ...]:
         """Return the shape of a state, without reading it."""
         return self._entry(parameter, state)[state].shape
@@ -170,7 +207,8 @@ class CapturedStates:
             the CPU's memory already is not copied.
 
         Raises:
-            CaptureError: the state is complex, cannot be read, or holds NaN or infinity.
+            CaptureError: the state is complex or holds codes, cannot be read, or holds NaN or
+                infinity.
             BadValueError: there is no such parameter or state.
         """
         lazy = self._real(parameter, state)
@@ -209,6 +247,12 @@ class CapturedStates:
 
     def _real(self, parameter: str, state: str) -> Lazy:
         lazy = self._entry(parameter, state)[state]
+        if _is_code(lazy):
+            kind = str(lazy.dtype).removeprefix("torch.")
+            raise CaptureError(
+                f"state {state!r} of parameter {parameter!r} in {self.source!r} is {kind}: codes "
+                "or a mask, not values; only floating-point states can be analyzed"
+            )
         if lazy.dtype.is_complex:
             raise CaptureError(
                 f"state {state!r} of parameter {parameter!r} in {self.source!r} is complex; only "
@@ -291,12 +335,14 @@ class CapturedStates:
                 yield parameter, state, lazy
 
     def items(self) -> Iterator[tuple[str, str, Tensor]]:
-        """Yield parameter, state name and tensor of every state, as `tensor` returns it."""
-        for parameter, state, _ in self.lazies():
+        """Yield parameter, state name and tensor of every state of `values`, as `tensor` does."""
+        for parameter, state in ((p, s) for p in self._tensors for s in self.values(p)):
             yield parameter, state, self.tensor(parameter, state)
 
     def with_moments(self, names: Sequence[str] | None = None) -> list[str]:
         """Return the parameters with both of Adam's moments; raise if there are none.
+
+        A warning names those whose moments are codes of another library.
 
         Args:
             names: return only some of these; all parameters if left out.
@@ -305,13 +351,16 @@ class CapturedStates:
             CaptureError: none of them has `exp_avg` and `exp_avg_sq`.
         """
         chosen = self._tensors if names is None else names
-        adam = [name for name in chosen if {"exp_avg", "exp_avg_sq"} <= self._tensors[name].keys()]
+        adam = [name for name in chosen if {*MOMENTS} <= {*self.values(name)}]
         if not adam:
-            others = sorted({state for name in chosen for state in self._tensors[name]})
+            others = sorted({state for name in chosen for state in self.values(name)})
+            reason = self.left_out()
             raise CaptureError(
                 f"{self.source!r} has no Adam states (exp_avg and exp_avg_sq); its states are "
-                f"{', '.join(others) or 'no tensors at all'}"
+                f"{', '.join(others) or 'no tensors at all'}{reason and '; ' + reason}"
             )
+        if any({*MOMENTS} <= self._tensors[name].keys() for name in {*chosen} - {*adam}):
+            warnings.warn(self.left_out(), stacklevel=2)
         return adam
 
     def adam_pairs(self) -> Iterator[tuple[str, Tensor, Tensor, float]]:
@@ -352,7 +401,9 @@ class CapturedStates:
         for parameter, state, lazy in self.lazies():
             name = f"{parameter}\0{state}\0{lazy.shape}\0"
             digest.update(name.encode(errors="surrogatepass"))
-            read, numel = self.opened(parameter, state), math.prod(lazy.shape)
+            is_code = _is_code(lazy)
+            read = lazy.opened() if is_code else self.opened(parameter, state)
+            numel = math.prod(lazy.shape)
             for begin in range(0, numel, PART):
                 part = read(begin, min(begin + PART, numel)).contiguous()
                 digest.update(part.numpy().data)

@@ -16,7 +16,8 @@ import torch
 
 from qmaps.capture import Monitor, StateRecorder
 from qmaps.capture.monitor.ranks import everyone
-from qmaps.capture.parameters import state_counts, unwrapped
+from qmaps.capture.parameters import state_counts
+from qmaps.capture.step_hooks import unwrapped
 from qmaps.errors import BadTypeError
 
 OF_TRAINER = ("optimizer", "out", "names", "start", "process_group")

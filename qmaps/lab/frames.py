@@ -169,7 +169,7 @@ def _matrices(states: CapturedStates) -> list[str]:
 
 def _histogram(states: CapturedStates, state: str, specs: tuple[str, ...]) -> pd.DataFrame:
     """The histogram of the largest matrix."""
-    name = (_matrices(states) or states.parameters())[0]
+    name = (_matrices(states) or states.with_moments())[0]
     return analyze.histogram(states.tensor(name, state), specs).assign(parameter=name, state=state)
 
 

@@ -246,9 +246,9 @@ def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, tu
     for parameter in states.parameters():
         names = tuple(
             name
-            for name in states.states(parameter)
+            for name in states.values(parameter)
             if math.prod(states.shape(parameter, name)) > min_quantized_size
         )
         if names:
             chosen[parameter] = names
-    return chosen or none_is_large("state", min_quantized_size)
+    return chosen or none_is_large("state", min_quantized_size, states)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import nullcontext
@@ -79,7 +80,8 @@ def run(
     """Measure quantizers on every tensor of captured states.
 
     A single quantizer is measured on every state, or on those without negative values if its map
-    is unsigned. A pair is measured on the Adam update of every parameter that has both moments;
+    is unsigned. States of integers and booleans, such as codes of other libraries, are left out
+    with a warning. A pair is measured on the Adam update of every parameter that has both moments;
     each of its quantizers is measured on its moment as well. The result has the same bits for any
     number of workers.
 
@@ -134,6 +136,8 @@ def run(
     captured = as_states(states)
     items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample)
     executors.check(captured, executor, workers)
+    if text := captured.left_out():
+        warnings.warn(text, stacklevel=2)
     with nullcontext() if out is None else FolderLock(out, "sweep") as lock:
         folder = None if lock is None else lock.folder
         parts: dict[int, pd.DataFrame] = {}

@@ -103,7 +103,7 @@ class Sizes:
             4 * math.prod(states.shape(name, state))
             for name in states.parameters()
             if name not in self._shapes
-            for state in states.states(name)
+            for state in states.values(name)
         )
 
     def of(self, name: str, pair: Pair) -> int:

@@ -326,7 +326,7 @@ def _choice(
     unquantized = {
         name: FULL
         for name in states.parameters()
-        if name not in picks and MOMENTS[0] in states.states(name)
+        if name not in picks and MOMENTS[0] in states.values(name)
         and math.prod(states.shape(name, MOMENTS[0])) > min_quantized_size
     }  # fmt: skip
     exceptions = {name: pair for name, pair in {**picks, **unquantized}.items() if pair != main}

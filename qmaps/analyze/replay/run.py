@@ -288,4 +288,4 @@ def chosen(
         )
     adam = states.with_moments(names)
     large = [n for n in adam if math.prod(states.shape(n, MOMENTS[0])) > min_quantized_size]
-    return large or none_is_large("parameter", min_quantized_size)
+    return large or none_is_large("parameter", min_quantized_size, states)

@@ -130,7 +130,7 @@ def _captured(source: Path, step: int | None, names: Names) -> Iterator[Entry]:
         if lazy.dtype.is_floating_point and not lazy.quantized:
             dtypes.setdefault(name, {})[state] = lazy.dtype
     for name in states.parameters():
-        tensors = {state: states.tensor(name, state, check=False) for state in states.states(name)}
+        tensors = {state: states.tensor(name, state, check=False) for state in states.values(name)}
         scalars = states.scalars(name)
         counters = {count: scalars[count] for count in COUNTS if count in scalars}
         kinds, options = dict.fromkeys(tensors, "this capture"), states.hyperparameters(name)

@@ -26,8 +26,8 @@ from qmaps.capture.parameters import (
     integer,
     predicate,
     state_counts,
-    unwrapped,
 )
+from qmaps.capture.step_hooks import inside, unwrapped
 from qmaps.errors import BadTypeError, BadValueError, QmapsError, shown
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.offload import CPUOffloadOptimizer
@@ -89,7 +89,7 @@ class Monitor(Watcher):
     after the step, so no hook may empty them before.
 
     Resuming: a new monitor goes on in the same file. A step in the file is not written again,
-    unless it was cut off.
+    unless it was cut off: the last column, `rows`, is the number of rows of the step.
 
     In distributed training, monitor on one process, which measures its own shards, or on all
     processes of a `process_group`: every measured step has one collective. Shares, `sqnr_db` and
@@ -203,10 +203,7 @@ class Monitor(Watcher):
         self._open: Window | None = None
         begin = max(other["taken"] for other in ranks.terms)
         self._count = StepCount(optimizer, self._taken_before, begin)
-        self._hooks = [
-            optimizer.register_step_pre_hook(lambda *_: self._before()),
-            optimizer.register_step_post_hook(lambda *_: self._after()),
-        ]
+        self._hooks = self._watch(before=self._before, after=self._after)
 
     def close(self) -> None:
         """Stop measuring, and let another monitor write the file; closing twice is allowed."""
@@ -337,7 +334,8 @@ def _supported(optimizer: Any) -> QuantizedOptimizer:
     if isinstance(optimizer, CPUOffloadOptimizer):
         raise BadTypeError(f"{expected}; give its host_optimizer")
     if not isinstance(optimizer, QuantizedOptimizer):
-        raise BadTypeError(f"{expected}, which has no quantized states")
+        reason = inside(optimizer) or ", which has no quantized states"
+        raise BadTypeError(f"{expected}{reason}")
     if optimizer._steps_codes:
         raise BadTypeError(f"{expected}, which drops its gradients within the step")
     return optimizer

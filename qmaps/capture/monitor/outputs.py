@@ -25,11 +25,15 @@ from qmaps.errors import (
 from qmaps.storage.files import output_file, writable
 from qmaps.storage.locks import FolderLock
 
+ROWS = "rows"
+"""The last column of the file: number of rows of the step."""
+
 
 class CsvFile:
     """Appends the rows of a step in one write. `last` is the last step in the file, else 0.
 
-    An existing file is continued. A step that a kill has cut off is removed, to be written again.
+    An existing file is continued. A step that a kill has cut off is removed, to be written again:
+    it has fewer rows than its last column, `ROWS`, says.
 
     Raises:
         OutputError: the file cannot be written, is something else, or has another writer.
@@ -37,7 +41,7 @@ class CsvFile:
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[str]) -> None:
         self.path = output_file(path)
-        self._columns = tuple(columns)
+        self._columns = (*columns, ROWS)
         # A lock for each file: other writers use the folder, too.
         self._lock = FolderLock(self.path.parent, self.path.name)
         try:
@@ -55,7 +59,7 @@ class CsvFile:
         """Let others write the file; closing twice is allowed."""
         self._lock.release()
 
-    def append(self, rows: Iterable[dict[str, Any]], step: int) -> None:
+    def append(self, rows: Sequence[dict[str, Any]], step: int) -> None:
         """Write the rows of a step."""
         text = io.StringIO()
         writer = csv.DictWriter(text, self._columns, lineterminator="\n")
@@ -65,7 +69,7 @@ class CsvFile:
                 writer.writeheader()
             for row in rows:
                 texts = {name: printable(x) for name, x in row.items() if isinstance(x, str)}
-                writer.writerow(row | texts)
+                writer.writerow(row | texts | {ROWS: len(rows)})
             content = text.getvalue().encode()
             try:
                 if file.write(content) != len(content):
@@ -89,23 +93,23 @@ class CsvFile:
         if header.startswith(content):  # empty, or cut off within the header
             self._truncate(0)
             return 0
-        *lines, rest = content.split(b"\n")  # there are no line breaks in cells
+        *lines, _ = content.split(b"\n")  # there are no line breaks in cells
         if not lines or lines[0] != header:
             raise OutputError(
                 f"out={str(self.path)!r} exists and is no file of a monitor with these columns; "
                 "give another file"
             )
-        steps = [line.partition(b",")[0] for line in lines[1:]]
-        cut, has_step, _ = rest.partition(b",")
-        while has_step and steps and steps[-1] == cut:
-            del steps[-1]
+        del lines[0]
+        steps = [line.partition(b",")[0] for line in lines]
         try:
+            if steps and steps.count(steps[-1]) < int(lines[-1].rpartition(b",")[2]):
+                steps = steps[: steps.index(steps[-1])]
             last = int(steps[-1]) if steps else 0
         except ValueError:
             raise OutputError(
                 f"out={str(self.path)!r} is damaged: its last row has no step; give another file"
             ) from None
-        self._truncate(sum(len(line) + 1 for line in lines[: len(steps) + 1]))
+        self._truncate(sum(len(line) + 1 for line in (header, *lines[: len(steps)])))
         return last
 
     def _truncate(self, size: int) -> None:

@@ -33,7 +33,8 @@ def test_a_resumed_run_goes_on_without_repeating_a_step(tmp_path: Path) -> None:
         steps(optimizer, 3, first=3)
     whole = out.read_text()
     assert [row["step"] for row in rows(out)] == [*"2222", *"4444", *"6666"]
-    assert tuple(rows(out)[0]) == COLUMNS
+    assert tuple(rows(out)[0]) == (*COLUMNS, "rows")
+    assert {row["rows"] for row in rows(out)} == {"4"}
     assert rows(out)[0]["quantizer"] == "B256/DE-sym@8s"
     assert float(rows(out)[0]["sqnr_db"]) > 20
 
@@ -69,8 +70,11 @@ def test_names_of_any_characters_do_not_end_the_training(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.parametrize("rest", ["4,2.wei", ""])
 @pytest.mark.parametrize("lines", [1, 2, 3])
-def test_a_file_cut_within_a_step_gets_the_rest_of_it(lines: int, tmp_path: Path) -> None:
+def test_a_file_cut_within_a_step_gets_the_rest_of_it(
+    lines: int, rest: str, tmp_path: Path
+) -> None:
     out = tmp_path / "m.csv"
     optimizer = make("AdamW8bit", net().named_parameters())
     with Monitor(optimizer, out, every=2, parameters="*.weight"):
@@ -78,7 +82,7 @@ def test_a_file_cut_within_a_step_gets_the_rest_of_it(lines: int, tmp_path: Path
         saved = copy.deepcopy(optimizer.state_dict())
         steps(optimizer, 2, first=2)
     whole = out.read_text()
-    out.write_text("".join(whole.splitlines(keepends=True)[:-lines]) + "4,2.wei")
+    out.write_text("".join(whole.splitlines(keepends=True)[:-lines]) + rest)
     optimizer.load_state_dict(saved)
     with Monitor(optimizer, out, every=2, window=1, parameters="*.weight"):
         steps(optimizer, 2, first=2)
@@ -91,10 +95,13 @@ def test_a_file_cut_within_a_step_gets_the_rest_of_it(lines: int, tmp_path: Path
 @pytest.mark.parametrize(
     ("content", "left", "last"),
     [
-        ("step,x\nstep,x", "step,x\n", 0),
-        ("step,x\n1,5\n1,6\n1", "step,x\n1,5\n1,6\n", 1),
-        ("step,x\n1,5\n2,6\n2,", "step,x\n1,5\n", 1),
-        ("step,x\n1,5\n1,6", "step,x\n", 0),
+        ("step,x,rows\nstep,x", "step,x,rows\n", 0),
+        ("step,x,rows\n1,5,2\n1,6,2\n1", "step,x,rows\n1,5,2\n1,6,2\n", 1),
+        ("step,x,rows\n1,5,1\n2,6,1\n2,", "step,x,rows\n1,5,1\n2,6,1\n", 2),
+        ("step,x,rows\n1,5,1\n2,6,2\n2,", "step,x,rows\n1,5,1\n", 1),
+        ("step,x,rows\n1,5,1\n2,6,2\n", "step,x,rows\n1,5,1\n", 1),
+        ("step,x,rows\n1,5,2\n", "step,x,rows\n", 0),
+        ("step,x,rows\n1,5,2\n1,6", "step,x,rows\n", 0),
     ],
 )
 def test_what_a_kill_has_cut_off_is_removed(
@@ -107,7 +114,7 @@ def test_what_a_kill_has_cut_off_is_removed(
     assert (out.read_text(), file.last) == (left, last)
 
 
-@pytest.mark.parametrize("content", ["step", "step,x\n1,5\n"])
+@pytest.mark.parametrize("content", ["step", "step,x,rows\n1,5,1\n"])
 def test_a_file_that_cannot_be_written_is_refused(
     content: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
