@@ -84,6 +84,8 @@ class UpdateRule:
     """Whether the optimizer steps parameters that are kept as codes (`qmaps.lpmm`)."""
     _changes_options: ClassVar[bool] = False
     """Whether the optimizer's methods change options of its groups, such as Prodigy's `d`."""
+    _resets: ClassVar[bool] = True
+    """Whether `reset_every` has an effect."""
     _numbers: ClassVar[Mapping[str, Callable[[int, Mapping[str, Any]], float]]] = {}
     """Single numbers among a parameter's states besides `step`: functions of the number of steps
     and the group's options."""

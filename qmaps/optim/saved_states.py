@@ -28,6 +28,7 @@ from qmaps.optim.choice import check_patterns, listed
 from qmaps.optim.options import TORCH_OPTIONS, check_shared
 from qmaps.optim.other_libraries import writer_of
 from qmaps.optim.records import ParameterRecord, Parameters
+from qmaps.optim.resets import check_count
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -157,6 +158,7 @@ def _read(
                 f"{type(saved).__name__}"
             )
         states[record.param] = read_state(record, saved)
+        check_count(record, states[record.param], state_dict["param_groups"][record.place[0]])
     # States in the order of parameters, as training makes them.
     return groups, {r.param: states[r.param] for r in records if r.param in states} | entries
 
