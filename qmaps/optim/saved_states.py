@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,7 +74,7 @@ def saved(parameters: Parameters) -> dict[str, Any]:
     take_in_all(parameters)
     records = {id(record.param): record for record in parameters.records()}
     groups = [
-        {**group, "params": [records[id(param)].number for param in group["params"]]}
+        {**_plain(group), "params": [records[id(param)].number for param in group["params"]]}
         for group in parameters.groups
     ]
     state: dict[Any, Any] = {}
@@ -85,6 +86,17 @@ def saved(parameters: Parameters) -> dict[str, Any]:
     optimizer = type(parameters.rule).__name__
     about = {"format": FORMAT, "optimizer": optimizer, "stream": STREAM}
     return {"state": state, "param_groups": groups, ABOUT: about}
+
+
+def _plain(value: Any) -> Any:
+    """An option with Python's numbers in place of NumPy's, which ``weights_only=True`` refuses."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    if type(value) is dict:
+        return {key: _plain(member) for key, member in value.items()}
+    return value
 
 
 def take_in(parameters: Parameters, record: ParameterRecord) -> None:

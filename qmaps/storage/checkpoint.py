@@ -163,6 +163,18 @@ def load_part(stream: Part, know: Know | None = None) -> Any:
         return _loaded(read)
 
 
+def saved_as(path: Path) -> str:
+    """Name without its ending under which ``torch.save`` wrote a file, also if it has been renamed.
+
+    ``"archive"`` if it was written to a stream, empty in torch's format from before 1.6.
+    """
+    with _reading(path):
+        if not zipfile.is_zipfile(path):
+            return ""
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()[0].partition("/")[0]
+
+
 def unknown_classes(path: str | os.PathLike[str] | IO[bytes]) -> list[str]:
     """Full names of the classes in a file refused by ``torch.load``; empty if it is unreadable."""
     try:
