@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -316,9 +316,9 @@ class _Unreadable:
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        stepped = [x for x in tree_leaves((args, kwargs)) if isinstance(x, _Unreadable)]
+        stepped: list[Any] = [x for x in tree_leaves((args, kwargs)) if isinstance(x, _Unreadable)]
         if torch._C._current_graph_task_id() == -1:
-            _allow_reads(cast(list[Tensor], stepped))
+            _allow_reads(stepped)
             return function(*args, **kwargs)
         if _reads(function):
             label = next((r._label(p) for r in _RELEASES for p in stepped if p in r._steps), "")
@@ -334,7 +334,8 @@ class _Unreadable:
 @cache
 def _unreadable(cls: type[Tensor]) -> type[Tensor]:
     """The subclass of a parameter's class that refuses to be read."""
-    made: type[Tensor] = type(cls)(cls.__name__, (_Unreadable, cls), {"_own_class": cls})
+    make: Any = type(cls)
+    made: type[Tensor] = make(cls.__name__, (_Unreadable, cls), {"_own_class": cls})
     return made
 
 
