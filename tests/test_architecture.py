@@ -13,16 +13,13 @@ import qmaps
 from qmaps.optim.rule import UpdateRule
 
 PACKAGE = Path(qmaps.__file__).parent
-MOST = 24
-"""Entries under ``qmaps/``."""
 
 
 def entries() -> list[Path]:
     return [each for each in sorted(PACKAGE.iterdir()) if each.name != "__pycache__"]
 
 
-def test_few_entries_each_with_a_sentence() -> None:
-    assert len(entries()) <= MOST
+def test_each_entry_has_a_sentence() -> None:
     for entry in entries():
         if entry.suffix != ".typed":
             source = entry if entry.is_file() else entry / "__init__.py"

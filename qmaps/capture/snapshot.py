@@ -24,7 +24,7 @@ from torch import Tensor
 
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
 from qmaps.storage import checksums
-from qmaps.storage.files import exists, replacing
+from qmaps.storage.files import IrregularFileError, exists, replacing, size_of
 
 FORMAT = 1
 PIECE = 2**24
@@ -309,6 +309,7 @@ def header_of(path: Path) -> tuple[dict[str, str], dict[str, Parts]]:
     as if to write to it, which systems refuse for files larger than memory.
     """
     try:
+        size_of(path)  # a pipe would be waited for
         with safe_open(path, framework="numpy"), path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             entries = json.loads(file.read(length))
@@ -333,7 +334,7 @@ def unreadable(path: Path, error: Exception) -> CaptureError:
     """Return the error for a missing, forbidden, corrupt or truncated file."""
     if not exists(path):
         return CaptureError(f"{str(path)!r} does not exist")
-    if isinstance(error, PermissionError):
+    if isinstance(error, (PermissionError, IrregularFileError)):
         return CaptureError(f"{str(path)!r} cannot be read ({error.strerror or error})")
     if path.is_file() and path.stat().st_size == 0:
         return CaptureError(f"{str(path)!r} is empty")

@@ -33,7 +33,9 @@ COUNTER = torch.float64
 """The dtype of step counters; float32, which torch uses, cannot count beyond 2**24."""
 
 RESET = "reset_step"
-"""The step of a parameter's last reset, among its states; absent before the first."""
+"""The step of a parameter's last reset, among its states, where `reset_every` is set.
+
+Before the first reset it is 0, or absent in states of versions up to 0.3."""
 
 PRODUCT = "mu_product"
 """The product of NAdam's momenta so far, among a parameter's states: float32, as torch has it."""

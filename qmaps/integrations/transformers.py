@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import transformers
@@ -26,16 +28,33 @@ WORDS = {"true": True, "false": False, "none": None, "null": None}
 ADAM = {"adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8}
 """Defaults of TrainingArguments; other values replace those of the rule."""
 
+SEMICOLON = re.compile(r"""('[^']*'|"[^"]*")|;""")
+"""Semicolons outside of quotes; group 1 is text in quotes."""
+
 Chosen = tuple[type[optim.QuantizedOptimizer], dict[str, Any]]
 
 
+@dataclass
+class _Added:
+    """Entries of `register` in transformers' tables, each with what was there before."""
+
+    names: list[str] = field(default_factory=list)
+    handlers: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    missing: tuple[Any, Any] = (None, None)
+
+
+_ADDED = _Added()
+
+
 def register() -> list[str]:
-    """Add the optimizers of qmaps to the names that ``TrainingArguments(optim=...)`` accepts.
+    r"""Add the optimizers of qmaps to the names that ``TrainingArguments(optim=...)`` accepts.
 
     A name is ``qmaps_``, the file of a rule in `qmaps.optim`, and a preset, such as
     ``qmaps_adamw_8bit``, ``qmaps_lion_4bit`` or ``qmaps_adamw_paper_4bit``; without a preset states
     stay in 32 bits. `optim_args` has any options of the optimizer, and wins over the name:
-    ``optim_args="state_quantizers=B128/DE@4s + rank1/linear@4u, stochastic_rounding=true"``.
+    ``optim_args="state_quantizers=B128/DE@4s + rank1/linear@4u, betas=(0.9; 0.95)"``. transformers
+    splits it at every comma and allows one ``=`` in each part. In a value a semicolon stands for a
+    comma, and in quotes ``\x2c`` for a comma and ``\x3d`` for an equals sign.
     `learning_rate` and `weight_decay` are those of the Trainer; `adam_beta1`, `adam_beta2` and
     `adam_epsilon` are passed to rules with `betas` where they differ from the Trainer's defaults.
 
@@ -55,21 +74,38 @@ def register() -> list[str]:
             member._name_ = member._value_ = name
             names._member_map_[name] = names._value2member_map_[name] = member
             names._member_names_.append(name)
-        handlers[name] = handler
-    names._missing_ = classmethod(_refuse)
+            _ADDED.names.append(name)
+        before = handlers.get(name)
+        if before is None or before is not _ADDED.handlers.get(name, (None,))[0]:
+            handlers[name] = handler
+            _ADDED.handlers[name] = handler, before
+    missing = vars(names).get("_missing_")
+    if missing is None or missing is not _ADDED.missing[0]:
+        _ADDED.missing = classmethod(_refusing(missing)), missing
+        names._missing_ = _ADDED.missing[0]
     return list(_handlers())
 
 
 def unregister() -> None:
-    """Take the names of `register` away again."""
+    """Take the names of `register` away again; what another package has put there since stays."""
     handlers, names = _tables()
-    if "_missing_" in vars(names):
-        del names._missing_
-    for name in _handlers():
-        handlers.pop(name, None)
-        names._value2member_map_.pop(name, None)
-        if names._member_map_.pop(name, None) is not None:
+    for name, (ours, before) in _ADDED.handlers.items():
+        if handlers.get(name) is ours:
+            del handlers[name]
+            if before is not None:
+                handlers[name] = before
+    for name in _ADDED.names:
+        if name not in handlers and names._member_map_.pop(name, None) is not None:
+            names._value2member_map_.pop(name, None)
             names._member_names_.remove(name)
+    refusing, missing = _ADDED.missing
+    if refusing is not None and vars(names).get("_missing_") is refusing:
+        del names._missing_
+        if missing is not None:
+            names._missing_ = missing
+    _ADDED.names.clear()
+    _ADDED.handlers.clear()
+    _ADDED.missing = None, None
 
 
 def _tables() -> tuple[dict[str, Any], Any]:
@@ -121,23 +157,28 @@ def _handler(cls: type[optim.QuantizedOptimizer], preset: str | None) -> Callabl
 
 
 def _value(text: str) -> Any:
-    """The value of an option, as `optim_args` has it."""
+    """The value of an option, as `optim_args` has it; a semicolon stands for a comma."""
     if text.lower() in WORDS:
         return WORDS[text.lower()]
     try:
-        return ast.literal_eval(text)
+        return ast.literal_eval(SEMICOLON.sub(lambda match: match[1] or ",", text))
     except (SyntaxError, ValueError):
         return text
 
 
-def _refuse(cls: Any, value: object) -> Any:
-    """Raise for an unknown name; the enumeration calls it."""
-    if str(value).startswith(PREFIX):
-        raise BadValueError(
-            f"optim={shown(value)} is not a name of qmaps; allowed are qmaps_RULE and "
-            f"qmaps_RULE_PRESET, such as qmaps_adamw_8bit{nearest(str(value), _handlers())}"
-        )
-    return super(cls, cls)._missing_(value)
+def _refusing(before: Any) -> Callable[[Any, object], Any]:
+    """The function that the enumeration calls for an unknown name; `before` is the present one."""
+
+    def missing(cls: Any, value: object) -> Any:
+        if _ADDED.handlers and str(value).startswith(PREFIX):
+            raise BadValueError(
+                f"optim={shown(value)} is not a name of qmaps; allowed are qmaps_RULE and "
+                f"qmaps_RULE_PRESET, such as qmaps_adamw_8bit{nearest(str(value), _handlers())}"
+            )
+        inherited = super(cls, cls)._missing_ if before is None else before.__get__(None, cls)
+        return inherited(value)
+
+    return missing
 
 
 class _Callback(Recorded, TrainerCallback):

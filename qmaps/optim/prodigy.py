@@ -18,6 +18,7 @@ from qmaps.errors import BadValueError, shown
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim import saved_states
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
+from qmaps.optim.records import Place, places
 from qmaps.optim.reductions import tree_sum
 from qmaps.optim.rule import (
     ascent,
@@ -73,7 +74,7 @@ class Prodigy(QuantizedOptimizer):
         slice_p: s and p0 keep every `slice_p`-th element; an int of at least 1. 11 saves most of
             their memory, and estimates d from fewer elements.
         **shared: options of all optimizers, such as `state_quantizers`; see `QuantizedOptimizer`.
-            `reset_every` must be None.
+            `reset_every` must be None; later, in a group or a checkpoint, it has no effect.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -100,6 +101,7 @@ class Prodigy(QuantizedOptimizer):
     }
     takes_all_gradients: ClassVar[bool] = True
     _changes_options: ClassVar[bool] = True
+    _resets: ClassVar[bool] = False
     torch_options: ClassVar[Mapping[str, object]] = {"fsdp_in_use": False}
 
     def __init__(
@@ -130,11 +132,16 @@ class Prodigy(QuantizedOptimizer):
             check_decay("beta3", group["beta3"])
         check_bool(group, "decouple", "use_bias_correction", "safeguard_warmup")
         check_int("slice_p", group["slice_p"], 1)
-        if group.get("reset_every"):
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a parameter group; options left out take the optimizer's defaults."""
+        given = param_group if isinstance(param_group, dict) else {}
+        if (steps := given.get("reset_every", self.defaults["reset_every"])) is not None:
             raise BadValueError(
-                f"reset_every={shown(group['reset_every'])} must be None: Prodigy's estimate of "
-                "all steps cannot begin anew"
+                f"reset_every={shown(steps)} must be None: Prodigy's estimate of all steps cannot "
+                "begin anew"
             )
+        super().add_param_group(param_group)
 
     @classmethod
     def unsupported_reason(cls, param: Tensor) -> str:
@@ -194,6 +201,7 @@ class Prodigy(QuantizedOptimizer):
         """
         loss = loss_of(closure)
         if (numbers := self._estimate()) is None:
+            self._make_states()
             return loss
         before = [{name: group[name] for name in numbers} for group in self.param_groups]
         skipped, stepped = self.skipped_steps, False
@@ -206,6 +214,34 @@ class Prodigy(QuantizedOptimizer):
             for group, old in zip(self.param_groups, before, strict=True):
                 group.update({"k": group["k"] + 1} if stepped else old)
         return loss
+
+    def _make_states(self) -> None:
+        """Make missing states of parameters with gradients, in a step that changes nothing.
+
+        `torch.distributed.checkpoint` loads what an optimizer has after a step with zero gradients
+        and lr=0. The step is not counted: p0 is copied in the first step that is.
+        """
+        new: list[Place] = []
+        for place in places(self.param_groups):
+            param = self.param_groups[place.group]["params"][place.position]
+            if param.grad is not None and param not in self.state:
+                new.append(place)
+        params = [self.param_groups[at.group]["params"][at.position] for at in new]
+        gradients = [param.grad for param in params]
+        sizes = [group["d_step"] for group in self.param_groups]
+        try:
+            for param, gradient in zip(params, gradients, strict=True):
+                param.grad = torch.zeros_like(gradient)
+            for group in self.param_groups:
+                group["d_step"] = 0.0
+            self._stepper.step(self._parameters, only=new)
+        finally:
+            for param, gradient in zip(params, gradients, strict=True):
+                param.grad = gradient
+            for group, size in zip(self.param_groups, sizes, strict=True):
+                group["d_step"] = size
+        for param in params:
+            self.state[param]["step"].zero_()
 
     def _estimate(self) -> dict[str, float] | None:
         """The numbers of the next step; None without gradients so far."""
@@ -225,8 +261,9 @@ class Prodigy(QuantizedOptimizer):
                 value = exact(param.detach(), state)
                 grad = _sliced(coupled(value, param.grad.float(), scalars), group)
                 value = _sliced(value, group)
-                old = values_of(state.get("s", torch.zeros_like(value)))
-                distance = values_of(state.get("p0", value)) - value
+                begun = bool(state) and int(state["step"]) > 0
+                old = values_of(state["s"]) if begun else torch.zeros_like(value)
+                distance = (values_of(state["p0"]) if begun else value) - value
                 products.append(tree_sum(grad.double() * distance.double(), 0).cpu())
                 sizes.append(tree_sum(_summed(old, grad, scalars).abs().double(), 0).cpu())
         size = float(sum(sizes, torch.zeros(1, dtype=torch.float64)))

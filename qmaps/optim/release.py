@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from qmaps.engines.sharding.shards import is_distributed, is_flat
 from qmaps.errors import BadTypeError, BadValueError, shown
@@ -17,6 +20,12 @@ from qmaps.optim.stepper import Stepper
 
 _RELEASES: weakref.WeakSet[GradientRelease] = weakref.WeakSet()
 """All releases; parameters have no attribute for theirs, so that models can be pickled."""
+
+
+VALUES = ("data", "T", "mT", "H", "mH", "real", "imag")
+"""Attributes of a tensor that read its values."""
+ABOUT = ("dim", "element_size", "is_complex", "is_contiguous", "is_floating_point", "numel", "size")
+"""Methods of a tensor that read no values."""
 
 
 def release_gradients(
@@ -33,7 +42,9 @@ def release_gradients(
     step, and the next backward pass may begin. Parameters and states have the bits of the plain
     loop, and the state dict is the optimizer's own.
 
-    Options of the optimizer, such as `lr`, are read during the backward pass.
+    Options of the optimizer, such as `lr`, are read during the backward pass. Code that runs in the
+    backward pass, such as a segment that activation checkpointing computes again, must not read
+    parameters that have taken their step: it would see the new values.
 
     Args:
         model: the model with the optimizer's parameters. Several optimizers, such as Muon for
@@ -54,8 +65,9 @@ def release_gradients(
             parameter is sharded, or the model has a DistributedDataParallel.
         BadValueError: an option or a parameter is not allowed, or several processes train
             together. In the backward pass: a parameter has taken its step already, because
-            ``optimizer.step()`` was not called since the last backward pass. In
-            ``optimizer.step()``: a parameter has a gradient.
+            ``optimizer.step()`` was not called since the last backward pass, or is read after its
+            step. In ``optimizer.step()``: a parameter has a gradient. In ``load_state_dict``: the
+            checkpoint has an option that is not allowed.
 
     >>> import torch
     >>> from qmaps.optim import AdamW4bit, release_gradients
@@ -98,6 +110,7 @@ class GradientRelease:
         self._hooks = [
             optimizer.register_step_pre_hook(lambda *_: self._before_end()),
             optimizer.register_step_post_hook(lambda *_: self._stepped.clear()),
+            optimizer.register_load_state_dict_pre_hook(lambda _, saved: _check_saved(saved)),
         ]
         _RELEASES.add(self)
         # A reference from autograd to the optimizer would keep both forever.
@@ -116,6 +129,7 @@ class GradientRelease:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        _allow_reads(self._stepped)
         self._steps = {}
         if (optimizer := self._optimizer()) is not None:
             optimizer._released = False
@@ -144,10 +158,13 @@ class GradientRelease:
             torch.autograd.graph.increment_version(param)
         finally:
             param.grad = None
+        # Autograd does not see what segments that are computed again read.
+        param.__class__ = _unreadable(type(param))
 
     def _before_end(self) -> None:
         """Raise where a backward pass was not what the release expects."""
         optimizer = self._optimizer()
+        _allow_reads(self._stepped)
         if self._scaler is None and getattr(optimizer, "grad_scale", None) is not None:
             raise BadValueError(
                 "release_gradients has taken steps with gradients that a GradScaler has scaled; "
@@ -210,6 +227,9 @@ class _OneStep:
         """Take it."""
         if (optimizer := self._optimizer()) is not None:
             only = self._places.of(self._param, optimizer.param_groups)
+            for place in only:
+                if optimizer.param_groups[place.group]["nonfinite"] != "propagate":
+                    _check_policy(optimizer.param_groups)
             self._stepper.step(optimizer._parameters, only=only)
 
 
@@ -244,12 +264,7 @@ def _check(model: nn.Module, optimizer: QuantizedOptimizer) -> None:
             "release_gradients does not support DistributedDataParallel, which writes gradients "
             "back after each step; train the module without it"
         )
-    for group in optimizer.param_groups:
-        if group["nonfinite"] != "propagate":
-            raise BadValueError(
-                f"nonfinite={group['nonfinite']!r} looks at all gradients before a step; "
-                "release_gradients supports nonfinite='propagate'"
-            )
+    _check_policy(optimizer.param_groups)
     names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
     for number, param in enumerate(_trained(optimizer)):
         if param not in names:
@@ -266,3 +281,74 @@ def _check(model: nn.Module, optimizer: QuantizedOptimizer) -> None:
                     f"parameter {names[param]!r} is released to a {type(owner).__name__} already; "
                     "call remove() of that release first"
                 )
+
+
+def _check_policy(groups: Iterable[Mapping[str, Any]], source: str = "") -> None:
+    """Raise if the policy for NaN and infinity needs all gradients at once."""
+    for group in groups:
+        if (policy := group.get("nonfinite", "propagate")) != "propagate":
+            raise BadValueError(
+                f"{source}nonfinite={shown(policy)} looks at all gradients before a step; "
+                "release_gradients supports nonfinite='propagate'"
+            )
+
+
+def _check_saved(state_dict: Any) -> None:
+    """Raise if a checkpoint has options that a release does not support."""
+    groups = state_dict.get("param_groups") if isinstance(state_dict, Mapping) else None
+    if isinstance(groups, (list, tuple)):  # others are refused by what loads them
+        _check_policy((g for g in groups if isinstance(g, Mapping)), "state_dict has ")
+
+
+class _Unreadable:
+    """Mixin of the class of a parameter from its step on.
+
+    In the backward pass it refuses operations that read values. The first operation after the
+    backward pass, or ``optimizer.step()``, gives the parameter its own class back.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Any],
+        _: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        stepped: list[Any] = [x for x in tree_leaves((args, kwargs)) if isinstance(x, _Unreadable)]
+        if torch._C._current_graph_task_id() == -1:
+            _allow_reads(stepped)
+            return function(*args, **kwargs)
+        if _reads(function):
+            label = next((r._label(p) for r in _RELEASES for p in stepped if p in r._steps), "")
+            raise BadValueError(
+                f"{label or 'a parameter'} is read in the backward pass after its step by "
+                "release_gradients, as by a segment that activation checkpointing computes again; "
+                "read it outside of the segment, or remove() the release"
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **kwargs)
+
+
+@cache
+def _unreadable(cls: type[Tensor]) -> type[Tensor]:
+    """The subclass of a parameter's class that refuses to be read."""
+    make: Any = type(cls)
+    made: type[Tensor] = make(cls.__name__, (_Unreadable, cls), {"_own_class": cls})
+    return made
+
+
+def _allow_reads(params: Iterable[Tensor]) -> None:
+    """Give parameters their own classes back."""
+    for param in params:
+        param.__class__ = getattr(type(param), "_own_class", type(param))
+
+
+def _reads(function: Any) -> bool:
+    """Return True if an operation of torch reads values of a tensor."""
+    name = getattr(function, "__name__", "")
+    if name in ("__get__", "__set__", "__delete__"):  # of an attribute
+        attribute = getattr(getattr(function, "__self__", None), "__name__", "")
+        return name == "__get__" and attribute in VALUES
+    return name not in ABOUT

@@ -10,7 +10,7 @@ pre-training: dynamics of state staleness and effectiveness of state resets", ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,14 +18,37 @@ from torch import Tensor
 
 from qmaps.cuda.engine import recording
 from qmaps.engines.step import COUNTER, RESET
-from qmaps.errors import BackendError
-from qmaps.optim.records import Entry, Parameters
+from qmaps.errors import BackendError, BadValueError
+from qmaps.optim.records import Entry, ParameterRecord, Parameters
 from qmaps.optim.rule import check_int
 
 
 def every(group: dict[str, Any]) -> int:
     """The steps between resets of a group's states; 0 for none, as in pickles from before 0.2."""
     return group.get("reset_every") or 0
+
+
+def begin_count(record: ParameterRecord, storage: dict[str, Any]) -> None:
+    """Add the step of the last reset to a parameter's states, where `reset_every` is set.
+
+    It is there from the first step on: `torch.distributed.checkpoint` loads what an optimizer has
+    after one step, and nothing else.
+    """
+    if every(record.group) and record.rule._resets:
+        storage.setdefault(RESET, torch.zeros((), dtype=COUNTER))
+
+
+def check_count(
+    record: ParameterRecord, state: Mapping[str, Any], saved_group: Mapping[str, Any]
+) -> None:
+    """Raise if a saved state has taken more steps than `reset_every` and has no last reset."""
+    steps = every(record.group) if "reset_every" in saved_group else 0
+    if steps and record.rule._resets and RESET not in state and state.get("step", 0) > steps:
+        raise BadValueError(
+            f"state_dict has reset_every={steps} and step={int(state['step'])}, but no {RESET} for "
+            f"{record.label}; with torch.distributed.checkpoint, make the optimizer with the "
+            "reset_every of the checkpoint before dcp.load"
+        )
 
 
 def check_reset_every(group: dict[str, Any]) -> None:
@@ -46,7 +69,7 @@ def reset(parameters: Parameters, entries: Sequence[Entry]) -> None:
     """
     for group in parameters.groups:
         check_reset_every(group)
-    if not any(map(every, parameters.groups)):
+    if not parameters.rule._resets or not any(map(every, parameters.groups)):
         return
     if recording():
         raise BackendError(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +33,7 @@ from qmaps.optim.options import TORCH_OPTIONS, check_shared
 from qmaps.optim.other_libraries import GROUP_COUNTS, count_in, counts_in, other_rules, writer_of
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.records import ParameterRecord, Parameters
+from qmaps.optim.resets import check_count
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -82,7 +84,7 @@ def saved(parameters: Parameters) -> dict[str, Any]:
     take_in_all(parameters)
     records = {id(record.param): record for record in parameters.records()}
     groups = [
-        {**group, "params": [records[id(param)].number for param in group["params"]]}
+        {**_plain(group), "params": [records[id(param)].number for param in group["params"]]}
         for group in parameters.groups
     ]
     state: dict[Any, Any] = {}
@@ -94,6 +96,17 @@ def saved(parameters: Parameters) -> dict[str, Any]:
     optimizer = type(parameters.rule).__name__
     about = {"format": FORMAT, "optimizer": optimizer, "stream": STREAM}
     return {"state": state, "param_groups": groups, ABOUT: about}
+
+
+def _plain(value: Any) -> Any:
+    """An option with Python's numbers in place of NumPy's, which ``weights_only=True`` refuses."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    if type(value) is dict:
+        return {key: _plain(member) for key, member in value.items()}
+    return value
 
 
 def take_in(parameters: Parameters, record: ParameterRecord) -> None:
@@ -179,6 +192,7 @@ def _read(
             if count is None and any(value is not None for value in saved.values()):
                 uncounted.append(record)
         states[record.param] = read_state(record, saved)
+        check_count(record, states[record.param], state_dict["param_groups"][record.place[0]])
     _check_counted(uncounted, states)
     # States in the order of parameters, as training makes them.
     return groups, {r.param: states[r.param] for r in records if r.param in states} | entries

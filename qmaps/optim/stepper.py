@@ -36,7 +36,7 @@ from qmaps.optim.checks import check_gradient, check_shard, check_states
 from qmaps.optim.choice import choice_settings
 from qmaps.optim.nonfinite import leaves_out
 from qmaps.optim.records import Entry, Parameters, Place, states_of
-from qmaps.optim.resets import reset
+from qmaps.optim.resets import begin_count, reset
 from qmaps.optim.rule import MatrixRule, UpdateRule
 from qmaps.optim.saved_states import take_in
 
@@ -143,7 +143,7 @@ class Stepper:
             _run_together(planned.plans, inputs)
         finally:
             for param, storage in states.items():
-                if storage:
+                if "step" in storage:
                     parameters.state[param] = storage
 
     def _planned(
@@ -175,6 +175,7 @@ class Stepper:
             storage = parameters.state.get(record.param)
             if storage is None:
                 storage = states.setdefault(record.param, {})
+            begin_count(record, storage)
             steps.append(record.step(entry[3], storage))
             if storage:
                 check_states(steps[-1], tuple(record.param.shape))

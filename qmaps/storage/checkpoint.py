@@ -27,7 +27,7 @@ from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.storage import checksums, kinds
-from qmaps.storage.files import remove_leftovers, replacing
+from qmaps.storage.files import IrregularFileError, replacing, size_of
 
 Know = Callable[[Collection[str]], None]
 """What makes classes known to ``torch.load``, by their full names."""
@@ -47,19 +47,19 @@ class NeedsCodeError(BadValueError):
 def save(state: Any, path: str | os.PathLike[str]) -> None:
     """Save `state` with ``torch.save``; a kill at any moment leaves the old file or the new one.
 
-    A kill may leave a file ``.NAME.PID-HOST.tmp`` beside it. The next call for the same path on the
-    same machine removes it.
+    A kill may leave a file ``.NAME.PID-HOST-NUMBER.tmp`` beside it. The next call for the same path
+    on the same machine removes it.
 
     Args:
         state: tensors, numbers (NumPy's are saved as Python's), strings, and dicts and lists of
             them.
-        path: the file; an existing one is replaced, or unchanged after an error.
+        path: the file; an existing one is replaced, or unchanged after an error. The target of a
+            link is replaced, and the link stays.
 
     Raises:
         OutputError: the file cannot be written.
         BadTypeError: `state` has an object refused by `load`.
     """
-    remove_leftovers(Path(path))
     with replacing(path) as temporary, temporary.open("wb") as file:
         target = _Target(file)
         try:
@@ -123,7 +123,7 @@ def load(
         BadValueError: the file is missing, damaged, truncated, of another kind, or would run code.
     """
     with _reading(path):
-        if Path(path).stat().st_size == 0:
+        if size_of(Path(path)) == 0:
             raise BadValueError(f"{str(path)!r} is empty")
         archive = zipfile.is_zipfile(path)
         if archive:
@@ -172,6 +172,18 @@ def load_part(stream: Part, know: Know | None = None) -> Any:
             return torch.load(part, map_location="cpu", weights_only=True)
 
         return _loaded(read)
+
+
+def saved_as(path: Path) -> str:
+    """Name without its ending under which ``torch.save`` wrote a file, also if it has been renamed.
+
+    ``"archive"`` if it was written to a stream, empty in torch's format from before 1.6.
+    """
+    with _reading(path):
+        if not zipfile.is_zipfile(path):
+            return ""
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()[0].partition("/")[0]
 
 
 def unknown_classes(path: str | os.PathLike[str] | IO[bytes]) -> list[str]:
@@ -244,10 +256,11 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's advice on other kinds of file
+            size_of(Path(path))  # a pipe would be waited for
             yield
     except (BadValueError, MemoryError):
         raise
-    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+    except (FileNotFoundError, PermissionError, IsADirectoryError, IrregularFileError) as error:
         raise BadValueError(f"{shown} cannot be read ({error.strerror})") from None
     except UnicodeEncodeError:
         raise BadValueError(f"{shown} cannot be read (torch needs a path in Unicode)") from None

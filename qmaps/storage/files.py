@@ -14,11 +14,17 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qmaps.errors import OutputError
 from qmaps.storage import checksums
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +32,15 @@ if TYPE_CHECKING:
 
 HOST = f"{zlib.crc32(platform.node().encode()):08x}"
 """This machine in names of temporary files."""
+
+_NUMBERS = count()
+
+
+class IrregularFileError(OSError):
+    """A pipe, a device, or anything else that is not a file with content of its own."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(errno.EINVAL, "it is no regular file", str(path))
 
 
 def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
@@ -42,12 +57,8 @@ def output_file(path: str | os.PathLike[str]) -> Path:
     """Create the folder of `path`, check write access before long work, and return the path."""
     target = Path(path)
     output_folder(target.parent)
-    beside = _beside(target)
-    with writable(target, "file"):
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        beside.touch()
-        beside.unlink()
+    with writable(target, "file"), _temporary(_replaceable(target)):
+        pass
     return target
 
 
@@ -72,10 +83,12 @@ def exists(path: Path) -> bool:
 
 
 def size_of(path: Path) -> int:
-    """Number of bytes of a regular file; an OSError for pipes and devices."""
+    """Number of bytes of a regular file; an OSError for folders, pipes and devices."""
     status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise IrregularFileError(path)
     return status.st_size
 
 
@@ -86,9 +99,58 @@ def content_of(path: Path, limit: float = math.inf) -> bytes:
     return path.read_bytes()
 
 
-def _beside(target: Path) -> Path:
-    # Process and machine keep two runs that share a folder from writing into one another's file.
-    return target.with_name(f".{target.name}.{os.getpid()}-{HOST}.tmp")
+def _replaceable(path: Path) -> Path:
+    """The file that `path` names, behind links; it may be missing.
+
+    Raises:
+        OSError: a folder, a pipe, a device or the like is there, or links lead in a circle.
+    """
+    with suppress(FileNotFoundError):
+        size_of(path)
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+@contextmanager
+def _temporary(target: Path) -> Iterator[Path]:
+    """Create an empty file beside `target`; it is locked, and removed at the end.
+
+    The lock ends with the process. It shows `remove_leftovers` which files are being written, by
+    processes of other containers, too.
+    """
+    while True:
+        path = target.with_name(f".{target.name}.{os.getpid()}-{HOST}-{next(_NUMBERS)}.tmp")
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            continue
+        locked = _lock(file)
+        if locked is None:  # Windows renames no open file
+            os.close(file)
+        # Another process may have removed the file between the two calls.
+        elif not locked or not os.fstat(file).st_nlink:
+            os.close(file)
+            continue
+        try:
+            yield path
+        finally:
+            with suppress(OSError):
+                path.unlink()
+            if locked:
+                os.close(file)
+        return
+
+
+def _lock(file: int) -> bool | None:
+    """Lock an open file; False if it is locked already, None where there are no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
 def remove_leftovers(target: Path) -> None:
@@ -96,11 +158,26 @@ def remove_leftovers(target: Path) -> None:
 
     Those of other machines stay: whether their processes are alive is not known here.
     """
-    name = re.compile(rf"\.{re.escape(target.name)}\.([0-9]{{1,9}})-{HOST}\.tmp")
+    name = re.compile(rf"\.{re.escape(target.name)}\.([0-9]{{1,9}})-{HOST}(?:-[0-9]+)?\.tmp")
     with suppress(OSError):  # of a folder that cannot be read
         for path in target.parent.iterdir():
-            if (match := name.fullmatch(path.name)) and not _runs(int(match[1])):
-                path.unlink(missing_ok=True)
+            if match := name.fullmatch(path.name):
+                with suppress(OSError):  # it is gone by now, or another user's
+                    _remove_unlocked(path, int(match[1]))
+
+
+def _remove_unlocked(path: Path, process: int) -> None:
+    """Remove a temporary file, if no process is writing it."""
+    own = process == os.getpid()  # that of a killed process which had the same number
+    if not own and _runs(process):
+        return
+    file = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        locked = _lock(file)
+        if locked or (locked is None and not own):
+            path.unlink()
+    finally:
+        os.close(file)
 
 
 def _runs(process: int) -> bool:
@@ -117,21 +194,23 @@ def _runs(process: int) -> bool:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, and rename it to `path` if the block succeeds.
+    """Yield the path of a temporary file, and rename it to `path` if the block succeeds.
 
-    Failures are an OutputError.
+    A link at `path` stays, and the file that it leads to is replaced. Temporary files that killed
+    processes of this machine have left for the same file are removed first.
+
+    Raises:
+        OutputError: the file cannot be written, or `path` is a folder, a pipe or a device.
     """
-    target = Path(path)
-    temporary = _beside(target)
     try:
-        yield temporary
-        temporary.replace(target)
+        target = _replaceable(Path(path))
+        remove_leftovers(target)
+        with _temporary(target) as temporary:
+            yield temporary
+            temporary.replace(target)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise OutputError(f"{str(target)!r} cannot be written ({reason})") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+        raise OutputError(f"{str(path)!r} cannot be written ({reason})") from error
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
@@ -169,7 +248,7 @@ def write_record(path: str | os.PathLike[str], value: dict[str, Any]) -> None:
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a dict of `write_record`, or of `write_json` by earlier versions."""
     try:
-        content = Path(path).read_bytes()
+        content = content_of(Path(path))
         value = json.loads(content)
         fits = checksums.intact(content)
         if not isinstance(value, dict) or fits is False or (fits is None and "checksum" in value):
@@ -229,7 +308,7 @@ def read_frame(path: str | os.PathLike[str], *, must_be_sealed: bool = False) ->
     import pandas as pd
 
     try:
-        content = Path(path).read_bytes()
+        content = content_of(Path(path))
         fits = checksums.intact(content)
         if fits is False or (fits is None and must_be_sealed):
             raise _damaged(path)

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from qmaps.errors import BadValueError, QmapsError, nearest, shown
+from qmaps.storage.files import content_of
 
 ALIASED = 10_000
 """Values that the aliases of a YAML file may stand for, at most."""
@@ -45,7 +46,7 @@ def read(path: Path, yaml: ModuleType | None, kind: str) -> dict[Any, Any]:
         BadValueError: the file cannot be read, is damaged, or has a key twice.
     """
     try:
-        text = path.read_bytes().decode()
+        text = content_of(path).decode()
     except OSError as error:
         raise BadValueError(f"it cannot be read ({error.strerror})") from None
     except ValueError:

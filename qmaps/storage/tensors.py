@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from qmaps.errors import DAMAGE, BadValueError, OutputError
 from qmaps.storage import checksums
-from qmaps.storage.files import replacing
+from qmaps.storage.files import IrregularFileError, replacing, size_of
 
 
 def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -> None:
@@ -50,6 +51,7 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
 def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     """Read the quantized tensors of a file of `write`, as plain dicts by name."""
     try:
+        size_of(Path(path))  # a pipe would be waited for
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if "qmaps_tensors" not in metadata:
@@ -67,6 +69,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
                     plain["codebook"] = arrays[f"{number}.codebook"]
                 tensors[plain.pop("name")] = plain
             return tensors
+    except IrregularFileError as error:
+        raise BadValueError(f"{str(path)!r} cannot be read ({error.strerror})") from None
     except (OSError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise BadValueError(f"{str(path)!r} cannot be read as safetensors ({reason})") from None

@@ -359,3 +359,65 @@ def test_names_that_do_not_exist(names: list[str], tmp_path: Path, monkeypatch: 
         '{"lr": 1e-3}) to the Trainer'
     )
     monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("betas=(0.9; 0.95), seed=3", {"betas": (0.9, 0.95), "seed": 3}),
+        ("betas=0.9;0.95, maximize=true", {"betas": (0.9, 0.95), "maximize": True}),
+        ("overrides={'*.wte.*': None; 'a;b': \"4bit\"}, reset_every=none",
+         {"overrides": {"*.wte.*": None, "a;b": "4bit"}, "reset_every": None}),
+        ("state_quantizers='B128/DE@4s + rank1/linear@4u'",
+         {"state_quantizers": "B128/DE@4s + rank1/linear@4u"}),
+        ("state_quantizers=lowrank2(B64/DE@4s)+B64/DE@4s + 32-bit",
+         {"state_quantizers": "lowrank2(B64/DE@4s)+B64/DE@4s + 32-bit"}),
+        (r"state_quantizers='x\x2c y\x3d1.json'", {"state_quantizers": "x, y=1.json"}),
+        ("state_quantizers=it's; 1.json", {"state_quantizers": "it's; 1.json"}),
+    ],
+)  # fmt: skip
+def test_values_of_optim_args(
+    text: str, options: dict[str, Any], names: list[str], tmp_path: Path
+) -> None:
+    """transformers itself splits the text at commas, with one equals sign in each part."""
+    args = transformers.TrainingArguments(
+        str(tmp_path), use_cpu=True, optim="qmaps_adamw", optim_args=text
+    )
+    _, kwargs = transformers.Trainer.get_optimizer_cls_and_kwargs(args)
+    usual = {"lr": 5e-5, "state_quantizers": None, "betas": (0.9, 0.999)}
+    assert kwargs == usual | options
+
+
+def test_entries_of_other_packages_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers, kinds = ours._tables()
+    name, later, own = "qmaps_adamw_8bit", "qmaps_lion_8bit", "theirs_adamw"
+    before, after = (lambda _: "before"), (lambda _: "after")
+    monkeypatch.setitem(handlers, name, before)
+    monkeypatch.setitem(handlers, own, before)
+    monkeypatch.setattr(
+        kinds, "_missing_", classmethod(lambda _, value: kinds.SGD if value == "s" else None)
+    )
+    ours.register()
+    ours.register()
+    assert handlers[name] is not before
+    assert kinds("s") is kinds.SGD
+    handlers[later] = after
+    ours.unregister()
+    assert handlers[name] is handlers[own] is before
+    assert handlers.pop(later) is after
+    assert kinds("s") is kinds.SGD
+    assert not [key for key in handlers if key.startswith("qmaps_") and key != name]
+
+    ours.register()
+    refusing = kinds.__dict__["_missing_"].__func__
+    theirs = classmethod(lambda cls, value: kinds.SGD if value == "t" else refusing(cls, value))
+    kinds._missing_ = theirs
+    ours.unregister()
+    assert vars(kinds)["_missing_"] is theirs
+    assert (kinds("t"), kinds("s")) == (kinds.SGD, kinds.SGD)
+    with pytest.raises(ValueError, match="is not a valid OptimizerNames"):
+        kinds("qmaps_adamw_5bit")
+    for extra in [member for member in kinds.__members__ if member.startswith("qmaps_")]:
+        kinds._value2member_map_.pop(extra)
+        kinds._member_map_.pop(extra)
+        kinds._member_names_.remove(extra)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -406,3 +407,23 @@ def test_a_checkpoint_of_the_old_random_numbers_loads() -> None:
     for ours, theirs in zip(loaded.state.values(), optimizer.state.values(), strict=True):
         for name, value in theirs.items():
             assert torch.equal(floats(ours[name]), floats(value))
+
+
+def test_numpy_numbers_among_options_are_saved_as_pythons() -> None:
+    """A schedule computed by NumPy gives them; torch.load with weights_only=True has no NumPy."""
+    optimizer = trained()
+    options = {"lr": 1e-3 * np.cos(0.1), "betas": (np.float32(0.5), np.float64(0.99)),
+               "eps": np.float16(1e-3), "maximize": np.bool_(False),
+               "mine": [{"x": np.int64(3)}]}  # fmt: skip
+    optimizer.param_groups[0] |= options
+    buffer = io.BytesIO()
+    torch.save(optimizer.state_dict(), buffer)
+    buffer.seek(0)
+    (saved,) = torch.load(buffer, weights_only=True)["param_groups"]
+    assert saved["lr"] == float(options["lr"])
+    assert saved["betas"] == (0.5, 0.99)
+    assert saved["eps"] == float(options["eps"])
+    assert (saved["maximize"], saved["mine"]) == (False, [{"x": 3}])
+    kinds = {type(saved[name]) for name in ("lr", "eps")} | {*map(type, saved["betas"])}
+    assert kinds == {float}
+    assert type(optimizer.param_groups[0]["lr"]) is np.float64

@@ -121,8 +121,29 @@ def test_without_gradients_there_is_no_step() -> None:
     optimizer = Prodigy(model.parameters())
     for param in model.parameters():
         param.grad = torch.zeros_like(param)
+    before = [param.detach().clone() for param in model.parameters()]
     optimizer.step()
-    assert not optimizer.state
+    for param, old in zip(model.parameters(), before, strict=True):
+        assert int(optimizer.state[param]["step"]) == 0
+        assert torch.equal(param, old)
+    assert optimizer.param_groups[0]["k"] == 0
+    assert optimizer.param_groups[0]["d_step"] == 1e-6
+    # Distances are measured from where the first counted step begins.
+    torch.manual_seed(1)
+    for param in model.parameters():
+        nn.init.normal_(param)
+    again = copy.deepcopy(model)
+    assert train(model, optimizer) == train(again, Prodigy(again.parameters()))
+
+
+def test_a_group_with_resets_keeps_the_estimate() -> None:
+    """The constructor refuses `reset_every`; in a group it has no effect, and the state loads."""
+    model, other = net(), net()
+    optimizer = Prodigy(model.parameters())
+    optimizer.param_groups[0]["reset_every"] = 2
+    assert train(model, optimizer, range(8)) == train(other, Prodigy(other.parameters()), range(8))
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert "reset_step" not in optimizer.state[model[0].weight]
 
 
 def test_rates_that_differ_are_refused() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from qmaps import optim
 from qmaps.engines.native.plan import NativeEngine
@@ -303,6 +304,132 @@ def test_a_value_that_autograd_needs_later_is_refused_by_torch() -> None:
     x = first(torch.ones(2, 80)) @ last.weight.detach()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         (last(torch.ones(2, 80)).sum() + x.sum()).backward()
+
+
+class Recomputed(nn.Module):
+    """Layers whose activations are computed again in the backward pass; two are the same layer."""
+
+    def __init__(self, reentrant: bool = False, read: Callable[[Tensor], Tensor] | None = None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.reentrant, self.read = reentrant, read
+        first, last = nn.Linear(72, 72), nn.Linear(72, 72)
+        self.layers = nn.ModuleList([first, first if not reentrant else nn.Linear(72, 72), last])
+        self.head = nn.Linear(72, 72)
+
+    def segment(self, layer: nn.Module, x: Tensor) -> Tensor:
+        x = torch.tanh(layer(x))
+        return x if self.read is None else x * self.read(self.head.weight)
+
+    def loss(self, number: int, recompute: bool = True) -> Tensor:
+        x = torch.randn(4, 72, generator=torch.Generator().manual_seed(number), requires_grad=True)
+        for layer in self.layers:
+            again = lambda x, layer=layer: self.segment(layer, x)  # noqa: E731
+            x = checkpoint(again, x, use_reentrant=self.reentrant) if recompute else again(x)
+        return self.head(x).square().mean()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_segments_that_are_computed_again_have_the_bits_of_the_plain_loop(reentrant: bool) -> None:
+    models = [Recomputed(reentrant) for _ in range(2)]
+    one, other = (AdamW8bit(m.named_parameters(), lr=0.01) for m in models)
+    release_gradients(models[1], other)
+    for number in range(3):
+        models[0].loss(number, recompute=False).backward()
+        one.step()
+        one.zero_grad()
+        models[1].loss(number).backward()
+        other.step()
+    assert_same(one, other)
+
+
+def under_no_grad(weight: Tensor) -> Tensor:
+    with torch.no_grad():
+        return weight.square().mean()
+
+
+READS = {
+    "detach": lambda w: w.detach()[0],
+    "data": lambda w: w.data[0],
+    "statistics": under_no_grad,
+    "nothing": lambda w: torch.full((w.size(1),), 0.5 + (w.grad is None) * w.shape[0]),
+}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("read", READS)
+def test_a_segment_computed_again_cannot_read_stepped_parameters(
+    read: str, reentrant: bool
+) -> None:
+    """Its forward pass took the old values; gradients would differ without an error."""
+    model = Recomputed(reentrant, READS[read])
+    optimizer = AdamW8bit(model.named_parameters())
+    release_gradients(model, optimizer)
+    loss = model.loss(0)
+    if read == "nothing":
+        loss.backward()
+    else:
+        with pytest.raises(BadValueError) as caught:
+            loss.backward()
+        assert str(caught.value) == (
+            "parameter 'head.weight' is read in the backward pass after its step by "
+            "release_gradients, as by a segment that activation checkpointing computes again; read "
+            "it outside of the segment, or remove() the release"
+        )
+    assert float(READS["statistics"](model.head.weight)) > 0
+    optimizer.step()
+    assert {type(param) for param in model.parameters()} == {nn.Parameter}
+    model.loss(1, recompute=False)
+
+
+def test_parameters_can_be_copied_before_the_step_ends() -> None:
+    model, _, optimizer, _ = pair()
+    release = release_gradients(model, optimizer)
+    loss_of(model, 0).backward()
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    release.remove()
+    assert {type(param) for param in model.parameters()} == {nn.Parameter}
+    for other in copies:
+        assert loss_of(other, 1) == loss_of(model, 1)
+        assert {type(param) for param in other.parameters()} == {nn.Parameter}
+
+
+def test_parameters_of_other_classes_keep_them() -> None:
+    class Named(nn.Parameter):
+        pass
+
+    model = nn.Linear(72, 72, bias=False)
+    model.weight = Named(model.weight.detach())
+    model.weight.label = "own"
+    optimizer = AdamW8bit(model.parameters())
+    release_gradients(model, optimizer)
+    model(torch.ones(2, 72)).sum().backward()
+    assert isinstance(model.weight, Named)
+    optimizer.step()
+    assert type(model.weight) is Named
+    assert model.weight.label == "own"
+
+
+def test_a_checkpoint_that_skips_steps_is_refused() -> None:
+    model, other, optimizer, _ = pair()
+    skipping = AdamW8bit(other.named_parameters(), nonfinite="skip", lr=0.5)
+    train(other, skipping)
+    release = release_gradients(model, optimizer)
+    with pytest.raises(BadValueError) as caught:
+        optimizer.load_state_dict(skipping.state_dict())
+    message = (
+        "nonfinite='skip' looks at all gradients before a step; release_gradients supports "
+        "nonfinite='propagate'"
+    )
+    assert str(caught.value) == f"state_dict has {message}"
+    assert optimizer.param_groups[0]["lr"] == 0.01
+    assert not optimizer.state
+    optimizer.param_groups[0]["nonfinite"] = "skip"
+    with pytest.raises(BadValueError) as caught:
+        loss_of(model, 0).backward()
+    assert str(caught.value) == message
+    release.remove()
+    optimizer.load_state_dict(skipping.state_dict())
 
 
 def test_each_step_makes_the_record_of_its_parameter_alone(

@@ -179,6 +179,7 @@ class Zero(base.Reader):
             experts = Experts.of(model, saved, several=len(grid) > 1)
             weights = layers | _weights_in(model, saved.get("module"))
             state_dict = _state_dict(ranks, shapes_of(model, saved), experts, weights)
+            _check_names(files)
             info = saved.get(INFO) or ranks[0].optimizer.get(INFO)
             columns.append(Column(model, {**saved, INFO: info}, state_dict))
         return [merged(columns)]
@@ -291,6 +292,17 @@ def _check(files: Mapping[int, Path], ranks: Sequence[Rank]) -> None:
             raise CaptureError(
                 f"{str(rank.path)!r} has other states than {first.path.name!r}; files of two "
                 "checkpoints are mixed"
+            )
+
+
+def _check_names(files: Mapping[int, Path]) -> None:
+    """Raise if a file was written as that of another rank; ZeRO 3 has no weights to compare."""
+    for path in files.values():
+        written = f"{checkpoint.saved_as(path)}{path.suffix}"
+        match, here = FILE.fullmatch(written), FILE.fullmatch(path.name)
+        if match and here and match.groups() != here.groups():
+            raise CaptureError(
+                f"{str(path)!r} was written as {written!r}; files were renamed, mixed or swapped"
             )
 
 
@@ -472,6 +484,11 @@ def _joined(
         parts: list[Any] = [piece.rank.flats[flat].get(state) for piece in pieces]
         if state == "step":
             states[state] = base.step_of([rank.flats[flat][state] for rank in ranks])
+        elif odd := _without_tensor(state, parts):
+            path, kind = pieces[odd[0]].rank.path, type(parts[odd[0]]).__name__
+            raise CaptureError(
+                f"{str(path)!r} has {state} of {name!r} as {kind}; expected a tensor"
+            )
         elif not isinstance(value, Lazy):
             states[state] = value
         elif all(_holds(part, piece) for part, piece in zip(parts, pieces, strict=True)):
@@ -482,6 +499,12 @@ def _joined(
         else:
             states[state] = Other()
     return states
+
+
+def _without_tensor(state: str, parts: Sequence[Any]) -> list[int]:
+    """The positions of parts without a tensor, where others have one or the state is known."""
+    odd = [number for number, part in enumerate(parts) if not isinstance(part, Lazy)]
+    return odd if len(odd) < len(parts) or base.state_of(state) is not None else []
 
 
 def _lazy(value: Any) -> Any:

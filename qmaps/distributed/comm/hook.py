@@ -18,6 +18,9 @@ from qmaps.distributed.comm.exchange import Traffic
 from qmaps.distributed.comm.reduce import Reducer
 from qmaps.errors import BadValueError
 
+OUTSIDE = -1
+"""Number of the graph task outside of backward passes."""
+
 
 class QuantizedHook:
     """Averages gradients over ranks in narrow messages; see `quantized_hook`.
@@ -53,7 +56,9 @@ class QuantizedHook:
     ) -> torch.futures.Future[Tensor]:
         """Average a bucket; DDP calls it when the bucket's gradients are ready."""
         buffer, number, step = bucket.buffer(), bucket.index(), self.step
-        residual = self._residual(bucket) if self.error_feedback else None
+        # A rank that has left a Join sends zeros, and keeps its residual for its next gradient.
+        corrects = self.error_feedback and torch._C._current_graph_task_id() != OUTSIDE
+        residual = self._residual(bucket) if corrects else None
         if bucket.is_last():
             self.step = (self.step + 1) % 2**32
 
@@ -125,6 +130,9 @@ def quantized_hook(
     the CPU in a thread and a gloo group of their own, while the backward pass goes on; those on
     other devices within the backward pass.
 
+    Within `torch.distributed.algorithms.Join` a rank without inputs sends zeros. Averages are over
+    all ranks, whatever its `divide_by_initial_world_size` is.
+
     Args:
         quantizer: a signed quantizer of 2 to 8 bits, or its spec. With ``+sr`` the rounding depends
             on seed, step, bucket, element and rank.
@@ -162,24 +170,29 @@ class Background:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="qmaps-comm")
         self._jobs: list[Future[None]] = []
-        self._task = -1
+        self._task = OUTSIDE
 
     def add(self, job: Callable[[], None], result: Tensor) -> torch.futures.Future[Tensor]:
         """Run `job` after those before it, or not at all if one of them failed.
 
-        Called within a backward pass, whose end waits for the jobs and raises the first error.
+        The end of the backward pass waits for the jobs and raises the first error. Outside of one,
+        where `torch.distributed.algorithms.Join` calls hooks, this call does both.
 
         Returns:
             A future of `result`, done after `job`, even if it failed.
         """
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
         task = torch._C._current_graph_task_id()
+        if task == OUTSIDE:
+            self._pool.submit(job).result()
+            done.set_result(result)
+            return done
         if task != self._task:
             # Jobs that are left are those of a backward pass that broke off.
             self._task, self._jobs = task, []
             # Callbacks run in the order in which they are queued: this one before DDP's, which
             # would otherwise be handed gradients that never arrived.
             Variable._execution_engine.queue_callback(self._finish)
-        done: torch.futures.Future[Tensor] = torch.futures.Future()
         before = list(self._jobs)
 
         def run() -> None:

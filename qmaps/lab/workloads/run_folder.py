@@ -18,7 +18,14 @@ from torch import Tensor, nn
 
 from qmaps.errors import OutputError
 from qmaps.storage import checkpoint, checksums
-from qmaps.storage.files import json_text, output_folder, read_record, replacing, write_record
+from qmaps.storage.files import (
+    content_of,
+    json_text,
+    output_folder,
+    read_record,
+    replacing,
+    write_record,
+)
 
 COLUMNS = ("step", "split", "metric", "value")
 
@@ -126,7 +133,7 @@ class RunFolder:
         except (KeyError, OverflowError, TypeError, ValueError):
             raise self._damaged(self.result) from None
         try:
-            content = self.losses.read_bytes()
+            content = content_of(self.losses)
             if result.get("losses_xxh3", checksums.of(content)) != checksums.of(content):
                 raise ValueError
             for row in csv.DictReader(io.StringIO(content.decode(), newline="")):

@@ -149,6 +149,52 @@ def test_files_of_two_ranks_that_are_swapped_are_refused(name: str, tmp_path: Pa
     )
 
 
+@pytest.mark.parametrize("name", ["zero3", "zero3-bitsandbytes", "zero3-sub-groups"])
+def test_files_of_zero_3_that_are_swapped_or_copied_are_refused(name: str, tmp_path: Path) -> None:
+    """They have no weights to compare, but their archives keep the names that torch gave them."""
+    folder = copied(f"deepspeed/{name}", tmp_path) / "global_step3"
+    first, second = sorted(folder.glob("*_optim_states.pt"))
+    swapped(first, second)
+    for place, written in ((first, second), (second, first)):
+        refused(
+            folder,
+            f"{str(place)!r} was written as {written.name!r}; files were renamed, mixed or swapped",
+        )
+        shutil.copy(HERE / "deepspeed" / name / "global_step3" / place.name, place)
+    load(folder)
+    saved = {"optimizer_state_dict": plain(raw(second))}
+    with second.open("wb") as file:  # its archive has no name
+        torch.save(saved, file)
+    load(folder)
+
+
+def plain(optimizer: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in optimizer.items() if k not in ("loss_scaler", "zero_stage")}
+
+
+@pytest.mark.parametrize("name", ["zero1", "zero3"])
+@pytest.mark.parametrize("ranks", [(0,), (1,), (0, 1)])
+def test_a_number_in_place_of_a_tensor_is_refused(
+    name: str, ranks: tuple[int, ...], tmp_path: Path
+) -> None:
+    folder = copied(f"deepspeed/{name}", tmp_path) / "global_step3"
+    paths = sorted(folder.glob("*_optim_states.pt"))
+    for rank in ranks:
+        saved = plain(raw(paths[rank]))
+        slices = saved.pop("param_slice_mappings", None)  # of a class that torch.load refuses
+        inner = saved.get("base_optimizer_state") or saved["optimizer_state_dict"]
+        inner["state"][0]["exp_avg"] = 0.5
+        torch.save({"optimizer_state_dict": saved}, paths[rank])
+    if slices is not None:
+        for path in paths:
+            saved = plain(raw(path))
+            saved.pop("param_slice_mappings", None)
+            torch.save({"optimizer_state_dict": saved}, path)
+    refused(
+        folder, f"{str(paths[ranks[0]])!r} has exp_avg of '0.weight' as float; expected a tensor"
+    )
+
+
 def test_weights_that_are_not_finite_are_compared(tmp_path: Path) -> None:
     folder = copied("deepspeed/zero1", tmp_path) / "global_step3"
     for path in [*folder.glob("*.pt")]:
@@ -249,7 +295,7 @@ def test_pipes_and_devices_are_refused(place: str, tmp_path: Path) -> None:
             path.symlink_to("/dev/zero")
         else:
             os.mkfifo(path)
-        with pytest.raises(CaptureError, match=r"holds no captured steps|is empty"):
+        with pytest.raises(CaptureError, match=r"holds no captured steps|is no regular file"):
             load(tmp_path / "zero3")
 
 

@@ -8,6 +8,7 @@ import threading
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 import qmaps
@@ -287,6 +288,68 @@ def hooks_resume_bit_for_bit() -> None:
     )
 
 
+def uneven(model: DistributedDataParallel, steps: int, sent: int) -> None:
+    """Steps in which the loss does not count from number `sent` on."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        x, y = batch(step, dist.get_rank())
+        optimizer.zero_grad()
+        ((model(x) - y).square().mean() * (step < sent)).backward()
+        optimizer.step()
+
+
+def ranks_without_inputs_join_with_zeros() -> None:
+    """The other ranks get the bits that they get from a rank whose gradients are zero."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    for spec, megabytes in (("B64/DE@8s", 25), ("B64/DE@4s+sr", 1e-4)):
+        model, plain = (
+            wrapped(comm.quantized_hook(spec, seed=3), bucket_cap_mb=megabytes) for _ in range(2)
+        )
+        steps = 5 if rank == last else 2
+        with Join([model]):
+            uneven(model, steps, steps)
+        uneven(plain, 5, steps)
+        assert same_everywhere(flat(model))
+        assert torch.equal(flat(model), flat(plain))
+
+
+def the_residual_of_a_rank_without_inputs_stays() -> None:
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    hook = comm.quantized_hook("B64/DE@3s", error_feedback=True)
+    model = wrapped(hook)
+    train(model, 2)
+    states = {}
+    with Join([model]):
+        for step in range(2, 7 if rank == last else 4):
+            train(model, 1, step)
+        states["before"] = hook.state_dict(model)["residuals"]
+    after = hook.state_dict(model)
+    moved = [not torch.equal(x, after["residuals"][n]) for n, x in states["before"].items()]
+    assert len(moved) == 5
+    assert not any(moved)
+    assert all(bool(x.any()) for name, x in after["residuals"].items() if name != "scale")
+    assert after["step"] == 7
+    assert same_everywhere(flat(model))
+    train(model, 1, 7)
+    assert same_everywhere(flat(model))
+    assert not torch.equal(hook.state_dict(model)["residuals"]["first.weight"],
+                           after["residuals"]["first.weight"])  # fmt: skip
+
+
+def nan_reaches_a_rank_without_inputs() -> None:
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    model = wrapped(comm.quantized_hook("B64/DE@8s"))
+    try:
+        with Join([model]):
+            for step in range(3 if rank == last else 1):
+                x, y = batch(step, rank)
+                (model(x) - y * (math.nan if step == 2 else 1)).square().mean().backward()
+    except NonFiniteError as error:
+        assert f" NaN or infinite elements on rank {last}, the first at" in str(error), str(error)  # noqa: PT017
+    else:
+        raise AssertionError("no error")
+
+
 def refused(call: object, kind: type[Exception], message: str) -> None:
     try:
         call()
@@ -370,6 +433,9 @@ CHECKS = {
         gradients_accumulate_without_sync,
         bfloat16_models_train,
         hooks_resume_bit_for_bit,
+        ranks_without_inputs_join_with_zeros,
+        the_residual_of_a_rank_without_inputs_stays,
+        nan_reaches_a_rank_without_inputs,
         ranks_that_differ_are_an_error_on_all,
         nan_on_one_rank_is_an_error_on_all,
     )

@@ -33,9 +33,9 @@ def tree(folder: Path) -> Path:
     ("about", "command"),
     [
         (None, "--no-binary torch-qmaps torch-qmaps"),
-        ({"url": "file:///x/qmaps-1-cp311.whl", "archive_info": {}}, "--no-binary torch-qmaps torch-qmaps"),
+        ({"url": "file:///x/q-1-cp311.whl", "archive_info": {}}, "--no-binary torch-qmaps torch-qmaps"),
         ({"url": "file:///x/my tree", "dir_info": {}}, "'torch-qmaps @ file:///x/my tree'"),
-        ({"url": "https://host/q.git", "vcs_info": {"vcs": "git"}}, "'torch-qmaps @ git+https://host/q.git'"),
+        ({"url": "https://h/q.git", "vcs_info": {"vcs": "git"}}, "'torch-qmaps @ git+https://h/q.git'"),
     ],
 )  # fmt: skip
 def test_the_command_builds_what_was_installed(
