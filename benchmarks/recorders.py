@@ -5,7 +5,7 @@ reports/recorders.{csv,md}. It needs an environment of its own, so that none of 
 dependency of qmaps:
 
     python -m venv /tmp/recorders
-    /tmp/recorders/bin/pip install torch==2.13.0 "qmaps[lab] @ ." pytorch-optimizer==4.1.0 \
+    /tmp/recorders/bin/pip install torch==2.13.0 ".[lab]" pytorch-optimizer==4.1.0 \
         heavyball==3.2.1 torch-optimi==0.3.3 schedulefree==1.4.1 absl-py
     /tmp/recorders/bin/pip install --no-deps timm==1.0.31
     /tmp/recorders/bin/pip install --no-deps --ignore-requires-python emerging-optimizers==0.3.0

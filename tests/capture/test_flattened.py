@@ -167,7 +167,7 @@ def test_the_container_of_torchtitan_is_read(folder: bool, rows: bool, tmp_path:
     assert from_plain(converted["state"]["0.weight"]["exp_avg"]).packed.equal(own.packed)
     assert converted["param_groups"][0]["state_quantizers"]["exp_avg"] == own.quantizer.spec
     if not folder:
-        assert {finding.check for finding in lint_file(path)} <= {"float16"}
+        assert {finding.check for finding in lint_file(path)} <= {"float16", "stalled"}
 
 
 def test_a_flat_dict_in_memory_is_converted() -> None:

@@ -304,7 +304,7 @@ def test_what_is_given_beside_a_file_comes_first(tmp_path: Path) -> None:
     found = planned(
         AdamW(named(), state_quantizers=path, overrides={"1.*": "8bit"}, min_quantized_size=64)
     )
-    assert ("1.weight", "exp_avg", "B256/DE@8s") in found
+    assert ("1.weight", "exp_avg", "B256/DE-sym@8s") in found
     assert ("1.bias", "exp_avg", None) in found  # 64 elements
     assert ("0.bias", "exp_avg", None) in found  # by the file
     plain = tmp_path / "plain.json"

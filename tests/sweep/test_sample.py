@@ -261,7 +261,8 @@ def test_parts_of_states(tmp_path: Path) -> None:
     given = tensors(range(1), (300, 201))["p0"]
     expected = given["exp_avg"].reshape(-1)
     captured = load(write(CapturedStates.from_tensors({"a": given}), tmp_path / "states"))
-    torch.save({"state": {0: given}, "param_groups": [{"params": [0]}]}, tmp_path / "o.pt")
+    saved = {"state": {0: {"step": 9, **given}}, "param_groups": [{"params": [0]}]}
+    torch.save(saved, tmp_path / "o.pt")
     for states in (captured, load(tmp_path / "o.pt")):
         [name] = states.parameters()
         read = states.opened(name, "exp_avg")

@@ -132,5 +132,5 @@ def test_the_full_state_of_a_sharded_optimizer(width: int, tmp_path: Path) -> No
     for name, values in exact.items():
         assert torch.equal(converted["state"]["weight"][name], values)
     converted, report = convert_state_dict(saved, "qmaps")
-    assert converted["state"]["weight"]["exp_avg"]["spec"] == "B256/DE@8s"
+    assert report.states[0].became == "B256/DE-sym@8s"
     assert {each.how for each in report.states} == {"same values"}
