@@ -310,7 +310,7 @@ def test_what_is_given_beside_a_file_comes_first(tmp_path: Path) -> None:
     plain = tmp_path / "plain.json"
     Choice("4bit").save(plain)
     found = planned(AdamW(named(), overrides={"0.weight": str(plain)}))
-    assert ("0.weight", "exp_avg", "B128/DE@4s+sr") in found
+    assert ("0.weight", "exp_avg", "B128/DE-sym@4s+sr") in found
     assert ("1.weight", "exp_avg", None) in found
 
 

@@ -33,7 +33,7 @@ def tree(folder: Path) -> Path:
     ("about", "command"),
     [
         (None, "--no-binary torch-qmaps torch-qmaps"),
-        ({"url": "file:///q-1-cp311.whl", "archive_info": {}}, "--no-binary torch-qmaps torch-qmaps"),
+        ({"url": "file:///q.whl", "archive_info": {}}, "--no-binary torch-qmaps torch-qmaps"),
         ({"url": "file:///x/my tree", "dir_info": {}}, "'torch-qmaps @ file:///x/my tree'"),
         ({"url": "https://h/q.git", "vcs_info": {"vcs": "git"}}, "'torch-qmaps @ git+https://h/q.git'"),
     ],
