@@ -18,9 +18,7 @@ class Sums:
         square: sum of (x - y)**2.
         signal: sum of x**2.
         relative: sum of |x - y| / |x| over nonzero elements.
-        product: sum of x y.
-        negative_signal: sum of x**2 over negative elements.
-        negative_product: sum of x y over negative elements.
+        signed_error: sum of y - x.
         largest: largest |x - y|.
         nonzero: number of nonzero elements.
         zeroed: number of nonzero elements decoded to 0.
@@ -32,9 +30,7 @@ class Sums:
     square: float
     signal: float
     relative: float
-    product: float
-    negative_signal: float
-    negative_product: float
+    signed_error: float
     largest: float
     nonzero: int
     zeroed: int
@@ -45,17 +41,14 @@ class Sums:
         """The sums of one tensor of at least one element; arguments as for `measure`."""
         exact, y = x.double(), decoded.double()
         error = (exact - y).abs()
-        nonzero, negative = exact != 0, exact < 0
-        product = exact * y
+        nonzero = exact != 0
         return Sums(
             x.numel(),
             float(error.sum()),
             float(error.square().sum()),
             float(exact.square().sum()),
             float((error[nonzero] / exact[nonzero].abs()).sum()),
-            float(product.sum()),
-            float(exact[negative].square().sum()),
-            float(product[negative].sum()),
+            float((y - exact).sum()),
             float(error.max()),
             int(nonzero.sum()),
             int((nonzero & (y == 0)).sum()),

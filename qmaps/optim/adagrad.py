@@ -13,7 +13,7 @@ from qmaps.engines.step_scalars import Slowing, StepScalar
 from qmaps.errors import BadValueError, shown
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.rule import ascent, check_at_least_0, coupled, squared, sum_of_squares
+from qmaps.optim.rule import ascent, bounded_, check_at_least_0, coupled
 
 
 class Adagrad(QuantizedOptimizer):
@@ -105,7 +105,7 @@ class Adagrad(QuantizedOptimizer):
     def update(self, param: Tensor, grad: Tensor, states: States, scalars: Values) -> None:
         s = scalars
         grad = coupled(param, grad, s)
-        v = states["sum"].copy_(sum_of_squares(states["sum"], squared(grad)))
+        v = bounded_(states["sum"].add_(grad * grad))
         param.sub_((grad / sqrt(v).add_(s["eps"])).mul_(s["step_size"]))
 
 

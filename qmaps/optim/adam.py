@@ -10,7 +10,7 @@ from torch import Tensor
 from qmaps.engines.step_scalars import Corrected, Decoupled, RootCorrection, StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, coupled, squared
+from qmaps.optim.rule import ascent, bounded_, check_at_least_0, check_betas, check_bool, coupled
 
 
 class Adam(QuantizedOptimizer):
@@ -119,7 +119,7 @@ def averaged(grad: Tensor, states: States, scalars: Values) -> tuple[Tensor, Ten
     s = scalars
     m, v = states["exp_avg"], states["exp_avg_sq"]
     m.mul_(s["beta1"]).add_(grad * s["rest1"])
-    v.mul_(s["beta2"]).add_(squared(grad) * s["rest2"])
+    bounded_(v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"]))
     # A tensor divisor: CUDA turns division by a Python number into a product.
     return m, sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
 

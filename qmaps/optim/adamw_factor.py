@@ -15,7 +15,7 @@ from qmaps.optim import factored
 from qmaps.optim.adamw import AdamW
 from qmaps.optim.base import EightBit, FourBit, State, States, Values
 from qmaps.optim.reductions import column_means, row_means
-from qmaps.optim.rule import directed, squared
+from qmaps.optim.rule import bounded_, directed
 
 
 class AdamWFactor(AdamW):
@@ -91,7 +91,7 @@ class AdamWFactor(AdamW):
         param.mul_(s["decay"])
         grad = directed(grad, s)
         m.mul_(s["beta1"]).add_(grad * s["rest1"])
-        factored.average(row, col, squared(grad), s["beta2"], s["rest2"])
+        factored.average(row, col, bounded_(grad * grad), s["beta2"], s["rest2"])
         v = factored.relative_rows(row) * col
         denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
         param.sub_((m / denominator).mul_(s["step_size"]))

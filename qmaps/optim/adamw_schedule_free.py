@@ -19,13 +19,13 @@ from qmaps.optim import saved_states
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import (
     ascent,
+    bounded_,
     check_at_least_0,
     check_betas,
     check_bool,
     check_int,
     directed,
     number,
-    squared,
 )
 
 OFFSET = "z_offset"
@@ -150,7 +150,7 @@ class AdamWScheduleFree(QuantizedOptimizer):
         s = scalars
         d, v = states[OFFSET], states["exp_avg_sq"]
         grad = directed(grad, s)
-        v.mul_(s["beta2"]).add_(squared(grad) * s["rest2"])
+        bounded_(v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"]))
         # A tensor divisor: CUDA turns division by a Python number into a product.
         denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
         step = grad / denominator

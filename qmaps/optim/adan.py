@@ -10,7 +10,7 @@ from torch import Tensor
 from qmaps.engines.step_scalars import Corrected, Decoupled, First, RootCorrection, StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_bool, directed, squared
+from qmaps.optim.rule import ascent, bounded_, check_at_least_0, check_betas, check_bool, directed
 
 
 class Adan(QuantizedOptimizer):
@@ -111,7 +111,7 @@ class Adan(QuantizedOptimizer):
         before.copy_(grad).neg_()
         m.mul_(s["beta1"]).add_(grad * s["rest1"])
         n.mul_(s["beta2"]).add_(change * s["rest2"])
-        v.mul_(s["beta3"]).add_(squared(grad + change * s["beta2"]) * s["rest3"])
+        bounded_(v.mul_(s["beta3"]).add_((grad + change * s["beta2"]).square() * s["rest3"]))
         mixed = (m * s["correction"]).add_(n * s["difference_correction"])
         # A tensor divisor: CUDA turns division by a Python number into a product.
         denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])

@@ -18,7 +18,7 @@ from qmaps.engines.step_scalars import (
 )
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.rule import ascent, check_at_least_0, check_betas, check_int, directed, squared
+from qmaps.optim.rule import ascent, bounded_, check_at_least_0, check_betas, check_int, directed
 
 
 class AdEMAMix(QuantizedOptimizer):
@@ -128,7 +128,7 @@ class AdEMAMix(QuantizedOptimizer):
         param.mul_(s["decay"])
         m.mul_(s["beta1"]).add_(grad * s["rest1"])
         n.mul_(s["beta3"]).add_(grad * s["rest3"])
-        v.mul_(s["beta2"]).add_(squared(grad) * s["rest2"])
+        bounded_(v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"]))
         mixed = (m * s["correction"]).add_(n * s["alpha"])
         # A tensor divisor: CUDA turns division by a Python number into a product.
         denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])

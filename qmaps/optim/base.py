@@ -90,8 +90,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         nonfinite: effect of a NaN or infinity in a gradient. "propagate": it reaches states
             and parameters, as in torch, and never turns into a finite number. "skip": the
             whole step is skipped and counted in `skipped_steps`. "raise": the step raises
-            NonFiniteError before anything has changed. A finite gradient makes no second moment
-            infinite: rules bound its square (`qmaps.optim.rule.squared`).
+            NonFiniteError before anything has changed. Second moments are at most ``2**126``, so
+            that no finite gradient makes one infinite (`qmaps.optim.rule.bounded_`).
         seed: seed of stochastic rounding, of states and of parameters; an int from 0 to 2**32 - 1.
             Optimizers of equal seeds draw equal numbers for parameters of equal places.
         stochastic_rounding: round new bfloat16 parameters stochastically, to keep small

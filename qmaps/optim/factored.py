@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.reductions import column_means, rms, row_means, whole_norm
-from qmaps.optim.rule import Dims, every, squared
+from qmaps.optim.rule import Dims, bounded_, every
 
 Shape = tuple[int, ...]
 
@@ -79,7 +79,7 @@ def scaled(
 ) -> Tensor:
     """`x` over the root of the second moment of `grad`, which is taken into it first."""
     whole, row, col = names
-    square = squared(grad) + s["small"]
+    square = bounded_(grad * grad) + s["small"]
     if whole in states:
         v = states[whole].mul_(s["kept"]).add_(square * s["rest"])
         return over(x, sqrt(v))

@@ -22,6 +22,7 @@ from qmaps.optim.records import Place, places
 from qmaps.optim.reductions import tree_sum
 from qmaps.optim.rule import (
     ascent,
+    bounded_,
     check_above_0,
     check_at_least_0,
     check_betas,
@@ -30,7 +31,6 @@ from qmaps.optim.rule import (
     check_int,
     coupled,
     loss_of,
-    squared,
 )
 
 
@@ -183,7 +183,7 @@ class Prodigy(QuantizedOptimizer):
             states["p0"].copy_(_sliced(param, context.group))
         grad = coupled(param, grad, s)
         m.mul_(s["beta1"]).add_(grad * s["rest1"])
-        v.mul_(s["beta2"]).add_(squared(grad) * s["rest2"])
+        bounded_(v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"]))
         states["s"].copy_(_summed(states["s"], _sliced(grad, context.group), s))
         param.mul_(s["decay"])
         param.sub_((m / sqrt(v).add_(s["eps"])).mul_(s["step_size"]))

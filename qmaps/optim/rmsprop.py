@@ -11,7 +11,7 @@ from torch import Tensor
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
-from qmaps.optim.rule import ascent, check_at_least_0, check_bool, check_decay, coupled, squared
+from qmaps.optim.rule import ascent, bounded_, check_at_least_0, check_bool, check_decay, coupled
 
 
 class RMSprop(QuantizedOptimizer):
@@ -108,7 +108,7 @@ class RMSprop(QuantizedOptimizer):
         s = scalars
         v = states["square_avg"]
         grad = coupled(param, grad, s)
-        v.mul_(s["alpha"]).add_(squared(grad) * s["rest"])
+        bounded_(v.mul_(s["alpha"]).add_((grad * grad) * s["rest"]))
         variance = v
         if "grad_avg" in states:
             a = states["grad_avg"]

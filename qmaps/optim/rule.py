@@ -235,21 +235,13 @@ def coupled(param: Tensor, grad: Tensor, scalars: Values) -> Tensor:
     return grad + param * decay if decay != 0 else grad
 
 
-LARGE_SQUARE = 2.0**126
+LARGEST_SQUARE = 2.0**126
+"""Second moments are at most this: infinity would reach all elements that share its scale."""
 
 
-def squared(x: Tensor) -> Tensor:
-    """The square of each element, or the larger of ``2**126`` and its magnitude if that is less.
-
-    So no finite gradient makes a state infinite, which would reach all elements that share its
-    scale. Infinity and NaN stay.
-    """
-    return torch.minimum(x * x, x.abs().clamp_(min=LARGE_SQUARE))
-
-
-def sum_of_squares(total: Tensor, square: Tensor) -> Tensor:
-    """The sum of each two elements, or the largest of both and ``2**126`` if that is less."""
-    return torch.minimum(total + square, torch.maximum(total, square).clamp_(min=LARGE_SQUARE))
+def bounded_(v: Tensor) -> Tensor:
+    """Bound a second moment by `LARGEST_SQUARE`, in place; NaN stays."""
+    return v.clamp_(max=LARGEST_SQUARE)
 
 
 def number(name: str, value: Any) -> float:

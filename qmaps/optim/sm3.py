@@ -14,15 +14,7 @@ from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.factored import over
-from qmaps.optim.rule import (
-    Dims,
-    ascent,
-    check_at_least_0,
-    check_decay,
-    coupled,
-    squared,
-    sum_of_squares,
-)
+from qmaps.optim.rule import Dims, ascent, bounded_, check_at_least_0, check_decay, coupled
 
 DIMENSIONS = 8
 """Tensors of more dimensions are refused."""
@@ -128,7 +120,7 @@ class SM3(QuantizedOptimizer):
         smallest = _along(accumulators[0], 0, param.dim())
         for dim, accumulator in enumerate(accumulators[1:], 1):
             smallest = torch.minimum(smallest, _along(accumulator, dim, param.dim()))
-        v = sum_of_squares(smallest, squared(grad))
+        v = bounded_(smallest + grad * grad)
         for dim, accumulator in enumerate(accumulators):
             dims = [other_dim for other_dim in range(param.dim()) if other_dim != dim]
             largest = torch.zeros_like(accumulator)

@@ -15,12 +15,12 @@ from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, Stat
 from qmaps.optim.rule import (
     MatrixRule,
     ascent,
+    bounded_,
     check_at_least_0,
     check_betas,
     check_decay,
     check_int,
     directed,
-    squared,
 )
 
 DIMENSIONS = 8
@@ -156,7 +156,7 @@ class SOAP(MatrixRule, QuantizedOptimizer):
         update = grad
         if updates > 0:
             m.mul_(s["beta1"]).add_(grad * s["rest1"])
-            v.mul_(s["beta2"]).add_(squared(to_bases(grad, bases)) * s["rest2"])
+            bounded_(v.mul_(s["beta2"]).add_(to_bases(grad, bases).square() * s["rest2"]))
             update = from_bases(to_bases(m, bases) / (v.sqrt() + s["eps"]), bases)
         for dim, basis in enumerate(bases):
             if basis is None:

@@ -85,7 +85,8 @@ def test_zero_nan_and_infinite_gradients() -> None:
     assert p.tolist() == [[1, 1], [1, 0.5], [1, 1]]  # a square that underflows is no direction
     p.grad[0, 0], p.grad[1, 1] = float("nan"), float("inf")
     optimizer.step()
-    assert p.isnan().tolist() == [[True, False], [False, True], [False, False]]
+    assert p.isnan().tolist() == [[True, False], [False, False], [False, False]]
+    assert p.isinf().tolist() == [[False, False], [False, True], [False, False]]
     assert optimizer.state[p]["accumulator_0"].isnan().tolist() == [True, False, False]
 
 

@@ -12,6 +12,7 @@ struct Adafactor {
     enum { kAlpha = At::kScalars, kLeft, kDivisor, kSettled };  // by settle
     float alpha, decay, left, small, kept, rest, beta1, rest1, sign;
     float divisor;  // 1 or more: what clipping divides updates by
+    Bound bound;
 
     QMAPS_INLINE explicit Adafactor(const float* c)
         : alpha(c[kAlpha]), decay(c[At::weight_decay]), left(c[kLeft]), small(c[At::small]), kept(c[At::kept]),
@@ -24,7 +25,7 @@ struct Adafactor {
     }
     static constexpr unsigned measures(const float*) { return kFactored ? 0 : 1u << kVariance; }
 
-    QMAPS_INLINE static float squared(float g, const float* c) { return square_of(g) + c[At::small]; }
+    QMAPS_INLINE static float squared(float g, const float* c) { return Bound()(g * g) + c[At::small]; }
     QMAPS_INLINE static float blended(float old, float mean, const float* c) {
         return old * c[At::kept] + mean * c[At::rest];
     }
@@ -36,7 +37,7 @@ struct Adafactor {
         const float grad = g * sign;
         float denominator = s[kStates];
         if (!kFactored) {
-            s[kVariance] = s[kVariance] * kept + (square_of(grad) + small) * rest;
+            s[kVariance] = s[kVariance] * kept + (bound(grad * grad) + small) * rest;
             denominator = root_of(s[kVariance]);
         }
         return denominator == 0 ? 0.0f : grad / denominator;

@@ -6,6 +6,7 @@ struct Adagrad {
     static constexpr int kStates = 1;
     using At = adagrad_scalars;
     float decay, eps, size, sign;
+    Bound bound;
 
     QMAPS_INLINE explicit Adagrad(const float* c)
         : decay(c[At::weight_decay]), eps(c[At::eps]), size(c[At::step_size]), sign(c[At::sign]) {}
@@ -14,7 +15,7 @@ struct Adagrad {
 
     QMAPS_INLINE float operator()(float p, float g, float* s) const {
         const float grad = coupled(p, g * sign, decay);
-        s[0] = sum_of_squares(s[0], square_of(grad));
+        s[0] = bound(s[0] + grad * grad);
         return p - (grad / (root_of(s[0]) + eps)) * size;
     }
 };

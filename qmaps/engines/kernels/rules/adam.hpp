@@ -9,6 +9,7 @@ struct Moments {
     static constexpr int kStates = 2;
     float beta1, beta2, size, eps, sign, rest1, rest2;
     Divisor root;  // from 2^-27 to 1
+    Bound bound;
 
     QMAPS_INLINE explicit Moments(const float* c)
         : beta1(c[At::beta1]), beta2(c[At::beta2]), size(c[At::step_size]), eps(c[At::eps]),
@@ -30,7 +31,7 @@ struct Moments {
 
     QMAPS_INLINE void average(float grad, float* s) const {
         s[0] = s[0] * beta1 + grad * rest1;
-        s[1] = s[1] * beta2 + square_of(grad) * rest2;
+        s[1] = bound(s[1] * beta2 + (grad * grad) * rest2);
     }
 
     QMAPS_INLINE float finish(float p, const float* s) const { return moved(p, s[0], s[1]); }

@@ -7,6 +7,7 @@ struct AdamWScheduleFree {
     using At = adamw_schedule_free_scalars;
     float coupling, beta1, beta2, size, rest, eps, sign, rest2;
     Divisor root;  // from 2^-27 to 1
+    Bound bound;
 
     QMAPS_INLINE explicit AdamWScheduleFree(const float* c)
         : coupling(c[At::weight_decay]), beta1(c[At::beta1]), beta2(c[At::beta2]),
@@ -18,7 +19,7 @@ struct AdamWScheduleFree {
 
     QMAPS_INLINE float operator()(float p, float g, float* s) const {
         const float grad = g * sign;
-        s[1] = s[1] * beta2 + square_of(grad) * rest2;
+        s[1] = bound(s[1] * beta2 + (grad * grad) * rest2);
         const float magnitude = root_of(s[1]);
         // Infinity and NaN stay.
         const float denominator = (magnitude <= kLargest ? root.under(magnitude) : magnitude) + eps;

@@ -9,6 +9,7 @@ struct Adan {
     float decay, growth, beta1, beta2, beta3, size, correction, difference_correction, changed, eps,
         sign, rest1, rest2, rest3;
     Divisor root;  // from 2^-27 to 1
+    Bound bound;
 
     QMAPS_INLINE explicit Adan(const float* c)
         : decay(c[At::decay]), growth(c[At::growth]), beta1(c[At::beta1]), beta2(c[At::beta2]),
@@ -26,7 +27,7 @@ struct Adan {
         const float ahead = grad + change * beta2;
         s[0] = s[0] * beta1 + grad * rest1;
         s[1] = s[1] * beta2 + change * rest2;
-        s[2] = s[2] * beta3 + square_of(ahead) * rest3;
+        s[2] = bound(s[2] * beta3 + (ahead * ahead) * rest3);
         s[3] = -grad;
         const float magnitude = root_of(s[2]);
         // Infinity and NaN stay.

@@ -8,6 +8,7 @@ struct AdEMAMix {
     using At = ademamix_scalars;
     float decay, beta1, beta2, beta3, size, correction, alpha, eps, sign, rest1, rest2, rest3;
     Divisor root;  // from 2^-27 to 1
+    Bound bound;
 
     QMAPS_INLINE explicit AdEMAMix(const float* c)
         : decay(c[At::decay]), beta1(c[At::beta1]), beta2(c[At::beta2]), beta3(c[At::beta3]),
@@ -21,7 +22,7 @@ struct AdEMAMix {
         const float grad = g * sign;
         s[0] = s[0] * beta1 + grad * rest1;
         s[1] = s[1] * beta3 + grad * rest3;
-        s[2] = s[2] * beta2 + square_of(grad) * rest2;
+        s[2] = bound(s[2] * beta2 + (grad * grad) * rest2);
         const float magnitude = root_of(s[2]);
         // Infinity and NaN stay.
         const float denominator = (magnitude <= kLargest ? root.under(magnitude) : magnitude) + eps;

@@ -9,6 +9,7 @@ struct Lamb {
     enum { kRatio = At::kScalars, kSettled };  // by settle
     float decay, beta1, beta2, correction, eps, sign, rest1, rest2, size;
     Divisor root;  // from 2^-27 to 1
+    Bound bound;
 
     QMAPS_INLINE explicit Lamb(const float* c)
         : decay(c[At::weight_decay]), beta1(c[At::beta1]), beta2(c[At::beta2]), correction(c[At::correction]),
@@ -21,7 +22,7 @@ struct Lamb {
     QMAPS_INLINE float measured(float p, float g, float* s) const {
         const float grad = g * sign;
         s[0] = s[0] * beta1 + grad * rest1;
-        s[1] = s[1] * beta2 + square_of(grad) * rest2;
+        s[1] = bound(s[1] * beta2 + (grad * grad) * rest2);
         const float magnitude = root_of(s[1]);
         // Infinity and NaN stay.
         const float denominator = (magnitude <= kLargest ? root.under(magnitude) : magnitude) + eps;

@@ -8,6 +8,7 @@ struct RmsProp {
     static constexpr int kBuffer = 1, kAverage = 1 + kMomentum;
     using At = rmsprop_scalars;
     float decay, alpha, rest, eps, momentum, size, sign;
+    Bound bound;
 
     QMAPS_INLINE explicit RmsProp(const float* c)
         : decay(c[At::weight_decay]), alpha(c[At::alpha]), rest(c[At::rest]), eps(c[At::eps]),
@@ -20,7 +21,7 @@ struct RmsProp {
 
     QMAPS_INLINE float operator()(float p, float g, float* s) const {
         const float grad = coupled(p, g * sign, decay);
-        s[0] = s[0] * alpha + square_of(grad) * rest;
+        s[0] = bound(s[0] * alpha + (grad * grad) * rest);
         float variance = s[0];
         if (kCentered) {
             s[kAverage] = s[kAverage] * alpha + grad * rest;

@@ -75,9 +75,7 @@ Measured measure(QuantizeTask& task, std::int64_t* counts, int threads) {
         all.square += part.square;
         all.signal += part.signal;
         all.relative += part.relative;
-        all.product += part.product;
-        all.negative_signal += part.negative_signal;
-        all.negative_product += part.negative_product;
+        all.signed_error += part.signed_error;
         all.largest = std::max(all.largest, part.largest);
         all.nonzero += part.nonzero;
         all.zeroed += part.zeroed;

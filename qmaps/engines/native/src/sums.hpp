@@ -18,9 +18,7 @@ struct ErrorSums {
     double square = 0;          // (x - y)^2
     double signal = 0;          // x^2
     double relative = 0;        // |x - y| / |x| where x is not 0
-    double product = 0;          // x y
-    double negative_signal = 0;  // x^2 where x is below 0
-    double negative_product = 0; // x y there
+    double signed_error = 0;    // y - x
     double largest = 0;         // maximum of |x - y|; means nothing where `absolute` is NaN
     std::int64_t nonzero = 0;   // x is not 0
     std::int64_t zeroed = 0;    // and y is

@@ -53,8 +53,7 @@ void register_metrics(nb::module_& module) {
             }
             const ErrorSums& s = measured.sums;
             return std::make_tuple(measured.flags, s.absolute, s.square, s.signal, s.relative,
-                                   s.product, s.negative_signal, s.negative_product, s.largest,
-                                   s.nonzero, s.zeroed);
+                                   s.signed_error, s.largest, s.nonzero, s.zeroed);
         },
         "Encode and sum up errors; packed = 0 drops the codes. Returns flags and ErrorSums.");
 

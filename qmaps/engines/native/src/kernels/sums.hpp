@@ -76,7 +76,7 @@ inline void in_lanes(const float* x, const float* y, std::int64_t count, const G
 
 // ErrorSums by lane.
 struct ErrorLanes {
-    Lanes absolute, square, signal, relative, product, negative_signal, negative_product, largest;
+    Lanes absolute, square, signal, relative, signed_error, largest;
     LaneCounts nonzero, zeroed;
 };
 
@@ -87,17 +87,14 @@ inline void add_errors(const float* x, const float* y, std::int64_t count, Error
             Doubles a, b;
             read_doubles(from + k * kWide, &a);
             read_doubles(to + k * kWide, &b);
-            const Doubles error = QMAPS_ABS(a - b);
+            const Doubles difference = b - a;
+            const Doubles error = QMAPS_ABS(difference);
             const Longs nonzero = a != 0.0;
             sums.absolute.part[k] += error;
             sums.square.part[k] += error * error;
             sums.signal.part[k] += a * a;
             sums.relative.part[k] += QMAPS_WHERE(nonzero, error / QMAPS_ABS(a));
-            const Doubles product = a * b;
-            const Longs negative = a < 0.0;
-            sums.product.part[k] += product;
-            sums.negative_signal.part[k] += QMAPS_WHERE(negative, a * a);
-            sums.negative_product.part[k] += QMAPS_WHERE(negative, product);
+            sums.signed_error.part[k] += difference;
             const Doubles most = sums.largest.part[k];
             sums.largest.part[k] = error > most ? error : most;
             sums.nonzero.part[k] -= nonzero;
@@ -108,16 +105,9 @@ inline void add_errors(const float* x, const float* y, std::int64_t count, Error
 }
 
 inline ErrorSums total_of(const ErrorLanes& lanes) {
-    return {sum_of(lanes.absolute),
-            sum_of(lanes.square),
-            sum_of(lanes.signal),
-            sum_of(lanes.relative),
-            sum_of(lanes.product),
-            sum_of(lanes.negative_signal),
-            sum_of(lanes.negative_product),
-            largest_of(lanes.largest),
-            sum_of(lanes.nonzero),
-            sum_of(lanes.zeroed)};
+    return {sum_of(lanes.absolute),     sum_of(lanes.square),      sum_of(lanes.signal),
+            sum_of(lanes.relative),     sum_of(lanes.signed_error), largest_of(lanes.largest),
+            sum_of(lanes.nonzero),      sum_of(lanes.zeroed)};
 }
 
 inline void count_codes(const std::uint8_t* codes, std::int64_t count, CodeCounts& counts) {
