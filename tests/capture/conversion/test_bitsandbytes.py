@@ -287,5 +287,7 @@ def test_damaged_states_are_refused(damage: Callable[[dict[str, Any]], None], re
     largest = int(inside["state1"].max())
     damage(inside)
     refused(
-        saved, f"the states of '0.weight' are damaged: {reason.format(largest=largest)}", to="qmaps"
+        saved,
+        f"the states of '0.weight' cannot be converted: {reason.format(largest=largest)}",
+        to="qmaps",
     )

@@ -62,5 +62,5 @@ def test_a_reset_that_is_still_to_come_is_refused() -> None:
     with pytest.raises(CaptureError) as caught:
         convert_state_dict(saved, "torch")
     assert str(caught.value) == (
-        "the states of '0.weight' are damaged: reset_step=7 is above step=5"
+        "the states of '0.weight' cannot be converted: reset_step=7 is above step=5"
     )

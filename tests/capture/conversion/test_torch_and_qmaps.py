@@ -285,24 +285,24 @@ DAMAGES = [
     ),
     (
         lambda s: s["state"][0].update(step=-1),
-        "the states of '0.weight' are damaged: step=-1 must be an integer of at least 0",
+        "the states of '0.weight' cannot be converted: step=-1 must be an integer of at least 0",
     ),
     (
         lambda s: s["state"][0].update(step=torch.zeros(2)),
-        "the states of '0.weight' are damaged: step has 2 elements; it must have one",
+        "the states of '0.weight' cannot be converted: step has 2 elements; it must have one",
     ),
     (
         lambda s: s["state"][0].update(exp_avg="x"),
-        "the states of '0.weight' are damaged: expected a dense tensor, got a str",
+        "the states of '0.weight' cannot be converted: expected a dense tensor, got a str",
     ),
     (
         lambda s: s["state"][0].update(exp_avg=torch.zeros(80, 64).to_sparse()),
-        "the states of '0.weight' are damaged: expected a dense tensor, got a Tensor of layout "
+        "the states of '0.weight' cannot be converted: expected a dense tensor, got a Tensor of layout "
         "torch.sparse_coo",
     ),
     (
         lambda s: s["state"][0].update(exp_avg=torch.zeros(80, 64, dtype=torch.int32)),
-        "the states of '0.weight' are damaged: expected a floating-point tensor, got torch.int32",
+        "the states of '0.weight' cannot be converted: expected a floating-point tensor, got torch.int32",
     ),
     (
         lambda s: s["state"][0].update(exp_avg=torch.zeros(3)),
@@ -350,7 +350,7 @@ def test_damaged_packed_states_are_refused() -> None:
     saved = copy.deepcopy(adam.state_dict())
     saved["state"][0]["exp_avg"]["packed"] = torch.zeros(3, dtype=torch.uint8)
     message = (
-        "the states of '0.weight' are damaged: packed has 3 elements of torch.uint8; "
+        "the states of '0.weight' cannot be converted: packed has 3 elements of torch.uint8; "
         "B256/DE-sym@8s of shape (80, 64) needs 5120 elements of torch.uint8"
     )
     with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):

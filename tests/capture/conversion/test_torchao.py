@@ -272,7 +272,7 @@ def test_damaged_states_are_refused(
     file.seek(0)
     saved = torch.load(file, weights_only=True)
     damage(saved["state"][0]["exp_avg"])
-    message = f"the states of '0.weight' are damaged: {reason}"
+    message = f"the states of '0.weight' cannot be converted: {reason}"
     with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
         convert_state_dict(saved, "qmaps")
 

@@ -197,7 +197,7 @@ class Format(ABC):
         except CaptureError:
             raise
         except DAMAGE as error:
-            raise CaptureError(f"the states of {label!r} are damaged: {error}") from None
+            raise CaptureError(f"the states of {label!r} cannot be converted: {error}") from None
         return Parameter(label, slot.name, step, states, reset, product)
 
     def named(self, states: dict[str, State], hint: Family | None) -> dict[str, State]:  # noqa: ARG002
