@@ -297,12 +297,13 @@ DAMAGES = [
     ),
     (
         lambda s: s["state"][0].update(exp_avg=torch.zeros(80, 64).to_sparse()),
-        "the states of '0.weight' cannot be converted: expected a dense tensor, got a Tensor of layout "
-        "torch.sparse_coo",
+        "the states of '0.weight' cannot be converted: expected a dense tensor, got a Tensor of "
+        "layout torch.sparse_coo",
     ),
     (
         lambda s: s["state"][0].update(exp_avg=torch.zeros(80, 64, dtype=torch.int32)),
-        "the states of '0.weight' cannot be converted: expected a floating-point tensor, got torch.int32",
+        "the states of '0.weight' cannot be converted: expected a floating-point tensor, got "
+        "torch.int32",
     ),
     (
         lambda s: s["state"][0].update(exp_avg=torch.zeros(3)),
