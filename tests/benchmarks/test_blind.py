@@ -15,11 +15,11 @@ from benchmarks.blind.judges import JUDGES, SEEN
 from benchmarks.blind.workloads.packages import package_file
 from benchmarks.prediction.steps import bounds, committed
 from benchmarks.trials import FULL
+from benchmarks.version_0_3 import PAIR_OF
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.verdict import ENDED
 from qmaps.errors import BadValueError
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
-from qmaps.optim.presets import pair_of
 from qmaps.storage.files import records
 from reproduction.workloads import docstring_lm
 
@@ -213,11 +213,11 @@ def test_numbers_of_the_documentation() -> None:
     steps = pd.read_csv(FOLDER / "steps.csv")
     new = steps[~steps["judge"].isin(SEEN) & steps["quantizer"].isin(plan.PAIRS)]
     kept_up = new[(new["factor"] == 1) & new["outcome"].isin(equivalence.WITHIN)]
-    assert set(kept_up["quantizer"]) == {pair_of("8bit").spec}
+    assert set(kept_up["quantizer"]) == {PAIR_OF["8bit"]}
     assert len(kept_up) == 2
     quarter = new[new["factor"] == 0.25].set_index(["quantizer", "judge"])
     eight, four, three, two = (
-        quarter.loc[pair_of(name).spec] for name in ("8bit", "4bit", "3bit", "2bit")
+        quarter.loc[PAIR_OF[name]] for name in ("8bit", "4bit", "3bit", "2bit")
     )
     for preset in (eight, four):
         assert set(preset["outcome"]) <= set(equivalence.WITHIN)
@@ -226,7 +226,7 @@ def test_numbers_of_the_documentation() -> None:
     trials = pd.read_csv(FOLDER / "trials.csv").query(stdlib)
     losses = trials.pivot_table("loss", "seed", "quantizer")
     failed = (losses.sub(losses[FULL], axis=0) > 0.2).sum()
-    assert [failed[pair_of(name).spec] for name in ("8bit", "4bit")] == [3, 2]
+    assert [failed[PAIR_OF[name]] for name in ("8bit", "4bit")] == [3, 2]
     assert len(losses) == 8
     rates = pd.read_csv(FOLDER / "tuning.csv").query("judge == 'stdlib-lm'").groupby("lr")["loss"]
     assert rates.min()[2 * JUDGES["stdlib-lm"].lr] > losses[FULL].max() + 0.2
@@ -244,7 +244,7 @@ def test_numbers_of_the_documentation() -> None:
     assert three.index[three["outcome"] == "worse"].tolist() == ["pitch"]
     assert two.index[two["outcome"] == "worse"].tolist() == ["pitch"]
     tuned = new[new["factor"] == 1].set_index(["quantizer", "judge"])
-    four_at_best = tuned.loc[(pair_of("4bit").spec, "microbiome"), "steps"]
+    four_at_best = tuned.loc[(PAIR_OF["4bit"], "microbiome"), "steps"]
     safe = new[(new["factor"] == 1) & (new["verdict_gradients"] == "safe")].dropna(subset="steps")
     within = int((safe["steps"] <= plan.MARGIN).sum())
     (left_out,) = records(bounds(committed()).query("judge == 'microbiome'"))

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import long_run
-from qmaps.optim.presets import pair_of
+from benchmarks.version_0_3 import PAIR_OF
 
 REPORTS = Path(__file__).parents[2] / "reports"
 
@@ -39,7 +39,7 @@ def test_the_plan_has_the_best_rate_and_whole_seeds() -> None:
 def test_the_page_says_how_presets_ended() -> None:
     plan = long_run.trials(long_run.tuned(tuning(2e-3)))
     noise = np.random.default_rng(0)
-    slower = {pair_of("3bit").spec: 0.05}
+    slower = {PAIR_OF["3bit"]: 0.05}
     rows = [
         {
             "judge": long_run.JUDGE,

@@ -49,7 +49,7 @@ class Whole(PerTensor, name="whole"):
         return "whole"
 
 
-def bias(x, decoded, codes, size):
+def offset(x, decoded, codes, size):
     'The mean error.'
     return float((decoded.double() - x.double()).mean())
 
@@ -95,18 +95,18 @@ nothing = brought:Missing
 whole = brought:Whole
 
 [qmaps.metrics]
-bias = brought:bias
+offset = brought:offset
 
 [qmaps.optimizers]
 SignedSGD = brought:SignedSGD
 
 [qmaps.figures]
 dots = brought_figures:dots
-figure = brought:bias
+figure = brought:offset
 
 [qmaps.formats]
 marked = brought_formats:Marked
-format = brought:bias
+format = brought:offset
 """
 
 SCRIPT = """
@@ -148,7 +148,7 @@ q = qmaps.quantizer("whole/cubic@4s")
 check_normalizer(q.normalizer, [q.map, maps.Linear(4, signed=False)])
 if any(each.name == "native" and each.available for each in qmaps.backends()):
     assert NATIVE.supports(q.normalizer, q.map, (40, 50))
-assert abs(q.error(torch.randn(40, 50))["bias"]) < 1
+assert abs(q.error(torch.randn(40, 50))["offset"]) < 1
 check_optimizer(optim.SignedSGD, lr=0.1, momentum=0.9)
 
 generator = torch.Generator().manual_seed(0)
@@ -157,7 +157,7 @@ states = CapturedStates.from_tensors(
     {"w": {"exp_avg": m, "exp_avg_sq": m.square()}}, optimizer="AdamW"
 )
 rows = qmaps.sweep.run(states, ["B64/cubic@8s + whole/cubic@4u"])
-assert rows["bias"].notna().equals(rows["mse"].notna()) and rows["bias"].notna().any()
+assert rows["offset"].notna().equals(rows["mse"].notna()) and rows["offset"].notna().any()
 frames = analyze_states(states, "run", min_quantized_size=0)
 figures.save = lambda figure, path: path.write_bytes(b"a picture")  # rendering takes long
 drawn = {path.stem for path in draw("run")}

@@ -90,7 +90,7 @@ def test_the_line_trains(section: str, scene: dict[str, Any], stepped: list[Any]
     weight = next(p for name, p in scene["model"].named_parameters() if "c_fc.weight" in name)
     assert len(stepped) > 1
     assert isinstance(stepped[-1].state[weight]["exp_avg"], QuantizedTensor)
-    assert stepped[-1].state[weight]["exp_avg"].quantizer.spec == "B256/DE@8s"
+    assert stepped[-1].state[weight]["exp_avg"].quantizer.spec == "B256/DE-sym@8s"
 
 
 def test_the_plugin_for_axolotl_and_the_names_in_files(scene: Any, monkeypatch: Any) -> None:

@@ -384,7 +384,7 @@ def test_values_of_optim_args(
         str(tmp_path), use_cpu=True, optim="qmaps_adamw", optim_args=text
     )
     _, kwargs = transformers.Trainer.get_optimizer_cls_and_kwargs(args)
-    usual = {"lr": 5e-5, "state_quantizers": None, "betas": (0.9, 0.999)}
+    usual = {"lr": 5e-5, "state_quantizers": "32bit", "betas": (0.9, 0.999)}
     assert kwargs == usual | options
 
 

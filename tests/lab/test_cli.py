@@ -191,7 +191,7 @@ def test_capture_and_replay_of_gradients(tmp_path: Path, capsys, monkeypatch) ->
 
 def test_a_recommendation_is_printed_and_written(states: Path, tmp_path: Path, capsys) -> None:
     run = tmp_path / "run"
-    pairs = ["B128/DE@4s + B128/DE-0@4u", "B256/DE@8s + B256/DE-0@8u", "B256/DE@8s + 32-bit"]
+    pairs = ["B128/DE@4s + B128/DE-0@4u", "B256/DE-sym@8s + B256/DE-0@8u", "B256/DE@8s + 32-bit"]
     specs = " ".join(f"--spec '{pair}'" for pair in pairs)
     command = f"recommend {states} {specs} --steps 4 --out {run}"
     code, out, _ = call(f"{command} --bits 9", capsys)

@@ -110,7 +110,7 @@ def test_long_arguments_get_one_short_line(command: str, place: Path, capsys, mo
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-    assert len(err) < 310
+    assert len(err) < 610
 
 
 JSON = [

@@ -97,7 +97,7 @@ def measure(
     arg9: int,
     arg10: int,
     /,
-) -> tuple[int, float, float, float, float, float, int, int]:
+) -> tuple[int, float, float, float, float, float, float, int, int]:
     """
     Encode and sum up errors; packed = 0 drops the codes. Returns flags and ErrorSums.
     """
