@@ -21,9 +21,9 @@ def install(extra: str) -> str:
 
 
 def conflict() -> str:
-    """Sentence on a distribution `qmaps` in this environment; empty if there is none."""
+    """Sentence on a distribution `qmaps` beside this one; empty if there is none."""
     other = _version_of(OTHER)
-    if other is None:
+    if other is None or _version_of(DISTRIBUTION) is None:
         return ""
     return (
         f"the distribution {OTHER} {other} is installed beside {DISTRIBUTION}; both install the "

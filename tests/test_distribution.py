@@ -70,8 +70,13 @@ def test_without_it_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
+    version = metadata.version
     monkeypatch.setattr(metadata, "version", none)
     assert (distribution.conflict(), distribution.version()) == ("", "0+unknown")
+    # Installed from a checkout before the distribution had its name.
+    monkeypatch.setattr(metadata, "version", lambda n: "0.3.0" if n == "qmaps" else none(n))
+    assert (distribution.conflict(), distribution.version()) == ("", "0+unknown")
+    monkeypatch.setattr(metadata, "version", version)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         distribution.warn_of_conflict()

@@ -59,12 +59,17 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 def fill(packed: Tensor, bits: int, code: int, count: int) -> None:
     """Write `count` equal codes to 1-D uint8 `packed`, which has as many bytes as they need."""
-    per_group, group_bytes = _group(bits)
-    group = torch.full((per_group,), code, dtype=torch.int32)
-    whole = count // per_group
-    groups = packed[: whole * group_bytes].view(whole, group_bytes)
-    groups.copy_(pack(group, bits).expand(whole, -1))
-    packed[whole * group_bytes :].copy_(pack(group[: count % per_group], bits))
+    if code == 0:
+        packed.zero_()
+        return
+    # Many groups at a time: copies of a few bytes each would take longer.
+    per_part = _group(bits)[0] * 1024
+    part = torch.full((min(per_part, count),), code, dtype=torch.int32, device=packed.device)
+    pattern = pack(part, bits)
+    whole = count // per_part
+    parts = packed[: whole * pattern.numel()].view(whole, pattern.numel())
+    parts.copy_(pattern.expand_as(parts))
+    packed[parts.numel() :].copy_(pack(part[: count % per_part], bits))
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:

@@ -154,6 +154,8 @@ class SOAP(MatrixRule, QuantizedOptimizer):
         grad, m, v = x, states["exp_avg"], states["exp_avg_sq"]
         bases = [states.get(name) for name in _BASES[: grad.ndim]]
         update = grad
+        # Infinity stays, for `nonfinite` says what comes of it.
+        bounded = torch.where(grad.isinf(), grad, grad.clamp(-LARGEST, LARGEST))
         if updates > 0:
             m.mul_(s["beta1"]).add_(grad * s["rest1"])
             bounded_(v.mul_(s["beta2"]).add_(to_bases(grad, bases).square() * s["rest2"]))
@@ -162,7 +164,7 @@ class SOAP(MatrixRule, QuantizedOptimizer):
             if basis is None:
                 continue
             average = states[_GRAMS[dim]]
-            average.mul_(s["gram_beta"]).add_(slice_products(grad, dim) * s["gram_rest"])
+            average.mul_(s["gram_beta"]).add_(slice_products(bounded, dim) * s["gram_rest"])
             if updates == 0:
                 basis.copy_(eigenbasis(average))
             elif updates % group["precondition_frequency"] == 0:
@@ -221,7 +223,6 @@ def refined(gram: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
 def slice_products(x: Tensor, dim: int) -> Tensor:
     """The products of the slices of `x` along a dimension with each other, of shape (n, n)."""
     dims = [other_dim for other_dim in range(x.ndim) if other_dim != dim]
-    x = torch.where(x.isfinite(), x.clamp(-LARGEST, LARGEST), x)
     products: Tensor = torch.tensordot(x, x, (dims, dims))
     return products
 

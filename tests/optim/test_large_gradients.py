@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
+import qmaps
 from qmaps.ops.backends import use_backend
 from qmaps.optim import PRESETS
-from qmaps.optim.rule import bounded_
+from qmaps.optim.rule import LARGEST_SQUARE, bounded_
 from tests.optim.families import FAMILIES, Family
 
 QUANTIZERS = (
@@ -40,6 +44,12 @@ def test_no_parameter_becomes_nan(family: Family, quantizers: str, large: float)
     assert int((~stepped.isfinite()).sum()) == 0
     with use_backend("reference"):
         assert torch.equal(trained(family, quantizers, large), stepped)
+
+
+def test_the_bound_is_that_of_the_kernels() -> None:
+    header = Path(qmaps.__file__).parent / "engines/kernels/rules/terms.hpp"
+    [number] = re.findall(r"kLargestSquare = ([\d.e+]+)f;", header.read_text())
+    assert float(number) == LARGEST_SQUARE == 2.0**126
 
 
 def test_nan_and_ordinary_second_moments_are_as_they_were() -> None:
