@@ -36,7 +36,7 @@ def measure(
     book, places, packed_at, scales_at = tensors.stored(
         packed, scales, normalizer, map_, shape, brief=map_.counted
     )
-    flags, *errors = core.measure(
+    flags, *floats, nonzero, zeroed = core.measure(
         book,
         places,
         address(x),
@@ -49,7 +49,9 @@ def measure(
         address(codes),
         tensors.threads(numel),
     )
-    return Sums(numel, *errors, codes), packed, scales, flags
+    absolute, square, signal, relative, signed, largest = floats
+    sums = Sums(numel, absolute, square, signal, relative, signed, largest, nonzero, zeroed, codes)
+    return sums, packed, scales, flags
 
 
 class UpdateErrors:
