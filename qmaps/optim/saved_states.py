@@ -33,7 +33,7 @@ from qmaps.optim.options import TORCH_OPTIONS, check_shared
 from qmaps.optim.other_libraries import GROUP_COUNTS, count_in, counts_in, other_rules, writer_of
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.records import ParameterRecord, Parameters
-from qmaps.optim.resets import check_count
+from qmaps.optim.resets import begin_count, check_count
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -91,6 +91,8 @@ def saved(parameters: Parameters) -> dict[str, Any]:
     for key, value in parameters.state.items():
         record = records[id(key)] if isinstance(key, Tensor) else None
         if record is not None and isinstance(value, Mapping):
+            if "step" in value:  # `reset_every` may have been set after the last step
+                begin_count(record, value)
             value = {name: written(record, name, part) for name, part in value.items()}
         state[key if record is None else record.number] = value
     optimizer = type(parameters.rule).__name__
@@ -192,7 +194,8 @@ def _read(
             if count is None and any(value is not None for value in saved.values()):
                 uncounted.append(record)
         states[record.param] = read_state(record, saved)
-        check_count(record, states[record.param], state_dict["param_groups"][record.place[0]])
+        if ABOUT not in state_dict:  # torch.distributed.checkpoint leaves it out
+            check_count(record, states[record.param], state_dict["param_groups"][record.place[0]])
     _check_counted(uncounted, states)
     # States in the order of parameters, as training makes them.
     return groups, {r.param: states[r.param] for r in records if r.param in states} | entries
