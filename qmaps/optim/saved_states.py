@@ -308,20 +308,27 @@ def _notes(
             owner = type(parameters.rule).__name__
             yield f"state_dict has {sign}; its states are loaded as those of {owner}"
             break
-    for ours, merged in zip(parameters.groups, merged_groups, strict=True):
-        asked, kept = (_quantized(group["state_quantizers"]) for group in (ours, merged))
+    pairs = [
+        (_quantized(ours["state_quantizers"]), _quantized(merged["state_quantizers"]))
+        for ours, merged in zip(parameters.groups, merged_groups, strict=True)
+    ]
+    for number, (asked, kept) in enumerate(pairs):
         # Without any spec, not even 32bit, an optimizer leaves the choice to the checkpoint.
-        if ours["state_quantizers"] and asked != kept:
-            specs = [", ".join(specs.values()) or "32 bits" for specs in (kept, asked)]
-            names = (
-                name for name in PRESETS if _quantized(parameters.choices.specs(name)) == asked
-            )
-            yield (
-                f"state_dict keeps states in {specs[0]}, and training goes on so; this optimizer "
-                f"asks for {specs[1]}. To change them, convert the checkpoint: qmaps convert FILE "
-                f"NEW --to qmaps --states {next(names, 'PRESET')}"
-            )
-            break
+        if not parameters.groups[number]["state_quantizers"] or asked == kept:
+            continue
+        specs = [", ".join(specs.values()) or "32 bits" for specs in (kept, asked)]
+        where = f"group {number} of state_dict" if len(pairs) > 1 else "state_dict"
+        former = {name: spec.replace("/DE-sym@", "/DE@") for name, spec in asked.items()}
+        by_default = ", the default up to version 0.3," if kept == former else ""
+        loss = ", and loses precision once" if asked else ""
+        names = (name for name in PRESETS if _quantized(parameters.choices.specs(name)) == asked)
+        name = next(names, None) if all(other == asked for other, _ in pairs) else None
+        command = f": qmaps convert FILE NEW --to qmaps --states {name}" if name else ""
+        yield (
+            f"{where} keeps states in {specs[0]}{by_default} and training goes on so; this "
+            f"optimizer asks for {specs[1]}. Converting the checkpoint is optional{loss}{command}"
+        )
+        break
 
 
 def _quantized(specs: Mapping[str, str | None]) -> dict[str, str]:
