@@ -315,6 +315,25 @@ def test_files_that_are_being_written_stay(killed: str, tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == [path]
 
 
+def test_a_file_of_another_process_under_the_temporary_name_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its rename the temporary name is free; processes in containers have equal ids."""
+    rename, names = Path.replace, []
+
+    def replace(path: Path, target: Path) -> Path:
+        renamed = rename(path, target)
+        names.append(path)
+        path.write_text("another's")
+        return renamed
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with replacing(tmp_path / "a.txt") as path:
+        path.write_text("ours")
+    assert [name.read_text() for name in names] == ["another's"]
+    assert (tmp_path / "a.txt").read_text() == "ours"
+
+
 def test_threads_that_write_one_file_do_not_meet(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with replacing(path) as outer:
