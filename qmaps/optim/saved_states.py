@@ -229,8 +229,8 @@ def check_form(state_dict: Mapping[str, Any]) -> None:
     if missing := [key for key in ("state", "param_groups") if key not in state_dict]:
         keys = listed([str(key) for key in state_dict]) or "nothing"
         raise BadValueError(f"state_dict lacks {' and '.join(missing)}; it has {keys}")
-    told = state_dict.get(ABOUT, {"format": FORMAT})
-    number = told.get("format") if isinstance(told, Mapping) else None
+    about = state_dict.get(ABOUT, {"format": FORMAT})
+    number = about.get("format") if isinstance(about, Mapping) else None
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise BadValueError(
             f"state_dict has format={shown(number)}; the format must be an int of at least 1"
@@ -312,14 +312,14 @@ def _notes(
         (_quantized(ours["state_quantizers"]), _quantized(merged["state_quantizers"]))
         for ours, merged in zip(parameters.groups, merged_groups, strict=True)
     ]
-    for number, (asked, kept) in enumerate(pairs):
+    for number, (asked, stored) in enumerate(pairs):
         # Without any spec, not even 32bit, an optimizer leaves the choice to the checkpoint.
-        if not parameters.groups[number]["state_quantizers"] or asked == kept:
+        if not parameters.groups[number]["state_quantizers"] or asked == stored:
             continue
-        specs = [", ".join(specs.values()) or "32 bits" for specs in (kept, asked)]
+        specs = [", ".join(specs.values()) or "32 bits" for specs in (stored, asked)]
         where = f"group {number} of state_dict" if len(pairs) > 1 else "state_dict"
         former = {name: spec.replace("/DE-sym@", "/DE@") for name, spec in asked.items()}
-        by_default = ", the default up to version 0.3," if kept == former else ""
+        by_default = ", the default up to version 0.3," if stored == former else ""
         loss = ", and loses precision once" if asked else ""
         names = (name for name in PRESETS if _quantized(parameters.choices.specs(name)) == asked)
         name = next(names, None) if all(other == asked for other, _ in pairs) else None

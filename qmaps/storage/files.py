@@ -40,7 +40,7 @@ class IrregularFileError(OSError):
     """A pipe, a device, or anything else that is not a file with content of its own."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(errno.EINVAL, "it is no regular file", str(path))
+        super().__init__(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
