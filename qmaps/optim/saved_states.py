@@ -91,7 +91,8 @@ def saved(parameters: Parameters) -> dict[str, Any]:
     for key, value in parameters.state.items():
         record = records[id(key)] if isinstance(key, Tensor) else None
         if record is not None and isinstance(value, Mapping):
-            if "step" in value:  # `reset_every` may have been set after the last step
+            # `reset_every` may have been set after the last step.
+            if isinstance(value, dict) and "step" in value:
                 begin_count(record, value)
             value = {name: written(record, name, part) for name, part in value.items()}
         state[key if record is None else record.number] = value
