@@ -9,7 +9,7 @@ set -euo pipefail
 top=$(mktemp -d)
 trap 'rm -rf "$top"' EXIT
 python3 -m venv "$top/venv"
-"$top/venv/bin/pip" install -q torch==2.13.0 numpy
+"$top/venv/bin/pip" install -q torch==2.13.0 numpy==2.4.6
 "$top/venv/bin/python" - <<'PY'
 import torch
 
@@ -39,9 +39,10 @@ for weight in (0.02, 1.0):
     }
     print("weights of", weight, {name: round(share, 3) for name, share in rows[weight].items()})
 for weight, row in rows.items():
-    assert abs(row["float32"] - 0.741) < 0.02
-    assert row["bfloat16, loop"] > 0.98 and row["bfloat16, foreach"] > 0.98
-    assert (row["bfloat16, fused"] < 0.8) == (weight < 0.1)
+    assert abs(row["float32"] - 0.741) < 0.02, "float32 weights now decay in another way"
+    loops = row["bfloat16, loop"], row["bfloat16, foreach"]
+    assert min(loops) > 0.98, "the loops now decay bfloat16 weights"
+    assert (row["bfloat16, fused"] < 0.8) == (weight < 0.1), "the fused kernel now rounds in another way"
 PY
 # Output seen (torch 2.13.0, CPU):
 # torch 2.13.0+cpu exact 0.741

@@ -10,7 +10,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 python3 -m venv venv
-venv/bin/pip install --quiet torch==2.13.0 safetensors==0.8.0 numpy
+venv/bin/pip install --quiet torch==2.13.0 safetensors==0.8.0 numpy==2.4.6
 cat > save.py <<'PY'
 import sys, warnings
 import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp

@@ -63,7 +63,7 @@ class StateWarning(UserWarning):
     """Quantized states lose so much that they may harm the training."""
 
 
-QUOTED = re.compile("'[^']*'")
+QUOTED = re.compile(r"(?<!\w)'[^']*'(?!\w)")
 
 SHORTEST = 60
 """Characters that a cut quotation keeps, at least."""

@@ -22,6 +22,16 @@ def test_a_list_of_allowed_values_is_not_cut(length: int) -> None:
     assert (" ... x" in message) == (length > 100)
 
 
+def test_apostrophes_of_words_are_no_quotation_marks() -> None:
+    path = "x" * 1000
+    message = str(BadValueError(f"the model's file '{path}' and the user's have {ALLOWED}"))
+    assert message.startswith("the model's file 'xxxx")
+    assert message.endswith(f"x' and the user's have {ALLOWED}")
+    between = "c" * 1000
+    message = str(BadValueError(f"'a' is the model's {between} and the users' is 'b'; {ALLOWED}"))
+    assert message.startswith(f"'a' is the model's {'c' * 300}")  # cut in its middle
+
+
 def test_a_message_without_a_long_quotation_is_cut_in_its_middle() -> None:
     message = str(BadValueError("a" * 1000 + "'b'" + "c" * 1000))
     assert re.fullmatch(r"a+ \.\.\. c+", message)

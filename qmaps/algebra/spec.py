@@ -151,12 +151,12 @@ def _map(match: re.Match[str], codebooks: Iterable[Codebook]) -> maps.Map:
         return _transformed(transform.strip(), inner.strip(), match)
     name, bits = match["map"].strip(), int(match["bits"])
     sign = match["sign"].lower()
-    found = dict.fromkeys(book for book in codebooks if book.label.lower() == name.lower())
-    if len(found) > 1:
+    labelled = dict.fromkeys(book for book in codebooks if book.label.lower() == name.lower())
+    if len(labelled) > 1:
         raise SpecError(
             f"two different codebooks have the label {name!r}; each needs its own label"
         )
-    for codebook in found:
+    for codebook in labelled:
         if bits != codebook.bits or (sign and (sign == "s") != codebook.signed):
             raise SpecError(
                 f"the codebook given is {codebook.spec}, which has another width or sign"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import operator
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
@@ -166,8 +167,11 @@ class Watcher:
     ) -> None:
         check_hooks(optimizer)
         self.optimizer = optimizer
-        self._groups: list[tuple[int, int, int]] = []
-        self._covered: set[Tensor] = set()
+        # By identity: no removed parameter is kept alive.
+        self._groups: list[list[int]] = []
+        self._covered: dict[int, weakref.ref[Tensor]] = {}
+        self._removed: dict[int, weakref.ref[Tensor]] = {}
+        self._just_removed = False
         self._wanted = predicate("parameters", parameters)
         self._names = named(names, optimizer)
         self._told: set[str] = set()
@@ -195,24 +199,36 @@ class Watcher:
         ]
 
     def _check_covered(self) -> None:
-        """Raise if groups lack a parameter that they had at an earlier step.
+        """Warn once if parameters were removed from the groups; raise if one comes back.
 
         Raises:
-            CaptureError: a wrapper steps the optimizer in parts, or parameters were removed.
+            CaptureError: a wrapper steps the optimizer in parts.
         """
         lists = [group["params"] for group in self.optimizer.param_groups]
-        groups = [(len(some), id(some[0]), id(some[-1])) if some else (0, 0, 0) for some in lists]
+        groups = [list(map(id, some)) for some in lists]
+        self._just_removed = False
         if groups == self._groups:
             return
-        covered = {parameter for some in lists for parameter in some}
-        if lost := len(self._covered - covered):
+        now = {id(parameter): parameter for some in lists for parameter in some}
+        owner, watcher = type(self.optimizer).__name__, type(self).__name__
+        back = sum(1 for key, ref in self._removed.items() if key in now and ref() is now[key])
+        if back:
             raise CaptureError(
-                f"{type(self.optimizer).__name__}.step() leaves out {lost} of "
-                f"{len(self._covered | covered)} parameters that its groups had before; "
-                f"{type(self).__name__} supports neither wrappers that step an optimizer in parts, "
-                "such as torch-optstate's, nor parameters that are removed"
+                f"{owner}.step() has {back} of {len(now)} parameters that an earlier step left "
+                f"out; {watcher} supports no wrappers that step an optimizer in parts, such as "
+                "torch-optstate's"
             )
-        self._groups, self._covered = groups, covered
+        removed = {key: ref for key, ref in self._covered.items() if key not in now}
+        if removed:
+            self._just_removed = True
+            self._removed |= removed
+            self._tell(
+                "removed",
+                f"{len(removed)} of {len(self._covered)} parameters were removed from the groups "
+                f"of {owner}; {watcher} goes on without them from the next step on",
+            )
+        self._groups = groups
+        self._covered = {key: weakref.ref(parameter) for key, parameter in now.items()}
 
     def close(self) -> None:
         """Stop watching; closing twice is allowed."""

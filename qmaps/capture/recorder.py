@@ -147,7 +147,7 @@ class StateRecorder(Watcher):
         OutputError: `out` cannot be written, holds states of another optimizer or of other
             parameters, or is being written by another recorder; or, while
             training, the disk is full.
-        CaptureError: while training, a step leaves out parameters.
+        CaptureError: while training, a wrapper steps the optimizer in parts.
         BadValueError, BadTypeError: an argument is not allowed, or no parameter matches.
 
     >>> import tempfile, torch, qmaps
@@ -249,7 +249,7 @@ class StateRecorder(Watcher):
 
     def _after_step(self) -> None:
         step = self._count.advance()
-        if step is None:
+        if step is None or self._just_removed:  # the next step may be another part of this one
             return
         if self._writer is not None and self._writer.due(step) and not self._lock.inherited:
             self._record_gradients(self._writer, step)

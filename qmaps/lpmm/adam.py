@@ -24,7 +24,7 @@ class LPMMAdam(LowPrecisionOptimizer, Adam):
         accumulation_steps: micro-batches of a step; see `LowPrecisionOptimizer`.
         state_quantizers: quantizers of the moments. None, the default, means
             ``B2048/DE-sym@8s+sr`` and ``B2048/DE-0@8u+sr``; "32bit" keeps them in 32 bits.
-        min_quantized_size: 0 by default, for all moments in low precision.
+        min_quantized_size: 0 without a choice file, for all moments in low precision.
         nonfinite: "raise" by default; see `LPMMSGD`.
         **shared: options of all optimizers; see `QuantizedOptimizer`. Converted parameters ignore
             `stochastic_rounding` and `master_weights`; `amsgrad` and `decoupled_weight_decay` must

@@ -46,6 +46,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
 
     _quantizers: ClassVar[Mapping[str, str] | None] = None
     """Quantizers of the rule's states by default; None for those of the rule itself."""
+    _min_size: ClassVar[int] = 0
     _micro_batches: int
     _bad: bool
     """Whether the gradients held NaN or infinity after the last micro-batch."""
@@ -59,7 +60,6 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         *args: Any,
         accumulation_steps: int = 1,
         state_quantizers: StateQuantizers = None,
-        min_quantized_size: int = 0,
         nonfinite: str = "raise",
         **options: Any,
     ) -> None:
@@ -70,9 +70,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         quantizers = self._quantizers if state_quantizers is None else state_quantizers
         if quantizers is not None:  # which a class of one width refuses
             options["state_quantizers"] = quantizers
-        super().__init__(
-            params, *args, min_quantized_size=min_quantized_size, nonfinite=nonfinite, **options
-        )
+        super().__init__(params, *args, nonfinite=nonfinite, **options)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:

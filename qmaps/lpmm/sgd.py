@@ -32,7 +32,7 @@ class LPMMSGD(LowPrecisionOptimizer, SGD):
         accumulation_steps: micro-batches of a step; see `LowPrecisionOptimizer`.
         state_quantizers: quantizer of the momentum. None, the default, means
             ``B2048/DE-sym@8s+sr``; "32bit" keeps it in 32 bits.
-        min_quantized_size: 0 by default, for all momentum in low precision.
+        min_quantized_size: 0 without a choice file, for all momentum in low precision.
         nonfinite: "raise" by default, since codes that have become NaN cannot recover; "skip" and
             "propagate" work as for every optimizer.
         **shared: options of all optimizers; see `QuantizedOptimizer`. Converted parameters ignore

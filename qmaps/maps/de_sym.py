@@ -22,5 +22,5 @@ class DynamicExponentSymmetric(Map, name="DE-sym"):
     signs: ClassVar[tuple[bool, ...]] = (True,)
 
     def values(self) -> Tensor:
-        kept = sorted(magnitudes(self.bits, self.signed))[:-1]
-        return mirror([*kept, 1.0], 0.0, signed=True)
+        below_1 = sorted(magnitudes(self.bits, self.signed))[:-1]
+        return mirror([*below_1, 1.0], 0.0, signed=True)

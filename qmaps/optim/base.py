@@ -81,7 +81,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             ``{"lm_head.*": None, "*.mlp.*": "4bit"}``. The first matching pattern decides.
             Overrides need named parameters: ``AdamW(model.named_parameters(), overrides=...)``.
         min_quantized_size: states of at most this many elements, counted before parameters are
-            sharded, stay in 32 bits; an int of at least 0.
+            sharded, stay in 32 bits; an int of at least 0. None, the default, takes the number of
+            a choice file, 4096 without one.
         refit_every: steps between fits of fitted maps (`quantile`, `lloyd`), an int of at least 1.
         reset_every: steps after which a parameter's states begin anew, as before its first step,
             and with them bias corrections and other schedules of the rule; an int of at least 2.
@@ -122,6 +123,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
     """States that can be negative; unsigned maps would clip them."""
     exact_states: ClassVar[frozenset[str]] = frozenset()
     """States that presets and fixed widths leave in 32 bits."""
+    _min_size: ClassVar[int] = MIN_SIZE
+    """`min_quantized_size` where neither an argument nor a file sets it."""
     _released: bool = False
     """True while `release_gradients` steps in the backward pass."""
 
@@ -141,7 +144,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         maximize: bool = False,
         state_quantizers: StateQuantizers = None,
         overrides: Mapping[str, StateQuantizers] | None = None,
-        min_quantized_size: int = MIN_SIZE,
+        min_quantized_size: int | None = None,
         refit_every: int = 100,
         reset_every: int | None = None,
         nonfinite: str = "propagate",
@@ -157,9 +160,10 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         self.choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)
         quantizers: dict[str, Any] = {"overrides": overrides}
         quantizers["state_quantizers"] = state_quantizers
-        if type(min_quantized_size) is not int or min_quantized_size != MIN_SIZE:
+        if min_quantized_size is not None:
             quantizers["min_quantized_size"] = min_quantized_size
-        shared |= (quantizers := without_files(quantizers))
+        quantizers = {"min_quantized_size": self._min_size, **without_files(quantizers)}
+        shared |= quantizers
         specs = self.choices.specs(quantizers["state_quantizers"])
         for name, value in without_neutral_options(owner, others, self._stands_for(specs)).items():
             refuse_option(owner, name, value, [*defaults, *Shared.__annotations__, *OF_CLASSES])

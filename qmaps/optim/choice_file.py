@@ -236,7 +236,7 @@ class Choice:
     def _plain(self) -> dict[str, Any]:
         books = self.codebooks()
         parts = {
-            "overrides": {name: _written(given) for name, given in self.overrides.items()},
+            "overrides": {name: _written(value) for name, value in self.overrides.items()},
             "codebooks": {label: _described(book) for label, book in books.items()},
             "provenance": dict(self.provenance),
         }
@@ -293,20 +293,20 @@ def without_files(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BadValueError: as `Choice.load`, and where a file in `overrides` has overrides.
     """
-    given, overrides = dict(options), options.get("overrides")
+    resolved, overrides = dict(options), options.get("overrides")
     if isinstance(overrides, Mapping):
-        given["overrides"] = overrides = {
+        resolved["overrides"] = overrides = {
             pattern: _of_pattern(quantizers, f"overrides[{pattern!r}]")
             for pattern, quantizers in overrides.items()
         }
-    if is_file(given.get("state_quantizers")):
-        read = _opened(given["state_quantizers"], "state_quantizers")
-        given["state_quantizers"] = read.pop("state_quantizers")
+    if is_file(resolved.get("state_quantizers")):
+        read = _opened(resolved["state_quantizers"], "state_quantizers")
+        resolved["state_quantizers"] = read.pop("state_quantizers")
         if "overrides" in read:
             first = dict(overrides or {})  # as the first matching pattern decides
-            given["overrides"] = {**first, **read["overrides"], **first}
-        given = {**read, **given}
-    return given
+            resolved["overrides"] = {**first, **read["overrides"], **first}
+        resolved = {**read, **resolved}
+    return resolved
 
 
 def _of_pattern(quantizers: Any, option: str) -> Any:

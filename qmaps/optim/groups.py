@@ -76,13 +76,14 @@ def muon_groups(
 ) -> tuple[list[tuple[str, nn.Parameter]], list[tuple[str, nn.Parameter]]]:
     """The matrices of a model's hidden layers, for `Muon`, and the others, for another optimizer.
 
+    The others are embeddings, biases, and parameters without two dimensions of 2 elements or more.
+    A bias is recognized by its name: ``experts.gate_up_proj_bias`` is one, though it has a row for
+    each expert.
+
     Args:
-        model: its parameters are taken under their names, frozen ones left out.
-        exclude: what else Muon is not to step, such as the head, than embeddings, biases, and
-            parameters without two dimensions of 2 elements or more: names, patterns with ``*``,
-            ``?`` and ``[...]``, or module types. A tied parameter has all its names. Biases are
-            known by their names, such as ``experts.gate_up_proj_bias``, which has a row for each
-            expert.
+        model: its parameters are returned with their names, without frozen ones.
+        exclude: further parameters for the other optimizer, such as the head: names, patterns with
+            ``*``, ``?`` and ``[...]``, or module types. A tied parameter has all its names.
         stacks: parameters with three dimensions that are stacks of matrices, such as the experts
             of a layer, in the form of `exclude`. Muon steps each matrix by itself.
 

@@ -24,7 +24,7 @@ class Shared(TypedDict, total=False):
     maximize: bool
     state_quantizers: StateQuantizers
     overrides: Mapping[str, StateQuantizers] | None
-    min_quantized_size: int
+    min_quantized_size: int | None
     refit_every: int
     reset_every: int | None
     nonfinite: str

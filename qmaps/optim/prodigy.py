@@ -135,8 +135,8 @@ class Prodigy(QuantizedOptimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; options left out take the optimizer's defaults."""
-        given = param_group if isinstance(param_group, dict) else {}
-        if (steps := given.get("reset_every", self.defaults["reset_every"])) is not None:
+        options = param_group if isinstance(param_group, dict) else {}
+        if (steps := options.get("reset_every", self.defaults["reset_every"])) is not None:
             raise BadValueError(
                 f"reset_every={shown(steps)} must be None: Prodigy's estimate of all steps cannot "
                 "begin anew"

@@ -24,8 +24,17 @@ _RELEASES: weakref.WeakSet[GradientRelease] = weakref.WeakSet()
 
 VALUES = ("data", "T", "mT", "H", "mH", "real", "imag")
 """Attributes of a tensor that read its values."""
-ABOUT = ("dim", "element_size", "is_complex", "is_contiguous", "is_floating_point", "numel", "size")
-"""Methods of a tensor that read no values."""
+ABOUT = (
+    "__dir__", "__dlpack_device__", "__len__", "_clear_non_serializable_cached_data",
+    "_is_view", "_is_zerotensor", "dense_dim", "dim", "dim_order", "element_size",
+    "get_device", "is_complex", "is_conj", "is_contiguous", "is_distributed",
+    "is_floating_point", "is_inference", "is_neg", "is_pinned", "is_same_size", "is_shared",
+    "is_signed", "ndimension", "nelement", "numel", "register_hook",
+    "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "size",
+    "sparse_dim", "storage_offset", "storage_type", "stride", "empty_like", "full_like",
+    "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like",
+)  # fmt: skip
+"""Methods of a tensor, and functions of one, that read no values."""
 
 
 def release_gradients(

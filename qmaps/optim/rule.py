@@ -85,9 +85,9 @@ class UpdateRule:
     _changes_options: ClassVar[bool] = False
     """Whether the optimizer's methods change options of its groups, such as Prodigy's `d`."""
     _counts_steps: ClassVar[bool] = False
-    """Whether an override of `advance` or `transform` corrects biases by ``context.step``."""
+    """True if an override of `advance` or `transform` corrects biases by ``context.step``."""
     _resets: ClassVar[bool] = True
-    """Whether `reset_every` has an effect."""
+    """True if `reset_every` has an effect."""
     _numbers: ClassVar[Mapping[str, Callable[[int, Mapping[str, Any]], float]]] = {}
     """Single numbers among a parameter's states besides `step`: functions of the number of steps
     and the group's options."""

@@ -33,7 +33,7 @@ from qmaps.optim.options import TORCH_OPTIONS, check_shared
 from qmaps.optim.other_libraries import GROUP_COUNTS, count_in, counts_in, other_rules, writer_of
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.records import ParameterRecord, Parameters
-from qmaps.optim.resets import check_count
+from qmaps.optim.resets import begin_count, check_count
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -91,6 +91,9 @@ def saved(parameters: Parameters) -> dict[str, Any]:
     for key, value in parameters.state.items():
         record = records[id(key)] if isinstance(key, Tensor) else None
         if record is not None and isinstance(value, Mapping):
+            # `reset_every` may have been set after the last step.
+            if isinstance(value, dict) and "step" in value:
+                begin_count(record, value)
             value = {name: written(record, name, part) for name, part in value.items()}
         state[key if record is None else record.number] = value
     optimizer = type(parameters.rule).__name__
@@ -192,7 +195,8 @@ def _read(
             if count is None and any(value is not None for value in saved.values()):
                 uncounted.append(record)
         states[record.param] = read_state(record, saved)
-        check_count(record, states[record.param], state_dict["param_groups"][record.place[0]])
+        if ABOUT not in state_dict:  # torch.distributed.checkpoint leaves it out
+            check_count(record, states[record.param], state_dict["param_groups"][record.place[0]])
     _check_counted(uncounted, states)
     # States in the order of parameters, as training makes them.
     return groups, {r.param: states[r.param] for r in records if r.param in states} | entries
@@ -226,8 +230,8 @@ def check_form(state_dict: Mapping[str, Any]) -> None:
     if missing := [key for key in ("state", "param_groups") if key not in state_dict]:
         keys = listed([str(key) for key in state_dict]) or "nothing"
         raise BadValueError(f"state_dict lacks {' and '.join(missing)}; it has {keys}")
-    told = state_dict.get(ABOUT, {"format": FORMAT})
-    number = told.get("format") if isinstance(told, Mapping) else None
+    about = state_dict.get(ABOUT, {"format": FORMAT})
+    number = about.get("format") if isinstance(about, Mapping) else None
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise BadValueError(
             f"state_dict has format={shown(number)}; the format must be an int of at least 1"
@@ -305,20 +309,27 @@ def _notes(
             owner = type(parameters.rule).__name__
             yield f"state_dict has {sign}; its states are loaded as those of {owner}"
             break
-    for ours, merged in zip(parameters.groups, merged_groups, strict=True):
-        asked, kept = (_quantized(group["state_quantizers"]) for group in (ours, merged))
+    pairs = [
+        (_quantized(ours["state_quantizers"]), _quantized(merged["state_quantizers"]))
+        for ours, merged in zip(parameters.groups, merged_groups, strict=True)
+    ]
+    for number, (asked, stored) in enumerate(pairs):
         # Without any spec, not even 32bit, an optimizer leaves the choice to the checkpoint.
-        if ours["state_quantizers"] and asked != kept:
-            specs = [", ".join(specs.values()) or "32 bits" for specs in (kept, asked)]
-            names = (
-                name for name in PRESETS if _quantized(parameters.choices.specs(name)) == asked
-            )
-            yield (
-                f"state_dict keeps states in {specs[0]}, and training goes on so; this optimizer "
-                f"asks for {specs[1]}. To change them, convert the checkpoint: qmaps convert FILE "
-                f"NEW --to qmaps --states {next(names, 'PRESET')}"
-            )
-            break
+        if not parameters.groups[number]["state_quantizers"] or asked == stored:
+            continue
+        specs = [", ".join(specs.values()) or "32 bits" for specs in (stored, asked)]
+        where = f"group {number} of state_dict" if len(pairs) > 1 else "state_dict"
+        former = {name: spec.replace("/DE-sym@", "/DE@") for name, spec in asked.items()}
+        by_default = ", the default up to version 0.3," if stored == former else ""
+        loss = ", and loses precision once" if asked else ""
+        names = (name for name in PRESETS if _quantized(parameters.choices.specs(name)) == asked)
+        name = next(names, None) if all(other == asked for other, _ in pairs) else None
+        command = f": qmaps convert FILE NEW --to qmaps --states {name}" if name else ""
+        yield (
+            f"{where} keeps states in {specs[0]}{by_default} and training goes on so; this "
+            f"optimizer asks for {specs[1]}. Converting the checkpoint is optional{loss}{command}"
+        )
+        break
 
 
 def _quantized(specs: Mapping[str, str | None]) -> dict[str, str]:

@@ -40,7 +40,7 @@ class IrregularFileError(OSError):
     """A pipe, a device, or anything else that is not a file with content of its own."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(errno.EINVAL, "it is no regular file", str(path))
+        super().__init__(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
@@ -57,8 +57,8 @@ def output_file(path: str | os.PathLike[str]) -> Path:
     """Create the folder of `path`, check write access before long work, and return the path."""
     target = Path(path)
     output_folder(target.parent)
-    with writable(target, "file"), _temporary(_replaceable(target)):
-        pass
+    with writable(target, "file"), _temporary(_replaceable(target)) as temporary:
+        temporary.unlink()
     return target
 
 
@@ -112,7 +112,7 @@ def _replaceable(path: Path) -> Path:
 
 @contextmanager
 def _temporary(target: Path) -> Iterator[Path]:
-    """Create an empty file beside `target`; it is locked, and removed at the end.
+    """Create an empty file beside `target`; it is locked, and removed if the block fails.
 
     The lock ends with the process. It shows `remove_leftovers` which files are being written, by
     processes of other containers, too.
@@ -132,9 +132,11 @@ def _temporary(target: Path) -> Iterator[Path]:
             continue
         try:
             yield path
-        finally:
+        except BaseException:  # after a rename, another process may use the path
             with suppress(OSError):
                 path.unlink()
+            raise
+        finally:
             if locked:
                 os.close(file)
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,6 +162,7 @@ class InParts(torch.optim.Optimizer):
         group["params"] = every
 
 
+@pytest.mark.filterwarnings("ignore:.* parameters were removed from the groups of AdamW8bit")
 @pytest.mark.parametrize("watch", ["recorder", "monitor", "environment"])
 def test_steps_in_parts_are_refused(watch: str, tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(80, 80, bias=False), nn.Linear(80, 80, bias=False))
@@ -175,13 +178,47 @@ def test_steps_in_parts_are_refused(watch: str, tmp_path: Path) -> None:
         handle = qmaps.capture.monitor.switch_on(tmp_path / "settings.json")
     try:
         with pytest.raises(CaptureError) as error:
-            list(trained(model, InParts(optimizer), 1))
+            list(trained(model, InParts(optimizer), 2))
     finally:
         if handle is not None:
             handle.remove()
     assert str(error.value) == (
-        "AdamW8bit.step() leaves out 1 of 2 parameters that its groups had before; "
-        f"{kind} supports neither wrappers that step an optimizer in parts, such as "
-        "torch-optstate's, nor parameters that are removed"
+        "AdamW8bit.step() has 1 of 1 parameters that an earlier step left out; "
+        f"{kind} supports no wrappers that step an optimizer in parts, such as torch-optstate's"
     )
     assert not list(tmp_path.glob("step-*"))
+
+
+@pytest.mark.parametrize("watch", ["recorder", "monitor"])
+def test_parameters_may_be_removed_while_training(watch: str, tmp_path: Path) -> None:
+    model = nn.Sequential(*(nn.Linear(80, 80, bias=False) for _ in range(4)))
+    optimizer = qmaps.optim.AdamW8bit(model.parameters())
+    csv = tmp_path / "monitor.csv"
+    watcher = (
+        StateRecorder(optimizer, tmp_path, names=model)
+        if watch == "recorder"
+        else qmaps.Monitor(optimizer, csv, every=1, window=1)
+    )
+    with watcher:
+        list(trained(model, optimizer, 3))
+        # Neither the first nor the last; torch's zero_grad frees its gradient no longer.
+        pruned = weakref.ref(model[1].weight)
+        del optimizer.param_groups[0]["params"][1]
+        del optimizer.state[model[1].weight]
+        model[1] = nn.Identity()
+        with pytest.warns(UserWarning, match="^1 of 4 parameters were removed") as caught:
+            list(trained(model, optimizer, 3))
+        del optimizer.param_groups[0]["params"][0]
+        list(trained(model, optimizer, 1))
+        gc.collect()
+        assert pruned() is None
+    assert [str(each.message) for each in caught] == [
+        "1 of 4 parameters were removed from the groups of AdamW8bit; "
+        f"{type(watcher).__name__} goes on without them from the next step on"
+    ]
+    if watch == "recorder":
+        assert load(tmp_path).steps == [1, 2, 3, 5, 6]
+        assert len(load(tmp_path).parameters()) == 3
+    else:
+        steps = [line.split(",")[0] for line in csv.read_text().splitlines()[1:]]
+        assert list(dict.fromkeys(steps)) == ["2", "3", "5", "6"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import qmaps
+from qmaps import lpmm
 from qmaps.errors import BadTypeError, BadValueError, OutputError, QmapsError
 from qmaps.optim import AdamW, Choice
 from qmaps.storage import settings
@@ -312,6 +314,22 @@ def test_what_is_given_beside_a_file_comes_first(tmp_path: Path) -> None:
     found = planned(AdamW(named(), overrides={"0.weight": str(plain)}))
     assert ("0.weight", "exp_avg", "B128/DE-sym@4s+sr") in found
     assert ("1.weight", "exp_avg", None) in found
+
+
+@pytest.mark.parametrize(("argument", "minimum"), [(None, 100), (4096, 4096), (0, 0)])
+@pytest.mark.parametrize("cls", [AdamW, lpmm.LPMMAdam])
+def test_the_least_size_beside_a_file(
+    argument: int | None, minimum: int, cls: Any, tmp_path: Path
+) -> None:
+    """4096 and 0, the sizes without a file, are given as well as any other."""
+    path = tmp_path / "c.json"
+    Choice("8bit", min_quantized_size=100).save(path)
+    layer = nn.Linear(8, 8)
+    params = (lpmm.convert(layer) if cls is lpmm.LPMMAdam else layer).parameters()
+    optimizer = cls(params, state_quantizers=str(path), min_quantized_size=argument)
+    assert optimizer.param_groups[0]["min_quantized_size"] == minimum
+    usual = cls(optimizer.param_groups[0]["params"])
+    assert usual.param_groups[0]["min_quantized_size"] == (0 if cls is lpmm.LPMMAdam else 4096)
 
 
 def test_wrong_and_missing_files_are_named_with_their_option(tmp_path: Path) -> None:

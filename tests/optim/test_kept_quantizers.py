@@ -32,9 +32,9 @@ def test_states_stay_as_saved_and_the_message_says_how_to_change_them() -> None:
         for cls in (AdamW8bit, AdamW4bit)
     )
     assert [str(each.message) for each in caught] == [
-        f"state_dict keeps states in {kept}, and training goes on so; this optimizer asks for "
-        f"{asked}. To change them, convert the checkpoint: qmaps convert FILE NEW --to qmaps "
-        "--states 4bit"
+        f"state_dict keeps states in {kept} and training goes on so; this optimizer asks for "
+        f"{asked}. Converting the checkpoint is optional, and loses precision once: qmaps convert "
+        "FILE NEW --to qmaps --states 4bit"
     ]
     assert caught[0].filename == __file__
     assert [group["state_quantizers"] for group in optimizer.param_groups] == specs
@@ -67,5 +67,38 @@ def test_nothing_else_warns(saved: Any, cls: Any, options: dict[str, Any]) -> No
 
 def test_an_explicit_choice_of_32_bits_warns() -> None:
     optimizer = AdamW(nn.Linear(64, 128).parameters(), state_quantizers="32bit")
-    with pytest.warns(UserWarning, match=r"asks for 32 bits\. .* --states 32bit$"):
+    with pytest.warns(UserWarning, match=r"asks for 32 bits\. .* is optional: .* --states 32bit$"):
         optimizer.load_state_dict(trained(AdamW8bit))
+
+
+def message(optimizer: Any, saved: dict[str, Any]) -> str:
+    with pytest.warns(UserWarning, match="keeps states in") as caught:
+        optimizer.load_state_dict(saved)
+    return str(caught[0].message)
+
+
+def test_the_default_of_version_0_3_is_called_so() -> None:
+    saved = trained(AdamW, state_quantizers="B256/DE@8s + B256/DE-0@8u")
+    assert message(AdamW8bit(nn.Linear(64, 128).parameters()), saved) == (
+        "state_dict keeps states in B256/DE@8s, B256/DE-0@8u, the default up to version 0.3, and "
+        "training goes on so; this optimizer asks for B256/DE-sym@8s, B256/DE-0@8u. Converting "
+        "the checkpoint is optional, and loses precision once: qmaps convert FILE NEW --to qmaps "
+        "--states 8bit"
+    )
+
+
+def test_the_group_is_named_and_no_command_is_given_where_no_preset_fits() -> None:
+    def groups(*specs: str) -> AdamW:
+        return AdamW(
+            [
+                {"params": nn.Linear(64, 128).parameters(), "state_quantizers": spec}
+                for spec in specs
+            ]
+        )
+
+    saved = groups("8bit", "8bit").state_dict()
+    expected = "Converting the checkpoint is optional, and loses precision once"
+    told = message(groups("8bit", "4bit"), saved)
+    assert told.startswith("group 1 of state_dict keeps states in B256/DE-sym@8s, B256/DE-0@8u and")
+    assert told.endswith(expected)
+    assert message(groups("B64/DE@8s + B64/DE-0@8u", "8bit"), saved).endswith(expected)

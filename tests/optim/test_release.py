@@ -382,6 +382,48 @@ def test_a_segment_computed_again_cannot_read_stepped_parameters(
     model.loss(1, recompute=False)
 
 
+GIVES_ACCESS = {"data_ptr", "const_data_ptr", "untyped_storage", "storage", "tolist", "numpy"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_methods_that_read_no_values_are_allowed() -> None:
+    """All methods without arguments whose results, no tensors, are equal for other values."""
+    called: list[Any] = []
+
+    class Called(nn.Parameter):
+        @classmethod
+        def __torch_function__(cls, function: Any, _: Any, args: Any = (), kwargs: Any = None):
+            called.append(function)
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **(kwargs or {}))
+
+    def result(name: str, value: float) -> Any:
+        param = nn.Parameter(torch.full((3, 4), value))
+        param.__class__ = Called
+        called.clear()
+        try:
+            return getattr(param, name)()
+        except Exception:  # it has arguments, or does not support the dtype or the device
+            return NotImplemented
+
+    plain = (bool, int, str, tuple, type, type(None))
+    allowed = set()
+    public = {name for name in dir(Tensor) if not name.startswith("_")}
+    for name in sorted((public | {"__len__", "_is_view"}) - GIVES_ACCESS):
+        values = [result(name, value) for value in (0.25, 0.75)]
+        leaves = torch.utils._pytree.tree_leaves(values)
+        if not called or name == "type" or any(isinstance(leaf, Tensor) for leaf in leaves):
+            continue
+        if isinstance(values[0], plain) and values[0] == values[1]:
+            assert not any(map(release._reads, called)), name
+            allowed.add(name)
+    assert allowed > {"stride", "storage_offset", "get_device", "is_pinned", "is_shared", "__len__"}
+    for function in (Tensor.register_hook, Tensor.is_same_size, torch.zeros_like):
+        assert not release._reads(function)
+    for name in ("__repr__", "detach", "clone", "sum", "item", *GIVES_ACCESS):
+        assert release._reads(getattr(Tensor, name)), name
+
+
 def test_parameters_can_be_copied_before_the_step_ends() -> None:
     model, _, optimizer, _ = pair()
     release = release_gradients(model, optimizer)

@@ -184,6 +184,34 @@ def test_bias_corrections_follow_an_option_that_changes(
             assert torch.equal(param, other), number
 
 
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "as in 0.3"])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_an_option_set_late_in_training_is_saved_and_loaded(steps: int, counted: bool) -> None:
+    """A frozen layer takes no step after the change; version 0.3 stored no count for it."""
+    frozen, trained = nn.Parameter(torch.ones(8, 8)), nn.Parameter(torch.ones(8, 8))
+    optimizer = AdamW([frozen, trained])
+    for number in range(20 + steps):
+        if number == 20:
+            optimizer.param_groups[0]["reset_every"] = 5
+        frozen.grad = None if number >= 20 else torch.ones(8, 8)
+        trained.grad = torch.ones(8, 8)
+        optimizer.step()
+    if not steps:
+        optimizer.param_groups[0]["reset_every"] = 5
+    saved = optimizer.state_dict()
+    assert int(saved["state"][0]["reset_step"]) == 0
+    if not counted:
+        del saved["state"][0]["reset_step"]
+    again = AdamW([nn.Parameter(p.detach().clone()) for p in (frozen, trained)])
+    again.load_state_dict(saved)
+    for one in (optimizer, again):
+        for param in one.param_groups[0]["params"]:
+            param.grad = torch.full((8, 8), -2.0)
+        one.step()
+    assert torch.equal(frozen, again.param_groups[0]["params"][0])
+    assert int(again.state_dict()["state"][0]["reset_step"]) == 20
+
+
 @pytest.mark.parametrize("value", [1.5, 0, False])
 def test_an_option_set_later_is_checked(value: object) -> None:
     param = nn.Parameter(torch.ones(4))

@@ -191,7 +191,7 @@ def test_a_pipe_is_not_replaced(writer: str, linked: bool, tmp_path: Path) -> No
     before = {*tmp_path.iterdir()}
     with pytest.raises(OutputError) as caught:
         WRITERS[writer](path)
-    assert str(caught.value) == f"{str(path)!r} cannot be written (it is no regular file)"
+    assert str(caught.value) == f"{str(path)!r} cannot be written (it is not a regular file)"
     assert pipe.is_fifo()
     assert {*tmp_path.iterdir()} == before
 
@@ -200,7 +200,9 @@ def test_a_pipe_is_not_replaced(writer: str, linked: bool, tmp_path: Path) -> No
 def test_outputs_are_checked_before_the_work(tmp_path: Path) -> None:
     pipe, link = tmp_path / "monitor.csv", tmp_path / "link.csv"
     os.mkfifo(pipe)
-    message = f"out={str(pipe)!r} cannot be written (it is no regular file); give a writable file"
+    message = (
+        f"out={str(pipe)!r} cannot be written (it is not a regular file); give a writable file"
+    )
     with pytest.raises(OutputError) as caught:
         output_file(pipe)
     assert str(caught.value) == message
@@ -231,14 +233,14 @@ def pipe(path: Path) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("read", "message"),
     [
-        (checkpoint.load, "{path!r} cannot be read (it is no regular file)"),
-        (checkpoint.verify, "{path!r} cannot be read (it is no regular file)"),
-        (qmaps.load, "{path!r} cannot be read (it is no regular file)"),
+        (checkpoint.load, "{path!r} cannot be read (it is not a regular file)"),
+        (checkpoint.verify, "{path!r} cannot be read (it is not a regular file)"),
+        (qmaps.load, "{path!r} cannot be read (it is not a regular file)"),
         (capture.load, "{path!r} is neither a file nor a folder"),
-        (capture.snapshot.header_of, "{path!r} cannot be read (it is no regular file)"),
+        (capture.snapshot.header_of, "{path!r} cannot be read (it is not a regular file)"),
         (read_record, "{path!r} is missing or damaged; delete it, and it will be made again"),
         (read_frame, "{path!r} is missing or damaged; delete it, and it will be made again"),
-        (load_choice, "{path!r}: it cannot be read (it is no regular file)"),
+        (load_choice, "{path!r}: it cannot be read (it is not a regular file)"),
     ],
 )  # fmt: skip
 def test_a_pipe_is_not_read(read: Callable[[Path], object], message: str, tmp_path: Path) -> None:
@@ -254,7 +256,7 @@ def test_a_pipe_in_a_folder_is_not_read(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     with pipe(path), pytest.raises(QmapsError) as caught:
         capture.load(tmp_path)
-    assert str(caught.value) == f"{str(path)!r} cannot be read (it is no regular file)"
+    assert str(caught.value) == f"{str(path)!r} cannot be read (it is not a regular file)"
 
 
 KILLED = """
@@ -313,6 +315,25 @@ def test_files_that_are_being_written_stay(killed: str, tmp_path: Path) -> None:
     assert path.read_bytes() == b"half"
     write_json(path, 1)
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_file_of_another_process_under_the_temporary_name_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its rename the temporary name is free; processes in containers have equal ids."""
+    rename, names = Path.replace, []
+
+    def replace(path: Path, target: Path) -> Path:
+        renamed = rename(path, target)
+        names.append(path)
+        path.write_text("another's")
+        return renamed
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with replacing(tmp_path / "a.txt") as path:
+        path.write_text("ours")
+    assert [name.read_text() for name in names] == ["another's"]
+    assert (tmp_path / "a.txt").read_text() == "ours"
 
 
 def test_threads_that_write_one_file_do_not_meet(tmp_path: Path) -> None:

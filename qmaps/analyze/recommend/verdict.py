@@ -96,10 +96,10 @@ def experience(level: str, cost: float, gradients: str = "recorded") -> str:
     """
     if gradients != "recorded":
         counts = FROM_RECORDED[level]
-        told = ", ".join(f"{count} {other}" for other, count in counts.items() if count)
+        recorded = ", ".join(f"{count} {other}" for other, count in counts.items() if count)
         return (
             f"of {sum(counts.values())} pairs that simulated gradients of {REPLAYED} small models "
-            f"call {level}, recorded ones call {told}"
+            f"call {level}, recorded ones call {recorded}"
         )
     if level == "unproven" and cost <= SAFE:
         return "no trainings of pairs with this verdict and step cost were counted"

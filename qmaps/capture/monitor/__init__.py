@@ -283,7 +283,7 @@ class Monitor(Watcher):
             return
         self._open = None
         # It is another one if steps were skipped, or a checkpoint was loaded.
-        if self._count.taken == self._due:
+        if self._count.taken == self._due and not self._just_removed:
             self._wait = self._every - self._window
             optimizer = self.optimizer
             whole = {name for name in optimizer.state_names if is_whole(optimizer, name)}

@@ -62,7 +62,7 @@ def test_a_pipe_in_a_template_is_refused(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     with pytest.raises(CaptureError) as caught:
         convert_file(tmp_path / "ours.pt", tmp_path / "out", to="torch", like=template)
-    assert str(caught.value) == f"{str(pipe)!r} cannot be read (it is no regular file)"
+    assert str(caught.value) == f"{str(pipe)!r} cannot be read (it is not a regular file)"
     assert not (tmp_path / "out").exists()
 
 

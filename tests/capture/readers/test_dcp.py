@@ -305,10 +305,10 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
     ):
         path.unlink()
         os.mkfifo(path)
-        refused(folder, f"{str(path)!r} cannot be read (it is no regular file){message}")
+        refused(folder, f"{str(path)!r} cannot be read (it is not a regular file){message}")
         path.unlink()
         path.symlink_to("/dev/zero")
-        refused(folder, f"{str(path)!r} cannot be read (it is no regular file){message}")
+        refused(folder, f"{str(path)!r} cannot be read (it is not a regular file){message}")
         shutil.copy(HERE / "dcp/fsdp2" / path.name, tmp_path)
         path.unlink()
         (tmp_path / path.name).rename(path)

@@ -295,7 +295,7 @@ def test_pipes_and_devices_are_refused(place: str, tmp_path: Path) -> None:
             path.symlink_to("/dev/zero")
         else:
             os.mkfifo(path)
-        with pytest.raises(CaptureError, match=r"holds no captured steps|is no regular file"):
+        with pytest.raises(CaptureError, match=r"holds no captured steps|is not a regular file"):
             load(tmp_path / "zero3")
 
 

@@ -9,7 +9,7 @@ set -euo pipefail
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 python3 -m venv "$place/venv"
-"$place/venv/bin/pip" install -q torch==2.13.0 pytorch-optimizer==4.1.0 numpy
+"$place/venv/bin/pip" install -q torch==2.13.0 pytorch-optimizer==4.1.0 numpy==2.4.6
 "$place/venv/bin/python" - <<'PYTHON'
 import importlib.metadata as metadata
 
