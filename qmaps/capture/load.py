@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +207,8 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
         raise CaptureError(f"{str(path)!r} is an optimizer checkpoint {what}")
     if reader is None or reader.counts_steps:
         _check_counted(parameters, states, path)
-    warn_of_lost_steps(parameters, path)
+    labelled = zip((slot.label for slot in parameters), states, strict=True)
+    warn_of_lost_steps(labelled, path)
     tensors = [collected.tensors for collected in states]
     labels, source = names_of(parameters, names, tensors, path, several=len(state_dicts) > 1)
     check_text(labels, repr(str(path)))
@@ -264,15 +265,26 @@ def _check_counted(parameters: Sequence[Slot], states: Sequence[Collected], path
             )
 
 
-def warn_of_lost_steps(parameters: Iterable[Slot], path: Path) -> None:
-    """Warn of a second moment after 0 steps: the bias correction would begin anew."""
+def without_steps(parameters: Iterable[Slot]) -> Iterator[tuple[str, Collected]]:
+    """Yield label and states of the parameters with ``step=0``; only these are decoded."""
     for slot in parameters:
         try:
-            states = collect(decoded(slot.state))
+            if collect({"step": slot.state.get("step")}).scalars.get("step") == 0:
+                yield slot.label, collect(decoded(slot.state))
+        except DAMAGE:  # said where states are read
+            continue
+
+
+def warn_of_lost_steps(labelled: Iterable[tuple[str, Collected]], path: Path) -> None:
+    """Warn of a second moment after 0 steps: the bias correction would begin anew."""
+    for label, states in labelled:
+        if states.scalars.get("step") != 0:
+            continue
+        try:
             second = next((states.tensors[n] for n in SECOND if n in states.tensors), None)
-            if states.scalars.get("step") == 0 and second is not None and _is_filled(second):
+            if second is not None and _is_filled(second):
                 warnings.warn(
-                    f"{str(path)!r} has step=0 for {slot.label!r}, but its second moment is not 0; "
+                    f"{str(path)!r} has step=0 for {label!r}, but its second moment is not 0; "
                     "its number of steps was lost, as where torch joins shards of safetensors",
                     stacklevel=3,
                 )

@@ -30,6 +30,7 @@ from qmaps.capture.load import (
     slots_of,
     state_dicts_in,
     warn_of_lost_steps,
+    without_steps,
 )
 from qmaps.capture.naming import Names, names_of
 from qmaps.capture.readers import reader_of
@@ -310,7 +311,7 @@ def convert_file(
         reports.append(report)
         return converted
 
-    warn_of_lost_steps(slots_of(state_dicts_in(loaded, holder), holder), holder)
+    warn_of_lost_steps(without_steps(slots_of(state_dicts_in(loaded, holder), holder)), holder)
     try:
         converted = _replaced(loaded, convert)
     except CaptureError as error:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.dense import unsupported_reason
-from qmaps.capture.lint.base import ERROR, WARNING, Entry, Finding
+from qmaps.algebra.quantizer import values_of
+from qmaps.capture.lint.base import ERROR, SECOND, WARNING, Entry, Finding
 from qmaps.errors import shown
 
 IN_GROUPS = ("step", "step_count")
@@ -28,6 +29,12 @@ def check_counters(entry: Entry) -> Iterator[Finding]:
             yield _finding(entry.label, name, _impossible(name, value))
         elif isinstance(value, Tensor) and value.is_floating_point():
             yield from _ending(entry, name, number, value.dtype)
+        if name == "step" and number == 0:
+            for second in SECOND:
+                if second in entry.states and bool(values_of(entry.states[second]).any()):
+                    message = f"step=0, but {second} is not 0; the number of steps was lost"
+                    yield _finding(entry.label, name, message)
+                    break
 
 
 def check_groups(groups: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:

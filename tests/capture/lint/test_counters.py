@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from qmaps import optim
 from tests.capture.lint.saved import found, trained
 
 
@@ -67,6 +68,19 @@ def test_a_missing_step_beside_others(tmp_path: Path) -> None:
     for state in saved["state"].values():
         state.pop("step", None)
     assert found(saved, tmp_path) == []  # some packages count in the group
+
+
+@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.RMSprop, optim.AdamW8bit])
+def test_a_step_that_was_lost(make: Any, tmp_path: Path) -> None:
+    saved = trained(make).state_dict()
+    saved["state"][0]["step"] = torch.tensor(0.0)
+    (finding,) = found(saved, tmp_path)
+    assert (finding.level, finding.parameter) == ("error", "0.weight")
+    assert finding.message.endswith(" is not 0; the number of steps was lost")
+    for name in ("exp_avg_sq", "square_avg"):
+        saved["state"][0].pop(name, None)
+    saved["state"][0].pop("exp_avg", None)
+    assert found(saved, tmp_path) == []
 
 
 def cast(dtype: torch.dtype, step: float) -> dict[str, Any]:
