@@ -27,7 +27,7 @@ from qmaps.capture.snapshot import Lazy, Snapshot
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
 from qmaps.normalize.block import MOST
-from qmaps.optim.other_libraries import GROUP_COUNTS, count_in
+from qmaps.optim.other_libraries import GROUP_COUNTS, Count, count_in, uncounted
 from qmaps.storage import checkpoint, kinds
 from qmaps.storage.checkpoint import NeedsCodeError
 from qmaps.storage.files import exists
@@ -242,27 +242,22 @@ def _step(collected: Collected) -> int:
     return int(number)
 
 
-MOMENTS = frozenset({"exp_avg", "exp_avg_sq"})
-"""States of rules with bias correction."""
-
-
 def _check_counted(parameters: Sequence[Slot], states: Sequence[Collected], path: Path) -> None:
-    """Raise if a parameter with moments has no step, and the states need it."""
-    counted = {frozenset(each.tensors) for each in states if "step" in each.scalars}
-    for slot, collected in zip(parameters, states, strict=True):
-        names = frozenset(collected.tensors)
-        if "step" in collected.scalars or not names:
-            continue
-        if names in counted:
+    """Raise if a parameter has no step, and its states need it."""
+    counts = [
+        Count(slot.label, each.tensors.keys(), "step" in each.scalars)
+        for slot, each in zip(parameters, states, strict=True)
+    ]
+    for label, beside in uncounted(counts):
+        if beside:
             raise CaptureError(
-                f"{str(path)!r} has no step of {slot.label!r}, and one of other parameters with "
+                f"{str(path)!r} has no step of {label!r}, and one of other parameters with "
                 "the same states"
             )
-        if names >= MOMENTS:
-            raise CaptureError(
-                f"{str(path)!r} has no step of {slot.label!r}, neither in its states nor in its "
-                f"group ({', '.join(GROUP_COUNTS)}); updates from these moments depend on it"
-            )
+        raise CaptureError(
+            f"{str(path)!r} has no step of {label!r}, neither in its states nor in its "
+            f"group ({', '.join(GROUP_COUNTS)}); updates from these moments depend on it"
+        )
 
 
 def without_steps(parameters: Iterable[Slot]) -> Iterator[tuple[str, Collected]]:

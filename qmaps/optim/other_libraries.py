@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 BITSANDBYTES, TORCHAO = BNB, AO = "bitsandbytes", "torchao"
 Row = tuple[str, object, str]
@@ -73,6 +73,38 @@ def count_in(group: Mapping[str, Any], own: Container[str] = ()) -> Any:
     """The first of `counts_in`; None if there is none."""
     counts = counts_in(group, own).values()
     return next((count for count in counts if count is not None), None)
+
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""States of rules with bias correction, whose updates depend on the number of steps."""
+
+
+class Count(NamedTuple):
+    """A parameter of a checkpoint: names of its states, and True if a number of steps is known.
+
+    `needed` is True if its update depends on the number; None decides by the names.
+    """
+
+    label: str
+    states: Collection[str]
+    known: bool
+    needed: bool | None = None
+
+
+def uncounted(counts: Iterable[Count], *, anywhere: bool = True) -> Iterator[tuple[str, bool]]:
+    """Yield the parameters without the number of steps that their states need.
+
+    With each label comes True if other parameters with the same states have a number, which shows
+    that they need it. With ``anywhere=False``, only these are yielded.
+    """
+    counts = [count for count in counts if count.states]
+    counted = {frozenset(count.states) for count in counts if count.known}
+    for label, states, known, needed in counts:
+        beside = frozenset(states) in counted
+        if needed is None:
+            needed = {*MOMENTS} <= {*states}
+        if not known and (beside or (anywhere and needed)):
+            yield label, beside
 
 
 OTHER_RULES: Mapping[str, str] = {
