@@ -124,6 +124,12 @@ OTHER_RULES: Mapping[str, str] = {
 """Keys of parameter groups by which rules are known whose states have the names of Adam's, Lion's
 or SGD's: these rules take other steps, or may."""
 
+OF_TORCH = (
+    frozenset({"foreach", "capturable", "differentiable", "amsgrad"}),  # Adam and AdamW
+    frozenset({"foreach", "differentiable", "dampening", "nesterov"}),  # SGD
+)
+"""Keys that together only groups of torch have; other keys beside them are tags of the user."""
+
 NO_AMSGRAD = "torch's RAdam and ADOPT's own code"
 """Rules with the states and the groups of torch's Adam, but for `amsgrad`."""
 
@@ -133,12 +139,14 @@ def other_rules(group: Mapping[str, Any], own: Container[str] = ()) -> str:
 
     Options of `own` are no sign.
     """
+    if any(names <= group.keys() for names in OF_TORCH):
+        return ""
     for name, rules in OTHER_RULES.items():
         if name in group and name not in own:
-            return f"{name!r} in a group, as {rules} have"
+            return f"{name!r} in a group, as in {rules}"
     is_torchs = {"betas", "eps", "differentiable"} <= group.keys()
     if is_torchs and not {"amsgrad", "momentum_decay"} & group.keys():
-        return f"no 'amsgrad' in a group, as {NO_AMSGRAD} have none"
+        return f"no 'amsgrad' in a group, as in {NO_AMSGRAD}"
     return ""
 
 
