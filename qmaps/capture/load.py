@@ -182,7 +182,8 @@ def _snapshot(path: Path, steps: list[int] | None) -> CapturedStates:
 
 def _checkpoint(path: Path, names: Names) -> CapturedStates:
     reader = reader_of(path)
-    state_dicts = reader.read(path) if reader else state_dicts_in(load_safely(path), path)
+    loaded = None if reader else load_safely(path)
+    state_dicts = reader.read(path) if reader else state_dicts_in(loaded, path)
     parameters = slots_of(state_dicts, path)
     states: list[Collected] = []
     options: list[dict[str, Any]] = []
@@ -210,7 +211,9 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
     labelled = zip((slot.label for slot in parameters), states, strict=True)
     warn_of_lost_steps(labelled, path)
     tensors = [collected.tensors for collected in states]
-    labels, source = names_of(parameters, names, tensors, path, several=len(state_dicts) > 1)
+    labels, source = names_of(
+        parameters, names, tensors, path, several=len(state_dicts) > 1, loaded=loaded
+    )
     check_text(labels, repr(str(path)))
     named = dict(zip(labels, states, strict=True))
     return CapturedStates(

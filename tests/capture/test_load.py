@@ -16,8 +16,10 @@ from torch import nn
 import qmaps
 from qmaps.capture import CapturedStates, StateRecorder, load
 from qmaps.capture.conversion import convert_file
+from qmaps.capture.lint import lint_file
 from qmaps.capture.recorder import write
 from qmaps.errors import CaptureError
+from qmaps.storage import checkpoint
 from tests.outside import CALLS, NAME, Outside
 
 
@@ -279,3 +281,21 @@ def test_states_are_decoded_once(trained, tmp_path: Path, monkeypatch: pytest.Mo
     calls.clear()
     convert_file(tmp_path / "o.pt", tmp_path / "new.pt", to="qmaps")
     assert not calls  # states are decoded for this warning only where step is 0
+
+
+def test_the_file_is_opened_once(trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, optimizer = trained
+    path = tmp_path / "o.pt"
+    torch.save({"optimizer": optimizer.state_dict(), "model": net.state_dict()}, path)
+    opened: list[Path] = []
+    original = checkpoint.load
+
+    def opens(source: Path, **options: Any) -> Any:
+        opened.append(source)
+        return original(source, **options)
+
+    monkeypatch.setattr(checkpoint, "load", opens)
+    assert load(path).parameters() == NAMES
+    assert opened == [path]
+    lint_file(path)
+    assert opened == [path, path]

@@ -144,10 +144,12 @@ def _captured(source: Path, step: int | None, names: Names) -> Iterator[Entry]:
 
 def _saved(source: Path, names: Names) -> Iterator[Saved]:
     """The states of each optimizer in a checkpoint; damaged ones are left out."""
-    state_dicts = state_dicts_in(load_safely(source), source)
+    loaded = load_safely(source)
+    state_dicts = state_dicts_in(loaded, source)
     slots = slots_of(state_dicts, source)
     tensors = [_tensors(slot.state) for slot in slots]
-    labels, _ = names_of(slots, names, tensors, source, several=len(state_dicts) > 1)
+    several = len(state_dicts) > 1
+    labels, _ = names_of(slots, names, tensors, source, several=several, loaded=loaded)
     if not any(slot.state for slot in slots):
         raise CaptureError(f"{str(source)!r} is an optimizer checkpoint that holds no states")
     weights = _weights(names, source)
