@@ -117,6 +117,15 @@ def test_tags_in_groups_of_torch_are_noted(cls: str, key: str) -> None:
     assert note.startswith(f"groups have {key}, unknown to ")
 
 
+def test_entries_of_schedulers_and_names_of_groups_are_no_options() -> None:
+    p = nn.Parameter(torch.ones(4, 4))
+    optimizer = torch.optim.AdamW([{"params": [p], "name": "decoder", "warmup_lr": 0.1}])
+    torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.05)
+    p.grad = torch.ones(4, 4)
+    optimizer.step()
+    assert convert_state_dict(optimizer.state_dict(), "qmaps")[1].notes == ()
+
+
 def test_options_of_unknown_rules_are_noted_and_neutral_ones_are_not() -> None:
     known = {**ADAM, "bias_correction": True, "initial_lr": 0.1, "amsgrad": False}
     for group, note in (
