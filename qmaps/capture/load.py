@@ -27,7 +27,7 @@ from qmaps.capture.snapshot import Lazy, Snapshot
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
 from qmaps.normalize.block import MOST
-from qmaps.optim.other_libraries import GROUP_COUNTS, Count, count_in, uncounted
+from qmaps.optim.other_libraries import GROUP_COUNTS, Count, count_in, inexact_count, uncounted
 from qmaps.storage import checkpoint, kinds
 from qmaps.storage.checkpoint import NeedsCodeError
 from qmaps.storage.files import exists
@@ -210,6 +210,9 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
         _check_counted(parameters, states, path)
     labelled = zip((slot.label for slot in parameters), states, strict=True)
     warn_of_lost_steps(labelled, path)
+    groups = (group for state_dict in state_dicts for group in state_dict["param_groups"])
+    if note := next(filter(None, map(inexact_count, groups)), None):
+        warnings.warn(f"{str(path)!r}: {note}", stacklevel=3)
     tensors = [collected.tensors for collected in states]
     labels, source = names_of(
         parameters, names, tensors, path, several=len(state_dicts) > 1, loaded=loaded

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from qmaps.errors import shown
+
 BITSANDBYTES, TORCHAO = BNB, AO = "bitsandbytes", "torchao"
 Row = tuple[str, object, str]
 
@@ -73,6 +75,21 @@ def count_in(group: Mapping[str, Any], own: Container[str] = ()) -> Any:
     """The first of `counts_in`; None if there is none."""
     counts = counts_in(group, own).values()
     return next((count for count in counts if count is not None), None)
+
+
+PRODIGY = frozenset({"d", "d_max", "d_coef", "step", "weight_decouple"})
+"""Keys of groups of pytorch-optimizer's Prodigy."""
+
+
+def inexact_count(group: Mapping[str, Any]) -> str:
+    """A sentence on a count in a group that is not the number of steps; ``""`` for others."""
+    if not group.keys() >= PRODIGY:
+        return ""
+    # 3.6.1 adds 2 in each step, so the number of steps cannot be told from the count.
+    return (
+        f"step={shown(group['step'])} in a group of pytorch-optimizer's Prodigy is not the number "
+        "of steps: it begins at 1, and some versions add 2 in each step; it is kept as it is"
+    )
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -35,6 +35,7 @@ from qmaps.optim.other_libraries import (
     Count,
     count_in,
     counts_in,
+    inexact_count,
     other_rules,
     uncounted,
     writer_of,
@@ -326,6 +327,8 @@ def _notes(
             owner = type(parameters.rule).__name__
             yield f"state_dict has {sign}; its states are loaded as those of {owner}"
             break
+    if note := next(filter(None, map(inexact_count, saved_groups)), None):
+        yield note
     for ours, merged in zip(parameters.groups, merged_groups, strict=True):
         asked, kept = (_quantized(group["state_quantizers"]) for group in (ours, merged))
         # Without any spec, not even 32bit, an optimizer leaves the choice to the checkpoint.
