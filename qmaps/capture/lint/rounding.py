@@ -20,6 +20,9 @@ from qmaps.maps.base import limits, table
 LEAST_RATIO = 0.01
 """Ratio of two gradients in one block below which a second moment of 0 is not reported."""
 
+COMPENSATIONS = frozenset({"compensation", "kahan_comp", "shift"})
+"""States with what rounding took from the weights, for Kahan summation."""
+
 MOST = 0.5
 """Share of elements at codes that do not fall, up to which a quantizer is not reported."""
 
@@ -115,7 +118,7 @@ def _weight_decay(entry: Entry) -> Iterator[Part]:
     if dtype not in (torch.bfloat16, torch.float16) or "exp_avg" not in entry.states:
         return
     kept_exactly = MASTER in entry.states or options.get("master_weights")
-    if kept_exactly or options.get("stochastic_rounding"):
+    if kept_exactly or COMPENSATIONS & entry.states.keys() or options.get("stochastic_rounding"):
         return
     if options.get("decoupled_weight_decay") is False:  # then the gradient has it
         return
@@ -129,8 +132,9 @@ def _weight_decay(entry: Entry) -> Iterator[Part]:
         alone &= "stochastic_rounding" not in options
         which = "they" if alone else f"those above about {lr / eps:.1g}"
         kept = str(dtype).removeprefix("torch.")
+        condition = "" if entry.known_weights else f"if the weights are {kept}, "
         message = (
-            f"lr * weight_decay = {decay:.2g} alone changes no weight in {kept}; {which} do not "
-            "decay without master weights or stochastic rounding"
+            f"{condition}lr * weight_decay = {decay:.2g} alone changes no weight in {kept}; "
+            f"{which} do not decay without master weights or stochastic rounding"
         )
         yield Part(WARNING, "weight-decay", "", message, 1)
