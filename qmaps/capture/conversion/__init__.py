@@ -295,7 +295,7 @@ def convert_file(
         output_file(target)
     reports: list[Report] = []
 
-    loaded = _of_capture(holder, names) if captured else _loaded(holder)
+    loaded, left_out = _of_capture(holder, names) if captured else (_loaded(holder), "")
     labels = None if captured or names is None else iter(_named(loaded, names, holder))
 
     def convert(state_dict: Mapping[str, Any]) -> dict[str, Any]:
@@ -330,6 +330,7 @@ def convert_file(
         return reports
     assert like is not None
     notes = template.save(state_dict, holder, Path(like), target)
+    notes += [left_out] if left_out else []
     return [replace(report, notes=(*report.notes, *notes)) for report in reports]
 
 
@@ -342,8 +343,11 @@ def _named(loaded: Any, names: Names, path: Path) -> list[str]:
     return names_of(slots, names, tensors, path, several=len(state_dicts) > 1)[0]
 
 
-def _of_capture(path: Path, names: Names) -> dict[str, Any]:
-    """Captured states as an optimizer's state_dict, with the options known to the capture."""
+def _of_capture(path: Path, names: Names) -> tuple[dict[str, Any], str]:
+    """Captured states as an optimizer's state_dict, and a sentence on those left out.
+
+    Groups have the options known to the capture.
+    """
     states = load(path, names=names)
     state: dict[str, dict[str, Any]] = {}
     for name, key, tensor in states.items():
@@ -353,7 +357,7 @@ def _of_capture(path: Path, names: Names) -> dict[str, Any]:
             state[name] = {"step": states.step, **counts}
         state[name][key] = tensor
     groups = [{**states.hyperparameters(name), "params": [name]} for name in state]
-    return {"state": state, "param_groups": groups}
+    return {"state": state, "param_groups": groups}, states.left_out()
 
 
 def _loaded(path: Path) -> Any:
