@@ -24,7 +24,7 @@ from qmaps.capture.parameters import Slot, check_text, of_no_parameter, slots
 from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import know
 from qmaps.capture.snapshot import Lazy, Snapshot
-from qmaps.capture.states import CapturedStates
+from qmaps.capture.states import SECOND, CapturedStates
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.other_libraries import GROUP_COUNTS, Count, count_in, inexact_count, uncounted
@@ -35,14 +35,11 @@ from qmaps.storage.files import exists
 FILES = ("optimizer.pt", "optimizer.bin")
 """Names of the optimizer's file in a trainer's checkpoint folder."""
 
-WRAPPERS = (
+OPTIMIZER_KEYS = (
     *("optimizer", "optimizer_state_dict", "optimizer_state", "optimizer_states", "optimizers"),
     *("optim", "optim_state_dict"),
 )
 """Keys of the optimizer's state_dict, or a list of them, in larger checkpoints."""
-
-SECOND = ("exp_avg_sq", "square_avg")
-"""Second moments, which are 0 before the first step."""
 
 SAMPLE = 2**16
 """Elements of a second moment that are looked at."""
@@ -251,8 +248,8 @@ def _step(collected: Collected) -> int:
 def _check_counted(parameters: Sequence[Slot], states: Sequence[Collected], path: Path) -> None:
     """Raise if a parameter has no step, and its states need it."""
     counts = [
-        Count(slot.label, each.tensors.keys(), "step" in each.scalars)
-        for slot, each in zip(parameters, states, strict=True)
+        Count(slot.label, collected.tensors.keys(), "step" in collected.scalars)
+        for slot, collected in zip(parameters, states, strict=True)
     ]
     for label, beside in uncounted(counts):
         if beside:
@@ -321,7 +318,7 @@ def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
         is_new = deeper > 0 and id(value) not in seen  # a list in itself has no end
         seen.add(id(value))
         keys = {*value} if isinstance(value, Mapping) else set()
-        wrapper = next((name for name in WRAPPERS if name in keys), None)
+        wrapper = next((name for name in OPTIMIZER_KEYS if name in keys), None)
         if {"state", "param_groups"} <= keys:
             state_dicts.append(value)
         elif is_flattened(value):

@@ -209,14 +209,14 @@ def _of_model(model: nn.Module, groups: Sequence[Group]) -> list[str]:
     count = sum(len(group.shapes) for group in groups)
     trained, everything = (Known.of(model, "the model", frozen=frozen) for frozen in (False, True))
     known = [trained, everything] if trained.shapes != everything.shapes else [trained]
-    of_count = [each for each in known if len(each.shapes) == count]
-    tries: list[tuple[Known, Fits]] = [(each, operator.eq) for each in of_count]
-    tries += [(each, operator.eq) for each in known if each not in of_count]
-    tries += [(each, _may_hold) for each in of_count]
+    of_count = [candidate for candidate in known if len(candidate.shapes) == count]
+    tries: list[tuple[Known, Fits]] = [(candidate, operator.eq) for candidate in of_count]
+    tries += [(candidate, operator.eq) for candidate in known if candidate not in of_count]
+    tries += [(candidate, _may_hold) for candidate in of_count]
     reasons: list[Unnamed] = []
-    for each, fits in tries:
+    for candidate, fits in tries:
         try:
-            return fitted(each, groups, fits)
+            return fitted(candidate, groups, fits)
         except Unnamed as error:
             reasons.append(error)
     raise reasons[0]
@@ -308,7 +308,7 @@ FILES = (
 )
 """Names of a model's file in a checkpoint's folder, in the order of preference."""
 
-WRAPPERS = ("state_dict", "model_state_dict", "model")
+MODEL_KEYS = ("state_dict", "model_state_dict", "model")
 """Keys of the model's state_dict in larger files."""
 
 STATISTICS = ("running_mean", "running_var")
@@ -480,7 +480,7 @@ def _in_loaded(loaded: Any) -> Iterator[tuple[str, Shape]]:
     """Name and shape of each tensor of a model in the content of a file of ``torch.save``."""
     if not isinstance(loaded, Mapping):
         raise ValueError
-    state_dict = next((loaded[n] for n in WRAPPERS if isinstance(loaded.get(n), Mapping)), loaded)
+    state_dict = next((loaded[n] for n in MODEL_KEYS if isinstance(loaded.get(n), Mapping)), loaded)
     seen: set[tuple[int, int, Shape]] = set()
     for name, tensor in state_dict.items():
         if not (isinstance(name, str) and isinstance(tensor, Tensor)):

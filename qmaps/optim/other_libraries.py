@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from qmaps.engines.step import MOMENTS
 from qmaps.errors import shown
 
 BITSANDBYTES, TORCHAO = BNB, AO = "bitsandbytes", "torchao"
@@ -90,10 +91,6 @@ def inexact_count(group: Mapping[str, Any]) -> str:
         f"step={shown(group['step'])} in a group of pytorch-optimizer's Prodigy is not the number "
         "of steps: it begins at 1, and some versions add 2 in each step; it is kept as it is"
     )
-
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
-"""States of rules with bias correction, whose updates depend on the number of steps."""
 
 
 class Count(NamedTuple):

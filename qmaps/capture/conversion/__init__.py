@@ -22,7 +22,7 @@ from qmaps.capture.conversion.optimizer_state import OptimizerState, State, fami
 from qmaps.capture.conversion.report import POLICIES, Report, Zeros, handle, report
 from qmaps.capture.flattened import is_flattened, unflattened
 from qmaps.capture.load import (
-    WRAPPERS,
+    OPTIMIZER_KEYS,
     checkpoint_at,
     is_captured,
     load,
@@ -377,5 +377,5 @@ def _replaced(loaded: Any, convert: Callable[[Mapping[str, Any]], dict[str, Any]
         return [_replaced(member, convert) for member in loaded]
     if {"state", "param_groups"} <= loaded.keys() or is_flattened(loaded):
         return convert(loaded)
-    wrapper = next(name for name in WRAPPERS if name in loaded)
+    wrapper = next(name for name in OPTIMIZER_KEYS if name in loaded)
     return {**loaded, wrapper: _replaced(loaded[wrapper], convert)}

@@ -214,7 +214,7 @@ def _flat(state: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 PARTS = frozenset({"packed", "codes", "scales", "spec"})
-"""Entries of a quantized state of qmaps."""
+"""Entries of a quantized state of qmaps; a damaged one has only some of them."""
 
 
 def _read(

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from qmaps.algebra.dense import unsupported_reason
 from qmaps.algebra.quantizer import values_of
-from qmaps.capture.lint.base import ERROR, SECOND, WARNING, Entry, Finding
+from qmaps.capture.lint.base import ERROR, WARNING, Entry, Finding
+from qmaps.capture.states import SECOND
 from qmaps.errors import shown
 from qmaps.optim.other_libraries import GROUP_COUNTS, Count, counts_in, uncounted
 
@@ -91,8 +92,8 @@ def _ending(entry: Entry, name: str, number: float, dtype: torch.dtype) -> Itera
         return
     reached = max(number, last)
     length = math.sqrt(1 - beta2**reached) / (1 - beta1**reached)
-    kept = str(dtype).removeprefix("torch.")
-    message = f"{name}={number:g} in {kept} counts no further than {last}"
+    dtype_name = str(dtype).removeprefix("torch.")
+    message = f"{name}={number:g} in {dtype_name} counts no further than {last}"
     if abs(length - 1) > SAME:
         message += f", which makes later updates {length:.2g} times as large, for good"
         yield _finding(entry.label, name, message)
