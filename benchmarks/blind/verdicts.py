@@ -17,9 +17,9 @@ from benchmarks.blind.judges import JUDGES
 from benchmarks.blind.plan import CHOICES, PAIRS, slug
 from benchmarks.version_0_3 import PRESETS
 from qmaps import capture, sweep
-from qmaps.analyze.recommend.candidates import MOMENTS
 from qmaps.analyze.recommend.result import Recommendation
 from qmaps.capture import CapturedStates, Gradients
+from qmaps.engines.step import MOMENTS
 from qmaps.optim import Choice
 from qmaps.storage.files import exists, output_folder
 

@@ -6,7 +6,8 @@ takes several, such as ``state.PARAMETER.exp_avg.codes``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 STATE, GROUPS = "state.", "param_groups."
@@ -67,10 +68,13 @@ def grouped(options: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     return groups
 
 
-def split(key: str, names: Collection[Any]) -> tuple[str, str]:
+def split(key: str, names: AbstractSet[Any]) -> tuple[str, str]:
     """The parameter and the state of a key; a name of a state may have dots in it."""
-    prefixes = [name for name in names if key.startswith(f"{name}.")]
-    name = max(prefixes, key=len) if prefixes else key.rpartition(".")[0]
+    name = key.rpartition(".")[0]
+    prefix = name
+    while prefix and prefix not in names:
+        prefix = prefix.rpartition(".")[0]
+    name = prefix or name
     return name, key[len(name) + 1 :]
 
 

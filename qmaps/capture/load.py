@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,10 @@ from qmaps.capture.parameters import Slot, check_text, of_no_parameter, slots
 from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import know
 from qmaps.capture.snapshot import Lazy, Snapshot
-from qmaps.capture.states import CapturedStates
+from qmaps.capture.states import SECOND, CapturedStates
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
 from qmaps.normalize.block import MOST
-from qmaps.optim.other_libraries import GROUP_COUNTS, count_in
+from qmaps.optim.other_libraries import GROUP_COUNTS, Count, count_in, inexact_count, uncounted
 from qmaps.storage import checkpoint, kinds
 from qmaps.storage.checkpoint import NeedsCodeError
 from qmaps.storage.files import exists
@@ -35,14 +35,11 @@ from qmaps.storage.files import exists
 FILES = ("optimizer.pt", "optimizer.bin")
 """Names of the optimizer's file in a trainer's checkpoint folder."""
 
-WRAPPERS = (
+OPTIMIZER_KEYS = (
     *("optimizer", "optimizer_state_dict", "optimizer_state", "optimizer_states", "optimizers"),
     *("optim", "optim_state_dict"),
 )
 """Keys of the optimizer's state_dict, or a list of them, in larger checkpoints."""
-
-SECOND = ("exp_avg_sq", "square_avg")
-"""Second moments, which are 0 before the first step."""
 
 SAMPLE = 2**16
 """Elements of a second moment that are looked at."""
@@ -182,7 +179,8 @@ def _snapshot(path: Path, steps: list[int] | None) -> CapturedStates:
 
 def _checkpoint(path: Path, names: Names) -> CapturedStates:
     reader = reader_of(path)
-    state_dicts = reader.read(path) if reader else state_dicts_in(load_safely(path), path)
+    loaded = None if reader else load_safely(path)
+    state_dicts = reader.read(path) if reader else state_dicts_in(loaded, path)
     parameters = slots_of(state_dicts, path)
     states: list[Collected] = []
     options: list[dict[str, Any]] = []
@@ -207,9 +205,15 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
         raise CaptureError(f"{str(path)!r} is an optimizer checkpoint {what}")
     if reader is None or reader.counts_steps:
         _check_counted(parameters, states, path)
-    warn_of_lost_steps(parameters, path)
+    labelled = zip((slot.label for slot in parameters), states, strict=True)
+    warn_of_lost_steps(labelled, path)
+    groups = (group for state_dict in state_dicts for group in state_dict["param_groups"])
+    if note := next(filter(None, map(inexact_count, groups)), None):
+        warnings.warn(f"{str(path)!r}: {note}", stacklevel=3)
     tensors = [collected.tensors for collected in states]
-    labels, source = names_of(parameters, names, tensors, path, several=len(state_dicts) > 1)
+    labels, source = names_of(
+        parameters, names, tensors, path, several=len(state_dicts) > 1, loaded=loaded
+    )
     check_text(labels, repr(str(path)))
     named = dict(zip(labels, states, strict=True))
     return CapturedStates(
@@ -241,38 +245,44 @@ def _step(collected: Collected) -> int:
     return int(number)
 
 
-MOMENTS = frozenset({"exp_avg", "exp_avg_sq"})
-"""States of rules with bias correction."""
-
-
 def _check_counted(parameters: Sequence[Slot], states: Sequence[Collected], path: Path) -> None:
-    """Raise if a parameter with moments has no step, and the states need it."""
-    counted = {frozenset(each.tensors) for each in states if "step" in each.scalars}
-    for slot, collected in zip(parameters, states, strict=True):
-        names = frozenset(collected.tensors)
-        if "step" in collected.scalars or not names:
-            continue
-        if names in counted:
+    """Raise if a parameter has no step, and its states need it."""
+    counts = [
+        Count(slot.label, collected.tensors.keys(), "step" in collected.scalars)
+        for slot, collected in zip(parameters, states, strict=True)
+    ]
+    for label, beside in uncounted(counts):
+        if beside:
             raise CaptureError(
-                f"{str(path)!r} has no step of {slot.label!r}, and one of other parameters with "
+                f"{str(path)!r} has no step of {label!r}, and one of other parameters with "
                 "the same states"
             )
-        if names >= MOMENTS:
-            raise CaptureError(
-                f"{str(path)!r} has no step of {slot.label!r}, neither in its states nor in its "
-                f"group ({', '.join(GROUP_COUNTS)}); updates from these moments depend on it"
-            )
+        raise CaptureError(
+            f"{str(path)!r} has no step of {label!r}, neither in its states nor in its "
+            f"group ({', '.join(GROUP_COUNTS)}); updates from these moments depend on it"
+        )
 
 
-def warn_of_lost_steps(parameters: Iterable[Slot], path: Path) -> None:
-    """Warn of a second moment after 0 steps: the bias correction would begin anew."""
+def without_steps(parameters: Iterable[Slot]) -> Iterator[tuple[str, Collected]]:
+    """Yield label and states of the parameters with ``step=0``; only these are decoded."""
     for slot in parameters:
         try:
-            states = collect(decoded(slot.state))
+            if collect({"step": slot.state.get("step")}).scalars.get("step") == 0:
+                yield slot.label, collect(decoded(slot.state))
+        except DAMAGE:  # said where states are read
+            continue
+
+
+def warn_of_lost_steps(labelled: Iterable[tuple[str, Collected]], path: Path) -> None:
+    """Warn of a second moment after 0 steps: the bias correction would begin anew."""
+    for label, states in labelled:
+        if states.scalars.get("step") != 0:
+            continue
+        try:
             second = next((states.tensors[n] for n in SECOND if n in states.tensors), None)
-            if states.scalars.get("step") == 0 and second is not None and _is_filled(second):
+            if second is not None and _is_filled(second):
                 warnings.warn(
-                    f"{str(path)!r} has step=0 for {slot.label!r}, but its second moment is not 0; "
+                    f"{str(path)!r} has step=0 for {label!r}, but its second moment is not 0; "
                     "its number of steps was lost, as where torch joins shards of safetensors",
                     stacklevel=3,
                 )
@@ -308,7 +318,7 @@ def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
         is_new = deeper > 0 and id(value) not in seen  # a list in itself has no end
         seen.add(id(value))
         keys = {*value} if isinstance(value, Mapping) else set()
-        wrapper = next((name for name in WRAPPERS if name in keys), None)
+        wrapper = next((name for name in OPTIMIZER_KEYS if name in keys), None)
         if {"state", "param_groups"} <= keys:
             state_dicts.append(value)
         elif is_flattened(value):

@@ -45,11 +45,13 @@ def names_of(
     path: Path,
     *,
     several: bool = False,
+    loaded: Any = None,
 ) -> tuple[list[str], str]:
     """Return the parameters' names in the checkpoint's order, and their source.
 
     `names` are those of `qmaps.capture.load`, and `tensors` the states of each parameter, by name.
-    A model may lie beside `path`, the checkpoint, but not of `several` optimizers.
+    A model may lie beside `path`, the checkpoint, but not of `several` optimizers. `loaded` is the
+    content of a file of ``torch.save``, which may hold the model.
     """
     labels = [slot.label for slot in slots]
     place = _place(names)
@@ -57,7 +59,7 @@ def names_of(
         source = "the checkpoint"
     elif names is None or isinstance(names, nn.Module) or place is not None:
         model = names if isinstance(names, nn.Module) else place
-        labels, source = _by_model(slots, model, tensors, path, several=several)
+        labels, source = _by_model(slots, model, tensors, path, several=several, loaded=loaded)
     else:
         source = "a list"
         if isinstance(names, (str, os.PathLike)):
@@ -85,6 +87,7 @@ def _by_model(
     path: Path,
     *,
     several: bool,
+    loaded: Any,
 ) -> tuple[list[str], str]:
     """Return names from a model, and their source; numbers if one beside `path` does not fit."""
     by_id: dict[int, Group] = {}
@@ -99,7 +102,7 @@ def _by_model(
             raise BadValueError(f"names={str(model)!r} does not exist")
         if model is None and several:
             raise Unnamed("there are several optimizers")
-        return _by_place(model, groups) if model is not None else _with(path, groups)
+        return _by_place(model, groups) if model is not None else _with(path, groups, loaded)
     except Unnamed as error:
         if model is None:
             return [slot.label for slot in slots], f"numbers: {error}"
@@ -206,14 +209,14 @@ def _of_model(model: nn.Module, groups: Sequence[Group]) -> list[str]:
     count = sum(len(group.shapes) for group in groups)
     trained, everything = (Known.of(model, "the model", frozen=frozen) for frozen in (False, True))
     known = [trained, everything] if trained.shapes != everything.shapes else [trained]
-    of_count = [each for each in known if len(each.shapes) == count]
-    tries: list[tuple[Known, Fits]] = [(each, operator.eq) for each in of_count]
-    tries += [(each, operator.eq) for each in known if each not in of_count]
-    tries += [(each, _may_hold) for each in of_count]
+    of_count = [candidate for candidate in known if len(candidate.shapes) == count]
+    tries: list[tuple[Known, Fits]] = [(candidate, operator.eq) for candidate in of_count]
+    tries += [(candidate, operator.eq) for candidate in known if candidate not in of_count]
+    tries += [(candidate, _may_hold) for candidate in of_count]
     reasons: list[Unnamed] = []
-    for each, fits in tries:
+    for candidate, fits in tries:
         try:
-            return fitted(each, groups, fits)
+            return fitted(candidate, groups, fits)
         except Unnamed as error:
             reasons.append(error)
     raise reasons[0]
@@ -305,7 +308,7 @@ FILES = (
 )
 """Names of a model's file in a checkpoint's folder, in the order of preference."""
 
-WRAPPERS = ("state_dict", "model_state_dict", "model")
+MODEL_KEYS = ("state_dict", "model_state_dict", "model")
 """Keys of the model's state_dict in larger files."""
 
 STATISTICS = ("running_mean", "running_var")
@@ -318,13 +321,19 @@ def _refuse_adapter(folder: Path) -> None:
         )
 
 
-def _with(path: Path, groups: Sequence[Group]) -> tuple[list[str], str]:
+def _with(path: Path, groups: Sequence[Group], loaded: Any) -> tuple[list[str], str]:
     """Return the names from the model in the checkpoint's file, or beside it, and their source."""
     own: Unnamed | None = None
     if path.is_file():
         try:
-            held = dict(_held(path))
-        except Unnamed:  # it holds the optimizer alone
+            held = dict(_held(path) if loaded is None else _in_loaded(loaded))
+        except (
+            Unnamed,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ):  # it holds the optimizer alone
             held = {}
         if held:
             try:
@@ -461,17 +470,17 @@ def _held(path: Path) -> Iterator[tuple[str, Shape]]:
         elif path.suffix == ".safetensors":
             yield from ((name, parts.shape) for name, parts in header_of(path)[1].items())
         else:
-            yield from _in_torch_file(path)
+            # Names and shapes are verified; the weights are not used.
+            yield from _in_loaded(checkpoint.load(path, mmap=True, verify_large=False, know=know))
     except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError):
         raise Unnamed(f"{path.name} is missing, damaged, or no file of a model") from None
 
 
-def _in_torch_file(path: Path) -> Iterator[tuple[str, Shape]]:
-    # Names and shapes are verified; the weights are not used.
-    loaded = checkpoint.load(path, mmap=True, verify_large=False, know=know)
+def _in_loaded(loaded: Any) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of each tensor of a model in the content of a file of ``torch.save``."""
     if not isinstance(loaded, Mapping):
         raise ValueError
-    state_dict = next((loaded[n] for n in WRAPPERS if isinstance(loaded.get(n), Mapping)), loaded)
+    state_dict = next((loaded[n] for n in MODEL_KEYS if isinstance(loaded.get(n), Mapping)), loaded)
     seen: set[tuple[int, int, Shape]] = set()
     for name, tensor in state_dict.items():
         if not (isinstance(name, str) and isinstance(tensor, Tensor)):

@@ -230,7 +230,7 @@ class Snapshot:
 
 
 def _of_others(names: Iterable[str]) -> str:
-    """What a safetensors file has whose tensors are no states by their names."""
+    """Description of a safetensors file whose tensors have no names of states."""
     ends = {name.rpartition(".")[2] for name in names}
     if {"m", "v"} <= ends:
         return "of MLX; rename its tensors .m and .v to .exp_avg and .exp_avg_sq"

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from qmaps.capture.gradients import Window
 from qmaps.capture.snapshot import Lazy, Part
+from qmaps.engines.step import MOMENTS
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError
 
 PART = 2**22
 """Elements that are read at a time for a digest."""
 
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
+SECOND = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")
+"""Averages of squares, which cannot be negative, and are 0 before the first step."""
 
 
 def _is_code(lazy: Lazy) -> bool:

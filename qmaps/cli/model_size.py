@@ -95,7 +95,12 @@ def _of_config(
     """The model of a config in the dtype that it names, `otherwise` in another."""
     dtype = otherwise
     # The dtype is an entry of the config or, of several models in one, of the language model's.
-    for part in (content, content.get("text_config"), *content.values()):
+    others = [
+        part
+        for name, part in content.items()
+        if name.endswith("_config") and name != "quantization_config"
+    ]
+    for part in (content, content.get("text_config"), *others):
         name = (part.get("dtype") or part.get("torch_dtype")) if isinstance(part, dict) else None
         if name not in (None, "auto"):
             dtype = getattr(torch, str(name).removeprefix("torch."), None)

@@ -40,6 +40,9 @@ Before the first reset it is 0, or absent in states of versions up to 0.3."""
 PRODUCT = "mu_product"
 """The product of NAdam's momenta so far, among a parameter's states: float32, as torch has it."""
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Adam's moments, whose updates depend on the number of steps."""
+
 COUNTS = ("step", RESET)
 """States that count steps."""
 

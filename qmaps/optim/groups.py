@@ -124,7 +124,7 @@ def muon_groups(
     return matrices, others
 
 
-WRAPPERS = frozenset({
+MODULE_WRAPPERS = frozenset({
     "module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"
 })  # fmt: skip
 """Modules that torch and its trainers put around others, within names of parameters."""
@@ -140,7 +140,10 @@ def without_wrappers(names: Sequence[str]) -> list[tuple[str, ...]]:
     >>> without_wrappers(["base_model.model.q.weight", "base_model.model.q.bias"])
     [('weight',), ('bias',)]
     """
-    parts = [tuple(part for part in str(name).split(".") if part not in WRAPPERS) for name in names]
+    parts = [
+        tuple(part for part in str(name).split(".") if part not in MODULE_WRAPPERS)
+        for name in names
+    ]
     common = 0
     for level in zip(*parts, strict=False):
         if len({*level}) > 1:

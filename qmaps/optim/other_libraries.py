@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from qmaps.engines.step import MOMENTS
+from qmaps.errors import shown
 
 BITSANDBYTES, TORCHAO = BNB, AO = "bitsandbytes", "torchao"
 Row = tuple[str, object, str]
@@ -75,6 +78,49 @@ def count_in(group: Mapping[str, Any], own: Container[str] = ()) -> Any:
     return next((count for count in counts if count is not None), None)
 
 
+PRODIGY = frozenset({"d", "d_max", "d_coef", "step", "weight_decouple"})
+"""Keys of groups of pytorch-optimizer's Prodigy."""
+
+
+def inexact_count(group: Mapping[str, Any]) -> str:
+    """A sentence on a count in a group that is not the number of steps; ``""`` for others."""
+    if not group.keys() >= PRODIGY:
+        return ""
+    # 3.6.1 adds 2 in each step, so the number of steps cannot be told from the count.
+    return (
+        f"step={shown(group['step'])} in a group of pytorch-optimizer's Prodigy is not the number "
+        "of steps: it begins at 1, and some versions add 2 in each step; it is kept as it is"
+    )
+
+
+class Count(NamedTuple):
+    """A parameter of a checkpoint: names of its states, and True if a number of steps is known.
+
+    `needed` is True if its update depends on the number; None decides by the names.
+    """
+
+    label: str
+    states: Collection[str]
+    known: bool
+    needed: bool | None = None
+
+
+def uncounted(counts: Iterable[Count], *, anywhere: bool = True) -> Iterator[tuple[str, bool]]:
+    """Yield the parameters without the number of steps that their states need.
+
+    With each label comes True if other parameters with the same states have a number, which shows
+    that they need it. With ``anywhere=False``, only these are yielded.
+    """
+    counts = [count for count in counts if count.states]
+    counted = {frozenset(count.states) for count in counts if count.known}
+    for label, states, known, needed in counts:
+        beside = frozenset(states) in counted
+        if needed is None:
+            needed = {*MOMENTS} <= {*states}
+        if not known and (beside or (anywhere and needed)):
+            yield label, beside
+
+
 OTHER_RULES: Mapping[str, str] = {
     "weight_decouple": "pytorch-optimizer's ADOPT, Grams, EXAdam, Yogi, AdaBound, AdamP and Tiger",
     "decouple_lr": "optimi's Adam, RAdam and Lion",
@@ -92,6 +138,12 @@ OTHER_RULES: Mapping[str, str] = {
 """Keys of parameter groups by which rules are known whose states have the names of Adam's, Lion's
 or SGD's: these rules take other steps, or may."""
 
+OF_TORCH = (
+    frozenset({"foreach", "capturable", "differentiable", "amsgrad"}),  # Adam and AdamW
+    frozenset({"foreach", "differentiable", "dampening", "nesterov"}),  # SGD
+)
+"""Keys that together only groups of torch have; other keys beside them are tags of the user."""
+
 NO_AMSGRAD = "torch's RAdam and ADOPT's own code"
 """Rules with the states and the groups of torch's Adam, but for `amsgrad`."""
 
@@ -101,12 +153,14 @@ def other_rules(group: Mapping[str, Any], own: Container[str] = ()) -> str:
 
     Options of `own` are no sign.
     """
+    if any(names <= group.keys() for names in OF_TORCH):
+        return ""
     for name, rules in OTHER_RULES.items():
         if name in group and name not in own:
-            return f"{name!r} in a group, as {rules} have"
+            return f"{name!r} in a group, as in {rules}"
     is_torchs = {"betas", "eps", "differentiable"} <= group.keys()
     if is_torchs and not {"amsgrad", "momentum_decay"} & group.keys():
-        return f"no 'amsgrad' in a group, as {NO_AMSGRAD} have none"
+        return f"no 'amsgrad' in a group, as in {NO_AMSGRAD}"
     return ""
 
 

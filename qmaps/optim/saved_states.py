@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,16 @@ from qmaps.normalize.block import MOST
 from qmaps.optim.choice import check_patterns, listed
 from qmaps.optim.groups import without_wrappers
 from qmaps.optim.options import TORCH_OPTIONS, check_shared
-from qmaps.optim.other_libraries import GROUP_COUNTS, count_in, counts_in, other_rules, writer_of
+from qmaps.optim.other_libraries import (
+    GROUP_COUNTS,
+    Count,
+    count_in,
+    counts_in,
+    inexact_count,
+    other_rules,
+    uncounted,
+    writer_of,
+)
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.records import ParameterRecord, Parameters
 from qmaps.optim.resets import begin_count, check_count
@@ -178,7 +187,7 @@ def _read(
     numbers = _numbers(state_dict, [record.param for record in records])
     states: dict[Tensor, State] = {}
     entries: dict[Any, Any] = {}
-    uncounted: list[ParameterRecord] = []
+    without: set[int] = set()
     for saved_id, saved in state_dict["state"].items():
         if saved_id not in numbers:
             entries[saved_id] = saved
@@ -193,34 +202,47 @@ def _read(
         if saved.get("step") is None:
             saved = {**saved, "step": count}
             if count is None and any(value is not None for value in saved.values()):
-                uncounted.append(record)
+                without.add(numbers[saved_id])
         states[record.param] = read_state(record, saved)
         if ABOUT not in state_dict:  # torch.distributed.checkpoint leaves it out
             check_count(record, states[record.param], state_dict["param_groups"][record.place[0]])
-    _check_counted(uncounted, states)
+    if without:
+        _check_counted(records, without, states)
     # States in the order of parameters, as training makes them.
     return groups, {r.param: states[r.param] for r in records if r.param in states} | entries
 
 
-def _check_counted(uncounted: Sequence[ParameterRecord], states: Mapping[Tensor, State]) -> None:
-    """Raise if parameters with states, but without a number of steps, cannot do without it."""
-    if not uncounted:
-        return
-    record = uncounted[0]
-    if sum(1 for state in states.values() if state) > len(uncounted):
-        raise BadValueError(
-            f"state_dict has no step for {record.label}, and a step for other parameters"
+def _check_counted(
+    records: Sequence[ParameterRecord], without: Container[int], states: Mapping[Tensor, State]
+) -> None:
+    """Raise if parameters among `without`, which have no number of steps, need one."""
+    counts = [
+        Count(
+            record.label,
+            [name for name in states.get(record.param, ()) if name not in NUMBERS],
+            known=number not in without,
+            needed=number in without and _needs_steps(record),
         )
-    if record.rule._counts_steps or any(
-        isinstance(scalar, StepScalar) and scalar.at(2) != scalar.at(1000)
-        for each in uncounted
-        for scalar in each.rule.step_scalars(each.group).values()
-    ):
+        for number, record in enumerate(records)
+    ]
+    for label, beside in uncounted(counts):
+        if beside:
+            raise BadValueError(
+                f"state_dict has no step for {label}, and a step for other parameters"
+            )
+        rule = next(type(record.rule).__name__ for record in records if record.label == label)
         keys = ", ".join(GROUP_COUNTS)
         raise BadValueError(
             f"state_dict has no step, neither in its states nor in its groups ({keys}); "
-            f"the update of {type(record.rule).__name__} depends on it"
+            f"the update of {rule} depends on it"
         )
+
+
+def _needs_steps(record: ParameterRecord) -> bool:
+    return record.rule._counts_steps or any(
+        isinstance(scalar, StepScalar) and scalar.at(2) != scalar.at(1000)
+        for scalar in record.rule.step_scalars(record.group).values()
+    )
 
 
 def check_form(state_dict: Mapping[str, Any]) -> None:
@@ -309,6 +331,8 @@ def _notes(
             owner = type(parameters.rule).__name__
             yield f"state_dict has {sign}; its states are loaded as those of {owner}"
             break
+    if note := next(filter(None, map(inexact_count, saved_groups)), None):
+        yield note
     pairs = [
         (_quantized(ours["state_quantizers"]), _quantized(merged["state_quantizers"]))
         for ours, merged in zip(parameters.groups, merged_groups, strict=True)

@@ -19,6 +19,7 @@ from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.algebra.saved import from_plain, tensors_only, to_plain
 from qmaps.capture import load
 from qmaps.capture.conversion import convert_file, convert_state_dict
+from qmaps.capture.flattened import split
 from qmaps.capture.lint import lint_file
 from qmaps.distributed.rows import by_rows
 from qmaps.optim import AdamW, param_groups
@@ -178,3 +179,15 @@ def test_a_flat_dict_in_memory_is_converted() -> None:
     for number, name in enumerate(["0.weight", "1.weight", "0.bias"]):
         for key, value in expected["state"][number].items():
             assert flat["state"][name][key].equal(value)
+
+
+def test_keys_are_split_without_a_search_through_all_names() -> None:
+    class Names(set[str]):
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError("reading would take the square of the number of parameters")
+
+    names = Names({"a", "a.b", "c.d"})
+    assert split("a.b.exp_avg", names) == ("a.b", "exp_avg")
+    assert split("a.exp_avg.codes", names) == ("a", "exp_avg.codes")
+    assert split("c.d.Q.0", names) == ("c.d", "Q.0")
+    assert split("unknown.x.exp_avg", names) == ("unknown.x", "exp_avg")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from torch import nn
 
 import qmaps
 from qmaps.capture import CapturedStates, StateRecorder, load
+from qmaps.capture.conversion import convert_file
+from qmaps.capture.lint import lint_file
 from qmaps.capture.recorder import write
 from qmaps.errors import CaptureError
+from qmaps.storage import checkpoint
 from tests.outside import CALLS, NAME, Outside
 
 
@@ -263,3 +267,35 @@ def test_the_steps_of_a_long_capture_are_shortened(tmp_path: Path) -> None:
         (tmp_path / f"step-{step:08d}.safetensors").touch()
     with pytest.raises(ValueError, match=r"; it has 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, \.\.\., 90, 91,"):
         load(tmp_path, step=700)
+
+
+def test_states_are_decoded_once(trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, optimizer = trained
+    torch.save(optimizer.state_dict(), tmp_path / "o.pt")
+    calls: list[int] = []
+    loading = sys.modules["qmaps.capture.load"]
+    original = loading.decoded
+    monkeypatch.setattr(loading, "decoded", lambda state: (calls.append(1), original(state))[1])
+    load(tmp_path / "o.pt", names=net)
+    assert len(calls) == 4
+    calls.clear()
+    convert_file(tmp_path / "o.pt", tmp_path / "new.pt", to="qmaps")
+    assert not calls  # states are decoded for this warning only where step is 0
+
+
+def test_the_file_is_opened_once(trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, optimizer = trained
+    path = tmp_path / "o.pt"
+    torch.save({"optimizer": optimizer.state_dict(), "model": net.state_dict()}, path)
+    opened: list[Path] = []
+    original = checkpoint.load
+
+    def opens(source: Path, **options: Any) -> Any:
+        opened.append(source)
+        return original(source, **options)
+
+    monkeypatch.setattr(checkpoint, "load", opens)
+    assert load(path).parameters() == NAMES
+    assert opened == [path]
+    lint_file(path)
+    assert opened == [path, path]

@@ -278,6 +278,7 @@ def test_the_dtype_of_a_config(call: Any, tmp_path: Path) -> None:
         ({"torch_dtype": "bfloat16"}, 2),
         ({"dtype": "float32"}, 4),
         ({}, 4),
+        ({"quantization_config": {"quant_method": "mxfp4", "dtype": "int4"}}, 4),
     ):
         path.write_text(json.dumps({**without, **other}))
         row = table(call, str(path))["8bit"]

@@ -160,6 +160,23 @@ def test_a_parameter_without_states_needs_no_step(tmp_path: Path) -> None:
     assert load(file(state_dict, tmp_path)).step == 30
 
 
+def test_a_count_that_is_not_the_number_of_steps_is_noted(tmp_path: Path) -> None:
+    p = nn.Parameter(torch.ones(4, 4))
+    ours = optim.Prodigy([p])
+    p.grad = torch.ones(4, 4)
+    ours.step()
+    state_dict = copy.deepcopy(ours.state_dict())
+    del state_dict["qmaps"], state_dict["state"][0]["step"]
+    # The entries of pytorch-optimizer 4.1.0 after 3 steps.
+    group = {"d": 1e-6, "d_max": 1e-6, "d_coef": 1.0, "weight_decouple": True, "step": 4}
+    state_dict["param_groups"] = [{"lr": 1.0, "betas": (0.9, 0.999), **group, "params": [0]}]
+    message = "step=4 in a group of pytorch-optimizer's Prodigy is not the number of steps"
+    with pytest.warns(UserWarning, match=message):
+        optim.Prodigy([p]).load_state_dict(state_dict)
+    with pytest.warns(UserWarning, match=message):
+        assert load(file(state_dict, tmp_path)).step == 4
+
+
 class Counted(torch.optim.Optimizer):
     """Counts its steps in the group, as pytorch-optimizer does."""
 

@@ -12,8 +12,6 @@ from qmaps.optim.presets import pair_of
 LIMITS = (2.3, 3.3, 4.3, 6.3, 8.3)
 """Bits per element, scales included, up to which the best single pair is named."""
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
-
 FULL = Pair(None, None)
 
 PRESETS = {pair_of(name).spec: name for name in OPTIMIZER_PRESETS if name != "32bit"}

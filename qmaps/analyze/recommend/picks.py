@@ -10,9 +10,10 @@ from typing import NamedTuple
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
-from qmaps.analyze.recommend.candidates import FULL, MOMENTS
+from qmaps.analyze.recommend.candidates import FULL
 from qmaps.analyze.recommend.verdict import HARMLESS, cost_of, dangerous
 from qmaps.capture import CapturedStates
+from qmaps.engines.step import MOMENTS
 from qmaps.errors import BadValueError, check_number, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.files import records

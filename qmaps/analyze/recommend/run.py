@@ -19,7 +19,6 @@ from qmaps.analyze.recommend.candidates import (
     CANDIDATES,
     FULL,
     LIMITS,
-    MOMENTS,
     PRESETS,
     diagnostic,
     moves,
@@ -33,6 +32,7 @@ from qmaps.analyze.replay.source import betas_of, share_of
 from qmaps.analyze.replay.summary import SUMMED
 from qmaps.analyze.replay.zero_points import count_all, holds_zero
 from qmaps.capture import CapturedStates
+from qmaps.engines.step import MOMENTS
 from qmaps.engines.threads import one_thread
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.maps.codebook import Codebook

@@ -22,7 +22,7 @@ from qmaps.capture.conversion.optimizer_state import OptimizerState, State, fami
 from qmaps.capture.conversion.report import POLICIES, Report, Zeros, handle, report
 from qmaps.capture.flattened import is_flattened, unflattened
 from qmaps.capture.load import (
-    WRAPPERS,
+    OPTIMIZER_KEYS,
     checkpoint_at,
     is_captured,
     load,
@@ -30,6 +30,7 @@ from qmaps.capture.load import (
     slots_of,
     state_dicts_in,
     warn_of_lost_steps,
+    without_steps,
 )
 from qmaps.capture.naming import Names, names_of
 from qmaps.capture.readers import reader_of
@@ -294,7 +295,7 @@ def convert_file(
         output_file(target)
     reports: list[Report] = []
 
-    loaded = _of_capture(holder, names) if captured else _loaded(holder)
+    loaded, left_out = _of_capture(holder, names) if captured else (_loaded(holder), "")
     labels = None if captured or names is None else iter(_named(loaded, names, holder))
 
     def convert(state_dict: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,7 +311,7 @@ def convert_file(
         reports.append(report)
         return converted
 
-    warn_of_lost_steps(slots_of(state_dicts_in(loaded, holder), holder), holder)
+    warn_of_lost_steps(without_steps(slots_of(state_dicts_in(loaded, holder), holder)), holder)
     try:
         converted = _replaced(loaded, convert)
     except CaptureError as error:
@@ -329,6 +330,7 @@ def convert_file(
         return reports
     assert like is not None
     notes = template.save(state_dict, holder, Path(like), target)
+    notes += [left_out] if left_out else []
     return [replace(report, notes=(*report.notes, *notes)) for report in reports]
 
 
@@ -341,8 +343,11 @@ def _named(loaded: Any, names: Names, path: Path) -> list[str]:
     return names_of(slots, names, tensors, path, several=len(state_dicts) > 1)[0]
 
 
-def _of_capture(path: Path, names: Names) -> dict[str, Any]:
-    """Captured states as an optimizer's state_dict, with the options known to the capture."""
+def _of_capture(path: Path, names: Names) -> tuple[dict[str, Any], str]:
+    """Captured states as an optimizer's state_dict, and a sentence on those left out.
+
+    Groups have the options known to the capture.
+    """
     states = load(path, names=names)
     state: dict[str, dict[str, Any]] = {}
     for name, key, tensor in states.items():
@@ -352,7 +357,7 @@ def _of_capture(path: Path, names: Names) -> dict[str, Any]:
             state[name] = {"step": states.step, **counts}
         state[name][key] = tensor
     groups = [{**states.hyperparameters(name), "params": [name]} for name in state]
-    return {"state": state, "param_groups": groups}
+    return {"state": state, "param_groups": groups}, states.left_out()
 
 
 def _loaded(path: Path) -> Any:
@@ -372,5 +377,5 @@ def _replaced(loaded: Any, convert: Callable[[Mapping[str, Any]], dict[str, Any]
         return [_replaced(member, convert) for member in loaded]
     if {"state", "param_groups"} <= loaded.keys() or is_flattened(loaded):
         return convert(loaded)
-    wrapper = next(name for name in WRAPPERS if name in loaded)
+    wrapper = next(name for name in OPTIMIZER_KEYS if name in loaded)
     return {**loaded, wrapper: _replaced(loaded[wrapper], convert)}

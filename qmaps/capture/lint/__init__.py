@@ -37,6 +37,7 @@ from qmaps.capture.readers import reader_of
 from qmaps.capture.snapshot import Lazy, header_of
 from qmaps.engines.step import COUNTS
 from qmaps.errors import DAMAGE, CaptureError, QmapsError, one_line
+from qmaps.optim.other_libraries import Count, count_in
 
 __all__ = ["Finding", "lint_file"]
 
@@ -96,14 +97,18 @@ def lint_file(
             findings += check_counters(entry)
             parts += check_rounding(entry)
             parts += check_float16(entry)
-            read.append((entry.label, entry.states.keys(), "step" in entry.counters))
-        findings += check_missing(read)
+            known = "step" in entry.counters or count_in(entry.options) is not None
+            read.append(Count(entry.label, entry.states.keys(), known))
+        findings += check_missing(read, anywhere=bool(groups))
     findings += _joined(parts)
     return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
 class Saved(NamedTuple):
-    """One optimizer of a file: its groups, and its parameters to read one after the other."""
+    """One optimizer of a file: its groups, and its parameters to read one after the other.
+
+    Groups are empty for other files, where `load` has looked for numbers of steps.
+    """
 
     groups: Sequence[Mapping[str, Any]]
     entries: Iterator[Entry]
@@ -139,10 +144,12 @@ def _captured(source: Path, step: int | None, names: Names) -> Iterator[Entry]:
 
 def _saved(source: Path, names: Names) -> Iterator[Saved]:
     """The states of each optimizer in a checkpoint; damaged ones are left out."""
-    state_dicts = state_dicts_in(load_safely(source), source)
+    loaded = load_safely(source)
+    state_dicts = state_dicts_in(loaded, source)
     slots = slots_of(state_dicts, source)
     tensors = [_tensors(slot.state) for slot in slots]
-    labels, _ = names_of(slots, names, tensors, source, several=len(state_dicts) > 1)
+    several = len(state_dicts) > 1
+    labels, _ = names_of(slots, names, tensors, source, several=several, loaded=loaded)
     if not any(slot.state for slot in slots):
         raise CaptureError(f"{str(source)!r} is an optimizer checkpoint that holds no states")
     weights = _weights(names, source)
@@ -207,7 +214,7 @@ def _flat(state: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 PARTS = frozenset({"packed", "codes", "scales", "spec"})
-"""Entries of a quantized state of qmaps."""
+"""Entries of a quantized state of qmaps; a damaged one has only some of them."""
 
 
 def _read(

@@ -47,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Part:
-    """What one parameter adds to a finding about all of them.
+    """Contribution of one parameter to a finding about all of them.
 
     Parts that agree in everything but `count` and `total` become one finding. ``{share}`` in
     `message` stands for the share of all counts in all totals; without totals it is 0.
@@ -123,6 +123,3 @@ class Entry:
 
 AVERAGES = {"exp_avg_sq": 1, "exp_avg_sq_row": 1, "exp_avg_sq_col": 1, "exp_avg_slow": 2}
 """Averages over long times, and the place of their decay among ``betas``."""
-
-SECOND = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")
-"""Averages of squares, which cannot be negative."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from qmaps.algebra.dense import unsupported_reason
+from qmaps.algebra.quantizer import values_of
 from qmaps.capture.lint.base import ERROR, WARNING, Entry, Finding
+from qmaps.capture.states import SECOND
 from qmaps.errors import shown
-
-IN_GROUPS = ("step", "step_count")
-"""Options of a group in which some packages count its steps."""
+from qmaps.optim.other_libraries import GROUP_COUNTS, Count, counts_in, uncounted
 
 SAME = 0.01
 """Relative difference of two updates that is not reported."""
@@ -28,32 +28,35 @@ def check_counters(entry: Entry) -> Iterator[Finding]:
             yield _finding(entry.label, name, _impossible(name, value))
         elif isinstance(value, Tensor) and value.is_floating_point():
             yield from _ending(entry, name, number, value.dtype)
+        if name == "step" and number == 0:
+            for second in SECOND:
+                if second in entry.states and bool(values_of(entry.states[second]).any()):
+                    message = f"step=0, but {second} is not 0; the number of steps was lost"
+                    yield _finding(entry.label, name, message)
+                    break
 
 
 def check_groups(groups: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
     """Yield the problems of the counters in an optimizer's groups."""
     for place, group in enumerate(groups):
-        for name in IN_GROUPS:
-            value = group.get(name)
+        for name, value in counts_in(group).items():
             if value is not None and _number(value) is None:
                 yield _finding("", "", f"group {place}: {_impossible(name, value)}")
 
 
-def check_missing(read: Sequence[tuple[str, Collection[str], bool]]) -> Iterator[Finding]:
-    """Yield parameters with Adam's moments and no step, if others of the optimizer have one.
-
-    `read` has the name of each parameter, the names of its states, and whether it has a step.
-    """
-    moments = [
-        (label, has_step)
-        for label, names, has_step in read
-        if {"exp_avg", "exp_avg_sq"} <= {*names}
-    ]
-    if any(has_step for _, has_step in moments):
-        for label, has_step in moments:
-            if not has_step:
-                message = "it has moments and no step; other parameters have one"
-                yield _finding(label, "step", message)
+def check_missing(counts: Iterable[Count], *, anywhere: bool) -> Iterator[Finding]:
+    """Yield parameters without the number of steps that their states need; see `uncounted`."""
+    lost = []
+    for label, beside in uncounted(counts, anywhere=anywhere):
+        if beside:
+            yield _finding(label, "step", "it has no step; others with the same states have one")
+        else:
+            lost.append(label)
+    if lost:
+        keys = ", ".join(GROUP_COUNTS)
+        some = f"{lost[0]} has" if len(lost) == 1 else f"{lost[0]} and {len(lost) - 1} more have"
+        message = f"{some} moments and no step, neither in states nor in a group ({keys})"
+        yield _finding("", "step", message)
 
 
 def _finding(parameter: str, state: str, message: str, level: str = ERROR) -> Finding:
@@ -89,8 +92,8 @@ def _ending(entry: Entry, name: str, number: float, dtype: torch.dtype) -> Itera
         return
     reached = max(number, last)
     length = math.sqrt(1 - beta2**reached) / (1 - beta1**reached)
-    kept = str(dtype).removeprefix("torch.")
-    message = f"{name}={number:g} in {kept} counts no further than {last}"
+    dtype_name = str(dtype).removeprefix("torch.")
+    message = f"{name}={number:g} in {dtype_name} counts no further than {last}"
     if abs(length - 1) > SAME:
         message += f", which makes later updates {length:.2g} times as large, for good"
         yield _finding(entry.label, name, message)

@@ -13,12 +13,16 @@ from torch import Tensor
 
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.algebra.rounding import Rounding
-from qmaps.capture.lint.base import AVERAGES, NOTE, SECOND, WARNING, Entry, Part
+from qmaps.capture.lint.base import AVERAGES, NOTE, WARNING, Entry, Part
+from qmaps.capture.states import SECOND
 from qmaps.engines.masters import MASTER
 from qmaps.maps.base import limits, table
 
 LEAST_RATIO = 0.01
 """Ratio of two gradients in one block below which a second moment of 0 is not reported."""
+
+COMPENSATIONS = frozenset({"compensation", "kahan_comp", "shift"})
+"""States with what rounding took from the weights, for Kahan summation."""
 
 MOST = 0.5
 """Share of elements at codes that do not fall, up to which a quantizer is not reported."""
@@ -61,10 +65,10 @@ def _stalled(entry: Entry, name: str, decay: float) -> Iterator[Part]:
     if count:
         eps = torch.finfo(dtype).eps
         needed = 1 - eps / 2 / (1 + eps)
-        kept = str(dtype).removeprefix("torch.")
+        dtype_name = str(dtype).removeprefix("torch.")
         message = (
-            f"{{share}} of the elements cannot decay in {kept}: {decay:g} times the value rounds "
-            f"to the value; all decay by less than {needed:.4f}, or in float32"
+            f"{{share}} of the elements cannot decay in {dtype_name}: {decay:g} times the value "
+            f"rounds to the value; all decay by less than {needed:.4f}, or in float32"
         )
         yield Part(WARNING, "stalled", name, message, count, stored.numel())
 
@@ -115,7 +119,7 @@ def _weight_decay(entry: Entry) -> Iterator[Part]:
     if dtype not in (torch.bfloat16, torch.float16) or "exp_avg" not in entry.states:
         return
     kept_exactly = MASTER in entry.states or options.get("master_weights")
-    if kept_exactly or options.get("stochastic_rounding"):
+    if kept_exactly or COMPENSATIONS & entry.states.keys() or options.get("stochastic_rounding"):
         return
     if options.get("decoupled_weight_decay") is False:  # then the gradient has it
         return
@@ -128,9 +132,10 @@ def _weight_decay(entry: Entry) -> Iterator[Part]:
         alone = "decoupled_weight_decay" in options and not options.get("fused")
         alone &= "stochastic_rounding" not in options
         which = "they" if alone else f"those above about {lr / eps:.1g}"
-        kept = str(dtype).removeprefix("torch.")
+        dtype_name = str(dtype).removeprefix("torch.")
+        condition = "" if entry.known_weights else f"if the weights are {dtype_name}, "
         message = (
-            f"lr * weight_decay = {decay:.2g} alone changes no weight in {kept}; {which} do not "
-            "decay without master weights or stochastic rounding"
+            f"{condition}lr * weight_decay = {decay:.2g} alone changes no weight in {dtype_name}; "
+            f"{which} do not decay without master weights or stochastic rounding"
         )
         yield Part(WARNING, "weight-decay", "", message, 1)

@@ -10,7 +10,8 @@ from torch import Tensor
 from qmaps.algebra.pair import zero_points
 from qmaps.algebra.quantizer import QuantizedTensor, values_of
 from qmaps.capture.conversion.optimizer_state import State, flaws
-from qmaps.capture.lint.base import ERROR, NOTE, SECOND, WARNING, Entry, Finding, Part
+from qmaps.capture.lint.base import ERROR, NOTE, WARNING, Entry, Finding, Part
+from qmaps.capture.states import SECOND
 
 SHOWN = 5
 """Rows that a message names."""

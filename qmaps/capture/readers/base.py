@@ -37,8 +37,8 @@ class Reader(ABC):
         asked: readers with a smaller number are asked first whether they detect a checkpoint.
         latest: the file with the name of the newest checkpoint in a folder; empty where the
             format has none.
-        counts_steps: whether the format has the number of steps beside moments.
-        writable: whether states can be written back into a copy of a checkpoint.
+        counts_steps: True if the format has the number of steps beside moments.
+        writable: True if states can be written back into a copy of a checkpoint.
     """
 
     name: ClassVar[str]

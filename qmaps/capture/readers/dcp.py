@@ -122,7 +122,7 @@ class _Optimizer:
         by_text = {str(name): name for name in names}  # numbers are stored as text
         state: dict[Any, Any] = {}
         for path, leaf in self.states:
-            parameter, *state_path = path if len(path) > 1 else split(str(path[0]), names)
+            parameter, *state_path = path if len(path) > 1 else split(str(path[0]), by_text.keys())
             parameter = by_text.get(str(parameter), parameter)
             if isinstance(leaf, Part):
                 leaf = load_part(leaf)

@@ -39,6 +39,9 @@ SHARDED = "sharded"
 OFFSETS = "DCP_SHARDING_INFO"
 """Entry in the metadata of a shard: the index in the whole tensor of each part's first element."""
 
+VERSION = "DCP_VERSION"
+"""Entry in the metadata of the shards of torch's writer."""
+
 
 class NamedTensors(Reader):
     """Tensors named ``PARAMETER.exp_avg``, perhaps with ``state.`` before all names.
@@ -149,6 +152,14 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
+def _is_of_several(file: Path) -> bool:
+    """True if torch's writer wrote a file, or an index beside it lists it."""
+    indices = file.parent.glob(f"*{INDEX}")
+    return not {VERSION, OFFSETS}.isdisjoint(snapshot.header_of(file)[0]) or any(
+        file.name in _in_index(index).values() for index in indices
+    )
+
+
 def _check_complete(files: Sequence[Path]) -> None:
     """Raise if the numbers in the names of files say that one is missing."""
     for file in files:
@@ -157,6 +168,8 @@ def _check_complete(files: Sequence[Path]) -> None:
         names = (m for each in files if (m := NUMBERED.fullmatch(each.name)))
         alike = [m for m in names if (m[2], m[4]) == (match[2], match[4])]
         parts = {int(m[3]) for m in alike}
+        if len(alike) == 1 and not _is_of_several(file):  # a name that a user gave it
+            continue
         shards = {int(m[1]) for m in alike if m[1]}
         for kind, present, expected in (
             ("file", parts, range(1, int(match[4]) + 1)),

@@ -207,6 +207,18 @@ def test_captured_states(tmp_path: Path) -> None:
         assert same(load(ours), load(out))
 
 
+def test_states_that_are_left_out_are_noted(tmp_path: Path) -> None:
+    source = HERE / "deepspeed/zero2"
+    states = torch.load(later(source, tmp_path / "ours.pt"))
+    first = next(iter(states["state"].values()))
+    first["mask"] = torch.ones(5, dtype=torch.int32)
+    torch.save(states, tmp_path / "ours.pt")
+    captured(tmp_path / "ours.pt", tmp_path / "states")
+    (report,) = convert_file(tmp_path / "states", tmp_path / "out", to="torch", like=source)
+    assert report.notes[-1].startswith("states of integers or booleans are left out")
+    assert report.notes[-1].endswith(": mask (int32)")
+
+
 def test_states_of_the_template_are_rounded_to_its_dtype(tmp_path: Path) -> None:
     folder = copied("deepspeed/zero1-universal", tmp_path)
     for path in folder.rglob("exp_avg.pt"):

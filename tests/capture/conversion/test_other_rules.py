@@ -68,8 +68,8 @@ def test_the_whole_message() -> None:
     with pytest.raises(CaptureError) as caught:
         convert_state_dict(saved(TWO_MOMENTS["ADOPT"], "exp_avg", "exp_avg_sq"), "qmaps")
     assert str(caught.value) == (
-        "the checkpoint has the states of adam, but 'weight_decouple' in a group, as "
-        "pytorch-optimizer's ADOPT, Grams, EXAdam, Yogi, AdaBound, AdamP and Tiger have; if its "
+        "the checkpoint has the states of adam, but 'weight_decouple' in a group, as in "
+        "pytorch-optimizer's ADOPT, Grams, EXAdam, Yogi, AdaBound, AdamP and Tiger; if its "
         "rule is that of adam, set optimizer to adam"
     )
 
@@ -94,13 +94,36 @@ def test_of_the_optimizers_of_torch_only_radam_is_refused(name: str) -> None:
     p.grad = torch.ones(4, 4)
     optimizer.step()
     if name == "RAdam":
-        with pytest.raises(CaptureError, match="no 'amsgrad' in a group, as torch's RAdam and"):
+        with pytest.raises(CaptureError, match="no 'amsgrad' in a group, as in torch's RAdam"):
             convert_state_dict(optimizer.state_dict(), "qmaps")
         return
     for to in ("qmaps", "torch"):
         converted, report = convert_state_dict(optimizer.state_dict(), to, states="32bit")
         assert report.notes == ()
         assert convert_state_dict(converted, "torch")[1].notes == ()
+
+
+@pytest.mark.parametrize(
+    ("cls", "key"),
+    [("AdamW", key) for key in ("beta", "buffer", "final_lr", "nu", "partial")] + [("SGD", "nu")],
+)
+def test_tags_in_groups_of_torch_are_noted(cls: str, key: str) -> None:
+    p = nn.Parameter(torch.ones(4, 4))
+    options = {"momentum": 0.9} if cls == "SGD" else {}
+    optimizer = getattr(torch.optim, cls)([{"params": [p], key: 1}], lr=0.1, **options)
+    p.grad = torch.ones(4, 4)
+    optimizer.step()
+    (note,) = convert_state_dict(optimizer.state_dict(), "qmaps")[1].notes
+    assert note.startswith(f"groups have {key}, unknown to ")
+
+
+def test_entries_of_schedulers_and_names_of_groups_are_no_options() -> None:
+    p = nn.Parameter(torch.ones(4, 4))
+    optimizer = torch.optim.AdamW([{"params": [p], "name": "decoder", "warmup_lr": 0.1}])
+    torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.05)
+    p.grad = torch.ones(4, 4)
+    optimizer.step()
+    assert convert_state_dict(optimizer.state_dict(), "qmaps")[1].notes == ()
 
 
 def test_options_of_unknown_rules_are_noted_and_neutral_ones_are_not() -> None:

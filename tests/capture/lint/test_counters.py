@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from qmaps import optim
 from tests.capture.lint.saved import found, trained
 
 
@@ -63,10 +64,39 @@ def test_a_missing_step_beside_others(tmp_path: Path) -> None:
     del saved["state"][2]["step"]
     (finding,) = found(saved, tmp_path)
     assert (finding.level, finding.check, finding.parameter) == ("error", "step", "1.weight")
-    assert finding.message == "it has moments and no step; other parameters have one"
+    assert finding.message == "it has no step; others with the same states have one"
+    saved["param_groups"][0]["step"] = 3  # some packages count in the group
+    assert found(saved, tmp_path) == []
+
+
+def test_no_step_anywhere(tmp_path: Path) -> None:
+    saved = trained(torch.optim.AdamW).state_dict()
     for state in saved["state"].values():
-        state.pop("step", None)
-    assert found(saved, tmp_path) == []  # some packages count in the group
+        del state["step"]
+    (finding,) = found(saved, tmp_path)
+    assert (finding.level, finding.check, finding.parameter) == ("error", "step", "")
+    assert finding.message == (
+        "0.weight and 3 more have moments and no step, neither in states nor in a group "
+        "(step, step_count, k)"
+    )
+    saved["param_groups"][0] |= {"k": math.nan, "weight_sum": 1.0}
+    (finding,) = found(saved, tmp_path)
+    assert finding.message == "group 0: k=nan is no number of steps, an integer of at least 0"
+    saved["param_groups"][0]["k"] = 3
+    assert found(saved, tmp_path) == []
+
+
+@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.RMSprop, optim.AdamW8bit])
+def test_a_step_that_was_lost(make: Any, tmp_path: Path) -> None:
+    saved = trained(make).state_dict()
+    saved["state"][0]["step"] = torch.tensor(0.0)
+    (finding,) = found(saved, tmp_path)
+    assert (finding.level, finding.parameter) == ("error", "0.weight")
+    assert finding.message.endswith(" is not 0; the number of steps was lost")
+    for name in ("exp_avg_sq", "square_avg"):
+        saved["state"][0].pop(name, None)
+    saved["state"][0].pop("exp_avg", None)
+    assert found(saved, tmp_path) == []
 
 
 def cast(dtype: torch.dtype, step: float) -> dict[str, Any]:

@@ -162,13 +162,14 @@ def decayed(cls: Any, weight: float, **options: Any) -> float:
     return float(p.detach().float().mean() / weight)
 
 
+IF = "if the weights are bfloat16, "
 ALONE = "lr * weight_decay = 1e-05 alone changes no weight in bfloat16; {} do not decay without master weights or stochastic rounding"  # noqa: E501
 
 
 def test_weights_that_do_not_decay(tmp_path: Path) -> None:
     made = trained(torch.optim.AdamW, dtype=torch.bfloat16, foreach=False)
     (finding,) = only(found(made.state_dict(), tmp_path), "weight-decay")
-    expected = Finding("warning", "weight-decay", "", "", 4, 0.0, ALONE.format("they"))
+    expected = Finding("warning", "weight-decay", "", "", 4, 0.0, IF + ALONE.format("they"))
     assert finding == expected
     assert decayed(torch.optim.AdamW, 0.02, foreach=False) > 0.95  # exactly 0.74
     net = nn.Sequential(nn.Linear(16, 12), nn.Linear(12, 8)).bfloat16()
@@ -200,6 +201,15 @@ def test_weights_that_do(options: dict[str, Any], tmp_path: Path) -> None:
     made = trained(optim.AdamW, dtype=torch.bfloat16, **options)
     net = nn.Sequential(nn.Linear(16, 12), nn.Linear(12, 8)).bfloat16()
     assert only(found(made.state_dict(), tmp_path, names=net), "weight-decay") == []
+
+
+@pytest.mark.parametrize("name", ["compensation", "kahan_comp", "shift"])
+def test_kahan_summation_keeps_decay(name: str, tmp_path: Path) -> None:
+    saved = trained(torch.optim.AdamW, dtype=torch.bfloat16).state_dict()
+    assert len(only(found(saved, tmp_path), "weight-decay")) == 1
+    for state in saved["state"].values():
+        state[name] = torch.zeros_like(state["exp_avg"])
+    assert only(found(saved, tmp_path), "weight-decay") == []
 
 
 def test_decay_of_adam_is_in_the_gradient(tmp_path: Path) -> None:

@@ -215,3 +215,17 @@ def test_states_are_not_written_back_into_safetensors(tmp_path: Path) -> None:
     )
     with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):
         convert_file(HERE / SHARDED, tmp_path / "out", to="torch", like=HERE / SHARDED)
+
+
+def test_a_numbered_name_alone_does_not_make_one_of_several(tmp_path: Path) -> None:
+    path = tmp_path / "optimizer-3-of-10.safetensors"
+    tensors = {f"w.{name}": torch.ones(2) for name in ("exp_avg", "exp_avg_sq")}
+    save_file(tensors, path)
+    assert load(path).parameters() == load(tmp_path).parameters() == ["w"]
+    save_file(tensors, tmp_path / "optimizer-4-of-10.safetensors")
+    with pytest.raises(CaptureError, match="of which file 1 is missing beside it"):
+        load(path)
+    (tmp_path / "optimizer-4-of-10.safetensors").unlink()
+    save_file(tensors, path, metadata={"DCP_VERSION": "1.0"})
+    with pytest.raises(CaptureError, match="of which file 1 is missing beside it"):
+        load(path)

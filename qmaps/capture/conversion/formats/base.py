@@ -29,7 +29,7 @@ from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.base import Shared
 from qmaps.optim.options import TORCH_OPTIONS
-from qmaps.optim.other_libraries import GROUP_COUNTS, count_in, counts_in
+from qmaps.optim.other_libraries import GROUP_COUNTS, Count, count_in, counts_in, uncounted
 from qmaps.optim.rule import number as checked_number
 from qmaps.optim.saved_states import ABOUT
 
@@ -341,13 +341,10 @@ def _one_family(parameters: list[Parameter]) -> Family:
 
 def _check_counted(parameters: list[Parameter], family: Family) -> None:
     """Raise if steps are counted for some of the parameters only, or for none though needed."""
-    with_states = [parameter for parameter in parameters if parameter.states]
-    uncounted = [parameter for parameter in with_states if parameter.step is None]
-    if uncounted and len(uncounted) < len(with_states):
-        raise CaptureError(
-            f"parameter {uncounted[0].label!r} has no step, and other parameters have one"
-        )
-    if uncounted and family.counted:
+    counts = [Count(p.label, p.states, p.step is not None, family.counted) for p in parameters]
+    for label, beside in uncounted(counts):
+        if beside:
+            raise CaptureError(f"parameter {label!r} has no step, and other parameters have one")
         raise CaptureError(
             f"the checkpoint has no step, neither in its states nor in its groups "
             f"({', '.join(GROUP_COUNTS)}); the update of {family.name} depends on it"

@@ -18,7 +18,7 @@ from qmaps.errors import CaptureError
 from qmaps.optim.choice import listed
 from qmaps.optim.nadam import product_after
 from qmaps.optim.options import TORCH_OPTIONS
-from qmaps.optim.other_libraries import other_rules
+from qmaps.optim.other_libraries import OTHER_RULES, other_rules
 
 SHARED = frozenset({"adam", "lion", "sgd"})
 """Families whose states have the names of those of other rules."""
@@ -62,7 +62,9 @@ class Torch(base.Format):
             name
             for group in state.groups
             for name, value in group.options.items()
-            if name not in known and not (name in NEUTRAL and value == NEUTRAL[name])
+            if name not in known
+            and not (name in NEUTRAL and value == NEUTRAL[name])
+            and not _is_tag(name, value)
         }
         if not odd:
             return state
@@ -80,6 +82,11 @@ class Torch(base.Format):
     def write(self, state: OptimizerState) -> dict[str, Any]:
         """The state_dict; steps are tensors, as in torch."""
         return base.assembled(state, base.without_qmaps, _entry)
+
+
+def _is_tag(name: str, value: Any) -> bool:
+    """True for learning rates of schedulers, such as ``swa_lr``, and for text, such as a name."""
+    return isinstance(value, str) or (name.endswith("_lr") and name not in OTHER_RULES)
 
 
 def _options(family: Family) -> set[str]:
