@@ -230,7 +230,7 @@ def _check_counted(
             raise BadValueError(
                 f"state_dict has no step for {label}, and a step for other parameters"
             )
-        rule = next(type(record.rule).__name__ for record in records if record.label == label)
+        rule = type(records[0].rule).__name__
         keys = ", ".join(GROUP_COUNTS)
         raise BadValueError(
             f"state_dict has no step, neither in its states nor in its groups ({keys}); "

@@ -25,7 +25,7 @@ struct Adafactor {
     }
     static constexpr unsigned measures(const float*) { return kFactored ? 0 : 1u << kVariance; }
 
-    QMAPS_INLINE static float squared(float g, const float* c) { return Bound()(g * g) + c[At::small]; }
+    QMAPS_INLINE static float squared(float g, const float* c) { return bounded(g * g) + c[At::small]; }
     QMAPS_INLINE static float blended(float old, float mean, const float* c) {
         return old * c[At::kept] + mean * c[At::rest];
     }

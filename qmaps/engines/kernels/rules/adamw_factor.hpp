@@ -13,7 +13,7 @@ struct AdamWFactor : Moments<adamw_factor_scalars> {
 
     QMAPS_INLINE explicit AdamWFactor(const float* c) : Moments(c), decay(c[At::decay]) {}
 
-    QMAPS_INLINE static float squared(float g, const float*) { return Bound()(g * g); }
+    QMAPS_INLINE static float squared(float g, const float*) { return bounded(g * g); }
     QMAPS_INLINE static float blended(float old, float mean, const float* c) {
         return old * c[At::beta2] + mean * c[At::rest2];
     }

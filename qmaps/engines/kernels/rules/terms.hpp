@@ -4,11 +4,15 @@
 constexpr float kLargestSquare = 8.507059173023462e+37f;  // 2^126
 
 // The smaller of a second moment and that; NaN stays.
+QMAPS_INLINE float bounded(float v, float most = kLargestSquare) { return most < v ? most : v; }
+
+// The same in one instruction, for rules, which are made outside of the loop over elements: within
+// one, QMAPS_UNKNOWN would keep it from being vectorized.
 struct Bound {
     float most = kLargestSquare;
 
     QMAPS_INLINE Bound() { QMAPS_UNKNOWN(most); }
-    QMAPS_INLINE float operator()(float v) const { return most < v ? most : v; }
+    QMAPS_INLINE float operator()(float v) const { return bounded(v, most); }
 };
 
 // The directed gradient with L2 weight decay.
