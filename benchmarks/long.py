@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.long train`` trains the arms of `ARMS` and keeps a row of each run in
 reports/long/trials.csv; ``report`` writes reports/long/README.md from them. ``train`` goes on where
-it was stopped; ``--seeds`` and ``--minutes`` take a part of the plan. The plan, written before the
-runs, is reports/long/preregistration.md.
+it was stopped; ``--seeds``, ``--rates`` and ``--minutes`` take a part of the plan. The plan, written
+before the runs, is reports/long/preregistration.md.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class Run(Trial):
         return replace(self, quantizer=FULL).optimizer(model, workload)
 
 
-def plan(work: Workload, seeds: int = SEEDS) -> Iterator[Run]:
+def plan(work: Workload, seeds: int = SEEDS, rates: Sequence[float] = RATES) -> Iterator[Run]:
     """All runs: seeds outermost, so that each part of the plan has all arms."""
     for seed in range(seeds):
-        for rate in RATES:
+        for rate in rates:
             for quantizer in ARMS.values():
                 yield Run(JUDGE, replace(work, lr=rate), quantizer, seed)
 
@@ -136,6 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long", description=__doc__)
     parser.add_argument("command", choices=("train", "report"))
     parser.add_argument("--seeds", type=count, default=SEEDS, help="seeds from 0 on")
+    parser.add_argument("--rates", type=float, nargs="+", choices=RATES, default=RATES)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run later")
     parser.add_argument("--workers", type=count, help="processes (default: one per core)")
     parser.add_argument("--runs", type=Path, default=Path("runs/trials"), help="finished trials")
@@ -145,7 +146,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command == "train":
         work = tuned(pd.read_csv(out.parent / TUNING))
         restore(out / TRIALS, options.runs)
-        every, end = list(plan(work, options.seeds)), time.monotonic() + 60 * options.minutes
+        every, end = (
+            list(plan(work, options.seeds, options.rates)),
+            time.monotonic() + 60 * options.minutes,
+        )
         workers = options.workers or torch.get_num_threads()
         done: list[Run] = []
         for at in range(0, len(every), 2 * workers):
