@@ -1,9 +1,9 @@
-"""Roundings of both moments over 10,000 steps: which of them costs what.
+"""Presets over trainings of 8,000 steps and more: which rounding costs what.
 
-``python -m benchmarks.long train`` trains the arms of `ARMS` and keeps a row of each run in
-reports/long/trials.csv; ``report`` writes reports/long/README.md from them. ``train`` goes on where
-it was stopped; ``--seeds``, ``--rates`` and ``--minutes`` take a part of the plan. The plan, written
-before the runs, is reports/long/preregistration.md.
+``python -m benchmarks.long train`` trains the arms of each of `STUDIES` and keeps a row of each run
+in reports/long/trials.csv; ``report`` writes reports/long/README.md from them. ``train`` goes on
+where it was stopped; ``--tasks``, ``--seeds`` and ``--minutes`` take a part of the plan. The plan,
+written before the runs, is reports/long/preregistration.md.
 """
 
 from __future__ import annotations
@@ -11,120 +11,243 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
+from scipy import stats
 from torch import nn
 
+from benchmarks.blind.equivalence import slope
 from benchmarks.command import command_line, count, one_line_errors
 from benchmarks.long_run import JUDGE, TUNING, tuned
+from benchmarks.long_tasks import FullBatch, MovedDigits, Ratings, Teacher
 from benchmarks.markdown import markdown
-from benchmarks.paired import paired
+from benchmarks.paired import detectable, paired
 from benchmarks.trials import FULL, Trial, restore, run_all
+from qmaps.analyze._states import MIN_SIZE
+from qmaps.lab.compare import Contender
 from qmaps.lab.workloads import Workload
 from qmaps.storage.files import output_folder, records, replacing
 from reproduction.report_file import write_report
 
 CONTROL = "32-bit, nudged"
-FIRST_4, FIRST_3 = "B128/DE-sym@4s", "B128/DE-sym@3s"
-SECOND_4, SECOND_3 = "B128/DE-0@4u", "B128/DE-0@3u"
-LOG = "logB256/log2-0(in_log=true)"
-ARMS = {
-    "32 bits": FULL,
-    "32 bits, nudged": CONTROL,
-    "8bit": "B256/DE-sym@8s + B256/DE-0@8u",
-    "8bit, v +sr": "B256/DE-sym@8s + B256/DE-0@8u+sr",
-    "4bit": f"{FIRST_4}+sr + {SECOND_4}",
-    "4bit, exchanged": f"{FIRST_4} + {SECOND_4}+sr",
-    "4bit, v in log +sr": f"{FIRST_4} + {LOG}@4u+sr",
-    "m in 4 bits +sr alone": f"{FIRST_4}+sr + 32-bit",
-    "m in 4 bits alone": f"{FIRST_4} + 32-bit",
-    "v in 4 bits alone": f"32-bit + {SECOND_4}",
-    "v in 4 bits +sr alone": f"32-bit + {SECOND_4}+sr",
-    "3bit": f"{FIRST_3}+sr + {SECOND_3}",
-    "3bit, exchanged": f"{FIRST_3} + {SECOND_3}+sr",
-    "3bit, v in log +sr": f"{FIRST_3}+sr + {LOG}@3u+sr",
+FIRST = "B64xbf16/mu-law10:linear0@4s"
+SECOND = "B64xbf16/geometric"
+NEW = {
+    "8bit": "B256/DE-sym@8s + B256/geometric@8u+qsr",
+    "4bit": f"{FIRST}+qsr + {SECOND}@4u+qsr",
+    "3bit": f"{FIRST}+qsr + {SECOND}@2u+qsr",
+    "2bit": f"B16x8/linear0(full=true)@2s+qsr + {SECOND}@2u+qsr",
 }
+"""The presets that this study proposes."""
+FORMER = {
+    "8bit, former": "B256/DE-sym@8s + B256/DE-0@8u",
+    "4bit, former": "B128/DE-sym@4s+sr + B128/DE-0@4u",
+    "3bit, former": "B128/DE-sym@3s+sr + B128/DE-0@3u",
+}
+PARTS = {
+    "4bit, former, exchanged": "B128/DE-sym@4s + B128/DE-0@4u+sr",
+    "8bit, former, v +sr": "B256/DE-sym@8s + B256/DE-0@8u+sr",
+    "m of 4bit alone": f"{FIRST}+qsr + 32-bit",
+    "m of 4bit to nearest": f"B64xbf16/mu-law10:linear0(nearest=true)@4s + {SECOND}@4u+qsr",
+    "v of 4bit alone": f"32-bit + {SECOND}@4u+qsr",
+    "v of 3bit alone": f"32-bit + {SECOND}@2u+qsr",
+}
+FIRST_PLAN = {
+    "m of 4bit, former, alone": "B128/DE-sym@4s+sr + 32-bit",
+    "m to nearest alone": "B128/DE-sym@4s + 32-bit",
+    "v of 4bit, former, alone": "32-bit + B128/DE-0@4u",
+    "v +sr alone": "32-bit + B128/DE-0@4u+sr",
+    "v in log +sr": "B128/DE-sym@4s + logB256/log2-0(in_log=true)@4u+sr",
+    "3bit, former, exchanged": "B128/DE-sym@3s + B128/DE-0@3u+sr",
+    "3bit, former, v in log +sr": "B128/DE-sym@3s+sr + logB256/log2-0(in_log=true)@3u+sr",
+}
+"""Arms of the plan before, which have the seeds that were done when this one was committed."""
+CONTROLS = {"32 bits": FULL, "32 bits, nudged": CONTROL}
+ARMS = CONTROLS | NEW | FORMER | PARTS | FIRST_PLAN
 """Quantizers of Adam's moments by arm. The first two are one optimizer: their difference is the
 noise that any change of a rounding makes."""
-RATES = (0.012, 0.003)
-"""The best learning rate of 32 bits, and a quarter of it."""
-SEEDS = 24
+MARGINS = {"8bit": 0.05, "4bit": 0.05, "3bit": 0.15}
+"""Share of steps by which a preset may be slower."""
+LENGTHS, CURVE_SEEDS = (0.7, 1.4), 4
+"""Other lengths of 32 bits, which tell what a step is worth, and the seeds that have them."""
 FAILED = 0.1
-"""Nats above the median of 32 bits at which a run counts as failed."""
+"""Share of the median of 32 bits above which a run counts as failed."""
 FOLDER = Path("reports/long")
 TRIALS = "trials.csv"
 
 
 @dataclass(frozen=True)
+class Study:
+    """A task, its learning rate, and what is trained on it.
+
+    Attributes:
+        task: its name, in rows and in ``--tasks``.
+        work: the workload at this rate; None for the one of `benchmarks.long_run`.
+        rate: the learning rate.
+        arms: names in `ARMS`.
+        seeds: number of seeds.
+    """
+
+    task: str
+    work: Workload | None
+    rate: float
+    arms: tuple[str, ...]
+    seeds: int
+
+
+WITHOUT_PARTS = tuple(CONTROLS | NEW | FORMER)
+ALL = (*WITHOUT_PARTS, *PARTS)
+STUDIES = (
+    Study("teacher", Teacher(), 0.0015, ALL, 24),
+    Study("ratings", Ratings(), 0.01, ALL, 24),
+    Study("full-batch", FullBatch(), 0.003, ALL, 8),
+    Study("moved-digits", MovedDigits(), 0.001, WITHOUT_PARTS, 24),
+    Study("lm-tiny", None, 0.003, (*CONTROLS, "4bit", "3bit", "8bit", "4bit, former"), 24),
+    Study("teacher", Teacher(), 0.006, WITHOUT_PARTS, 24),
+    Study("ratings", Ratings(), 0.02, WITHOUT_PARTS, 24),
+    Study("lm-tiny", None, 0.012, (*CONTROLS, "4bit", "3bit", "8bit", "4bit, former"), 24),
+)
+
+
+@dataclass(frozen=True)
 class Run(Trial):
-    """A trial; that of `CONTROL` begins from weights that differ in their last bit."""
+    """A trial; that of `CONTROL` begins from weights that differ in their last bit.
+
+    States are quantized however small they are, but on `JUDGE`, as in the first plan.
+    """
 
     def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
         """The optimizer that is trained."""
-        if self.quantizer != CONTROL:
-            return super().optimizer(model, workload)
-        with torch.no_grad():
-            for param in model.parameters():
-                param.mul_(1 + 2.0**-23)
-        return replace(self, quantizer=FULL).optimizer(model, workload)
+        if self.quantizer == CONTROL:
+            with torch.no_grad():
+                for param in model.parameters():
+                    param.mul_(1 + 2.0**-23)
+        quantizers = None if self.quantizer in (FULL, CONTROL) else self.quantizer
+        least = MIN_SIZE if self.judge == JUDGE else 0
+        contender = Contender(self.quantizer, quantizers, min_quantized_size=least)
+        return contender.optimizer(model, workload)
 
 
-def plan(work: Workload, seeds: int = SEEDS, rates: Sequence[float] = RATES) -> Iterator[Run]:
-    """All runs: seeds outermost, so that each part of the plan has all arms."""
-    for seed in range(seeds):
-        for rate in rates:
-            for quantizer in ARMS.values():
-                yield Run(JUDGE, replace(work, lr=rate), quantizer, seed)
+def plan(
+    language: Workload, seeds: int | None = None, tasks: Sequence[str] | None = None
+) -> Iterator[Run]:
+    """All runs: seeds outermost, so that each part of the plan has all tasks and arms.
+
+    Args:
+        language: the workload of `JUDGE`, as it was tuned.
+        seeds: at most so many of each study.
+        tasks: only studies of these.
+    """
+    for seed in range(max(study.seeds for study in STUDIES)):
+        for study in STUDIES:
+            if seed >= min(study.seeds, seeds or study.seeds) or study.task not in (
+                tasks or study.task
+            ):
+                continue
+            work = replace(study.work or language, lr=study.rate)
+            for arm in study.arms:
+                yield Run(study.task, work, ARMS[arm], seed)
+            for length in LENGTHS if seed < CURVE_SEEDS else ():
+                yield Run(study.task, replace(work, steps=round(work.steps * length)), FULL, seed)
 
 
-def table(frame: pd.DataFrame, rate: float) -> list[str]:
-    """Rows of Markdown: each arm minus 32 bits at a learning rate, seed by seed."""
-    own = frame[frame["lr"] == rate].pivot_table("loss", "seed", "quantizer")
-    if FULL not in own:
-        return ["No runs yet."]
-    limit = own[FULL].median() + FAILED
-    rows = []
+def slower(apart: pd.Series, fall: float, error: float) -> dict[str, float]:
+    """Share of steps by which a training is slower, with a 95 % interval and its upper 95 % bound.
+
+    Args:
+        apart: differences of the final loss from 32 bits, one for each seed.
+        fall: the fall of the loss per unit of log steps.
+        error: its standard error, which widens the interval.
+
+    Returns:
+        `mean`, `low`, `high` and `most`, the one-sided bound; NaN with fewer than two seeds.
+    """
+    n, mean = len(apart), float(apart.mean() / fall)
+    if n < 2:
+        return dict.fromkeys(("low", "high", "most"), float("nan")) | {"mean": np.expm1(mean)}
+    spread = float(np.hypot(apart.sem() / fall, mean * error / fall))
+    t = stats.t(n - 1)
+    ends = {"mean": 0.0, "low": t.ppf(0.025), "high": t.ppf(0.975), "most": t.ppf(0.95)}
+    return {name: float(np.expm1(mean + at * spread)) for name, at in ends.items()}
+
+
+def table(frame: pd.DataFrame, study: Study) -> tuple[str, list[str]]:
+    """A sentence on a study, and rows of Markdown: each arm minus 32 bits, seed by seed."""
+    own = frame[(frame["judge"] == study.task) & np.isclose(frame["lr"], study.rate)]
+    if own.empty:
+        return "No runs yet.", []
+    steps = int(own[own["quantizer"] == CONTROL]["steps"].max())
+    whole = own[own["steps"] == steps].pivot_table("loss", "seed", "quantizer")
+    others = own[(own["quantizer"] == FULL) & own["seed"].isin(own[own["steps"] != steps]["seed"])]
+    known = others["steps"].nunique() == 1 + len(LENGTHS)
+    fall, error = slope(others, steps) if known else (float("nan"),) * 2
+    median, rows = whole[FULL].median(), []
+    noise = (whole[CONTROL] - whole[FULL]).dropna()
     for arm, quantizer in ARMS.items():
-        if quantizer in own and quantizer != FULL:
-            apart = paired(own[quantizer], own[FULL])
-            each = (own[quantizer] - own[FULL]).dropna()
-            rows.append(
-                (
-                    arm,
-                    f"`{quantizer}`",
-                    str(apart["seeds"]),
-                    f"{apart['difference']:+.4f} ({apart['low']:+.4f} to {apart['high']:+.4f})",
-                    f"{each.median():+.4f}",
-                    f"{each.std():.4f}",
-                    str(int((own[quantizer] > limit).sum())),
-                )
+        if quantizer not in whole or quantizer == FULL:
+            continue
+        both = paired(whole[quantizer], whole[FULL])
+        apart = (whole[quantizer] - whole[FULL]).dropna()
+        steps_more = slower(apart, fall, error)
+        margin = MARGINS.get(arm)
+        shown = "" if margin is None else "yes" if steps_more["most"] < margin else "no"
+        rows.append(
+            (
+                arm,
+                f"`{quantizer}`",
+                str(both["seeds"]),
+                f"{both['difference']:+.4f} ({both['low']:+.4f} to {both['high']:+.4f})",
+                f"{apart.median():+.4f}",
+                in_percent(steps_more),
+                shown and f"{shown} ({margin:.0%})",
+                str(int((whole[quantizer] > (1 + FAILED) * median).sum())),
             )
-    head = ("arm", "quantizers", "seeds", "minus 32 bits, nats", "median", "std", "failed")
-    return markdown(head, rows)
+        )
+    least = detectable(float(noise.std()), len(noise)) if len(noise) > 1 else float("nan")
+    sentence = (
+        f"{steps:,} steps; 32 bits end at {whole[FULL].mean():.4f} in the mean of {len(whole)} seeds, "
+        f"and at {fall:.4f} (standard error {error:.4f}) less per unit of log steps. The control's "
+        f"differences have a standard deviation of {noise.std():.4f}, so that {least:.4f}, "
+        f"{least / fall:.1%} of steps, is seen in 8 of 10 cases."
+    )
+    return sentence, markdown(HEAD, rows)
+
+
+HEAD = ("arm", "quantizers", "seeds", "minus 32 bits", "median", "slower by, %", "shown", "failed")
+
+
+def in_percent(row: Mapping[str, float]) -> str:
+    """Mean and interval of `slower`."""
+    if not np.isfinite(row["low"]):
+        return "not known"
+    return "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * row[n] for n in ("mean", "low", "high")))
 
 
 def page(frame: pd.DataFrame, command: str) -> str:
     """The report."""
     lines = [
-        "# Which rounding costs what over 10,000 steps",
+        "# Which rounding costs what over 8,000 steps and more",
         "",
         f"`{command}`; torch {torch.__version__}, one thread for each run. The plan is "
-        "[preregistration.md](preregistration.md): arms, rates, tests and the number of seeds "
-        f"({SEEDS}) were fixed before the first run. Tables have the runs that are done.",
+        "[preregistration.md](preregistration.md): tasks, rates, arms, margins and tests were fixed "
+        "before the runs. Tables have the runs that are done. *Slower by* is a share of steps with a "
+        "95 % interval that has the error of the slope in it; *shown* says whether its one-sided 95 % "
+        "bound is below the margin.",
         "",
     ]
-    for rate in RATES:
-        own = frame[(frame["lr"] == rate) & (frame["quantizer"] == FULL)]["loss"]
+    for study in STUDIES:
+        sentence, rows = table(frame, study)
         lines += [
-            f"## Learning rate {rate:g}",
+            f"## {study.task} at the learning rate {study.rate:g}",
             "",
-            f"32 bits: {own.mean():.4f} nats per byte in the mean of {len(own)} seeds.",
+            sentence,
             "",
-            *table(frame, rate),
+            *rows,
             "",
         ]
     return "\n".join(lines)
@@ -135,8 +258,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long", description=__doc__)
     parser.add_argument("command", choices=("train", "report"))
-    parser.add_argument("--seeds", type=count, default=SEEDS, help="seeds from 0 on")
-    parser.add_argument("--rates", type=float, nargs="+", choices=RATES, default=RATES)
+    parser.add_argument("--tasks", nargs="+", choices=sorted({study.task for study in STUDIES}))
+    parser.add_argument("--seeds", type=count, help="at most so many of each study")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run later")
     parser.add_argument("--workers", type=count, help="processes (default: one per core)")
     parser.add_argument("--runs", type=Path, default=Path("runs/trials"), help="finished trials")
@@ -144,22 +267,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     out = output_folder(options.out)
     if options.command == "train":
-        work = tuned(pd.read_csv(out.parent / TUNING))
+        language = tuned(pd.read_csv(out.parent / TUNING))
         restore(out / TRIALS, options.runs)
-        every, end = (
-            list(plan(work, options.seeds, options.rates)),
-            time.monotonic() + 60 * options.minutes,
-        )
-        workers = options.workers or torch.get_num_threads()
+        earlier = pd.read_csv(out / TRIALS) if (out / TRIALS).exists() else pd.DataFrame()
+        every = list(plan(language, options.seeds, options.tasks))
+        end, workers = time.monotonic() + 60 * options.minutes, options.workers or 2
         done: list[Run] = []
-        for at in range(0, len(every), 2 * workers):
+        for at in range(0, len(every), 8 * workers):
             if time.monotonic() > end:
                 break
-            done += every[at : at + 2 * workers]
+            done += every[at : at + 8 * workers]
             frame = run_all(done, options.runs, workers=workers)
             frame = frame.assign(key=[run.key for run in done])
+            together = pd.concat([earlier, frame]).drop_duplicates("key", keep="last")
             with replacing(out / TRIALS) as temporary:
-                frame.to_csv(temporary, index=False)
+                together.to_csv(temporary, index=False)
     frame = pd.DataFrame(records(pd.read_csv(out / TRIALS)))
     write_report(out / "README.md", page(frame, command_line("benchmarks.long", ["report"])))
     return 0

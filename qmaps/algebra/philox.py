@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -22,6 +23,11 @@ from qmaps.errors import BadValueError, check_int, shown
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
+SPREAD = 1 << 31
+"""Set in the second word of the key of a `RoundingKey` whose draws are spread over steps."""
+PER_STEP, PER_ELEMENT = 0x9E3779B9, 0xC13FA9A9
+"""2**32 times 0.618..., the golden ratio's fraction, and 0.755..., the inverse of the plastic
+number: their multiples are spread evenly (Roberts, 2018)."""
 _LIMITS = {"seed": 32, "purpose": 8, "step": 53, "micro_batch": 16, "tensor": 32, "state": 8,
            "offset": 42}  # fmt: skip
 
@@ -41,6 +47,13 @@ class RoundingKey:
     if g is even, the high 16 bits if it is odd. Numbers of 32 bits (`normal`) are numbered alike,
     but four of them share a block.
 
+    A key that is `spread` takes no block for each element. Its draws are the upper 16 of the 32
+    bits of ``base + step * PER_STEP + g * PER_ELEMENT``, where `base` is word 0 of the block whose
+    counter and key have the same words, with g and `step` zero. Over any run of steps the draws of
+    an element, and in any step those of neighbours, lie more evenly than random ones: they are a
+    low-discrepancy sequence. Word 2 is then `base`, and bit 31 of the second word of the key is
+    set.
+
     Attributes:
         seed: chosen by the user; 32 bits.
         purpose: what is rounded: 0 optimizer states, 1 parameters in bfloat16, 2 parameters kept
@@ -55,6 +68,7 @@ class RoundingKey:
         offset: global index of the tensor's first element, for shards; below 2**42.
         runs: for shards that are not one stretch of the whole tensor: how many elements are
             consecutive, and how far apart such runs begin.
+        spread: whether draws are spread evenly over steps, for ``+qsr``.
     """
 
     seed: int = 0
@@ -65,6 +79,7 @@ class RoundingKey:
     state: int = 0
     offset: int = 0
     runs: tuple[int, int] | None = None
+    spread: bool = False
 
     def __post_init__(self) -> None:
         for name, bits in _LIMITS.items():
@@ -78,7 +93,27 @@ class RoundingKey:
         """Philox key, the upper three words of the counter, and `offset`."""
         word1 = (self.state << 8) | (self.micro_batch << 16)
         key1 = self.purpose | (self.step >> 32) << 8
-        return self.seed, key1, word1, self.tensor, self.step & _MASK, self.offset
+        word2 = self.tensor
+        if self.spread:
+            key1 |= SPREAD
+            word2 = _base(self.seed, self.purpose, word1, self.tensor)
+        return self.seed, key1, word1, word2, self.step & _MASK, self.offset
+
+
+@lru_cache(maxsize=4096)
+def _base(key0: int, key1: int, word1: int, word2: int) -> int:
+    """Where the draws of a key that is spread begin."""
+    c0, c1, c2, c3 = 0, word1, word2, 0
+    for _ in range(7):
+        left, right = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = (
+            right >> 32 ^ c1 ^ key0,
+            right & _MASK,
+            left >> 32 ^ c3 ^ key1,
+            left & _MASK,
+        )
+        key0, key1 = (key0 + _WEYL[0]) & _MASK, (key1 + _WEYL[1]) & _MASK
+    return c0
 
 
 def philox4x32(counter: Tensor, key: tuple[int, int], rounds: int) -> Tensor:
@@ -112,14 +147,15 @@ def draws(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> T
         BadValueError: the elements end beyond 2**42. Keys with `runs` are not checked.
     """
 
+    if key.spread:
+        return _spread(_indices(count, key, device), key)
+
     def halves(block: Tensor) -> Tensor:
         words = _blocks(block, key, rounds=7)
         return torch.stack([words & 0xFFFF, words >> 16], dim=-1).flatten(1)
 
     if key.runs is not None:
-        length, distance = key.runs
-        local = torch.arange(count, dtype=torch.int64, device=device)
-        index = key.offset + local // length * distance + local % length
+        index = _indices(count, key, device)
         return halves(index // 8).gather(1, (index % 8)[:, None])[:, 0]
     if key.offset + count > 2**42:
         raise BadValueError(f"offset={key.offset} plus {count} elements must be at most 2**42")
@@ -127,6 +163,22 @@ def draws(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> T
     drawn = halves(torch.arange(first, end, dtype=torch.int64, device=device))
     start = key.offset % 8
     return drawn.reshape(-1)[start : start + count]
+
+
+def _indices(count: int, key: RoundingKey, device: torch.device | str) -> Tensor:
+    """The global indices of `count` elements."""
+    local = torch.arange(count, dtype=torch.int64, device=device)
+    if key.runs is None:
+        return local + key.offset
+    length, distance = key.runs
+    return key.offset + local // length * distance + local % length
+
+
+def _spread(index: Tensor, key: RoundingKey) -> Tensor:
+    """Draws of elements under a key that is spread."""
+    _, _, _, base, step, _ = key.words()
+    begin = (base + step * PER_STEP) & _MASK
+    return (((index & _MASK) * PER_ELEMENT + begin) & _MASK) >> 16
 
 
 def _blocks(block: Tensor, key: RoundingKey, rounds: int) -> Tensor:

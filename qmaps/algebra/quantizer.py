@@ -147,8 +147,20 @@ class Quantizer:
 
     @property
     def stochastic(self) -> bool:
-        """True if it rounds at random to one of the two neighbours, unbiased (``+sr``)."""
-        return self.rounding is Rounding.STOCHASTIC
+        """True if it rounds to one of the two neighbours by chance (``+sr``, ``+qsr``)."""
+        return self.rounding.stochastic
+
+    def noise(self, key: RoundingKey | None) -> RoundingKey | None:
+        """The key of the random numbers that rounding takes; None if it takes none.
+
+        Args:
+            key: of the caller; ``RoundingKey()`` for None.
+        """
+        if not self.rounding.random:
+            return None
+        key = key or RoundingKey()
+        spread = self.rounding is Rounding.QUASI_STOCHASTIC
+        return key if key.spread == spread else replace(key, spread=spread)
 
     @property
     def dithered(self) -> bool:

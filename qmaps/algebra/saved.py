@@ -107,7 +107,7 @@ def keyed(key: RoundingKey | None) -> dict[str, Any]:
     """Entry ``key`` of a saved tensor, a dict of ints; none without a key."""
     if key is None:
         return {}
-    fields = {name: value for name, value in asdict(key).items() if name != "runs"}
+    fields = {name: value for name, value in asdict(key).items() if name not in ("runs", "spread")}
     return {"key": fields if key.runs is None else {**fields, "runs": list(key.runs)}}
 
 

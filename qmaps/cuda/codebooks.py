@@ -228,6 +228,7 @@ class DeviceCodebook:
         self.described["size"] = values.numel()
         self.described["ties"] = bool((values[1:] == values[:-1]).any())
         self.described["in_log"] = map_.position_rounding
+        self.described["bend"] = map_.bend
         self._pieces: list[bytes] = []
         self._places: list[tuple[np.ndarray, str, int]] = []
         (self._describe_wide if map_.bits > BYTE else self._describe)(map_)

@@ -48,7 +48,7 @@ SEARCH = np.dtype(
 )
 CODEBOOK = np.dtype(
     [("values", _address), ("nearest", SEARCH), ("lower", SEARCH), ("size", _i64), ("ties", _i64),
-     ("half", _i64), ("zero", _i32), ("most", _i32), ("in_log", _i64)]
+     ("half", _i64), ("zero", _i32), ("most", _i32), ("in_log", _i32), ("bend", "<f4")]
 )  # fmt: skip
 NOISE = np.dtype(
     [(name, _u32) for name in ("key0", "key1", "word1", "word2", "word3", "unused")]

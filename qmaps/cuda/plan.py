@@ -303,11 +303,11 @@ class CudaPlan(FusedPlan):
             batches.setdefault((made.kind, *map(id, made.codebooks)), made).members.append(index)
             for place, (state, value) in enumerate(zip(elementwise, values, strict=True)):
                 target = row["state"][place]
-                if state.key is not None:
-                    describe_noise(target["noise"], state.key)
                 if isinstance(value, Tensor):
                     target["data"] = address(value)
                     continue
+                if state.key is not None and (noise := value.quantizer.noise(state.key)):
+                    describe_noise(target["noise"], noise)
                 target["packed"], scale_layout = address(value.packed), _layout(value)
                 if scale_layout.block:
                     describe_scales(target["scales"], scale_layout, value.scales)

@@ -50,7 +50,8 @@ def encode_stochastic(
     ``r * (high - low) < n - low``, in float32 operations rounded one by one. So the mean is the
     value to within 2**-17 + 2**-22 of the gap, a value of the codebook keeps its code, values
     outside take the end codes, and NaN takes the last code. Of equal values the lowest code is
-    taken.
+    taken. With a `Map.bend`, and b = bend * (n - low), the upper code is taken where
+    ``r * ((high - low) + b) < (n - low) + b``.
 
     `neighbours` computes from the lower and the upper codes the value, `low` and `high`, for
     normalizers whose decoding is not a product.
@@ -64,7 +65,11 @@ def encode_stochastic(
         (n, codebook[lower], codebook[upper]) if neighbours is None else neighbours(lower, upper)
     )
     noise = uniform(n.numel(), key, n.device).view(n.shape)
-    return lowest[torch.where(noise * (high - low) < value - low, upper, lower)]
+    over, gap = value - low, high - low
+    if map_.bend:
+        bent = over * torch.tensor(map_.bend, dtype=torch.float32, device=n.device)
+        over, gap = over + bent, gap + bent
+    return lowest[torch.where(noise * gap < over, upper, lower)]
 
 
 def decode(codes: Tensor, map_: Map) -> Tensor:

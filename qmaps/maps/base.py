@@ -79,6 +79,16 @@ class Map(ABC):
         """True if stochastic rounding is unbiased in log2 ranges instead of the value."""
         return False
 
+    @property
+    def bend(self) -> float:
+        """How far stochastic rounding prefers the upper of two neighbours, at least 0.
+
+        A value at the fraction f of the gap above its lower neighbour takes the upper one with
+        probability ``(1 + bend) * f / (1 + bend * f)``: f where it is 0, so that the mean is the
+        value.
+        """
+        return 0.0
+
     def widths(self, signed: bool) -> range:
         """Widths in bits allowed by the formula for this sign."""
         return range(2, 9)

@@ -70,7 +70,7 @@ def quantize(
         q, storage = out.quantizer, (out.packed, out.scales)
     elif q.map.fitted:
         q = fit_each([q], x)[0]
-    noise = (key or RoundingKey()) if q.rounding.random else None
+    noise = q.noise(key)
     dithered = noise is not None and q.dithered
     packed, scales, suspect = dispatch.quantize(
         x, q.normalizer, q.map, noise, storage, dithered=dithered, check=check
@@ -102,7 +102,7 @@ def quantize_scaled(
             f"quantizer={q.spec} keeps factors of a whole matrix; with scales from "
             "elsewhere use one without a low-rank part"
         )
-    noise = (key or RoundingKey()) if q.rounding.random else None
+    noise = q.noise(key)
     y = add_residual(x, after)
     codes, _ = reference.quantize(
         x if y is x else _encodable(q, y), q.normalizer, q.map, noise, scales, dithered=q.dithered
@@ -192,7 +192,7 @@ def measured(
         q = fit(q, x)
     results = None
     if metrics.SUMMED.keys() == metrics.METRICS.keys() and not q.spec_extensions:
-        noise = RoundingKey() if q.rounding.random else None
+        noise = q.noise(None)
         results = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
     if results is None:
         t = quantize(q, x)

@@ -365,7 +365,7 @@ def _rows(
         ones, nonzero = torch.ones_like(x, dtype=torch.float64), (x != 0).double()
         for q in wanted[name]:
             map_ = sample.frozen.get(q, q).map
-            key = RoundingKey() if q.rounding.random else None
+            key = q.noise(None)
             codes, parts = reference.quantize(
                 x, q.normalizer, map_, key, sample.scales[q.normalizer], dithered=q.dithered
             )

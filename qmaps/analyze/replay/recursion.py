@@ -56,9 +56,7 @@ class Recursion:
                 self._encode(row, step, check)
 
     def _keyed(self, q: Quantizer, step: int) -> RoundingKey | None:
-        if not q.rounding.random:
-            return None
-        return replace(self._key, step=step)
+        return q.noise(replace(self._key, step=step))
 
     def _encode(self, row: int, step: int, check: bool) -> None:
         state = self._states[row - 1]

@@ -55,7 +55,7 @@ def zero_point_shares(
     def decoded(q: Quantizer | None, x: Tensor, state: int) -> Tensor:
         if q is None:
             return x
-        key = RoundingKey(seed=seed, tensor=tensor, state=state) if q.rounding.random else None
+        key = RoundingKey(seed=seed, tensor=tensor, state=state)
         return q.quantize_unchecked(x, key=key).dequantize()
 
     zeroed: dict[Quantizer, Tensor] = {}

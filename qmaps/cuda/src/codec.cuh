@@ -103,6 +103,13 @@ QMAPS_RARE Words<4> parted_block(const Noise& noise, std::uint64_t first) {
 
 // The random bits of eight elements from element `first` on.
 QMAPS_INLINE Words<4> unit_draws(const Noise& noise, std::uint64_t first) {
+    if (noise.key1 & kSpread) {
+        Words<4> words;
+        std::uint32_t word = spread_word(noise.word2, noise.word3, static_cast<std::uint32_t>(first));
+        for (int k = 0; k < 4; ++k, word += 2 * kPerElement)
+            words.word[k] = word >> 16 | ((word + kPerElement) & 0xFFFF0000u);
+        return words;
+    }
     if (first % 8 != 0) return parted_block(noise, first);
     return philox_block(noise, first / 8);
 }
@@ -219,7 +226,8 @@ QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise
         int code = search_code<F>(codebook, n[j]);
         if constexpr (F::kStochastic && F::kInShared && !F::kLog && F::kScaling != kPowers) {
             const Gap gap = codebook.shared.gap[code];
-            code += exceeds(n[j] - gap.low, uniform_of(draw_of(draws, j)) * gap.size);
+            const float over = n[j] - gap.low, bent = over * numbers.bend;
+            code += exceeds(over + bent, uniform_of(draw_of(draws, j)) * (gap.size + bent));
         } else if constexpr (F::kStochastic) {
             const int last = static_cast<int>(numbers.size) - 1, above = code < last ? code + 1 : last;
             float low = value_of(codebook, code), high = value_of(codebook, above);
@@ -228,7 +236,9 @@ QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise
                 low = value_under<F>(low, under, j);
                 high = value_under<F>(high, under, j);
             }
-            code = rounds_up(draw_of(draws, j), in_value ? x[j] : n[j], low, high) ? above : code;
+            code = rounds_up(draw_of(draws, j), in_value ? x[j] : n[j], low, high, numbers.bend)
+                       ? above
+                       : code;
         }
         put_code(codes, j, code);
     }

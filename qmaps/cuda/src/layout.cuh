@@ -62,7 +62,8 @@ struct Codebook {
     std::int64_t ties;            // whether some values are equal
     std::int64_t half;            // the Dtype of 16 bits whose numbers the values are; else kFloat32
     std::int32_t zero, most;      // of that; see qmaps/engines/kernels/half_codes.hpp
-    std::int64_t in_log;          // stochastic rounding is between positions in a log2 range
+    std::int32_t in_log;          // stochastic rounding is between positions in a log2 range
+    float bend;                   // of stochastic rounding; see qmaps.maps.base.Map.bend
 };
 
 // Names the random bits of one tensor; see qmaps.algebra.philox.

@@ -136,7 +136,7 @@ QMAPS_INLINE double value_of(const StepScalar& given, std::uint64_t step, float 
 // The random numbers of a step, whose upper bits stand above the purpose.
 QMAPS_INLINE void take_step(Noise& noise, std::uint64_t step) {
     noise.word3 = static_cast<std::uint32_t>(step);
-    noise.key1 = (noise.key1 & 0xFFu) | static_cast<std::uint32_t>(step >> 32 << 8);
+    noise.key1 = (noise.key1 & (kSpread | 0xFFu)) | static_cast<std::uint32_t>(step >> 32 << 8);
 }
 
 // Count the step, unless it is left out, and work out every parameter's scalars.

@@ -25,6 +25,15 @@ QMAPS_INLINE void philox_round(std::uint32_t& c0, std::uint32_t& c1, std::uint32
     c3 = static_cast<std::uint32_t>(left);
 }
 
+// Set in the second word of a key whose draws are spread over steps; then word 2 is where they begin.
+constexpr std::uint32_t kSpread = 0x80000000u;
+constexpr std::uint32_t kPerStep = 0x9E3779B9u, kPerElement = 0xC13FA9A9u;
+
+// The draw of an element in its upper 16 bits.
+QMAPS_INLINE std::uint32_t spread_word(std::uint32_t base, std::uint32_t step, std::uint32_t element) {
+    return base + step * kPerStep + element * kPerElement;
+}
+
 // Of 16 random bits, in (0, 1): (draw + 1/2) / 2^16, which is exact.
 QMAPS_INLINE float uniform_of(std::uint32_t draw) {
     return float_of(0x43000000u | draw) - 127.99999237060546875f;  // 2^7 + draw / 2^16, less 2^7 - 2^-17

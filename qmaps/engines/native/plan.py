@@ -195,4 +195,5 @@ def _described(t: QuantizedTensor, key: RoundingKey | None = None) -> tuple[Any,
     """Codebook, geometry, addresses and rounding of a contiguous quantized tensor."""
     q = t.quantizer
     stored = tensors.stored(t.packed, t.scales, q.normalizer, q.map, t.shape)
-    return *stored, key.words() if key is not None and q.rounding.random else None
+    noise = None if key is None else q.noise(key)
+    return *stored, None if noise is None else noise.words()

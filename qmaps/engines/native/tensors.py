@@ -40,7 +40,7 @@ def codebook(map_: Map, *, brief: bool = False) -> Any:
     # n >= value is n > the float below it.
     below = torch.nextafter(values[1:], values.new_tensor(-torch.inf))
     made = core.Codebook(values.tolist(), limits(map_).tolist(), below.tolist(), map_.bits, brief)
-    made.in_log = map_.position_rounding
+    made.in_log, made.bend = map_.position_rounding, map_.bend
     return made
 
 

@@ -154,6 +154,16 @@ void find_format(WideCodebook& book, const std::vector<float>& values,
     }
 }
 
+void find_even_bits(Lookup& lookup, const std::vector<float>& values, int width) {
+    if (values.size() != std::size_t{1} << width || !(values[0] > 0.0f)) return;
+    const std::uint32_t first = bits_of(values[0]), step = bits_of(values[1]) - first;
+    if ((step & (step - 1)) != 0 || step > 1u << 23 || first % step != 0) return;
+    for (std::size_t c = 1; c < values.size(); ++c)
+        if (bits_of(values[c]) != first + static_cast<std::uint32_t>(c) * step) return;
+    lookup.first = first;
+    while (1u << lookup.shift < step) ++lookup.shift;
+}
+
 // Evenly spaced values, if each is computed with all of its bits.
 void find_even_values(EvenValues& even_values, const std::vector<float>& values) {
     const auto last = static_cast<int>(values.size()) - 1;
@@ -197,6 +207,7 @@ Codebook::Codebook(const std::vector<float>& ascending, const std::vector<float>
     fill(stochastic, below, brief);
     for (int c = 0; c <= kMaxCodes; ++c) values.value[c] = ascending[c < size ? c : size - 1];
     fill_planes(values.value, values.plane);
+    find_even_bits(values, ascending, bits);
 }
 
 }  // namespace qmaps

@@ -51,9 +51,14 @@ struct alignas(64) Search {
 };
 
 // Floats by their codes, and one more, so that each has one after it.
+//
+// Where all 2^bits values are positive, and the bits of neighbours differ by 2^shift, those of a code
+// are `first + (code << shift)`: `shift` is not 0 then.
 struct alignas(64) Lookup {
     float value[kMaxCodes + 1];
     alignas(64) std::uint8_t plane[4][kMaxCodes];
+    std::uint32_t first = 0;
+    int shift = 0;
 };
 
 // The same two for more codes than a byte tells apart.
@@ -113,6 +118,7 @@ struct Codebook {
     int bits;
     int size;
     bool in_log = false;  // stochastic rounding in log2 ranges is between positions, not values
+    float bend = 0.0f;    // of stochastic rounding; see qmaps.maps.base.Map.bend
     std::unique_ptr<WideCodebook> wide;  // above 8 bits; then the others are empty
     Search nearest;     // code of the nearest value
     Search stochastic;  // code of the lower of the two neighbours

@@ -72,7 +72,8 @@ struct NoiseKey {
     // The same in this step, whose upper bits stand above the purpose.
     void take(std::uint64_t step) {
         word3 = static_cast<std::uint32_t>(step);
-        key1 = (key1 & 0xFFu) | static_cast<std::uint32_t>(step >> 32 << 8);
+        // A key that is spread stays so.
+        key1 = (key1 & 0x800000FFu) | static_cast<std::uint32_t>(step >> 32 << 8);
     }
 };
 

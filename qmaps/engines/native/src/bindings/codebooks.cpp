@@ -11,6 +11,7 @@ void register_codebooks(nb::module_& module) {
              nb::arg("values"), nb::arg("limits"), nb::arg("below"), nb::arg("bits"),
              nb::arg("brief") = false, nb::call_guard<Ieee>())
         .def_rw("in_log", &Codebook::in_log)
+        .def_rw("bend", &Codebook::bend)
         .def(
             "decode_shuffles",
             [](const Codebook& codebook) { return kernels().decode_shuffles(codebook); },

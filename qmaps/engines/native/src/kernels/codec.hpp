@@ -124,7 +124,8 @@ inline void round_log_codes(const Codec& codec, const ScaleView& view, const flo
         log_values(view, at + i, some, scratch.low, low_ends, high_ends);
         log_values(view, at + i, some, scratch.high, low_ends, high_ends);
         const std::uint16_t* draws = draws_of(codec.noise, at + i, some, scratch);
-        raise(codes + i, codebook.size - 1, x + i, scratch.low, scratch.high, draws, some);
+        raise(codes + i, codebook.size - 1, x + i, scratch.low, scratch.high, draws, some,
+              codebook.bend);
     }
 }
 
@@ -287,6 +288,19 @@ inline void log_ends(const float* x, std::int64_t count, double quantile, float*
     *high_end = log_end(high);
 }
 
+// Store scales in their format, and put what they stand for in their place. Returns whether one of
+// them is far beyond that.
+ALWAYS_INLINE inline bool keep_scales(int kind, float* scale, void* stored, std::int64_t first,
+                                      std::int64_t count) {
+    int far = 0;
+    for (std::int64_t b = 0; b < count; ++b) {
+        const float largest = scale[b], kept = keep_scale(kind, largest, stored, first + b);
+        scale[b] = kept;
+        far |= largest > 1.5f * kept ? 1 : 0;
+    }
+    return far != 0;
+}
+
 // Encode a stretch of whole blocks (the tensor's last may be ragged), scales included. Returns
 // the bits of the largest magnitude where it comes to be known, else 0; and kSignBit where the
 // codebook has no negative value, but one of these elements has a sign.
@@ -321,10 +335,18 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
                 largest = largest_bits(x + i, some);
             }
             most = largest > most ? largest : most;
-            const float scale = keep_scale(kind, float_of(largest), scales, b);
-            scratch.scale[b - at / block] = largest == 0 ? 1.0f : scale;
-            if (kind != kScaleFloat32) far |= float_of(largest) > 1.5f * scale;
+            scratch.scale[b - at / block] = float_of(largest);
         }
+        const std::int64_t first = at / block, blocks = (count + block - 1) / block;
+        if (kind == kScaleFloat32) {
+            __builtin_memcpy(static_cast<float*>(scales) + first, scratch.scale, blocks * sizeof(float));
+        } else if (kind == kScaleBfloat16) {  // a loop of its own is vectorized
+            far = keep_scales(kScaleBfloat16, scratch.scale, scales, first, blocks);
+        } else {
+            far = keep_scales(kind, scratch.scale, scales, first, blocks);
+        }
+        for (std::int64_t b = 0; b < blocks; ++b)
+            scratch.scale[b] = scratch.scale[b] == 0.0f ? 1.0f : scratch.scale[b];
         if (!codec.codebook->wide && most < kInfinityBits && !far) {
             std::uint8_t* codes = codes_of(codec, at, scratch);
             if (encode_divided(codec, x, scratch.scale, block, at, codes, count, scratch)) {

@@ -18,6 +18,29 @@ struct Bytes {
     void ask_ahead(std::int64_t i) const { __builtin_prefetch(codes + i + kTile, 0, 2); }
 };
 
+// The same where the bits of values are evenly spaced.
+struct EvenBits {
+    std::uint32_t first;
+    __m128i shift;
+    const std::uint8_t* codes;
+    ALWAYS_INLINE EvenBits(const Lookup& lookup, const std::uint8_t* from)
+        : first(lookup.first), shift(_mm_cvtsi32_si128(lookup.shift)), codes(from) {}
+    template <bool whole>
+    ALWAYS_INLINE void floats(std::int64_t i, std::int64_t rest, __m512 (&out)[4]) const {
+        const __m512i base = _mm512_set1_epi32(static_cast<int>(first));
+        for (int q = 0; q < 4; ++q) {
+            const std::int64_t left = rest - 16 * q;
+            const auto* from = reinterpret_cast<const __m128i*>(codes + i + 16 * q);
+            const auto some = static_cast<__mmask16>(left <= 0 ? 0 : (1u << left) - 1u);
+            const __m128i code = whole || left >= 16 ? _mm_loadu_si128(from)
+                                                     : _mm_maskz_loadu_epi8(some, from);
+            const __m512i above = _mm512_sll_epi32(_mm512_cvtepu8_epi32(code), shift);
+            out[q] = _mm512_castsi512_ps(_mm512_add_epi32(above, base));
+        }
+    }
+    void ask_ahead(std::int64_t i) const { __builtin_prefetch(codes + i + kTile, 0, 2); }
+};
+
 // 64 codes of half a byte each.
 struct Halves {
     static constexpr int kShuffles = 4 * 2;
@@ -105,6 +128,8 @@ inline void look_up_scaled(const Lookup& lookup, const std::uint8_t* codes, bool
                            bool streams = false) {
     if (halves) {
         look_up_from<Halves>(lookup, codes, scales, out, count, streams);
+    } else if (lookup.shift) {
+        look_up_from<EvenBits>(lookup, codes, scales, out, count, streams);
     } else {
         look_up_from<Bytes>(lookup, codes, scales, out, count, streams);
     }
@@ -161,5 +186,6 @@ inline bool look_up_least(const Lookup& lookup, const std::uint8_t* codes, bool 
 
 inline int decode_shuffles(const Codebook& codebook) {
     if (codebook.wide) return 0;
-    return codebook.bits == 4 ? Halves::kShuffles : Bytes::kShuffles;
+    if (codebook.bits == 4) return Halves::kShuffles;
+    return codebook.values.shift ? 0 : Bytes::kShuffles;
 }

@@ -81,10 +81,22 @@ inline void draw_blocks(const NoiseKey& key, std::uint64_t block, std::uint16_t*
 
 static_assert(8 * kBlocks <= kDrawsMore);
 
+// Of an element, where draws are spread.
+inline std::uint32_t spread_word_at(const NoiseKey& key, std::int64_t first) {
+    const std::uint64_t index = key.offset + static_cast<std::uint64_t>(first);
+    return spread_word(key.word2, key.word3, static_cast<std::uint32_t>(index));
+}
+
 // The 16 random bits of each of at most kTile elements from `first` on, in the scratch.
 inline const std::uint16_t* draws_of(const NoiseKey& key, std::int64_t first, std::int64_t count,
                                      Scratch& scratch) {
     const std::uint64_t begin = key.offset + static_cast<std::uint64_t>(first);
+    if (key.key1 & kSpread) {
+        const std::uint32_t word = spread_word_at(key, first);
+        for (std::uint32_t i = 0; i < static_cast<std::uint32_t>(count); ++i)
+            scratch.draws[i] = static_cast<std::uint16_t>((word + i * kPerElement) >> 16);
+        return scratch.draws;
+    }
     const auto skip = static_cast<std::int64_t>(begin % 8);
     for (std::int64_t done = 0; done < skip + count; done += 8 * kBlocks)
         draw_blocks(key, (begin + static_cast<std::uint64_t>(done)) / 8, scratch.draws + done);
@@ -94,9 +106,9 @@ inline const std::uint16_t* draws_of(const NoiseKey& key, std::int64_t first, st
 // Round codes of lower neighbours up by chance. Plain sums, so that the loop vectorizes.
 template <class Code>
 inline void raise(Code* codes, int last, const float* x, const float* low,
-                  const float* high, const std::uint16_t* draws, std::int64_t count) {
+                  const float* high, const std::uint16_t* draws, std::int64_t count, float bend) {
     for (std::int64_t i = 0; i < count; ++i) {
-        const int up = rounds_up(draws[i], x[i], low[i], high[i]) ? 1 : 0;
+        const int up = rounds_up(draws[i], x[i], low[i], high[i], bend) ? 1 : 0;
         const int below = codes[i] < last ? 1 : 0;
         codes[i] = static_cast<Code>(codes[i] + (up & below));
     }

@@ -238,6 +238,11 @@ static void widen_scales(int kind, const void* stored, std::int64_t count, float
         __builtin_memcpy(scales, stored, count * sizeof(float));
         return;
     }
+    if (kind == kScaleBfloat16) {  // a loop of its own is vectorized
+        const auto* halves = static_cast<const std::uint16_t*>(stored);
+        for (std::int64_t i = 0; i < count; ++i) scales[i] = from_bf16(halves[i]);
+        return;
+    }
     for (std::int64_t i = 0; i < count; ++i) scales[i] = stored_scale(kind, stored, i);
 }
 

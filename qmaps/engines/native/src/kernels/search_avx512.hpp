@@ -233,33 +233,117 @@ inline void settle(const Source& source, int rounds, const float* n, const std::
     });
 }
 
-// Third stage of stochastic rounding: strided codes of the lower neighbours, rounded up by chance;
-// see rounds_up.
-template <class Values, class Source>
-inline void round_up(const Source& source, int size, const float* n, const std::uint16_t* draws,
-                     const std::uint8_t* lower, std::uint8_t* codes, std::int64_t count) {
+// Random numbers of 16 elements, as uniform_of has them: with 128 before it, a draw is the mantissa
+// of a float, and 128 - 2^-17 is taken away.
+ALWAYS_INLINE inline __m512 uniforms(__m512i draws) {
+    const __m512i before = _mm512_castps_si512(_mm512_set1_ps(128.0f));
+    const __m512 less = _mm512_set1_ps(127.99999237060546875f);
+    return _mm512_sub_ps(_mm512_castsi512_ps(_mm512_or_si512(draws, before)), less);
+}
+
+// Draws as draws_of leaves them.
+struct StoredDraws {
+    const std::uint16_t* draws;
+    ALWAYS_INLINE __m512 uniform(std::int64_t i) const {  // the scratch has room for whole groups
+        const __m256i some = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(draws + i));
+        return uniforms(_mm512_cvtepu16_epi32(some));
+    }
+};
+
+// Draws that are spread over steps, from an element on.
+struct SpreadDraws {
+    __m512i words;
+    ALWAYS_INLINE explicit SpreadDraws(std::uint32_t word) {
+        const __m512i lanes =
+            _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        const __m512i each = _mm512_set1_epi32(static_cast<int>(kPerElement));
+        words = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(word)),
+                                 _mm512_mullo_epi32(lanes, each));
+    }
+    ALWAYS_INLINE __m512 uniform(std::int64_t i) const {
+        const auto ahead = static_cast<std::uint32_t>(i) * kPerElement;
+        const __m512i word = _mm512_add_epi32(words, _mm512_set1_epi32(static_cast<int>(ahead)));
+        return uniforms(_mm512_srli_epi32(word, 16));
+    }
+};
+
+// Call with(draws) for the elements of a tile.
+template <class With>
+ALWAYS_INLINE inline void with_draws(const NoiseKey& noise, std::int64_t first, std::int64_t count,
+                                     Scratch& scratch, const With& with) {
+    if (noise.key1 & kSpread) {
+        with(SpreadDraws(spread_word_at(noise, first)));
+    } else {
+        with(StoredDraws{draws_of(noise, first, count, scratch)});
+    }
+}
+
+// The sign says whether a value `over` its lower neighbour, whose gap is given, is rounded up; see
+// rounds_up. `kBent`: with a bend.
+template <bool kBent>
+ALWAYS_INLINE inline __m512 chance_of(__m512 random, __m512 over, __m512 gap, __m512 bend) {
+    if constexpr (kBent) {
+        const __m512 bent = _mm512_mul_ps(over, bend);
+        over = _mm512_add_ps(over, bent);
+        gap = _mm512_add_ps(gap, bent);
+    }
+    return _mm512_sub_ps(_mm512_mul_ps(random, gap), over);
+}
+
+// Third stage of stochastic rounding: strided codes of the lower neighbours, rounded up by chance.
+template <class Values, bool kBent, class Draws, class Source>
+inline void round_up(const Source& source, int size, float bend, const float* n,
+                     const Draws& draws, const std::uint8_t* lower, std::uint8_t* codes,
+                     std::int64_t count) {
     const Values values(source);
     const __m512i last = _mm512_set1_epi8(static_cast<char>(size - 1));
     const __m512i natural = _mm512_load_si512(kOrders.natural);
-    // With 128 before it, a draw is the mantissa of a float. Less 128 - 2^-17 it is uniform_of.
-    const __m512i before = _mm512_castps_si512(_mm512_set1_ps(128.0f));
-    const __m512 less = _mm512_set1_ps(127.99999237060546875f);
+    const __m512 bends = _mm512_set1_ps(bend);
     in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
         const __m512i code = _mm512_load_si512(lower + i);
         __m512 low[4], high[4], chance[4];
         values.neighbours(code, low, high);
         for (int q = 0; q < 4; ++q) {
             const std::int64_t j = i + 16 * q;
-            const __m256i draw =  // the scratch has room for whole groups
-                _mm256_loadu_si256(reinterpret_cast<const __m256i*>(draws + j));
-            const __m512 random = _mm512_sub_ps(
-                _mm512_castsi512_ps(_mm512_or_si512(_mm512_cvtepu16_epi32(draw), before)), less);
             const __m512 over = _mm512_sub_ps(load_some<whole>(n + j, count - j), low[q]);
-            const __m512 gap = _mm512_sub_ps(high[q], low[q]);
-            chance[q] = _mm512_sub_ps(_mm512_mul_ps(random, gap), over);
+            chance[q] = chance_of<kBent>(draws.uniform(j), over, _mm512_sub_ps(high[q], low[q]), bends);
         }
         const __m512i rounded = _mm512_min_epu8(_mm512_adds_epu8(code, signs_of(chance)), last);
         store_codes<whole>(codes + i, count - i, _mm512_permutexvar_epi8(natural, rounded));
+    });
+}
+
+// All stages where the bits of values are evenly spaced: those of the lower neighbour are the first
+// of a value's own.
+template <bool kBent, class Draws, class Source>
+inline void round_bits(const Lookup& lookup, int size, float bend, const Source& source,
+                       const Draws& draws, std::uint8_t* codes, std::int64_t count) {
+    const __m512 lowest = _mm512_set1_ps(lookup.value[0]);
+    const __m512 highest = _mm512_set1_ps(lookup.value[size - 1]);
+    const __m512 bends = _mm512_set1_ps(bend);
+    const __m512i first = _mm512_set1_epi32(static_cast<int>(lookup.first));
+    const __m512i step = _mm512_set1_epi32(1 << lookup.shift);
+    const __m512i kept = _mm512_set1_epi32(-(1 << lookup.shift));
+    const __m128i shift = _mm_cvtsi32_si128(lookup.shift);
+    const __m512i natural = _mm512_load_si512(kOrders.natural);
+    in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
+        __m512i code[4];
+        for (int q = 0; q < 4; ++q) {
+            const std::int64_t j = i + 16 * q;
+            // NaN takes the last code.
+            const __m512 n = _mm512_max_ps(
+                _mm512_min_ps(source.template load<whole>(j, count), highest), lowest);
+            const __m512i bits = _mm512_and_si512(_mm512_castps_si512(n), kept);
+            const __m512 low = _mm512_castsi512_ps(bits);
+            const __m512 high = _mm512_castsi512_ps(_mm512_add_epi32(bits, step));
+            const __m512 chance = chance_of<kBent>(draws.uniform(j), _mm512_sub_ps(n, low),
+                                                   _mm512_sub_ps(high, low), bends);
+            const __m512i lower = _mm512_srl_epi32(_mm512_sub_epi32(bits, first), shift);
+            code[q] = _mm512_sub_epi32(lower, _mm512_srai_epi32(_mm512_castps_si512(chance), 31));
+        }
+        const __m512i packed = _mm512_packus_epi16(_mm512_packus_epi32(code[0], code[1]),
+                                                   _mm512_packus_epi32(code[2], code[3]));
+        store_codes<whole>(codes + i, count - i, _mm512_permutexvar_epi8(natural, packed));
     });
 }
 
@@ -327,15 +411,31 @@ inline void round_source(const Codec& codec, const Source& source, std::int64_t 
     for (std::int64_t at = 0; at < count; at += kTile) {
         const std::int64_t some = count - at < kTile ? count - at : kTile;
         const Source tile = source.from(at);
+        if (values.shift) {
+            with_draws(codec.noise, first + at, some, scratch, [&](const auto& draws) ALWAYS_INLINE {
+                using Draws = std::decay_t<decltype(draws)>;
+                const auto chosen = codebook.bend != 0.0f ? round_bits<true, Draws, Source>
+                                                          : round_bits<false, Draws, Source>;
+                chosen(values, size, codebook.bend, tile, draws, codes + at, some);
+            });
+            continue;
+        }
         search_tile(codebook.stochastic, tile, some, scratch,
                     [&]<bool>(std::int64_t i, __m512i code)
                         ALWAYS_INLINE { _mm512_store_si512(lower + i, code); });
-        const std::uint16_t* draws = draws_of(codec.noise, first + at, some, scratch);
-        if (size <= 32) {
-            round_up<Few>(values.value, size, tile.values, draws, lower, codes + at, some);
-        } else {
-            round_up<Planes>(values.plane, size, tile.values, draws, lower, codes + at, some);
-        }
+        with_draws(codec.noise, first + at, some, scratch, [&](const auto& draws) ALWAYS_INLINE {
+            using Draws = std::decay_t<decltype(draws)>;
+            const auto by_chance = [&]<class Values, class Table>(const Table& table) ALWAYS_INLINE {
+                const auto chosen = codebook.bend != 0.0f ? round_up<Values, true, Draws, Table>
+                                                          : round_up<Values, false, Draws, Table>;
+                chosen(table, size, codebook.bend, tile.values, draws, lower, codes + at, some);
+            };
+            if (size <= 32) {
+                by_chance.template operator()<Few, decltype(values.value)>(values.value);
+            } else {
+                by_chance.template operator()<Planes, decltype(values.plane)>(values.plane);
+            }
+        });
     }
 }
 

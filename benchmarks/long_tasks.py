@@ -1,0 +1,229 @@
+"""Trainings of 8,000 steps and more that take seconds to two minutes of one core.
+
+They were chosen, and their learning rates tuned in 32 bits (`python -m benchmarks.long tune`),
+before any quantized run. All but `FullBatch` see new data in every step, so that longer trainings
+end lower.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - torch's own convention
+
+from qmaps.lab.workloads.base import Batch, Workload, seeded
+from qmaps.lab.workloads.digits import VALIDATION, Digits, images
+
+DATA_SEED = 2**31
+
+
+@dataclass(frozen=True)
+class MovedDigits(Digits):
+    """`Digits` turned, scaled, moved and blurred by chance, with noise: an image is never seen twice.
+
+    Attributes:
+        copies: of each held-out image in the validation.
+    """
+
+    name: ClassVar[str] = "moved-digits"
+
+    steps: int = 8000
+    warmup_steps: int = 100
+    batch_size: int = 32
+    copies: int = 32
+
+    def batch(self, step: int, seed: int) -> Batch:
+        pixels, labels = super().batch(step, seed)
+        return moved(pixels, np.random.default_rng([seed, step, 1])), labels
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        pixels, labels = held_out(self.copies)
+        return {"loss": float(F.cross_entropy(model(pixels), labels))}
+
+
+def moved(pixels: Tensor, generator: np.random.Generator) -> Tensor:
+    """Images under random affine maps, with noise of standard deviation 0.15."""
+    count = len(pixels)
+    angle, size = generator.uniform(-0.6, 0.6, count), generator.uniform(0.8, 1.3, count)
+    shift = generator.uniform(-0.25, 0.25, (count, 2))
+    theta = np.empty((count, 2, 3), dtype=np.float32)
+    theta[:, 0, 0] = theta[:, 1, 1] = np.cos(angle) * size
+    theta[:, 0, 1], theta[:, 1, 0] = -np.sin(angle) * size, np.sin(angle) * size
+    theta[:, :, 2] = shift
+    grid = F.affine_grid(torch.from_numpy(theta), list(pixels.shape), align_corners=False)
+    noise = generator.standard_normal(tuple(pixels.shape), dtype=np.float32) * np.float32(0.15)
+    return F.grid_sample(pixels, grid, align_corners=False) + torch.from_numpy(noise)
+
+
+@functools.lru_cache(maxsize=1)
+def held_out(copies: int) -> Batch:
+    """The validation of `MovedDigits`."""
+    pixels, labels = (part[:VALIDATION].repeat_interleave(copies, 0) for part in images())
+    return moved(pixels, np.random.default_rng(DATA_SEED)), labels
+
+
+@dataclass(frozen=True)
+class Teacher(Workload):
+    """A net for tables: 24 columns, of which a random net with three layers makes the target.
+
+    A quarter of the columns are rounded to three values, and the target has noise. The loss is half
+    the mean square error.
+    """
+
+    name: ClassVar[str] = "teacher"
+    unit: ClassVar[str] = "half square error"
+
+    steps: int = 8000
+    warmup_steps: int = 100
+    batch_size: int = 64
+
+    def build(self) -> nn.Module:
+        """Two hidden layers of 128."""
+        return nn.Sequential(
+            nn.Linear(24, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 128), nn.GELU(),
+            nn.LayerNorm(128), nn.Linear(128, 1),
+        )  # fmt: skip
+
+    def batch(self, step: int, seed: int) -> Batch:
+        """New rows."""
+        return rows(self.batch_size, np.random.default_rng([seed, step]))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Half the mean square error."""
+        return F.mse_loss(model(batch[0])[:, 0], batch[1]) / 2
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """``loss`` over 16,384 rows."""
+        return {"loss": float(self.loss(model, rows(1 << 14, np.random.default_rng(DATA_SEED))))}
+
+    def data_digest(self) -> str:
+        """The data are a formula."""
+        return "formula"
+
+
+@functools.lru_cache(maxsize=1)
+def teacher() -> nn.Module:
+    """The net that makes the targets of `Teacher`."""
+    with seeded(DATA_SEED):
+        net = nn.Sequential(
+            nn.Linear(24, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)
+        )
+        for layer in (net[0], net[2], net[4]):
+            nn.init.normal_(layer.weight, std=2 / layer.weight.shape[1] ** 0.5)
+    return net
+
+
+@torch.no_grad()
+def rows(count: int, generator: np.random.Generator) -> Batch:
+    """Columns, and what the teacher says of them, with noise of standard deviation 0.3."""
+    x = torch.from_numpy(generator.standard_normal((count, 24), dtype=np.float32))
+    x[:, :6] = x[:, :6].round().clamp(-1, 1)
+    noise = torch.from_numpy(generator.standard_normal(count, dtype=np.float32))
+    return x, teacher()(x)[:, 0] + 0.3 * noise
+
+
+@dataclass(frozen=True)
+class Ratings(Workload):
+    """Two embeddings of which a step sees a few rows: users rate items, some far more often.
+
+    The rating is the product of a user's and an item's hidden vectors, with noise. The loss is half
+    the mean square error.
+    """
+
+    name: ClassVar[str] = "ratings"
+    unit: ClassVar[str] = "half square error"
+
+    steps: int = 8000
+    warmup_steps: int = 100
+    batch_size: int = 128
+    weight_decay: float = 0.0
+
+    def build(self) -> nn.Module:
+        """Vectors of 16 for 500 users and 250 items, and a layer over their product."""
+        return nn.ModuleList([nn.Embedding(500, 16), nn.Embedding(250, 16), nn.Linear(16, 1)])
+
+    def batch(self, step: int, seed: int) -> Batch:
+        """New ratings."""
+        return ratings(self.batch_size, np.random.default_rng([seed, step]))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Half the mean square error."""
+        users, items, layer = model  # type: ignore[misc]
+        product = users(batch[0][:, 0]) * items(batch[0][:, 1])
+        return F.mse_loss(layer(product)[:, 0], batch[1]) / 2
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """``loss`` over 16,384 ratings."""
+        return {"loss": float(self.loss(model, ratings(1 << 14, np.random.default_rng(DATA_SEED))))}
+
+    def data_digest(self) -> str:
+        """The data are a formula."""
+        return "formula"
+
+
+@functools.lru_cache(maxsize=1)
+def tastes() -> tuple[Tensor, Tensor]:
+    """Hidden vectors of users and items."""
+    generator = np.random.default_rng(DATA_SEED + 1)
+    users, items = (generator.standard_normal((n, 16), dtype=np.float32) for n in (500, 250))
+    return torch.from_numpy(users), torch.from_numpy(items) / 4
+
+
+def ratings(count: int, generator: np.random.Generator) -> Batch:
+    """Pairs of a user and an item, whose numbers are small more often, and their ratings."""
+    pairs = (generator.random((count, 2)) ** 2 * [500, 250]).astype(np.int64)
+    chosen = torch.from_numpy(pairs)
+    users, items = tastes()
+    noise = torch.from_numpy(generator.standard_normal(count, dtype=np.float32))
+    return chosen, (users[chosen[:, 0]] * items[chosen[:, 1]]).sum(1) + 0.5 * noise
+
+
+@dataclass(frozen=True)
+class FullBatch(Workload):
+    """A small net on the same 256 digits in every step: gradients without noise.
+
+    What counts is the loss on these images.
+    """
+
+    name: ClassVar[str] = "full-batch"
+    unit: ClassVar[str] = "nats per image"
+
+    steps: int = 8000
+    warmup_steps: int = 100
+    weight_decay: float = 0.0
+
+    def build(self) -> nn.Module:
+        """One hidden layer of 32."""
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
+
+    def batch(self, step: int, seed: int) -> Batch:
+        """All images, with a tenth of the labels wrong."""
+        pixels, labels = (part[VALIDATION : VALIDATION + 256] for part in images())
+        wrong = torch.arange(256) % 10 == 0
+        return pixels, torch.where(wrong, (labels + 1) % 10, labels)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy, with the labels smoothed, so that there is a minimum."""
+        return F.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.1)
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """``loss`` over the same images."""
+        return {"loss": float(self.loss(model, self.batch(0, 0)))}
+
+    def data_digest(self) -> str:
+        return Digits().data_digest()
+
+
+def tasks() -> Iterator[Workload]:
+    """All but the language model of `benchmarks.long_run`, at their defaults."""
+    yield from (MovedDigits(), Teacher(), Ratings(), FullBatch())
