@@ -146,7 +146,6 @@ def draws(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> T
     Raises:
         BadValueError: the elements end beyond 2**42. Keys with `runs` are not checked.
     """
-
     if key.spread:
         return _spread(_indices(count, key, device), key)
 

@@ -130,9 +130,9 @@ def described(q: Quantizer) -> dict[str, Any]:
         "label": q.map.label,
         "per_tensor": q.map.per_tensor,
         "normalizer": q.normalizer.spec,
-        "stochastic": q.stochastic,
+        "stochastic": q.rounding is Rounding.STOCHASTIC,
     }
-    if not q.rounding.memoryless:  # which versions before 0.2 refuse
+    if q.rounding not in (Rounding.NEAREST, Rounding.STOCHASTIC):  # older versions refuse it
         fields["rounding"] = q.rounding.value
     return {"spec": q.spec, "codebook": table(q.map).clone(), "map": fields}
 

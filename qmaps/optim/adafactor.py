@@ -368,10 +368,10 @@ def _with_paper_options(saved: Any) -> Any:
 
 
 class Adafactor8bit(FixedWidth, Adafactor):
-    """`Adafactor` with 8-bit states: second moments in log2 space, ``logB256/log2@8u``.
+    """`Adafactor` with 8-bit states: second moments in log2 space.
 
-    Blocks keep the range of log2 of their values, and zero exactly. The first moment is
-    ``B128/DE-sym@8s``. Rows and columns are quantized where there are more than
+    Blocks keep the range of log2 of their values, and zero exactly:
+    ``logB256/log2(in_log=true)@8u+qsr``. The first moment is ``B128/DE-sym@8s``. Rows and columns are quantized where there are more than
     `min_quantized_size` of them; those of projected gradients stay in 32 bits. See `FixedWidth`.
 
     Source: 8-bit Adafactor, project page and its later development.
@@ -382,7 +382,7 @@ class Adafactor8bit(FixedWidth, Adafactor):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["variance"]
-    QuantizedTensor('logB256/log2@8u', shape=(64, 128), 8448 bytes)
+    QuantizedTensor('logB256/log2(in_log=true)@8u+qsr', shape=(64, 128), 8448 bytes)
     """
 
     bits: ClassVar[int] = 8
@@ -390,7 +390,8 @@ class Adafactor8bit(FixedWidth, Adafactor):
     @classmethod
     def fixed_specs(cls, block_size: int | None) -> dict[str, str | None]:
         """The spec of each state; a block size of None is the class's own."""
-        moment = f"logB{256 if block_size is None else block_size}/log2@8u"
+        size = 256 if block_size is None else block_size
+        moment = f"logB{size}/log2(in_log=true)@8u+qsr"
         second = ("variance", "row_var", "col_var", "residual_row", "residual_col", "low_variance")
         first = dict.fromkeys(("exp_avg", "low_exp_avg"), "B128/DE-sym@8s")
         return {**first, **dict.fromkeys(second, moment)}

@@ -110,8 +110,8 @@ class Adagrad(QuantizedOptimizer):
 
 
 class Adagrad8bit(EightBit, Adagrad):
-    """`Adagrad` with an 8-bit sum: ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`Adagrad` with an 8-bit sum: the preset ``8bit``. See `FixedWidth`."""
 
 
 class Adagrad4bit(FourBit, Adagrad):
-    """`Adagrad` with a 4-bit sum: ``B128/DE-0@4u``. See `FixedWidth`."""
+    """`Adagrad` with a 4-bit sum: the preset ``4bit``. See `FixedWidth`."""

@@ -49,7 +49,7 @@ class Adam(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["exp_avg"]
-    QuantizedTensor('B128/DE-sym@4s+sr', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B64xbf16/mu-law10:linear0@4s+qsr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
@@ -125,8 +125,8 @@ def averaged(grad: Tensor, states: States, scalars: Values) -> tuple[Tensor, Ten
 
 
 class Adam8bit(EightBit, Adam):
-    """`Adam` with 8-bit moments: ``B256/DE-sym@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`Adam` with 8-bit moments: the preset ``8bit``. See `FixedWidth`."""
 
 
 class Adam4bit(FourBit, Adam):
-    """`Adam` with 4-bit moments: ``B128/DE-sym@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`."""
+    """`Adam` with 4-bit moments: the preset ``4bit``. See `FixedWidth`."""

@@ -78,19 +78,18 @@ class AdamW(Adam):
 
 
 class AdamW8bit(EightBit, AdamW):
-    """`AdamW` with 8-bit moments: ``B256/DE-sym@8s`` and ``B256/DE-0@8u``. See `FixedWidth`.
+    """`AdamW` with 8-bit moments: the preset ``8bit``. See `FixedWidth`.
 
-    The second map leaves out zero: no second moment decodes to it. The paper's own
-    pair is ``AdamW(..., state_quantizers="paper-8bit")``.
+    No second moment decodes to zero. The paper's own pair is
+    ``AdamW(..., state_quantizers="paper-8bit")``.
     """
 
 
 class AdamW4bit(FourBit, AdamW):
-    """`AdamW` with 4-bit moments: ``B128/DE-sym@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`.
+    """`AdamW` with 4-bit moments: the preset ``4bit``. See `FixedWidth`.
 
-    The first moment is rounded stochastically (``+sr``): rounded to the nearest of 16 values, it
-    does not change unless a step moves it by half the distance to the next one. The map of the
-    second leaves out zero. The paper's own pair is ``AdamW(..., state_quantizers="paper-4bit")``.
-
-    Source: 4-bit optimizers, section 4.1 (``DE-0``).
+    Moments are rounded by thresholds that are spread over steps (``+qsr``): rounded to the nearest
+    of 16 values, a moment does not change unless a step moves it by half the distance to the next
+    one. No second moment decodes to zero. The paper's own pair is
+    ``AdamW(..., state_quantizers="paper-4bit")``.
     """

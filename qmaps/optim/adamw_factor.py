@@ -61,8 +61,8 @@ class AdamWFactor(AdamW):
     >>> optimizer.step()
     >>> state = optimizer.state[layer.weight]
     >>> state["exp_avg"], state["exp_avg_sq_row"].shape, state["exp_avg_sq_col"].shape
-    (QuantizedTensor('B128/DE-sym@4s+sr', shape=(64, 128), 4352 bytes), torch.Size([64, 1]),
-     torch.Size([1, 128]))
+    (QuantizedTensor('B64xbf16/mu-law10:linear0@4s+qsr', shape=(64, 128), 4352 bytes),
+     torch.Size([64, 1]), torch.Size([1, 128]))
     """
 
     states: ClassVar[Mapping[str, State]] = {
@@ -113,17 +113,17 @@ class AdamWFactor(AdamW):
 
 
 class AdamW8bitFactor(EightBit, AdamWFactor):
-    """`AdamWFactor` with an 8-bit first moment, ``B256/DE-sym@8s``. See `FixedWidth`.
+    """`AdamWFactor` with an 8-bit first moment: the preset ``8bit``. See `FixedWidth`.
 
-    The second moment of other tensors is ``B256/DE-0@8u``.
+    The second moment of other tensors is quantized too.
     """
 
 
 class AdamW4bitFactor(FourBit, AdamWFactor):
-    """`AdamWFactor` with a 4-bit first moment, ``B128/DE-sym@4s+sr``. See `FixedWidth`.
+    """`AdamWFactor` with a 4-bit first moment: the preset ``4bit``. See `FixedWidth`.
 
-    The second moment of other tensors is ``B128/DE-0@4u``. The paper's first moment
-    is rounded to nearest: ``AdamWFactor(..., state_quantizers="paper-4bit")``.
+    The second moment of other tensors is quantized too. The paper's first moment is rounded to
+    nearest: ``AdamWFactor(..., state_quantizers="paper-4bit")``.
 
     Source: after 4-bit optimizers, section 5 ("4-bit Factor").
     """

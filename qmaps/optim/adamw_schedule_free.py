@@ -84,7 +84,7 @@ class AdamWScheduleFree(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["exp_avg_sq"]
-    QuantizedTensor('B256/DE-0@8u', shape=(64, 128), 8320 bytes)
+    QuantizedTensor('B256/geometric@8u+qsr', shape=(64, 128), 8320 bytes)
     >>> optimizer.eval()
     """
 
@@ -191,8 +191,8 @@ class AdamWScheduleFree(QuantizedOptimizer):
 
 
 class AdamWScheduleFree8bit(EightBit, AdamWScheduleFree):
-    """`AdamWScheduleFree` with an 8-bit second moment, ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`AdamWScheduleFree` with an 8-bit second moment: the preset ``8bit``. See `FixedWidth`."""
 
 
 class AdamWScheduleFree4bit(FourBit, AdamWScheduleFree):
-    """`AdamWScheduleFree` with a 4-bit second moment, ``B128/DE-0@4u``. See `FixedWidth`."""
+    """`AdamWScheduleFree` with a 4-bit second moment: the preset ``4bit``. See `FixedWidth`."""

@@ -120,11 +120,11 @@ class Adan(QuantizedOptimizer):
 
 
 class Adan8bit(EightBit, Adan):
-    """`Adan` in 8 bits: ``B256/DE-sym@8s`` three times and ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`Adan` in 8 bits: the preset ``8bit``. See `FixedWidth`."""
 
 
 class Adan4bit(FourBit, Adan):
-    """`Adan` in 4 bits: ``B128/DE-sym@4s+sr`` three times and ``B128/DE-0@4u``.
+    """`Adan` in 4 bits: the preset ``4bit``.
 
     See `FixedWidth`.
     """

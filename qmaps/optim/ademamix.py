@@ -70,7 +70,7 @@ class AdEMAMix(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["exp_avg_slow"]
-    QuantizedTensor('B128/DE-sym@4s+sr', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B64xbf16/mu-law10:linear0@4s+qsr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {
@@ -136,12 +136,12 @@ class AdEMAMix(QuantizedOptimizer):
 
 
 class AdEMAMix8bit(EightBit, AdEMAMix):
-    """`AdEMAMix` in 8 bits: ``B256/DE-sym@8s`` twice and ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`AdEMAMix` in 8 bits: the preset ``8bit``. See `FixedWidth`."""
 
 
 class AdEMAMix4bit(FourBit, AdEMAMix):
-    """`AdEMAMix` with 4-bit moments: ``B128/DE-sym@4s+sr`` twice and ``B128/DE-0@4u``.
+    """`AdEMAMix` with 4-bit moments: the preset ``4bit``. See `FixedWidth`.
 
     Rounded to the nearest of 16 values, a moment as slow as n would stand still, since a gradient
-    moves it by 1e-4 of itself. Rounded stochastically (``+sr``), it moves in expectation.
+    moves it by 1e-4 of itself. Rounded by thresholds that are spread over steps (``+qsr``), it moves.
     """

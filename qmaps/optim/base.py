@@ -386,14 +386,14 @@ class FixedWidth(QuantizedOptimizer):
 
 
 class EightBit(FixedWidth):
-    """Signed states under ``B256/DE-sym@8s``, the others under ``B256/DE-0@8u``."""
+    """States under the preset ``8bit``."""
 
     preset: ClassVar[str] = "8bit"
     bits: ClassVar[int] = 8
 
 
 class FourBit(FixedWidth):
-    """Signed states under ``B128/DE-sym@4s+sr``, the others under ``B128/DE-0@4u``."""
+    """States under the preset ``4bit``."""
 
     preset: ClassVar[str] = "4bit"
     bits: ClassVar[int] = 4

@@ -72,7 +72,7 @@ class LAMB(QuantizedOptimizer):
     >>> round(float((layer.weight.detach() - before).norm() / before.norm()), 4)
     0.01
     >>> optimizer.state[layer.weight]["exp_avg"]
-    QuantizedTensor('B128/DE-sym@4s+sr', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B64xbf16/mu-law10:linear0@4s+qsr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
@@ -145,8 +145,8 @@ def _ratio(param_norm: Tensor, update_norm: Tensor, s: Values) -> Tensor:
 
 
 class LAMB8bit(EightBit, LAMB):
-    """`LAMB` with 8-bit moments: ``B256/DE-sym@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`LAMB` with 8-bit moments: the preset ``8bit``. See `FixedWidth`."""
 
 
 class LAMB4bit(FourBit, LAMB):
-    """`LAMB` with 4-bit moments: ``B128/DE-sym@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`."""
+    """`LAMB` with 4-bit moments: the preset ``4bit``. See `FixedWidth`."""

@@ -69,7 +69,7 @@ class LARS(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["momentum_buffer"]
-    QuantizedTensor('B128/DE-sym@4s+sr', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B64xbf16/mu-law10:linear0@4s+qsr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"momentum_buffer": State(signed=True)}
@@ -130,8 +130,8 @@ class LARS(QuantizedOptimizer):
 
 
 class LARS8bit(EightBit, LARS):
-    """`LARS` with an 8-bit momentum buffer: ``B256/DE-sym@8s``. See `FixedWidth`."""
+    """`LARS` with an 8-bit momentum buffer: the preset ``8bit``. See `FixedWidth`."""
 
 
 class LARS4bit(FourBit, LARS):
-    """`LARS` with a 4-bit momentum buffer: ``B128/DE-sym@4s+sr``. See `FixedWidth`."""
+    """`LARS` with a 4-bit momentum buffer: the preset ``4bit``. See `FixedWidth`."""

@@ -46,7 +46,7 @@ class Lion(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["exp_avg"]
-    QuantizedTensor('B128/DE-sym@4s+sr', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B64xbf16/mu-law10:linear0@4s+qsr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True)}
@@ -99,4 +99,4 @@ class Lion8bit(EightBit, Lion):
 
 
 class Lion4bit(FourBit, Lion):
-    """`Lion` with a 4-bit momentum: ``B128/DE-sym@4s+sr``. See `FixedWidth`."""
+    """`Lion` with a 4-bit momentum: the preset ``4bit``. See `FixedWidth`."""

@@ -107,7 +107,7 @@ class Muon(MatrixRule, QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["momentum_buffer"]
-    QuantizedTensor('B128/DE-sym@4s+sr', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B64xbf16/mu-law10:linear0@4s+qsr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"momentum_buffer": State(signed=True)}
@@ -191,11 +191,11 @@ class Muon(MatrixRule, QuantizedOptimizer):
 
 
 class Muon8bit(EightBit, Muon):
-    """`Muon` with an 8-bit momentum: ``B256/DE-sym@8s``. See `FixedWidth`."""
+    """`Muon` with an 8-bit momentum: the preset ``8bit``. See `FixedWidth`."""
 
 
 class Muon4bit(FourBit, Muon):
-    """`Muon` with a 4-bit momentum: ``B128/DE-sym@4s+sr``. See `FixedWidth`.
+    """`Muon` with a 4-bit momentum: the preset ``4bit``. See `FixedWidth`.
 
     Rounded to nearest, ``Muon(params, state_quantizers={"momentum_buffer": "B128/DE@4s"})`` ended
     lower on the model that was tried, and `Muon8bit` where 32 bits did (reports/muon.md).

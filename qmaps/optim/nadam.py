@@ -111,8 +111,8 @@ class NAdam(QuantizedOptimizer):
 
 
 class NAdam8bit(EightBit, NAdam):
-    """`NAdam` with 8-bit moments: ``B256/DE-sym@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`NAdam` with 8-bit moments: the preset ``8bit``. See `FixedWidth`."""
 
 
 class NAdam4bit(FourBit, NAdam):
-    """`NAdam` with 4-bit moments: ``B128/DE-sym@4s+sr`` and ``B128/DE-0@4u``. See `FixedWidth`."""
+    """`NAdam` with 4-bit moments: the preset ``4bit``. See `FixedWidth`."""

@@ -35,34 +35,45 @@ class Preset:
         return {name: spec and spec.format(block=size) for name, spec in chosen.items()}
 
 
+_FOUR_BIT = "B{block}xbf16/mu-law10:linear0@4s+qsr"
+
 PRESETS: dict[str, Preset] = {
     "32bit": Preset(None, None, 1),
-    "8bit": Preset("B{block}/DE-sym@8s", "B{block}/DE-0@8u", 256),
-    "4bit": Preset("B{block}/DE-sym@4s+sr", "B{block}/DE-0@4u", 128),
-    "3bit": Preset("B{block}/DE-sym@3s+sr", "B{block}/DE-0@3u", 128),
-    "2bit": Preset("B16x8/linear0(full=true)@2s+sr", "B32x8/power3@2u", 32),
+    "8bit": Preset("B{block}/DE-sym@8s", "B{block}/geometric@8u+qsr", 256),
+    "4bit": Preset(_FOUR_BIT, "B{block}xbf16/geometric@4u+qsr", 64),
+    "3bit": Preset(_FOUR_BIT, "B{block}xbf16/geometric@2u+qsr", 64),
+    "2bit": Preset("B16x8/linear0(full=true)@2s+qsr", "B64xbf16/geometric@2u+qsr", 64),
     "paper-8bit": Preset("B{block}/DE@8s", "B{block}/DE@8u", 2048),
     "paper-4bit": Preset("B{block}/DE@4s", "rank1/linear@4u", 128),
 }
-"""``paper-*`` as published. The others keep second moments away from zero. Every map of states that
-can be negative holds zero: a weight without gradients does not move. Those but ``paper-*`` hold
-both ends, -1 and +1: mirrored gradients train mirrored. Below 8 bits all but
-``paper-*`` round such states stochastically (``+sr``): rounded to the nearest of 16 values, a
-moment does not change unless a step moves it by half the distance to the next one. ``2bit`` has 2.4
-bits per element with scales, and its own block sizes, whatever the block size: the noise of
-stochastic rounding grows with the largest element of a block, and in long blocks 2 bits make second
-moments too small and steps too long.
+"""``paper-*`` as published. The others keep second moments away from zero, and round them by
+thresholds that are spread over steps (``+qsr``): rounded to nearest, a second moment does not
+follow where its gradients get smaller. Every map of states that can be negative holds zero: a
+weight without gradients does not move. Those but ``paper-*`` hold both ends, -1 and +1: mirrored
+gradients train mirrored. ``3bit`` has first moments of 4 bits and second moments of 2, since errors
+of the first cost more: 3.25 bits per element with scales. ``2bit`` has 2.4, and its own block
+sizes, whatever the block size.
 
-Source: 8-bit optimizers, section 2; 4-bit optimizers, section 5; reports/judges.md and
+Source: 8-bit optimizers, section 2; 4-bit optimizers, section 5; reports/long and
 reports/two-bits.md.
 """
+
+
+FORMER: dict[str, Preset] = {
+    "8bit-0.3": Preset("B{block}/DE@8s", "B{block}/DE-0@8u", 256),
+    "4bit-0.3": Preset("B{block}/DE@4s+sr", "B{block}/DE-0@4u", 128),
+    "3bit-0.3": Preset("B{block}/DE@3s+sr", "B{block}/DE-0@3u", 128),
+    "2bit-0.3": Preset("B16x8/linear0(full=true)@2s+sr", "B32x8/power3@2u", 32),
+}
+"""Presets of version 0.3, accepted wherever those of `PRESETS` are. Checkpoints hold specs and no
+names, so a resumed run keeps the ones it began with."""
 
 
 def preset(name: str, option: str = "state_quantizers") -> Preset:
     """The preset of a name, or of two specs ``"SIGNED + UNSIGNED"``.
 
     Args:
-        name: a key of `PRESETS`, or two specs with ``" + "`` between them; ``32-bit`` stands for
+        name: a key of `PRESETS` or `FORMER`, or two specs with ``" + "`` between them; ``32-bit`` stands for
             no quantizer.
         option: name of the option in the error message.
 
@@ -73,8 +84,8 @@ def preset(name: str, option: str = "state_quantizers") -> Preset:
     >>> preset("B128/DE@4s + rank1/linear@4u").specs(["exp_avg", "exp_avg_sq"], {"exp_avg"})
     {'exp_avg': 'B128/DE@4s', 'exp_avg_sq': 'rank1/linear@4u'}
     """
-    if name in PRESETS:
-        return PRESETS[name]
+    if found := PRESETS.get(name) or FORMER.get(name):
+        return found
     if " + " in name:
         pair = Pair.parse(name)
         specs = [None if q is None else q.spec for q in (pair.first, pair.second)]
@@ -92,7 +103,7 @@ def pair_of(
     """The quantizers of Adam's moments, by a preset's name or as `Pair.parse` reads them.
 
     Args:
-        pair: a key of `PRESETS`, ``"FIRST + SECOND"``, or a tuple of two specs or quantizers.
+        pair: a key of `PRESETS` or `FORMER`, ``"FIRST + SECOND"``, or a tuple of two specs or quantizers.
         codebooks: maps of the caller's own, found in specs by their label.
 
     Raises:
@@ -104,10 +115,10 @@ def pair_of(
     """
     if not isinstance(pair, str) or "/" in pair or " + " in pair:
         return Pair.parse(pair, codebooks)
-    if pair not in PRESETS:
+    if pair not in PRESETS and pair not in FORMER:
         raise SpecError(
             f"pair={shown(pair)} is not a preset; allowed are {', '.join(PRESETS)}, or 'FIRST + "
             f"SECOND' of specs{nearest(pair, PRESETS)}"
         )
-    specs = PRESETS[pair].specs(("first", "second"), signed=("first",))
+    specs = preset(pair).specs(("first", "second"), signed=("first",))
     return Pair.parse((specs["first"], specs["second"]))

@@ -310,11 +310,8 @@ def _summed(s: Tensor, grad: Tensor, scalars: Values) -> Tensor:
 
 
 class Prodigy8bit(EightBit, Prodigy):
-    """`Prodigy` with 8-bit moments: ``B256/DE-sym@8s`` and ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`Prodigy` with 8-bit moments: the preset ``8bit``. See `FixedWidth`."""
 
 
 class Prodigy4bit(FourBit, Prodigy):
-    """`Prodigy` with 4-bit moments: ``B128/DE-sym@4s+sr`` and ``B128/DE-0@4u``.
-
-    See `FixedWidth`.
-    """
+    """`Prodigy` with 4-bit moments: the preset ``4bit``. See `FixedWidth`."""

@@ -122,11 +122,11 @@ class RMSprop(QuantizedOptimizer):
 
 
 class RMSprop8bit(EightBit, RMSprop):
-    """`RMSprop` in 8 bits: ``B256/DE-0@8u``, signed ones ``B256/DE-sym@8s``. See `FixedWidth`."""
+    """`RMSprop` in 8 bits: the preset ``8bit``. See `FixedWidth`."""
 
 
 class RMSprop4bit(FourBit, RMSprop):
-    """`RMSprop` in 4 bits: ``B128/DE-0@4u``, signed ones ``B128/DE-sym@4s+sr``.
+    """`RMSprop` in 4 bits: the preset ``4bit``.
 
     See `FixedWidth`.
     """

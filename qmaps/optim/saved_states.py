@@ -40,7 +40,7 @@ from qmaps.optim.other_libraries import (
     uncounted,
     writer_of,
 )
-from qmaps.optim.presets import PRESETS
+from qmaps.optim.presets import FORMER, PRESETS
 from qmaps.optim.records import ParameterRecord, Parameters
 from qmaps.optim.resets import begin_count, check_count
 
@@ -343,8 +343,9 @@ def _notes(
             continue
         specs = [", ".join(specs.values()) or "32 bits" for specs in (stored, asked)]
         where = f"group {number} of state_dict" if len(pairs) > 1 else "state_dict"
-        former = {name: spec.replace("/DE-sym@", "/DE@") for name, spec in asked.items()}
-        by_default = ", the default up to version 0.3," if stored == former else ""
+        former = (name for name in FORMER if _quantized(parameters.choices.specs(name)) == stored)
+        known = next(former, None)
+        by_default = f" ({known!r})" if known else ""
         loss = ", and loses precision once" if asked else ""
         names = (name for name in PRESETS if _quantized(parameters.choices.specs(name)) == asked)
         name = next(names, None) if all(other == asked for other, _ in pairs) else None

@@ -54,7 +54,7 @@ class SGD(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["momentum_buffer"]
-    QuantizedTensor('B128/DE-sym@4s+sr', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B64xbf16/mu-law10:linear0@4s+qsr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"momentum_buffer": State(signed=True)}
@@ -109,8 +109,8 @@ class SGD(QuantizedOptimizer):
 
 
 class SGD8bit(EightBit, SGD):
-    """`SGD` with an 8-bit momentum buffer: ``B256/DE-sym@8s``. See `FixedWidth`."""
+    """`SGD` with an 8-bit momentum buffer: the preset ``8bit``. See `FixedWidth`."""
 
 
 class SGD4bit(FourBit, SGD):
-    """`SGD` with a 4-bit momentum buffer: ``B128/DE-sym@4s+sr``. See `FixedWidth`."""
+    """`SGD` with a 4-bit momentum buffer: the preset ``4bit``. See `FixedWidth`."""

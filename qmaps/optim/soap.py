@@ -182,11 +182,11 @@ class SOAP(MatrixRule, QuantizedOptimizer):
 
 
 class SOAP8bit(EightBit, SOAP):
-    """`SOAP` in 8 bits: ``B256/DE-sym@8s``, second moments ``B256/DE-0@8u``. See `FixedWidth`."""
+    """`SOAP` in 8 bits: the preset ``8bit``. See `FixedWidth`."""
 
 
 class SOAP4bit(FourBit, SOAP):
-    """`SOAP` in 4 bits: ``B128/DE-sym@4s+sr``, second moments ``B128/DE-0@4u``.
+    """`SOAP` in 4 bits: the preset ``4bit``.
 
     See `FixedWidth`.
     """

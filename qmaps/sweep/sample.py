@@ -29,7 +29,6 @@ from torch import Tensor
 
 from qmaps import metrics
 from qmaps.algebra.pair import Pair, adam_update, zero_points
-from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze.update_error import LEVELS, bits_of
 from qmaps.capture import CapturedStates

@@ -110,14 +110,19 @@ def error_is_at_most_half_a_gap_and_outside_values_clip(map_: Map, device: torch
 
 
 def stochastic_rounding_is_one_comparison(map_: Map, device: torch.device) -> None:
-    """The upper neighbour exactly where r * (high - low) < n - low, in float32."""
+    """The upper neighbour exactly where r * (high - low + b) < n - low + b, in float32.
+
+    b is the map's bend times n - low.
+    """
     codebook = map_.codebook()
     n = torch.cat([inside(codebook, 2000), codebook[:500]])
     key = RoundingKey(seed=4)
     values, noise = codebook.numpy(), uniform(n.numel(), key).numpy()
     lower = np.searchsorted(values, n.numpy(), side="right") - 1
     low, high = values[lower], np.append(values, values[-1])[lower + 1]
-    expected = lower + (noise * (high - low) < n.numpy() - low)
+    over = n.numpy() - low
+    bent = over * np.float32(map_.bend)
+    expected = lower + (noise * ((high - low) + bent) < over + bent)
     codes = reference.encode_stochastic(n.to(device), map_, key).cpu().numpy()
     assert np.array_equal(codes, expected)
     assert np.array_equal(values[codes[2000:]], codebook[:500].numpy())
@@ -138,7 +143,7 @@ def stochastic_rounding_never_moves_a_value_of_the_codebook(
 
 
 def stochastic_rounding_is_unbiased(map_: Map, device: torch.device) -> None:
-    """Two z-tests per map, of the worst of 32 points and of their sum, each with |z| < 7.
+    """Or as the map's bend has it: two z-tests per map, of the worst of 32 points and of their sum, each with |z| < 7.
 
     The binomial's tails included, a correct map is refused once in 1e9 runs; 300 maps, 3e-7.
     The key is fixed, so the outcome does not change from run to run.
@@ -154,6 +159,7 @@ def stochastic_rounding_is_unbiased(map_: Map, device: torch.device) -> None:
     upper = (codes.view(draws, points) == cell + 1).double().mean(0)
     # The share that the float32 value n really stands for, not the one it was made from.
     share = (n.double() - low.double()) / (high.double() - low.double())
+    share = (1 + map_.bend) * share / (1 + map_.bend * share)
     deviation = (share * (1 - share) / draws).clamp_min(1e-12).sqrt()
     z = ((upper - share) / deviation)[(share > 0.1) & (share < 0.9)]
     if z.numel() == 0:

@@ -97,9 +97,10 @@ def test_stochastic_rounding_wherever_a_shard_begins(
     offset: int, on_device: EmulatedEngine
 ) -> None:
     key = RoundingKey(seed=5, tensor=3, step=7, offset=offset)
-    for spec in ("B256/DE@8s+sr", "rank1/linear@4s+sr"):
-        x = sample((7, 131), torch.float32, signed=True)
-        assert_as_reference(qmaps.quantizer(spec), x, key)
+    for spec in ("B256/DE@8s+sr", "rank1/linear@4s+sr", "B256/DE@8s+qsr", "rank1/linear@4s+qsr",
+                 "B64xbf16/geometric@4u+qsr", "tensor/geometric@2u+sr"):  # fmt: skip
+        q = qmaps.quantizer(spec)
+        assert_as_reference(q, sample((7, 131), torch.float32, signed=q.map.signed), key)
 
 
 @pytest.mark.parametrize(

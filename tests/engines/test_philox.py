@@ -300,3 +300,38 @@ def test_rounding_ignores_and_leaves_torchs_generator() -> None:
     assert torch.equal(q.quantize(x).packed, first.packed)
     torch.manual_seed(1)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@given(
+    seed=word, purpose=st.integers(0, 255), step=word | st.integers(2**32, 2**53 - 1), tensor=word,
+    micro_batch=st.integers(0, 2**16 - 1), state=st.integers(0, 255),
+    offset=st.integers(0, 2**42 - 17), count=st.integers(0, 17),
+)  # fmt: skip
+def test_every_spread_number_by_hand(count: int, **parts: int) -> None:
+    key = RoundingKey(**parts, spread=True)
+    word1 = parts["state"] << 8 | parts["micro_batch"] << 16
+    base = philox_by_hand([0, word1, parts["tensor"], 0], [parts["seed"], parts["purpose"]], 7)[0]
+    golden, plastic = 0x9E3779B9, 0xC13FA9A9
+    assert draws(count, key).tolist() == [
+        (base + golden * key.step + plastic * g) % 2**32 >> 16
+        for g in range(key.offset, key.offset + count)
+    ]
+
+
+def test_spread_numbers_lie_evenly_over_steps_and_over_neighbours() -> None:
+    over_steps = [uniform(3, RoundingKey(seed=9, step=step, spread=True)) for step in range(64)]
+    one_step = uniform(64, RoundingKey(seed=9, spread=True))
+    for numbers in (*torch.stack(over_steps).T, one_step):
+        # Random numbers leave gaps of about 0.07 between 64 of them.
+        ordered = torch.cat([torch.zeros(1), numbers.sort().values, torch.ones(1)])
+        assert float(ordered.diff().max()) < 0.05
+    other = uniform(64, RoundingKey(seed=9, tensor=1, spread=True))
+    assert not torch.equal(one_step, other)
+
+
+def test_shards_take_the_spread_numbers_of_the_whole_tensor() -> None:
+    whole = draws(60, RoundingKey(step=4, spread=True))
+    part = draws(11, RoundingKey(step=4, offset=17, spread=True))
+    assert torch.equal(part, whole[17:28])
+    columns = draws(12, RoundingKey(step=4, offset=2, runs=(3, 15), spread=True))
+    assert torch.equal(columns, whole.view(4, 15)[:, 2:5].reshape(-1))

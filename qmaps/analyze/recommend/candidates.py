@@ -17,26 +17,21 @@ FULL = Pair(None, None)
 PRESETS = {pair_of(name).spec: name for name in OPTIMIZER_PRESETS if name != "32bit"}
 """Names of the presets of `qmaps.optim` by the pair that Adam gets from them."""
 
+_FIRST, _SECOND = "B64xbf16/mu-law10:linear0", "B64xbf16/geometric"
+
 CANDIDATES = (
     *PRESETS,
-    "B32x8/quantile-normal@2s+sr + B128/power3@2u",
-    "B64x8/quantile-normal@3s+sr + B32x8/power3@2u",
-    "B32x8/quantile-normal@2s+sr + B128/DE-0@3u",
-    "B32x8/quantile-normal@3s+sr + B128/DE-0@3u",
-    "B128/linear0@3s+sr + B128/power2@3u",
-    "B128/DE-sym@3s+sr + B128/DE-0@4u",
-    "B128/DE-sym@4s+sr + B128/DE-0@3u",
-    "B128/nf4@4s+sr + B128/DE-0@4u",
-    "B128/DE-sym@4s+sr + B128/linear@4u",
-    "B128/nf4@4s+sr + B128/linear@4u+sr",
-    "B128/DE-sym@5s+sr + B128/DE-0@5u",
-    "B128/DE-sym@4s+sr + B256/DE-0@8u",
-    "B256/DE-sym@8s + B128/DE-0@4u",
-    "B128/DE-sym@6s + B128/DE-0@6u",
-    "B128/DE-sym@6s+sr + B128/DE-0@6u",
+    f"{_FIRST}@3s+qsr + {_SECOND}@2u+qsr",
+    f"{_FIRST}@4s+qsr + {_SECOND}@3u+qsr",
+    f"{_FIRST}@4s + {_SECOND}@4u+qsr",
+    f"{_FIRST}@5s+qsr + {_SECOND}@3u+qsr",
+    f"{_FIRST}@6s+qsr + {_SECOND}@4u+qsr",
+    f"{_FIRST}@4s+qsr + B256/geometric@8u+qsr",
+    f"B256/DE-sym@8s + {_SECOND}@4u+qsr",
+    "B64xbf16/nf4@4s+qsr + B64xbf16/geometric@4u+qsr",
 )
-"""All presets, and pairs of known maps from 2.25 to 6.25 bits. Most round second moments to
-nearest."""
+"""All presets, and pairs of their maps from 2.75 to 6.25 bits. All but ``paper-*`` round second
+moments so that they follow."""
 
 
 def up_to(bits: float) -> float:

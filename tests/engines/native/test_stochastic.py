@@ -12,7 +12,8 @@ from qmaps.maps import Codebook
 from qmaps.ops.backends import use_backend
 
 SPECS = ("B64/DE@8s", "B256/DE-0@8u", "B100/DE@4s", "logB64/log2@4u", "rank1/linear@4u",
-         "B64/linear@10s", "B32/quantile@3s")  # fmt: skip
+         "B64/linear@10s", "B32/quantile@3s", "B256/geometric@8u", "B64xbf16/geometric@4u",
+         "B100/geometric@5u", "tensor/geometric@2u", "B64xbf16/mu-law10:linear0@4s")  # fmt: skip
 AT_2_TO_35 = [2**35 - 64, 2**35 - 61]
 """Elements whose block numbers pass 2**32 within the tensor."""
 
@@ -23,6 +24,8 @@ BOOKS = [
     Codebook(torch.tensor([0, 1e-45, 3e-45, 1e-40, 1.5e-40, 0.5, 1.0]), label="tiny-gaps"),
     Codebook(torch.linspace(-0.7, 0.6, 16), label="few"),
     Codebook(torch.linspace(-1, 1, 1024), label="wide"),
+    Codebook(2.0 ** torch.arange(-15, 1), label="powers-of-two"),
+    Codebook(1 + torch.arange(-128, 128) * 2.0**-9, label="above-1"),
 ]
 
 
@@ -32,14 +35,15 @@ def assert_as_reference(q: qmaps.Quantizer, x: Tensor, key: RoundingKey) -> None
     assert torch.equal(q.quantize_unchecked(x, key=key).packed, expected.packed)
 
 
+@pytest.mark.parametrize("rounding", ["+sr", "+qsr"])
 @pytest.mark.parametrize("spec", SPECS)
-def test_wherever_a_shard_begins(spec: str, isa: str) -> None:
-    q = qmaps.quantizer(spec + "+sr")
+def test_wherever_a_shard_begins(spec: str, rounding: str, isa: str) -> None:
+    q = qmaps.quantizer(spec + rounding)
     x = torch.randn(37, 131, generator=torch.Generator().manual_seed(1))
     x = x if q.map.signed else x.abs()
     x.view(-1)[700:1300] *= 1e-36
     for offset in (*range(9), *AT_2_TO_35):
-        assert_as_reference(q, x, RoundingKey(seed=5, step=7, offset=offset))
+        assert_as_reference(q, x, RoundingKey(seed=5, step=2**32 + 7, offset=offset))
 
 
 @pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.label)
@@ -66,9 +70,10 @@ def test_codes_clipping_and_what_is_not_finite(normalizer: str, book: Codebook, 
     assert torch.equal(ours.packed, theirs.packed)
 
 
-@pytest.mark.parametrize("spec", ["tensor/DE@8s", "tensor/DE@4s", "tensor/linear@10s"])
+@pytest.mark.parametrize("spec", ["tensor/DE@8s+sr", "tensor/DE@4s+sr", "tensor/linear@10s+sr",
+                                  "tensor/geometric@8u+sr", "tensor/geometric@3u+qsr"])  # fmt: skip
 def test_values_of_the_codebook_never_move(spec: str, isa: str) -> None:
-    q = qmaps.quantizer(spec + "+sr")
+    q = qmaps.quantizer(spec)
     values = q.map.codebook()
     for step in range(20):
         t = q.quantize(values.repeat(5), key=RoundingKey(step=step))
