@@ -209,12 +209,17 @@ def table(frame: pd.DataFrame, study: Study) -> tuple[str, list[str]]:
             )
         )
     least = detectable(float(noise.std()), len(noise)) if len(noise) > 1 else float("nan")
-    sentence = (
-        f"{steps:,} steps; 32 bits end at {whole[FULL].mean():.4f} in the mean of {len(whole)} seeds, "
-        f"and at {fall:.4f} (standard error {error:.4f}) less per unit of log steps. The control's "
-        f"differences have a standard deviation of {noise.std():.4f}, so that {least:.4f}, "
-        f"{least / fall:.1%} of steps, is seen in 8 of 10 cases."
-    )
+    sentence = f"{steps:,} steps; 32 bits end at {whole[FULL].mean():.4f} in {len(whole)} seeds"
+    if known:
+        sentence += f", and fall by {fall:.4f} (standard error {error:.4f}) per unit of log steps"
+    if len(noise) > 1:
+        sentence += (
+            f". The control's differences have a standard deviation of {noise.std():.4f}, so that "
+            f"{least:.4f} is seen in 8 of 10 cases"
+        )
+    if known and len(noise) > 1:
+        sentence += f", {least / fall:.1%} of steps"
+    sentence += "."
     return sentence, markdown(HEAD, rows)
 
 
@@ -234,10 +239,10 @@ def page(frame: pd.DataFrame, command: str) -> str:
         "# Which rounding costs what over 8,000 steps and more",
         "",
         f"`{command}`; torch {torch.__version__}, one thread for each run. The plan is "
-        "[preregistration.md](preregistration.md): tasks, rates, arms, margins and tests were fixed "
-        "before the runs. Tables have the runs that are done. *Slower by* is a share of steps with a "
-        "95 % interval that has the error of the slope in it; *shown* says whether its one-sided 95 % "
-        "bound is below the margin.",
+        "[preregistration.md](preregistration.md): tasks, rates, arms, margins and tests were "
+        "fixed before the runs. Tables have the runs that are done. *Slower by* is a share of "
+        "steps with a 95 % interval that has the error of the slope in it; *shown* says whether "
+        "its one-sided 95 % bound is below the margin.",
         "",
     ]
     for study in STUDIES:

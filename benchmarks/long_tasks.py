@@ -25,7 +25,7 @@ DATA_SEED = 2**31
 
 @dataclass(frozen=True)
 class MovedDigits(Digits):
-    """`Digits` turned, scaled, moved and blurred by chance, with noise: an image is never seen twice.
+    """`Digits` turned, scaled and moved by chance, with noise: an image is never seen twice.
 
     Attributes:
         copies: of each held-out image in the validation.
@@ -39,11 +39,13 @@ class MovedDigits(Digits):
     copies: int = 32
 
     def batch(self, step: int, seed: int) -> Batch:
+        """Images of `Digits`, moved."""
         pixels, labels = super().batch(step, seed)
         return moved(pixels, np.random.default_rng([seed, step, 1])), labels
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
+        """``loss`` over moved copies of the held-out images."""
         pixels, labels = held_out(self.copies)
         return {"loss": float(F.cross_entropy(model(pixels), labels))}
 
@@ -205,7 +207,7 @@ class FullBatch(Workload):
         """One hidden layer of 32."""
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
 
-    def batch(self, step: int, seed: int) -> Batch:
+    def batch(self, step: int, seed: int) -> Batch:  # noqa: ARG002 - the same in all steps
         """All images, with a tenth of the labels wrong."""
         pixels, labels = (part[VALIDATION : VALIDATION + 256] for part in images())
         wrong = torch.arange(256) % 10 == 0
@@ -221,6 +223,7 @@ class FullBatch(Workload):
         return {"loss": float(self.loss(model, self.batch(0, 0)))}
 
     def data_digest(self) -> str:
+        """That of `Digits`."""
         return Digits().data_digest()
 
 

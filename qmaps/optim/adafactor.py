@@ -371,8 +371,9 @@ class Adafactor8bit(FixedWidth, Adafactor):
     """`Adafactor` with 8-bit states: second moments in log2 space.
 
     Blocks keep the range of log2 of their values, and zero exactly:
-    ``logB256/log2(in_log=true)@8u+qsr``. The first moment is ``B128/DE-sym@8s``. Rows and columns are quantized where there are more than
-    `min_quantized_size` of them; those of projected gradients stay in 32 bits. See `FixedWidth`.
+    ``logB256/log2(in_log=true)@8u+qsr``. The first moment is ``B128/DE-sym@8s``. Rows and columns
+    are quantized where there are more than `min_quantized_size` of them; those of projected
+    gradients stay in 32 bits. See `FixedWidth`.
 
     Source: 8-bit Adafactor, project page and its later development.
 

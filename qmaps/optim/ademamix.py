@@ -143,5 +143,5 @@ class AdEMAMix4bit(FourBit, AdEMAMix):
     """`AdEMAMix` with 4-bit moments: the preset ``4bit``. See `FixedWidth`.
 
     Rounded to the nearest of 16 values, a moment as slow as n would stand still, since a gradient
-    moves it by 1e-4 of itself. Rounded by thresholds that are spread over steps (``+qsr``), it moves.
+    moves it by 1e-4 of itself. It moves under thresholds that are spread over steps (``+qsr``).
     """

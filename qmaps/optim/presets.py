@@ -73,8 +73,8 @@ def preset(name: str, option: str = "state_quantizers") -> Preset:
     """The preset of a name, or of two specs ``"SIGNED + UNSIGNED"``.
 
     Args:
-        name: a key of `PRESETS` or `FORMER`, or two specs with ``" + "`` between them; ``32-bit`` stands for
-            no quantizer.
+        name: a key of `PRESETS` or `FORMER`, or two specs with ``" + "`` between them; ``32-bit``
+            stands for no quantizer.
         option: name of the option in the error message.
 
     Raises:
@@ -103,7 +103,8 @@ def pair_of(
     """The quantizers of Adam's moments, by a preset's name or as `Pair.parse` reads them.
 
     Args:
-        pair: a key of `PRESETS` or `FORMER`, ``"FIRST + SECOND"``, or a tuple of two specs or quantizers.
+        pair: a key of `PRESETS` or `FORMER`, ``"FIRST + SECOND"``, or a tuple of two specs or
+            quantizers.
         codebooks: maps of the caller's own, found in specs by their label.
 
     Raises:

@@ -143,9 +143,10 @@ def stochastic_rounding_never_moves_a_value_of_the_codebook(
 
 
 def stochastic_rounding_is_unbiased(map_: Map, device: torch.device) -> None:
-    """Or as the map's bend has it: two z-tests per map, of the worst of 32 points and of their sum, each with |z| < 7.
+    """Two z-tests per map, of the worst of 32 points and of their sum, each with |z| < 7.
 
-    The binomial's tails included, a correct map is refused once in 1e9 runs; 300 maps, 3e-7.
+    A map with a bend has a bias, which is taken into account. The binomial's tails included, a
+    correct map is refused once in 1e9 runs; 300 maps, 3e-7.
     The key is fixed, so the outcome does not change from run to run.
     """
     codebook = map_.codebook()

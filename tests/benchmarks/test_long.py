@@ -1,10 +1,11 @@
-"""The study of both roundings: its plan, its control, and its page."""
+"""The study of long trainings: its plan, its control, its tasks and its page."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -13,22 +14,32 @@ from benchmarks import long
 from benchmarks.long_run import JUDGE, WORKLOAD
 from benchmarks.trials import FULL
 from qmaps.algebra.pair import Pair
+from qmaps.lab.workloads import Workload
+from qmaps.optim.presets import pair_of
 
 FOLDER = Path(__file__).parents[2] / long.FOLDER
+TASKS = [study.work for study in long.STUDIES if study.work is not None]
 
 
-def test_each_seed_has_all_arms_at_both_rates() -> None:
-    runs = list(long.plan(WORKLOAD, 3))
-    size = len(long.ARMS) * len(long.RATES)
-    assert len(runs) == len({run.key for run in runs}) == 3 * size
-    for seed in range(3):
-        own = runs[seed * size : (seed + 1) * size]
-        assert {run.seed for run in own} == {seed}
-        assert {(run.quantizer, run.workload.lr) for run in own} == {
-            (quantizer, rate) for quantizer in long.ARMS.values() for rate in long.RATES
-        }
-    for quantizer in {*long.ARMS.values()} - {long.CONTROL}:
-        assert str(Pair.parse(quantizer) if quantizer != FULL else FULL) == quantizer
+def test_each_seed_has_all_arms_of_all_studies() -> None:
+    runs = list(long.plan(WORKLOAD, 5))
+    assert len(runs) == len({run.key for run in runs})
+    for study in long.STUDIES:
+        own = [run for run in runs if (run.judge, run.workload.lr) == (study.task, study.rate)]
+        for seed in range(5):
+            mine = [run for run in own if run.seed == seed]
+            lengths = len(long.LENGTHS) if seed < long.CURVE_SEEDS else 0
+            assert len(mine) == len(study.arms) + lengths
+            whole = mine[: len(study.arms)]
+            assert [run.quantizer for run in whole] == [long.ARMS[arm] for arm in study.arms]
+            assert len({run.workload.steps for run in mine}) == 1 + lengths
+    assert [run.seed for run in runs] == sorted(run.seed for run in runs)
+    for quantizer in {*long.ARMS.values()} - {FULL, long.CONTROL}:
+        assert str(Pair.parse(quantizer)) == quantizer
+
+
+def test_the_new_arms_are_the_presets() -> None:
+    assert {name: pair_of(name).spec for name in long.NEW} == long.NEW
 
 
 def test_the_control_begins_from_other_last_bits() -> None:
@@ -45,17 +56,58 @@ def test_the_control_begins_from_other_last_bits() -> None:
         torch.testing.assert_close(a, b, rtol=3e-7, atol=0)
 
 
+@pytest.mark.parametrize("work", {work.name: work for work in TASKS}.values(), ids=lambda w: w.name)
+def test_a_task_learns_and_says_the_same_twice(work: Workload) -> None:
+    short = replace(work, steps=150, lr=0.01)
+    run = long.Run(work.name, short, long.NEW["4bit"], 3)
+    rows = [run.run()["loss"] for _ in range(2)]
+    assert rows[0] == rows[1]
+    assert rows[0] < short.validate(short.model(3))["loss"]
+    model = short.model(0)
+    states = run.optimizer(model, short)
+    short.loss(model, short.batch(1, 0)).backward()
+    states.step()
+    quantized = [state["exp_avg_sq"] for state in states.state.values()]
+    assert not any(isinstance(state, torch.Tensor) for state in quantized)
+
+
+def test_a_share_of_steps_and_its_interval() -> None:
+    apart = pd.Series([0.02, 0.04, 0.03])
+    exact = long.slower(apart, fall=0.5, error=0.0)
+    assert exact["mean"] == pytest.approx(np.expm1(0.06))
+    assert exact["low"] < exact["mean"] < exact["most"] < exact["high"]
+    unsure = long.slower(apart, fall=0.5, error=0.2)
+    assert unsure["most"] > exact["most"]
+    assert np.isnan(long.slower(apart[:1], fall=0.5, error=0.0)["most"])
+
+
 def test_the_page_compares_seed_by_seed() -> None:
+    study = next(study for study in long.STUDIES if study.task == "teacher")
+    same = {"judge": "teacher", "lr": study.rate, "steps": 8000}
     rows = [
-        {"lr": 0.012, "quantizer": quantizer, "seed": seed, "loss": 1.5 + loss + seed}
-        for quantizer, losses in ((FULL, (0, 0)), (long.ARMS["4bit"], (0.02, 0.04)))
+        same | {"quantizer": quantizer, "seed": seed, "loss": 0.5 + loss + seed / 100}
+        for quantizer, losses in (
+            (FULL, (0.0, 0.0, 0.0)),
+            (long.CONTROL, (0.001, -0.001, 0.0)),
+            (long.ARMS["4bit"], (0.001, 0.002, 0.003)),
+            (long.ARMS["2bit"], (0.2, 0.3, 0.1)),
+        )
         for seed, loss in enumerate(losses)
     ]
+    for length, fall in ((0.7, -0.04), (1.4, 0.03)):
+        rows += [
+            same
+            | {"steps": round(8000 * length), "quantizer": FULL, "seed": seed}
+            | {"loss": 0.5 - fall + seed / 100}
+            for seed in range(3)
+        ]
     page = long.page(pd.DataFrame(rows), "the command")
     four = next(line for line in page.splitlines() if line.startswith("| 4bit |"))
-    assert four.startswith(f"| 4bit | `{long.ARMS['4bit']}` | 2 | +0.0300 (")
-    assert four.endswith("| +0.0300 | 0.0141 | 1 |")  # seed 1 lies 1 nat above the median
-    assert "No runs yet." in page  # at the other rate
+    assert four.startswith(f"| 4bit | `{long.ARMS['4bit']}` | 3 | +0.0020 (")
+    assert four.endswith("| yes (5%) | 0 |")
+    two = next(line for line in page.splitlines() if line.startswith("| 2bit |"))
+    assert two.endswith("|  | 3 |")
+    assert "No runs yet." in page  # of the other studies
 
 
 @pytest.mark.skipif(not (FOLDER / long.TRIALS).exists(), reason="no run is committed")
