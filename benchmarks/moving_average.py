@@ -1,0 +1,217 @@
+"""Errors that roundings leave in moving averages, without a training of quantized states.
+
+``python -m benchmarks.moving_average`` writes reports/moving-average.md and its rows.
+
+First moments: a moving average of random numbers, whose standard deviation is that of an element's
+gradient in a model that was trained for a few steps in 32 bits. Second moments: that of squares
+whose size changes (`follow`). The averages are stored in codes after every step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+import qmaps
+from benchmarks.command import command_line, one_line_errors
+from benchmarks.long_run import WORKLOAD
+from benchmarks.long_tasks import MovedDigits
+from benchmarks.markdown import markdown
+from qmaps.algebra.philox import RoundingKey
+from qmaps.lab.workloads import Workload
+from qmaps.optim.presets import FORMER, PRESETS, pair_of
+from qmaps.storage.files import output_folder, replacing
+from reproduction.report_file import write_report
+
+FIRST = "B64xbf16/mu-law10:linear0"
+FIRST_MOMENTS = (
+    "B128/DE@4s+sr",
+    "B128/DE@4s",
+    "B128/DE-sym@4s+qsr",
+    "B64xbf16/DE-sym@4s+qsr",
+    "B64xbf16/nf4@4s+qsr",
+    "B64xbf16/power2@4s+qsr",
+    "B64xbf16/linear0@4s+qsr",
+    "B64xbf16/mu-law5:linear0@4s+qsr",
+    f"{FIRST}@4s+qsr",
+    f"{FIRST}@4s+sr",
+    "B64xbf16/mu-law10:linear0(nearest=true)@4s",
+    "B64xbf16/mu-law20:linear0@4s+qsr",
+    f"{FIRST.replace('64', '128')}@4s+qsr",
+    f"{FIRST.replace('64', '32')}@4s+qsr",
+    "rank1/mu-law10:linear0@4s+qsr",
+    "B128/DE@3s+sr",
+    f"{FIRST}@3s+qsr",
+    "B16x8/linear0(full=true)@2s+sr",
+    "B16x8/linear0(full=true)@2s+qsr",
+    f"{FIRST}@5s+qsr",
+    f"{FIRST}@6s+qsr",
+    "B256/DE-sym@8s",
+)
+SECOND_MOMENTS = (
+    *(str(pair_of(name).second) for name in (*FORMER, "paper-8bit", "paper-4bit")),
+    "B256/DE-0@8u+sr",
+    "B128/DE-0@4u+sr",
+    "logB256/log2-0(in_log=true)@4u+sr",
+    "B64xbf16/geometric@4u+sr",
+    *dict.fromkeys(str(pair_of(name).second) for name in PRESETS if name[1:] == "bit"),
+    "B64xbf16/geometric@3u+qsr",
+)
+CHANGES = ("fall", "fall to a hundredth", "rise", "one")
+BETA1, BETA2, STEPS, SECOND_STEPS = 0.95, 0.999, 120, 3000
+
+
+def deviations() -> Tensor:
+    """Standard deviations of gradients, flat: of the matrices of two models after 300 steps."""
+    parts = []
+    works: tuple[Workload, ...] = (WORKLOAD, MovedDigits())
+    for work in works:
+        short = replace(work, steps=300, lr=0.003)
+        model = short.model(0)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=short.lr)
+        for step in range(1, short.steps + 1):
+            optimizer.zero_grad()
+            short.loss(model, short.batch(step, 0)).backward()
+            optimizer.step()
+        for param, state in optimizer.state.items():
+            if param.dim() > 1:
+                parts.append(state["exp_avg_sq"].flatten())
+    joined = torch.cat(parts).sqrt()
+    joined = joined[joined > 0]
+    blocks = joined[: joined.numel() // 256 * 256].view(-1, 256)
+    return blocks[::3].flatten()
+
+
+def noise_of(spec: str, deviation: Tensor, mean: float) -> float:
+    """Mean square of a first moment's error relative to the mean square of the exact one.
+
+    Args:
+        spec: of the quantizer.
+        deviation: of each element's gradient.
+        mean: of a gradient, as a share of its deviation: above 0 for some elements, else below.
+
+    Returns:
+        The error of the sum of all moments of the second half, which is what a weight sees.
+    """
+    q, draw = qmaps.quantizer(spec), torch.Generator().manual_seed(0)
+    shape = deviation.view(-1, 64).shape
+    deviation = deviation.view(shape)
+    middle = mean * deviation * torch.randn(shape, generator=draw)
+    exact, stored = (torch.zeros(shape) for _ in range(2))
+    error, total = (torch.zeros(shape) for _ in range(2))
+    for step in range(STEPS):
+        gradient = middle + deviation * torch.randn(shape, generator=draw)
+        exact = BETA1 * exact + (1 - BETA1) * gradient
+        used = BETA1 * stored + (1 - BETA1) * gradient
+        stored = q.quantize(used, key=RoundingKey(step=step)).dequantize()
+        if step >= STEPS // 2:
+            error += (used - exact) / deviation
+            total += exact / deviation
+    return float(error.square().mean() / total.square().mean())
+
+
+def follow(spec: str | None, change: str, count: int = 8192) -> Tensor:
+    """Second moments, before they are stored, of elements whose gradients change after 300 steps.
+
+    Gradients of every other element, or of one in 64, fall tenfold or a hundredfold, or rise
+    tenfold, while those of their neighbours stay.
+    """
+    draw, q = torch.Generator().manual_seed(0), qmaps.quantizer(spec) if spec else None
+    changing = torch.zeros(count, dtype=torch.bool)
+    changing[:: 64 if change == "one" else 2] = True
+    v = seen = torch.zeros(count)
+    for step in range(SECOND_STEPS):
+        gradient = torch.randn(count, generator=draw)
+        if (step < 300) == (change == "rise"):
+            gradient[changing] *= 0.01 if change == "fall to a hundredth" else 0.1
+        seen = BETA2 * v + (1 - BETA2) * gradient.square()
+        v = seen
+        if q is not None:
+            v = q.quantize_unchecked(seen, key=RoundingKey(step=step)).dequantize()
+    return seen[changing]
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    """A row for each quantizer and case."""
+    deviation = deviations()
+    for spec in FIRST_MOMENTS:
+        for mean in (0.0, 0.3):
+            value = noise_of(spec, deviation, mean)
+            yield {"moment": "first", "quantizer": spec, "case": f"mean {mean:g}", "value": value}
+    exact = {change: follow(None, change) for change in CHANGES}
+    for spec in SECOND_MOMENTS:
+        for change in CHANGES:
+            ratio = (follow(spec, change) / exact[change]).log().mean().exp()
+            yield {"moment": "second", "quantizer": spec, "case": change, "value": float(ratio)}
+
+
+def page(frame: pd.DataFrame, command: str) -> str:
+    """The report."""
+    tables = {}
+    for moment in ("first", "second"):
+        own = frame[frame["moment"] == moment]
+        wide = own.pivot_table("value", "quantizer", "case", sort=False)
+        bits = [qmaps.quantizer(spec).nbytes((256, 256)) / 8192 for spec in wide.index]
+        head = ("quantizer", "bits", *(str(case) for case in wide.columns))
+        cells = [
+            (f"`{spec}`", f"{size:.2f}", *(f"{value:.3g}" for value in wide.loc[spec]))
+            for spec, size in zip(wide.index, bits, strict=True)
+        ]
+        tables[moment] = markdown(head, cells)
+    return "\n".join(
+        [
+            "# Errors of moving averages",
+            "",
+            f"`{command}`. No quantized training is in these numbers; those are in "
+            "[long](long/README.md).",
+            "",
+            "## First moments",
+            "",
+            f"A moving average with beta1 {BETA1} of random gradients. Their standard deviations "
+            "are those of the elements of two models, so that they differ within a block as they "
+            "do in trainings. The number is the mean square of the error of the sum over "
+            f"{STEPS // 2} steps, relative to the exact sum; lower is better. *mean 0.3*: "
+            "gradients have a mean of 0.3 of their deviation.",
+            "",
+            *tables["first"],
+            "",
+            "## Second moments",
+            "",
+            "The stored second moment times the exact one, as a geometric mean over the elements "
+            f"whose gradients changed, after {SECOND_STEPS:,} steps with beta2 {BETA2}; 1 is "
+            "right. "
+            "*fall*: the gradients of every other element fall tenfold while their neighbours' "
+            "stay; *one*: those of one element in 64.",
+            "",
+            *tables["second"],
+            "",
+        ]
+    )
+
+
+@one_line_errors
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.moving_average", description=__doc__
+    )
+    parser.add_argument("--out", type=Path, default=Path("reports"))
+    out = output_folder(parser.parse_args(argv).out)
+    frame = pd.DataFrame(rows())
+    with replacing(out / "moving-average.csv") as temporary:
+        frame.to_csv(temporary, index=False, float_format="%.5g")
+    command = command_line("benchmarks.moving_average", [])
+    write_report(out / "moving-average.md", page(frame, command))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
