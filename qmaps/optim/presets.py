@@ -44,7 +44,9 @@ PRESETS: dict[str, Preset] = {
     "paper-8bit": Preset("B{block}/DE@8s", "B{block}/DE@8u", 2048),
     "paper-4bit": Preset("B{block}/DE@4s", "rank1/linear@4u", 128),
 }
-"""``paper-*`` as published. The others keep second moments away from zero. Every map of states that
+"""Presets by name; ``paper-*`` are as published.
+
+The others keep second moments away from zero. Every map of states that
 can be negative holds zero: a weight without gradients does not move. Those but ``paper-*`` hold
 both ends, -1 and +1: mirrored gradients train mirrored. Below 8 bits all but
 ``paper-*`` round such states stochastically (``+sr``): rounded to the nearest of 16 values, a
