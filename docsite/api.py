@@ -57,7 +57,7 @@ def _section(module: ModuleType, seen: set[str]) -> str:
         signature = _signature(value) if _has_parameters(value) else ""
         entries.append(_entry(name + signature, origin, _about(value, origin, name)))
         if key not in seen and inspect.isclass(value):
-            entries += [f"  - `.{text}`: {about}" for text, about in _members(value)]
+            entries += [f"    - `.{text}`: {about}" for text, about in _members(value)]
         new |= key not in seen
         seen.add(key)
     title = f"## `{_title(module)}`\n\n{_summary(inspect.getdoc(module))}\n"
@@ -161,7 +161,11 @@ def _of_file(path: Path) -> str:
     """Classes and functions of a module that needs another package, which is not imported."""
     tree = ast.parse(path.read_text("utf-8"))
     entries = [
-        _entry(node.name, path, _summary(ast.get_docstring(node)))
+        _entry(
+            node.name + ("" if isinstance(node, ast.ClassDef) else f"({ast.unparse(node.args)})"),
+            path,
+            _summary(ast.get_docstring(node)),
+        )
         for node in tree.body
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name[0] != "_"
     ]

@@ -20,7 +20,7 @@ def test_the_page_is_up_to_date() -> None:
 def test_public_names_with_signatures_and_links() -> None:
     for line in (
         "- [`quantizer(spec, codebooks=())`](../qmaps/algebra/quantizer.py): Quantizer of a spec.",
-        "  - `.bits_per_element`: `8 * nbytes` divided by the number of elements; NaN for an empty",
+        "    - `.bits_per_element`: `8 * nbytes` divided by the number of elements; NaN for an",
         "- [`Rounding`](../qmaps/algebra/rounding.py): Rounding mode of a quantizer;",
         "- [`AdamW(params, lr=0.001, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.01, **shared)`]",
         "- [`Linear(bits, signed=True)`](../qmaps/maps/linear.py): Evenly spaced values that leave",
