@@ -94,8 +94,8 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-# They are run as copies, whose outputs the documentation shows. Hypothesis has no part in them, and its plugin imports
-# it at the end, where Python 3.11 failed once ("AST constructor recursion depth mismatch").
+# They are run as copies; `python -m docsite.outputs` copies their outputs into notebooks/. Hypothesis has no part in
+# them, and its plugin imports it at the end, where Python 3.11 failed once ("AST constructor recursion depth mismatch").
 RUN_NOTEBOOKS := build/notebooks
 notebooks: $(RUN_NOTEBOOKS)/.done
 $(RUN_NOTEBOOKS)/.done: $(wildcard notebooks/*.ipynb) $(SOURCES) $(VENV)/.notebooks
@@ -105,7 +105,7 @@ $(RUN_NOTEBOOKS)/.done: $(wildcard notebooks/*.ipynb) $(SOURCES) $(VENV)/.notebo
 	$(BIN)/python -m pytest -p no:hypothesispytest --nbmake --nbmake-timeout=1200 --overwrite --override-ini=addopts= $(RUN_NOTEBOOKS)
 	@touch $@
 
-docs: $(VENV)/.docs $(RUN_NOTEBOOKS)/.done
+docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	$(BIN)/python -m docsite.links build/site
 

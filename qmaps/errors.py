@@ -12,6 +12,20 @@ import reprlib
 from collections.abc import Iterable
 from typing import Any
 
+__all__ = [
+    "BackendError",
+    "BackendWarning",
+    "BadTypeError",
+    "BadValueError",
+    "CaptureError",
+    "CommunicationError",
+    "NonFiniteError",
+    "OutputError",
+    "QmapsError",
+    "SpecError",
+    "StateWarning",
+]
+
 LONGEST = 599
 """Characters of a message, at most."""
 

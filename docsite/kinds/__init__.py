@@ -1,4 +1,7 @@
-"""One file per kind of page; here their order in the navigation."""
+"""One file per kind of page; here their places in the navigation.
+
+Guides and notebooks are on the shelves of ``docs/README.md``; the other kinds are sections of one.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,30 @@ from collections.abc import Callable, Mapping
 from docsite.kinds import figures, maps, normalizers, notebooks, optimizers, reference, repository
 from docsite.page import Page
 
-SECTIONS: Mapping[str, Callable[[], list[Page]]] = {
-    "Home": repository.home,
-    "How to": repository.guides,
-    "Notebooks": notebooks.pages,
-    maps.TITLE: maps.pages,
-    normalizers.TITLE: normalizers.pages,
-    optimizers.TITLE: optimizers.pages,
-    figures.TITLE: figures.pages,
-    "Reports": repository.reports,
-    reference.TITLE: reference.pages,
-    "Project": repository.project,
+SECTIONS: Mapping[str, Mapping[str, Callable[[], list[Page]]]] = {
+    "Reference": {
+        maps.TITLE: maps.pages,
+        normalizers.TITLE: normalizers.pages,
+        optimizers.TITLE: optimizers.pages,
+        figures.TITLE: figures.pages,
+        reference.TITLE: reference.pages,
+    },
+    "Background": {"Reports": repository.reports, "Project": repository.project},
 }
-"""What makes the pages of each section."""
+"""What makes the pages of each section, by shelf."""
+
+Section = list[Page | tuple[str, list[Page]]]
+"""Pages, and titles of sections within with their pages."""
+
+
+def navigation() -> dict[str, Section]:
+    """Every page of the site, by shelf; the first has the README and the contents."""
+    pages = {page.path: page for page in (*repository.guides(), *notebooks.pages())}
+    home, contents = *repository.home(), pages.pop(repository.CONTENTS)
+    arranged: dict[str, Section] = {"Home": [home, contents]}
+    for shelf, places in repository.shelves().items():
+        arranged[shelf] = [pages.pop(place) for place in places if place in pages]
+        arranged[shelf] += [(name, make()) for name, make in SECTIONS.get(shelf, {}).items()]
+    if pages:
+        raise ValueError(f"docs/README.md has no entry for {', '.join(sorted(pages))}")
+    return arranged

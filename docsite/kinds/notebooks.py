@@ -1,19 +1,16 @@
-"""The notebooks, with the outputs of their last run by ``make notebooks``."""
+"""The notebooks, with the outputs that they hold."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from docsite.kinds.repository import consoles, place_of, relinked
-from docsite.page import ROOT, Page
-
-SOURCES = ROOT / "notebooks"
-RUN = ROOT / "build" / "notebooks"
-"""Where ``make notebooks`` leaves them with their outputs."""
+from docsite.outputs import SOURCES
+from docsite.page import Page
 
 
 def pages() -> list[Page]:
-    """A page for each notebook, without outputs where it has not been run."""
+    """A page for each notebook."""
     return [_page(path) for path in sorted(SOURCES.glob("*.ipynb"))]
 
 
@@ -21,10 +18,9 @@ def _page(path: Path) -> Page:
     from nbconvert import MarkdownExporter  # the rest of the pages needs none
 
     place = place_of(path)
-    run = RUN / path.name
     exporter = MarkdownExporter()
     exporter.exclude_input_prompt = True
-    text, resources = exporter.from_filename(str(run if run.exists() else path))
+    text, resources = exporter.from_filename(str(path))
     linked, files = relinked(text, path, place)
     stem = place.removesuffix(".md")
     for name, content in resources["outputs"].items():

@@ -13,10 +13,10 @@ from types import ModuleType
 import qmaps
 from docsite.page import Page, docstring_of, fenced, first_sentence, table
 
-TITLE = "Reference"
+TITLE = "Modules"
 ELSEWHERE = {f"qmaps.{name}" for name in ("maps", "normalize", "optim", "figures", "cli")}
 """Packages that have pages of their own."""
-ALONE = ("qmaps.ops.quantiles", "qmaps.errors", "qmaps.storage.checkpoint")
+ALONE = ("qmaps.errors", "qmaps.nn", "qmaps.ops.quantiles", "qmaps.storage.checkpoint")
 """Public modules that are no packages."""
 
 
@@ -26,7 +26,7 @@ def pages() -> list[Page]:
     rows = [
         (f"[`{page.title}`]({page.path.rsplit('/', 1)[1]})", _about(page)) for page in modules_pages
     ]
-    text = f"# Reference\n\n{table(['module', ''], rows)}\n[The command line](cli.md).\n"
+    text = f"# Modules\n\n{table(['module', ''], rows)}\n[The command line](cli.md).\n"
     return [Page("reference/index.md", "All modules", text), *modules_pages, _command_line()]
 
 
@@ -35,7 +35,7 @@ def modules() -> list[ModuleType]:
     public = []
     for name in sorted({*_packages("qmaps", qmaps), *ALONE}):
         module = importlib.import_module(name)
-        if hasattr(module, "__all__") or name in ALONE:
+        if hasattr(module, "__all__"):
             public.append(module)
     return public
 
@@ -50,14 +50,8 @@ def _packages(name: str, package: ModuleType) -> Iterator[str]:
 
 def exported(module: ModuleType) -> list[str]:
     """Names of classes, functions and constants; modules have pages of their own."""
-    names = getattr(module, "__all__", None)
-    if names is None:
-        names = [
-            name for name, value in vars(module).items()
-            if name[0] != "_" and getattr(value, "__module__", "") == module.__name__
-        ]  # fmt: skip
     return [
-        name for name in names
+        name for name in module.__all__
         if name[0] != "_" and not inspect.ismodule(getattr(module, name, None))
     ]  # fmt: skip
 

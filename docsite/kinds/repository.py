@@ -10,10 +10,13 @@ from docsite.page import ROOT, Page
 
 RENAMED = {
     "README.md": "index.md",
+    "docs/README.md": "contents.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
 }
+CONTENTS = RENAMED["docs/README.md"]
+"""The page of the shelves."""
 SHOWN = {".csv", ".html", ".json", ".png", ".svg"}
 """Endings of files that come along when a page links to them."""
 LINK = re.compile(r"(!?)\[([^\]\n]*(?:\n[^\]\n]*)?)\]\(([^)\s]+)\)")
@@ -29,6 +32,19 @@ def guides() -> list[Page]:
     """Pages of ``docs/``, by title."""
     guide_pages = [_page(path) for path in (ROOT / "docs").rglob("*.md")]
     return sorted(guide_pages, key=lambda page: page.title.lower())
+
+
+def shelves() -> dict[str, list[str]]:
+    """Places in the site of the pages on each shelf of ``docs/README.md``, in its order."""
+    index = ROOT / "docs" / "README.md"
+    _, *parts = re.split(r"^## ", index.read_text("utf-8"), flags=re.MULTILINE)
+    return {
+        part.partition("\n")[0]: [
+            place_of((index.parent / target).resolve())
+            for target in re.findall(r"^- \[[^\]]+\]\(([^)]+)\)", part, re.MULTILINE)
+        ]
+        for part in parts
+    }
 
 
 def reports() -> list[Page]:

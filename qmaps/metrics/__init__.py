@@ -27,6 +27,7 @@ from qmaps.metrics._sums import Sums
 __all__ = ["METRICS", "SUMMED", "Metric", "Sums", "measure", "measure_sums", "register"]
 
 Metric = Callable[[Tensor, Tensor, Tensor, int], float]
+"""Function of a tensor, its decoded values, its codes and the number of values of the codebook."""
 
 METRICS: dict[str, Metric] = {}
 """Every metric by name."""

@@ -25,6 +25,8 @@ from qmaps.engines.native import quantiles as native
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, check_int, shown
 from qmaps.ops.backends import cuda_engine, native_runs
 
+__all__ = ["exact", "sram"]
+
 MOST = 2**24
 """Quantiles asked for at a time, at most."""
 

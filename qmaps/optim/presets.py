@@ -46,13 +46,14 @@ PRESETS: dict[str, Preset] = {
     "paper-8bit": Preset("B{block}/DE@8s", "B{block}/DE@8u", 2048),
     "paper-4bit": Preset("B{block}/DE@4s", "rank1/linear@4u", 128),
 }
-"""``paper-*`` as published. The others keep second moments away from zero, and round them by
-thresholds that are spread over steps (``+qsr``): rounded to nearest, a second moment does not
-follow where its gradients get smaller. Every map of states that can be negative holds zero: a
-weight without gradients does not move. Those but ``paper-*`` hold both ends, -1 and +1: mirrored
-gradients train mirrored. ``3bit`` has first moments of 4 bits and second moments of 2, since errors
-of the first cost more: 3.25 bits per element with scales. ``2bit`` has 2.4, and its own block
-sizes, whatever the block size.
+"""Presets by name; ``paper-*`` are as published.
+
+The others keep second moments away from zero, and round them by thresholds that are spread over
+steps (``+qsr``): rounded to nearest, a second moment does not follow where its gradients get
+smaller. Every map of states that can be negative holds zero: a weight without gradients does not
+move. Those but ``paper-*`` hold both ends, -1 and +1: mirrored gradients train mirrored. ``3bit``
+has first moments of 4 bits and second moments of 2, since errors of the first cost more: 3.25 bits
+per element with scales. ``2bit`` has 2.4, and its own block sizes, whatever the block size.
 
 Source: 8-bit optimizers, section 2; 4-bit optimizers, section 5; reports/long and
 reports/two-bits.md.

@@ -29,6 +29,8 @@ from qmaps.errors import BadTypeError, BadValueError
 from qmaps.storage import checksums, kinds
 from qmaps.storage.files import IrregularFileError, replacing, size_of
 
+__all__ = ["NeedsCodeError", "load", "save", "verify"]
+
 Know = Callable[[Collection[str]], None]
 """What makes classes known to ``torch.load``, by their full names."""
 
