@@ -87,7 +87,7 @@ class Slow:
         if q is None:
             self.q.append(y)
             return
-        key = RoundingKey(seed=3, tensor=0, state=number, step=step) if q.rounding.random else None
+        key = RoundingKey(seed=3, tensor=0, state=number, step=step) if q.stochastic else None
         t = self.last = q.quantize(y, key=key, after=self.last)
         self.q.append(t.dequantize())
         codes = t.codes()
