@@ -46,16 +46,12 @@ WITHOUT_ZERO = {
     "Adam in NVFP4, second moment without zero": "B16xe4m3/e2m1@4s+sr + B16xe4m3/DE-0@4u",
 }
 
-# The codes of the row of BReD, rounded in other ways.
+# Evenly spaced codes, rounded in several ways.
 ROUNDINGS = {
     "linear in 4 bits, to nearest": "B128/linear@4s + B128/linear@4u",
     "linear in 4 bits, stochastic": "B128/linear@4s+sr + B128/linear@4u+sr",
     "linear in 4 bits, first moment stochastic": "B128/linear@4s+sr + B128/linear@4u",
-    "linear in 4 bits, first moment dithered": "B128/linear@4s+dither + B128/linear@4u",
-    "linear in 4 bits, error feedback": "B128/linear@4s+ef4 + B128/linear@4u+ef4",
-    "linear in 4 bits, first moment with error feedback": "B128/linear@4s+ef4 + B128/linear@4u",
     "linear in 8 bits, to nearest": "B128/linear@8s + B128/linear@8u",
-    "preset `4bit` with error feedback in place of `+sr`": "B128/DE@4s+ef4 + B128/DE-0@4u",
 }
 
 

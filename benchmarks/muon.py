@@ -67,7 +67,6 @@ WIDTHS = {
     "Muon B2048/linear0@8s + AdamW8bit": ("B2048/linear0@8s", "8bit"),
     "Muon B128/DE@4s + AdamW8bit": ("B128/DE@4s", "8bit"),
     "Muon B128/DE@4s+sr + AdamW8bit": ("B128/DE@4s+sr", "8bit"),
-    "Muon B128/DE@4s+ef4 + AdamW8bit": ("B128/DE@4s+ef4", "8bit"),
     "Muon lowrank4(B128/DE@8s)+B128/DE@4s + AdamW8bit": ("lowrank4(B128/DE@8s)+B128/DE@4s", "8bit"),
     "Muon rank1B128x128/linear@4s + AdamW8bit": ("rank1B128x128/linear@4s", "8bit"),
     "Muon GRASP + AdamW8bit": (
@@ -294,7 +293,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         due = contest(name, lr, best(muon, "rate"), options.seeds)
         parts += [swept, muon, trained(due, "contest")]
     frame = with_others(pd.concat(parts, ignore_index=True), out / "muon.csv")
-    frame["optimizer"] = frame["quantizer"].map(lambda one: one if one in WIDTHS else ADAMW_8BIT)
+    frame["optimizer"] = frame["quantizer"].map(lambda one: ADAMW_8BIT if one == EIGHT else one)
     frame.loc[frame["quantizer"] == FULL, "optimizer"] = ADAMW
     with replacing(out / "muon.csv") as temporary:
         frame.to_csv(temporary, index=False)

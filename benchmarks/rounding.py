@@ -37,19 +37,6 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
         ("B256/DE@8s+sr", "B256/DE-0@8u"),
         ("B256/DE@8s+sr", "B256/DE-0@8u+sr"),
     ),
-    "dither, 4 bits": (
-        ("B128/linear@4s", "B128/linear@4u"),
-        ("B128/linear@4s+sr", "B128/linear@4u"),
-        ("B128/linear@4s+dither", "B128/linear@4u"),
-        ("B128/linear@4s+sr", "B128/linear@4u+sr"),
-        ("B128/linear@4s+dither", "B128/linear@4u+dither"),
-    ),
-    "error feedback, 4 bits": (
-        ("B128/DE@4s", "B128/DE-0@4u"),
-        ("B128/DE@4s+ef4", "B128/DE-0@4u"),
-        ("B128/DE@4s+ef8", "B128/DE-0@4u"),
-        ("B128/DE@4s+ef4", "B128/DE-0@4u+ef4"),
-    ),
     "scales": (
         ("B128/DE@4s", "B128/linear@4u"),
         ("B128/DE@4s", "rank1/linear@4u"),

@@ -105,33 +105,6 @@ def stochastic_error(beta: float, noise: float) -> float:
     return variance
 
 
-def dithered_error(beta: float) -> float:
-    """As `stochastic_error` for subtractive dither: a uniform number that decoding takes away.
-
-    The error of each rounding is uniform and independent of the state, with variance 1/12.
-    Dither that is not taken away again is stochastic rounding.
-
-    >>> round(dithered_error(0.9), 3), round(dithered_error(0.999), 1)
-    (0.439, 41.7)
-    """
-    return amplification(beta) / 12
-
-
-def feedback_error(beta: float) -> float:
-    """As `stochastic_error` for error feedback with an exact residual, where noise moves the state.
-
-    The state and its residual together are an average whose errors are ``(1 - beta)`` times the
-    residuals e of the steps before, so that the error of the state is an average of e less the
-    last e. If each is uniform and independent of the others this has the variance
-    ``(1 + (1 - beta) / (1 + beta)) / 12``, and does not accumulate. A state that stands still
-    between two codes alternates between them: 1/6 on average.
-
-    >>> round(feedback_error(0.9), 3), round(feedback_error(0.999), 3)
-    (0.088, 0.083)
-    """
-    return 2 / (1 + beta) / 12
-
-
 def _terms(jitter: float) -> int:
     """One more than the number of terms that count in float64."""
     return 2 + math.ceil(math.sqrt(20) / (math.pi * jitter))

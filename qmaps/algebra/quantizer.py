@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -19,15 +18,13 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse, split_low_rank
 from qmaps.errors import BadTypeError, BadValueError, SpecError, shown
-from qmaps.maps.base import Map, spacing, table
+from qmaps.maps.base import Map, table
 from qmaps.maps.codebook import Codebook
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer, Scales
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Dtypes of tensors that can be quantized, and of decoded values."""
-RESIDUAL = "B128/linear0@{bits}s"
-"""Spec of the quantizer of residuals (`qmaps.algebra.feedback`)."""
 
 
 def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quantizer:
@@ -87,9 +84,9 @@ class LowRank:
             raise SpecError(f"the quantizer of factors {q.spec} must round to nearest, alone")
 
     @property
-    def prefix(self) -> str:
-        """Part of the spec before the rest's."""
-        return f"lowrank{self.rank}({self.factors.spec})+"
+    def spec(self) -> str:
+        """Part of the spec before ``+`` and the rest's."""
+        return f"lowrank{self.rank}({self.factors.spec})"
 
     def shapes(self, shape: Sequence[int]) -> tuple[tuple[int, int], ...]:
         """The shapes of P and R for a tensor of this shape; empty if it has none."""
@@ -133,8 +130,6 @@ class Quantizer:
         scales = {"powers_of_two": self.normalizer.powers_of_two, "ones": self.normalizer.ones}
         if any(scales.values()):
             object.__setattr__(self, "map", self.map.for_scales(**scales))
-        if self.dithered and (why := dither_refusal(self.normalizer, self.map)):
-            raise SpecError(f"{self.spec}: {why}")
         if self.low_rank is not None and (why := _low_rank_refusal(self)):
             raise SpecError(f"{self.spec}: the quantizer of the rest {why}")
 
@@ -156,21 +151,11 @@ class Quantizer:
         Args:
             key: of the caller; ``RoundingKey()`` for None.
         """
-        if not self.rounding.random:
+        if not self.stochastic:
             return None
         key = key or RoundingKey()
         spread = self.rounding is Rounding.QUASI_STOCHASTIC
         return key if key.spread == spread else replace(key, spread=spread)
-
-    @property
-    def dithered(self) -> bool:
-        """True if it rounds with subtractive dither (``+dither``; `qmaps.engines.dither`)."""
-        return self.rounding is Rounding.DITHERED
-
-    @property
-    def error_feedback(self) -> bool:
-        """True if it keeps rounding errors (``+ef4``, ``+ef8``; `qmaps.algebra.feedback`)."""
-        return self.rounding.residual_bits is not None
 
     @property
     def keeps_zero(self) -> bool:
@@ -182,20 +167,10 @@ class Quantizer:
         >>> quantizer("B64/DE@4s").keeps_zero, quantizer("B64/linear@4s").keeps_zero
         (True, False)
         """
-        if self.map.fitted or self.dithered or self.low_rank is not None:
+        if self.map.fitted or self.low_rank is not None:
             return False
         lowest = -1 if self.map.log_domain else 0  # -1 stands for 0 in a log2 range
         return bool((table(self.map) == lowest).any())
-
-    @property
-    def spec_extensions(self) -> str:
-        """Extensions of the spec beyond normalizer, map and ``+sr``; empty without.
-
-        If empty, codes and scales suffice to decode and to encode again.
-        """
-        prefix = "" if self.low_rank is None else self.low_rank.prefix.removesuffix("+")
-        suffix = "" if self.rounding.memoryless else self.rounding.value
-        return f"{prefix} and {suffix}" if prefix and suffix else prefix or suffix
 
     def beside(self, shape: Sequence[int]) -> tuple[tuple[Quantizer, tuple[int, ...]], ...]:
         """Quantizers and shapes of the tensors stored beside a tensor's codes.
@@ -204,14 +179,11 @@ class Quantizer:
             shape: the shape of the tensor.
 
         Returns:
-            A pair per factor of a low-rank part (`qmaps.algebra.low_rank`), and last one for
-            the residual under error feedback (``+ef4``; `qmaps.algebra.feedback`).
+            A pair per factor of a low-rank part (`qmaps.algebra.low_rank`).
         """
-        parts: tuple[tuple[Quantizer, tuple[int, ...]], ...] = ()
-        if self.low_rank is not None:
-            parts = tuple((self.low_rank.factors, size) for size in self.low_rank.shapes(shape))
-        bits = self.rounding.residual_bits
-        return parts if bits is None else (*parts, (_residual_quantizer(bits), tuple(shape)))
+        if self.low_rank is None:
+            return ()
+        return tuple((self.low_rank.factors, size) for size in self.low_rank.shapes(shape))
 
     @property
     def spec(self) -> str:
@@ -219,7 +191,7 @@ class Quantizer:
         map_ = self.map
         if self.normalizer.powers_of_two or self.normalizer.ones:  # which says it already
             map_ = map_.for_scales()
-        prefix = "" if self.low_rank is None else self.low_rank.prefix
+        prefix = "" if self.low_rank is None else f"{self.low_rank.spec}+"
         return f"{prefix}{self.normalizer.spec}/{map_.spec}{self.rounding.value}"
 
     def __str__(self) -> str:
@@ -268,10 +240,10 @@ class Quantizer:
                 float32.
             out: a tensor of the same shape and quantizer, written into and returned; unchanged if
                 `x` is refused. With a fitted map its codebook is kept, not fitted anew.
-            key: names the random numbers of stochastic rounding and of dither; ``RoundingKey()``
-                if left out, so the same call gives the same codes. Change `step` from call to call.
-            after: the tensor of the last step, of the same shape; under error feedback its residual
-                is added to `x` (`qmaps.algebra.feedback`). It may be `out`.
+            key: names the random numbers of stochastic rounding; ``RoundingKey()`` if left out,
+                so the same call gives the same codes. Change `step` from call to call.
+            after: the tensor of the last step, of the same shape, from which a low-rank part
+                begins (`qmaps.algebra.low_rank`). It may be `out`.
 
         Returns:
             Packed codes and scales, on the device of `x`.
@@ -281,11 +253,6 @@ class Quantizer:
             BadValueError: `x` is negative somewhere and the map unsigned, or `out` or `after` does
                 not match.
             BadTypeError: `x` is no tensor of an allowed dtype.
-
-        >>> q, x = quantizer("tensor/linear0@4s+ef8"), torch.tensor([1.0, 0.05])
-        >>> t = q.quantize(x)  # the codes beside 0 stand for 1/7
-        >>> t.dequantize()[1], q.quantize(x, after=t).dequantize()[1]
-        (tensor(0.), tensor(0.1429))
         """
         from qmaps.ops.quantize import quantize
 
@@ -319,7 +286,6 @@ class Quantizer:
         scales: Scales,
         *,
         key: RoundingKey | None = None,
-        after: QuantizedTensor | None = None,
     ) -> QuantizedTensor:
         """As `quantize_unchecked` with scales of the whole tensor, of which `x` is a part.
 
@@ -330,7 +296,7 @@ class Quantizer:
         """
         from qmaps.ops.quantize import quantize_scaled
 
-        return quantize_scaled(self, x, scales, key=key, after=after)
+        return quantize_scaled(self, x, scales, key=key)
 
     def dequantize(
         self, t: QuantizedTensor, *, out: Tensor | None = None, dtype: torch.dtype = torch.float32
@@ -386,26 +352,19 @@ class QuantizedTensor:
         shape: shape of the tensor.
         packed: 1-D uint8; see `qmaps.algebra.packing` for the order of bits.
         scales: the normalizer's parts; see its `layout`.
-        key: names the random numbers subtracted in decoding, if the quantizer is dithered;
-            else None. It is the last encoding's key, and not counted in `nbytes`.
-        beside: the quantized tensors of `Quantizer.beside`: a low-rank part, and under
-            error feedback the residual of the last encoding.
+        beside: the quantized tensors of `Quantizer.beside`: a low-rank part.
 
     Raises:
         BadValueError: `packed`, `scales` or `beside` does not fit the quantizer and the shape.
-        BadTypeError: `key` is None and the quantizer dithered, or the other way round.
     """
 
     quantizer: Quantizer
     shape: tuple[int, ...]
     packed: Tensor
     scales: Scales
-    key: RoundingKey | None = None
     beside: tuple[QuantizedTensor, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.quantizer.rounding.random or self.key is not None:
-            check_key(self.quantizer, self.key)
         self.check_sizes()
 
     def check(self) -> None:
@@ -438,7 +397,7 @@ class QuantizedTensor:
             raise BadValueError(
                 f"scales are {actual}; {q.normalizer.spec} of shape {self.shape} needs {layout}"
             )
-        if not self.beside and q.low_rank is None and q.rounding.residual_bits is None:
+        if not self.beside and q.low_rank is None:
             return
         expected, parts = q.beside(self.shape), [(t.quantizer, t.shape) for t in self.beside]
         if parts != list(expected):
@@ -519,31 +478,10 @@ def values_of(state: Tensor | QuantizedTensor) -> Tensor:
     return state.dequantize() if isinstance(state, QuantizedTensor) else state
 
 
-def encoded_by(t: QuantizedTensor, key: RoundingKey | None) -> None:
-    """Set the key of the last encoding into `t`, in place like its codes."""
-    object.__setattr__(t, "key", key)
-
-
-def check_key(q: Quantizer, key: object) -> None:
-    """Raise unless `key` fits the quantizer: a key if it is dithered, else None."""
-    if not (isinstance(key, RoundingKey) if q.dithered else key is None):
-        needed = "a RoundingKey" if q.dithered else "None"
-        raise BadTypeError(f"key={shown(key)} of a quantized tensor must be {needed} for {q.spec}")
-
-
 def nbytes_of(map_: Map, packed: int, scales: Scales) -> int:
     """Bytes of the codes, the scales, and the codebook where it is stored with the tensor."""
     codebook = table(map_).nbytes if map_.counted else 0
     return packed + sum(scale.nbytes for scale in scales) + codebook
-
-
-def dither_refusal(normalizer: Normalizer, map_: Map) -> str:
-    """Reason why a normalizer and a map cannot be dithered; empty if they can."""
-    if not normalizer.linear:
-        return f"+dither needs a normalizer that divides by a scale; {normalizer.spec} does not"
-    if map_.fitted or spacing(map_) is None:
-        return "+dither needs a map of evenly spaced values, such as linear or linear0"
-    return ""
 
 
 def _low_rank_refusal(q: Quantizer) -> str:
@@ -553,11 +491,6 @@ def _low_rank_refusal(q: Quantizer) -> str:
     if q.map.fitted or isinstance(q.map, Codebook):
         return "must have a map that is given by a formula"
     return ""
-
-
-@lru_cache(maxsize=8)
-def _residual_quantizer(bits: int) -> Quantizer:
-    return quantizer(RESIDUAL.format(bits=bits))
 
 
 def _listed(tensors: Sequence[tuple[Quantizer, tuple[int, ...]]]) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from qmaps.algebra.dense import unsupported_reason
-from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse_normalizer
@@ -28,7 +26,7 @@ STATE_FORMAT = 2
 """Version of the same with tensors and numbers alone (`tensors_only`)."""
 
 TEXTS = frozenset({"spec", "label", "normalizer", "rounding"})
-LISTS = frozenset({"shape", "rows", "runs", "scales", "beside"})
+LISTS = frozenset({"shape", "rows", "scales", "beside"})
 """Fields that are text, and those that are lists; `tensors_only` writes both in other types."""
 
 TEXT_SIZE = 64
@@ -45,7 +43,6 @@ def to_plain(t: QuantizedTensor) -> dict[str, Any]:
         "shape": list(t.shape),
         "packed": t.packed,
         "scales": list(t.scales),
-        **keyed(t.key),
         # Their quantizers and shapes follow from those of `t`.
         **({"beside": parts} if parts else {}),
     }
@@ -101,23 +98,6 @@ def check_format(plain: Mapping[str, Any], of: str) -> None:
             f"format={shown(plain.get('format'))} of {of} is not supported; supported are "
             f"{FORMAT}, and {STATE_FORMAT} in a state_dict"
         )
-
-
-def keyed(key: RoundingKey | None) -> dict[str, Any]:
-    """Entry ``key`` of a saved tensor, a dict of ints; none without a key."""
-    if key is None:
-        return {}
-    fields = {name: value for name, value in asdict(key).items() if name not in ("runs", "spread")}
-    return {"key": fields if key.runs is None else {**fields, "runs": list(key.runs)}}
-
-
-def key_from_dict(plain: Mapping[str, Any]) -> RoundingKey | None:
-    """Read a key written by `keyed`."""
-    if "key" not in plain:
-        return None
-    fields = dict(plain["key"])
-    runs = fields.pop("runs", None)
-    return RoundingKey(**fields, runs=None if runs is None else tuple(runs))
 
 
 def described(q: Quantizer) -> dict[str, Any]:
@@ -192,9 +172,7 @@ def _assembled(plain: Mapping[str, Any]) -> QuantizedTensor:
         QuantizedTensor(of, size, parts["packed"], tuple(parts["scales"]))
         for (of, size), parts in zip(needed, saved, strict=True)
     )
-    return QuantizedTensor(
-        q, shape, plain["packed"], tuple(plain["scales"]), key_from_dict(plain), beside
-    )
+    return QuantizedTensor(q, shape, plain["packed"], tuple(plain["scales"]), beside)
 
 
 def save(tensors: Mapping[str, QuantizedTensor], path: str | os.PathLike[str]) -> None:

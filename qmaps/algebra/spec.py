@@ -3,8 +3,8 @@
 ``NORM[SUFFIX]["&"NORM[SUFFIX]]"/"[TRANSFORM":"]MAP["("field=value,...")"]"@"BITS["s"|"u"][ROUNDING]``,
 read without regard to case and written in one canonical form. A suffix such as ``x8`` names
 the format of stored scales (`qmaps.normalize.scale_format`). A transform such as ``sqrt`` may
-come before the map (`qmaps.maps.transformed`). A rounding is ``+sr``, ``+dither``,
-``+ef4`` or ``+ef8`` (`qmaps.algebra.rounding`).
+come before the map (`qmaps.maps.transformed`). A rounding is ``+sr`` or ``+qsr``
+(`qmaps.algebra.rounding`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from qmaps import maps, normalize
+from qmaps.algebra.rounding import REMOVED, Rounding
 from qmaps.algebra.rounding import SUFFIXES as ROUNDINGS
-from qmaps.algebra.rounding import Rounding
 from qmaps.errors import BadValueError, SpecError, nearest, shown
 from qmaps.maps._transforms import named, written
 from qmaps.maps.codebook import Codebook
@@ -52,7 +52,7 @@ _FLAGS = re.IGNORECASE | re.ASCII
 _LOW_RANK_BEGIN = re.compile(r"lowrank\d+\(", _FLAGS)
 _LOW_RANK = re.compile(r"lowrank(\d+)\((.*)\)\+(.*)", _FLAGS | re.DOTALL)
 _ONE_MAP = re.compile(_MAP, _FLAGS)
-_ROUNDING = "|".join(map(re.escape, ROUNDINGS))
+_ROUNDING = "|".join(map(re.escape, (*ROUNDINGS, *REMOVED)))
 _SPEC = re.compile(rf"(?P<norm>[^/]+)/{_MAP}(?P<rounding>{_ROUNDING})?", _FLAGS)
 
 
@@ -69,8 +69,8 @@ def parse(
         raise SpecError(
             f"spec={shown(spec)} has {len(stripped)} characters; at most {LONGEST} are allowed"
         )
-    name, *rounding = stripped.lower().partition("+")
-    match = _SPEC.fullmatch(SHORT[name] + "".join(rounding) if name in SHORT else stripped)
+    name, *end = stripped.lower().partition("+")
+    match = _SPEC.fullmatch(SHORT[name] + "".join(end) if name in SHORT else stripped)
     if match is None:
         other = OTHER_NAMES.get(name)
         hint = f"; a spec of {name} is {other}" if other else ""
@@ -78,11 +78,12 @@ def parse(
             f"spec={shown(spec)} does not have the form {GRAMMAR}, such as B128/DE@4s{hint}"
         )
     try:
+        rounding = Rounding((match["rounding"] or "").lower())
         normalizer = parse_normalizer(match["norm"])
         map_ = _map(match, codebooks)
     except BadValueError as error:
         raise SpecError(f"spec={shown(spec)}: {error}") from None
-    return normalizer, map_, Rounding((match["rounding"] or "").lower())
+    return normalizer, map_, rounding
 
 
 def split_low_rank(spec: str) -> tuple[int, str, str] | None:

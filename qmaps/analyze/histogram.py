@@ -41,7 +41,7 @@ def histogram(
         (elements), and `zeros` (elements equal to 0).
 
     With a low-rank part, "normalized" and "quantized" show the rest of the tensor, which has the
-    codes. Dither's offsets are in "dequantized" alone.
+    codes.
 
     Source: 4-bit optimizers, figures 20 to 31.
     """

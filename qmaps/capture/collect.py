@@ -67,7 +67,7 @@ def _joined(value: Mapping[str, Any]) -> Any:
     from qmaps.distributed import rows
 
     shards = rows.read(value, None)
-    return to_plain(shards.joined()) if shards.aligned else shards.restored()
+    return to_plain(shards.joined()) if shards.aligned else shards.decoded()
 
 
 def _of_bitsandbytes(state: Mapping[Any, Any]) -> Mapping[Any, Any]:

@@ -24,15 +24,12 @@ from torch import Tensor
 
 from qmaps.algebra import packing
 from qmaps.algebra.dense import unsupported_reason
-from qmaps.algebra.philox import RoundingKey
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, check_key
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.algebra.saved import (
     FORMAT,
     check_format,
     check_values,
     described,
-    key_from_dict,
-    keyed,
     quantizer_in,
     with_text,
 )
@@ -79,8 +76,6 @@ class Rows:
         scales: one tensor for each stored part of the normalizer: scales of blocks have the shape
             (rows, blocks of a row), scales of slices are as stored.
         phases: one tensor for each stored part: int32 of shape (rows,) for blocks, else empty.
-        key: names the random numbers of these rows, where the quantizer is dithered.
-        beside: the same rows of each tensor stored beside the codes (`Quantizer.beside`).
     """
 
     quantizer: Quantizer
@@ -88,8 +83,6 @@ class Rows:
     codes: Tensor
     scales: tuple[Tensor, ...]
     phases: tuple[Tensor, ...]
-    key: RoundingKey | None = None
-    beside: tuple[Rows, ...] = ()
 
     @staticmethod
     def of(t: QuantizedTensor) -> Rows:
@@ -113,8 +106,7 @@ class Rows:
             last = max(scale.numel() - 1, 0)
             scales.append(scale[index.clamp(max=last)] if rows else scale.new_zeros(index.shape))
             phases.append((begin % extent.block).to(torch.int32))
-        beside = tuple(map(Rows.of, t.beside))
-        return Rows(t.quantizer, t.shape, codes, tuple(scales), tuple(phases), t.key, beside)
+        return Rows(t.quantizer, t.shape, codes, tuple(scales), tuple(phases))
 
     def cut(self, shard: Shard) -> Rows:
         """The rows of a shard; `self` holds all rows."""
@@ -132,8 +124,6 @@ class Rows:
                 for scale, extent in zip(self.scales, extents, strict=True)
             ),
             phases=tuple(some(phase, phase.numel() > 0) for phase in self.phases),
-            key=_moved(self.key, shard.first),
-            beside=tuple(part.cut(shard) for part in self.beside),
         )
 
     @property
@@ -146,7 +136,7 @@ class Rows:
         """True if blocks begin where they would in a tensor of these rows alone."""
         rows, width = _sides(self.local_shape)
         extents = _extents(self.quantizer, self.shape)
-        return all(part.aligned for part in self.beside) and all(
+        return all(
             torch.equal(phase.cpu().long(), torch.arange(rows) * width % extent.block)
             for phase, extent in zip(self.phases, extents, strict=True)
             if extent.block
@@ -164,21 +154,7 @@ class Rows:
                 scale = scale[row, block - row * width // extent.block]
             scales.append(scale.clone())
         packed = packing.pack(self._codes(), self.quantizer.map.bits)
-        beside = tuple(part.joined() for part in self.beside)
-        return QuantizedTensor(
-            self.quantizer, self.local_shape, packed, tuple(scales), self.key, beside
-        )
-
-    def restored(self) -> Tensor:
-        """Best known values before quantization: `decoded`, plus the residual.
-
-        The residual is error feedback's; without it this is `decoded`.
-        """
-        values = self.decoded()
-        if not self.quantizer.error_feedback:
-            return values
-        values += self.beside[-1].decoded()
-        return values if self.quantizer.map.signed else values.clamp_(min=0)
+        return QuantizedTensor(self.quantizer, self.local_shape, packed, tuple(scales))
 
     def decoded(self) -> Tensor:
         """The decoded values, float32 of `local_shape`."""
@@ -193,7 +169,7 @@ class Rows:
             scales.append(scale)
         normalizer = _by_element(self.quantizer.normalizer, len(self.shape))
         codes = self._codes().view(self.local_shape)
-        return reference.dequantize(codes, tuple(scales), normalizer, self.quantizer.map, self.key)
+        return reference.dequantize(codes, tuple(scales), normalizer, self.quantizer.map)
 
     def _codes(self) -> Tensor:
         rows, width = _sides(self.local_shape)
@@ -210,15 +186,7 @@ def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
     """
     rows = Rows.of(t)
     shape = t.shape if shard is None else shard.shape
-    plain = _about(t.quantizer, shape)
-    for place, part in enumerate(t.beside):
-        plain |= {
-            _beside(place, name): array
-            for name, array in write(part, shard).items()
-            if _is_array(name)
-        }
-    # The key of the whole tensor, so that all processes write the same.
-    plain |= keyed(_moved(t.key, 0 if shard is None else -shard.first))
+    about = {**described(t.quantizer), "format": FORMAT, "rows": list(shape)}
     arrays = {"codes": rows.codes}
     extents = _extents(t.quantizer, shape)
     along_rows = {"codes"}
@@ -236,7 +204,7 @@ def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
             name: shard.of_rows(array, split=name in along_rows).distributed(array)
             for name, array in arrays.items()
         }
-    return {**plain, **arrays}
+    return {**about, **arrays}
 
 
 def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
@@ -264,46 +232,17 @@ def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
             arrays["codes"],
             tuple(arrays[f"scale{number}"] for number in numbers),
             tuple(arrays.get(f"phase{number}", nothing) for number in numbers),
-            key_from_dict(plain),
         )
         if shard is not None and len(rows.codes) == _sides(shape)[0] != shard.local_shape[0]:
             _check(rows)
             rows = rows.cut(shard)
-        elif shard is not None:
-            rows = replace(rows, key=_moved(rows.key, shard.first))
         _check(rows)
-        beside = tuple(
-            read({**_about(q, size), **_of_beside(place, plain)}, shard)
-            for place, (q, size) in enumerate(quantizer.beside(shape))
-        )
-        rows = replace(rows, beside=beside)
     except BadValueError:
         raise
     except DAMAGE as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise BadValueError(f"the rows of a quantized tensor are damaged ({reason})") from None
     return rows
-
-
-def _about(q: Quantizer, shape: Shape) -> dict[str, Any]:
-    """Metadata of the whole tensor in a dict of rows."""
-    return {**described(q), "format": FORMAT, "rows": list(shape)}
-
-
-def _beside(place: int, name: str) -> str:
-    """The name of an array of a tensor beside the codes."""
-    return f"beside{place}_{name}"
-
-
-def _of_beside(place: int, plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The arrays of a tensor beside the codes, under their own names."""
-    start = _beside(place, "")
-    return {name.removeprefix(start): plain[name] for name in plain if name.startswith(start)}
-
-
-def _moved(key: RoundingKey | None, elements: int) -> RoundingKey | None:
-    """The key with its offset moved by a number of elements."""
-    return None if key is None else replace(key, offset=key.offset + elements)
 
 
 def _is_array(name: str) -> bool:
@@ -323,8 +262,7 @@ def _here(value: Any, shard: Shard | None) -> Tensor:
 
 
 def _check(rows: Rows) -> None:
-    """Raise unless sizes, dtypes and key fit the quantizer, and codes lie in its codebook."""
-    check_key(rows.quantizer, rows.key)
+    """Raise unless sizes and dtypes fit the quantizer, and codes lie in its codebook."""
     count, width = _sides(rows.local_shape)
     map_ = rows.quantizer.map
     row_bytes = _padded_width(width, map_) * map_.bits // 8

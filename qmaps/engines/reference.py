@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.philox import RoundingKey, uniform
-from qmaps.engines import dither
 from qmaps.maps.base import Map, cached, limits, table
 
 if TYPE_CHECKING:
@@ -84,8 +83,6 @@ def quantize(
     map_: Map,
     key: RoundingKey | None = None,
     scales: Scales | None = None,
-    *,
-    dithered: bool = False,
 ) -> tuple[Tensor, Scales]:
     """Quantize float32 `x` to int32 codes of its shape, and scales.
 
@@ -97,8 +94,6 @@ def quantize(
     n = normalizer.normalize(x, scales)
     if key is None:
         return encode(n, map_), scales
-    if dithered:
-        return encode(n + dither.offsets(n, map_, key), map_), scales
     if normalizer.linear or map_.position_rounding:
         return encode_stochastic(n, map_, key), scales
 
@@ -109,15 +104,6 @@ def quantize(
     return encode_stochastic(n, map_, key, neighbours), scales
 
 
-def dequantize(
-    codes: Tensor,
-    scales: Scales,
-    normalizer: Normalizer,
-    map_: Map,
-    dithered_by: RoundingKey | None = None,
-) -> Tensor:
-    """Decode codes of the tensor's shape to float32; `dithered_by` is None without dither."""
-    values = decode(codes, map_)
-    if dithered_by is not None:
-        values = dither.removed(values, map_, dithered_by)
-    return normalizer.denormalize(values, scales)
+def dequantize(codes: Tensor, scales: Scales, normalizer: Normalizer, map_: Map) -> Tensor:
+    """Decode codes of the tensor's shape to float32."""
+    return normalizer.denormalize(decode(codes, map_), scales)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from qmaps.algebra.feedback import restored
 from qmaps.algebra.quantizer import QuantizedTensor, values_of
 from qmaps.engines.bfloat16 import round_stochastically, split
 from qmaps.engines.masters import REMAINDER, exact, updated
@@ -59,7 +58,7 @@ class ReferencePlan(StepPlan):
                 step = int(parameter.storage.get("step", 0)) + 1
                 states = self._advanced(parameter, step, inputs, keep=True)[1]
                 for state, normalizer, shard in spanning:
-                    value = _restored(parameter, state, states[state.name])
+                    value = states[state.name]
                     asked[parameter.number, state.name] = Request.of(normalizer, value, shard)
         return asked
 
@@ -261,12 +260,6 @@ def _decoded(parameter: ParameterStep, state: StateStep) -> Tensor:
     return values_of(value)
 
 
-def _restored(parameter: ParameterStep, state: StateStep, value: Tensor) -> Tensor:
-    """A new state plus the residual of the last encoding, under error feedback."""
-    previous = parameter.storage.get(state.name)
-    return restored(previous, value) if isinstance(previous, QuantizedTensor) else value
-
-
 def _encoded(
     target: ParameterStep, state: StateStep, value: Tensor, step: int, scales: SharedScales | None
 ) -> Tensor | QuantizedTensor:
@@ -274,12 +267,12 @@ def _encoded(
     q = state.quantizer
     previous = target.storage.get(state.name)
     if q is None:
-        return _restored(target, state, value)
+        return value
     fresh = (step - 1) % target.refit_every == 0
     if isinstance(q.map, FittedMap) and isinstance(previous, QuantizedTensor) and not fresh:
         q = previous.quantizer
     key = None if state.key is None else replace(state.key, step=step)
-    after = previous if isinstance(previous, QuantizedTensor) else None
     if scales is not None:
-        return q.quantize_scaled(value, scales.stored, key=key, after=after)
+        return q.quantize_scaled(value, scales.stored, key=key)
+    after = previous if isinstance(previous, QuantizedTensor) else None
     return q.quantize_unchecked(value, key=key, after=after)

@@ -1,8 +1,8 @@
 """Support of the fused engines, with the reason where one supports something not.
 
 `NATIVE` and `CUDA` are the only places that decide about a tensor or a parameter. The reference
-runs everything else. A reason is a phrase such as "it has +ef4, which only the reference encodes";
-an empty reason means that the engine supports it.
+runs everything else. A reason is a phrase such as "its gradient is torch.float64"; an empty reason
+means that the engine supports it.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ class Support(ABC):
                 yield f"{q.map.spec} of {state.name} is fitted in this step"
                 return
             q = value.quantizer
-        if shard is not None and q.rounding.random and shard.runs is not None:
+        if shard is not None and q.stochastic and shard.runs is not None:
             yield f"{state.name} is rounded at random, and its shard is not one stretch"
-        if extensions := q.spec_extensions:
-            yield f"{state.name}: it has {extensions}, which only the reference encodes"
+        if q.low_rank is not None:
+            yield f"{state.name}: it has {q.low_rank.spec}, which only the reference encodes"
         if why := self.of_tensor(q.normalizer, q.map, state.shape):
             yield f"{state.name}: {why}"
         if value is not None and value.quantizer.spec != q.spec:
@@ -146,7 +146,7 @@ class NativeSupport(Support):
     def decodes(self, t: QuantizedTensor) -> bool:
         """Return True if the engine reads single codes of `t`."""
         q = t.quantizer
-        plain = t.device.type == "cpu" and t.key is None and q.low_rank is None and readable(t)
+        plain = t.device.type == "cpu" and q.low_rank is None and readable(t)
         return plain and self.measures(q.normalizer, q.map, t.shape)
 
     def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
@@ -180,7 +180,7 @@ class NativeSupport(Support):
 
     def _reads(self, t: QuantizedTensor) -> bool:
         q = t.quantizer
-        return not q.spec_extensions and readable(t) and self.supports(q.normalizer, q.map, t.shape)
+        return q.low_rank is None and readable(t) and self.supports(q.normalizer, q.map, t.shape)
 
 
 class CudaSupport(Support):

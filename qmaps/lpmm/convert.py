@@ -161,9 +161,10 @@ def _checked(option: str, spec: str | Quantizer) -> Quantizer:
     q = quantizer(spec)
     if not q.map.signed:
         raise BadValueError(f"{option}={q.spec!r} is unsigned; expected a signed map")
-    if q.spec_extensions:
+    if q.low_rank is not None:
         raise BadValueError(
-            f"{option}={q.spec!r} has {q.spec_extensions}; expected rounding to nearest, or +sr"
+            f"{option}={q.spec!r} has {q.low_rank.spec}; expected a quantizer without "
+            "a low-rank part"
         )
     if isinstance(q.map, FittedMap):
         raise BadValueError(

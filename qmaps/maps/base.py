@@ -204,24 +204,6 @@ def limits(map_: Map) -> Tensor:
     return map_.thresholds()
 
 
-@cached(512)
-def spacing(map_: Map) -> float | None:
-    """The distance between neighbours of `map_`, a float32 number.
-
-    Returns:
-        None if the values are not evenly spaced to within their rounding to float32, or if a value
-        does not take the nearest of them.
-    """
-    values = table(map_).double()
-    gap = (values[-1] - values[0]) / (len(values) - 1)
-    rounding = 2.0**-23 * values.abs().max()
-    if bool((values.diff() - gap).abs().max() > rounding) or gap <= rounding:
-        return None
-    if map_.log_domain or not torch.equal(limits(map_), thresholds(table(map_))):
-        return None
-    return float(gap.float())
-
-
 def thresholds(codebook: Tensor) -> Tensor:
     """For each two ascending neighbours, the largest float32 that is not nearer to the upper one.
 

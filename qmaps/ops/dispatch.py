@@ -43,7 +43,6 @@ def quantize(
     key: RoundingKey | None = None,
     out: tuple[Tensor, Scales] | None = None,
     *,
-    dithered: bool = False,
     check: bool = False,
 ) -> tuple[Tensor, Scales, int]:
     """Quantize `x` to packed codes and scales, into `out` if given; fitted maps must be frozen.
@@ -54,8 +53,8 @@ def quantize(
     """
     parts = () if out is None else (out[0], *out[1])
     fused = out is None or all(part.is_contiguous() for part in parts)
-    # Only the reference dithers, and draws numbers for shards that are not one stretch.
-    fused = fused and (key is None or not (dithered or key.runs is not None))
+    # Only the reference draws numbers for shards that are not one stretch.
+    fused = fused and (key is None or key.runs is None)
     device = cuda_engine(x, *parts) if fused and x.numel() else None
     if device is not None and CUDA.supports(normalizer, map_, tuple(x.shape)):
         return cuda_tensors.quantize(device, x, normalizer, map_, key, out, check=check)
@@ -64,7 +63,7 @@ def quantize(
     suspect = check and holds_bad(x, map_)
     if suspect and out is not None:
         return *out, True
-    codes, scales = reference.quantize(x.float(), normalizer, map_, key, dithered=dithered)
+    codes, scales = reference.quantize(x.float(), normalizer, map_, key)
     packed = packing.pack(codes, map_.bits)
     if out is not None:
         for target, part in zip((out[0], *out[1]), (packed, *scales), strict=True):
@@ -81,15 +80,10 @@ def dequantize(
     shape: tuple[int, ...],
     dtype: torch.dtype,
     out: Tensor | None = None,
-    *,
-    dithered_by: RoundingKey | None = None,
 ) -> Tensor:
-    """Decode packed codes to `shape`, into `out` or a new tensor of `dtype`.
-
-    `dithered_by` is the key that they were dithered with; None if they were not.
-    """
+    """Decode packed codes to `shape`, into `out` or a new tensor of `dtype`."""
     stored = (packed, *scales)
-    fused = dithered_by is None and all(part.is_contiguous() for part in stored)
+    fused = all(part.is_contiguous() for part in stored)
     device = cuda_engine(*stored) if fused and _product(shape) else None
     if device is not None and CUDA.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
@@ -100,7 +94,7 @@ def dequantize(
         tensors.dequantize(packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)
     codes = packing.unpack(packed, map_.bits, _product(shape)).view(shape)
-    values = reference.dequantize(codes, scales, normalizer, map_, dithered_by)
+    values = reference.dequantize(codes, scales, normalizer, map_)
     return values.to(dtype) if out is None else out.copy_(values)
 
 

@@ -17,7 +17,7 @@ def gap(state: QuantizedTensor, movement: Tensor) -> Tensor:
     q, codes = state.quantizer, state.codes()
     last = len(q.map.codebook()) - 1
     beside = torch.where(movement > 0, codes + 1, codes - 1).clamp_(0, last)
-    values = reference.dequantize(beside, state.scales, q.normalizer, q.map, state.key)
+    values = reference.dequantize(beside, state.scales, q.normalizer, q.map)
     return values.sub_(state.dequantize()).abs_()
 
 

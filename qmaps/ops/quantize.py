@@ -1,7 +1,7 @@
 """Quantizing, decoding and measuring tensors: `Quantizer` and `QuantizedTensor` call these.
 
-Each engine gets tensors, a normalizer and a map (`qmaps.ops.dispatch`). Low-rank parts, residuals
-and fits are handled here.
+Each engine gets tensors, a normalizer and a map (`qmaps.ops.dispatch`). Low-rank parts and fits
+are handled here.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from torch import Tensor
 from qmaps import metrics
 from qmaps.algebra import low_rank, packing
 from qmaps.algebra.dense import overlaps_itself, unsupported_reason
-from qmaps.algebra.feedback import add_residual
 from qmaps.algebra.philox import RoundingKey
-from qmaps.algebra.quantizer import FLOATS, QuantizedTensor, Quantizer, encoded_by, nbytes_of
+from qmaps.algebra.quantizer import FLOATS, QuantizedTensor, Quantizer, nbytes_of
 from qmaps.engines import reference
 from qmaps.engines.addresses import check_memory, in_memory, plain
 from qmaps.engines.sharding.shards import is_distributed
@@ -50,51 +49,30 @@ def quantize(
         _check_out(out, q, x)
     if key is not None and not isinstance(key, RoundingKey):
         raise BadTypeError(f"key must be a RoundingKey, got {type(key).__name__}")
-    original = y = x
     if after is not None:
         _check_shape("after", after, x)
-        y = add_residual(x, after)
-        if y is not x:
-            if check:
-                _refuse_bad(q, x)
-            x = _encodable(q, y)
+    original = x
     factors: tuple[QuantizedTensor, ...] = ()
     if q.low_rank is not None and q.low_rank.shapes(x.shape):
         if check:
-            _refuse_bad(q, original)
+            _refuse_bad(q, x)
         targets = None if out is None else low_rank.low_rank_of(out)
         x, factors = low_rank.split(q.low_rank, x.float().contiguous(), after, targets)
-        y = x
     storage = None
     if out is not None:
         q, storage = out.quantizer, (out.packed, out.scales)
     elif q.map.fitted:
         q = fit_each([q], x)[0]
-    noise = q.noise(key)
-    dithered = noise is not None and q.dithered
     packed, scales, suspect = dispatch.quantize(
-        x, q.normalizer, q.map, noise, storage, dithered=dithered, check=check
+        x, q.normalizer, q.map, q.noise(key), storage, check=check
     )
     if check and suspect:
         _refuse_bad(q, original)
-    beside = factors
-    if q.rounding.residual_bits is not None:
-        target = None if out is None else out.beside[-1]
-        beside = (*factors, _residual(q, y, packed, scales, target))
-    if out is None:
-        stored_key = noise if dithered else None
-        return QuantizedTensor(q, tuple(x.shape), packed, scales, stored_key, beside)
-    encoded_by(out, noise if dithered else None)
-    return out
+    return QuantizedTensor(q, tuple(x.shape), packed, scales, factors) if out is None else out
 
 
 def quantize_scaled(
-    q: Quantizer,
-    x: Tensor,
-    scales: Scales,
-    *,
-    key: RoundingKey | None = None,
-    after: QuantizedTensor | None = None,
+    q: Quantizer, x: Tensor, scales: Scales, *, key: RoundingKey | None = None
 ) -> QuantizedTensor:
     """See `Quantizer.quantize_scaled`."""
     if q.low_rank is not None and q.low_rank.shapes(x.shape):
@@ -102,40 +80,8 @@ def quantize_scaled(
             f"quantizer={q.spec} keeps factors of a whole matrix; with scales from "
             "elsewhere use one without a low-rank part"
         )
-    noise = q.noise(key)
-    y = add_residual(x, after)
-    codes, _ = reference.quantize(
-        x if y is x else _encodable(q, y), q.normalizer, q.map, noise, scales, dithered=q.dithered
-    )
-    packed = packing.pack(codes, q.map.bits)
-    beside: tuple[QuantizedTensor, ...] = ()
-    if q.rounding.residual_bits is not None:
-        beside = (_residual(q, y, packed, scales, None),)
-    stored_key = noise if q.dithered else None
-    return QuantizedTensor(q, tuple(x.shape), packed, scales, stored_key, beside)
-
-
-def _encodable(q: Quantizer, y: Tensor) -> Tensor:
-    """Values to encode: a sum of values and residuals, at least 0 if the map is unsigned."""
-    return y if q.map.signed else y.clamp(min=0)
-
-
-def _residual(
-    q: Quantizer, y: Tensor, packed: Tensor, scales: Scales, out: QuantizedTensor | None
-) -> QuantizedTensor:
-    """The quantized residual of an encoding of `y`."""
-    shape = tuple(y.shape)
-    decoded = dispatch.dequantize(packed, scales, q.normalizer, q.map, shape, torch.float32)
-    first = torch.zeros(shape, dtype=torch.int32, device=y.device)
-
-    def value(code: int) -> Tensor:
-        return reference.dequantize(first + code, scales, q.normalizer, q.map)
-
-    lowest, highest = value(0), value(len(table(q.map)) - 1)
-    reach = torch.maximum(lowest.abs(), highest.abs())
-    lowest_error = -reach if q.map.signed else (lowest - value(1)) / 2
-    values = (y.float() - decoded).clamp(lowest_error, reach)
-    return quantize(q.beside(shape)[-1][0], values, out=out, check=False)
+    codes, _ = reference.quantize(x, q.normalizer, q.map, q.noise(key), scales)
+    return QuantizedTensor(q, tuple(x.shape), packing.pack(codes, q.map.bits), scales)
 
 
 def check(t: QuantizedTensor) -> None:
@@ -175,7 +121,6 @@ def dequantize(
         t.shape,
         torch.float32 if factors else dtype,
         None if factors else out,
-        dithered_by=t.key,
     )
     if not factors:
         return values
@@ -191,7 +136,7 @@ def measured(
     if q.map.fitted:
         q = fit(q, x)
     results = None
-    if metrics.SUMMED.keys() == metrics.METRICS.keys() and not q.spec_extensions:
+    if metrics.SUMMED.keys() == metrics.METRICS.keys() and q.low_rank is None:
         noise = q.noise(None)
         results = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
     if results is None:

@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.algebra.feedback import restored
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantizer import values_of
 from qmaps.algebra.saved import from_plain
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim import factored
@@ -105,7 +104,7 @@ class AdamWFactor(AdamW):
             return saved
         if isinstance(whole, Mapping):
             whole = from_plain(whole)
-        v = restored(whole) if isinstance(whole, QuantizedTensor) else whole.float()
+        v = values_of(whole).float()
         if v.shape != param.shape:
             return saved  # refused as it is
         others = {name: value for name, value in saved.items() if name != "exp_avg_sq"}

@@ -173,7 +173,7 @@ class ParameterRecord:
         part = None if self.shard is None else self.part(name)
         quantizer, why = self.choice(name, shape)
         # Between two fits of its codebook, a state keeps the quantizer that it is stored with.
-        takes_key = quantizer is not None and (quantizer.rounding.random or quantizer.map.fitted)
+        takes_key = quantizer is not None and (quantizer.stochastic or quantizer.map.fitted)
         initial = declared.initial
         if callable(initial):
             initial = initial(self.group)
@@ -206,7 +206,7 @@ class ParameterRecord:
         rounds = (
             group["stochastic_rounding"] and param.dtype == torch.bfloat16
             if codes is None
-            else codes.quantizer.rounding.random
+            else codes.quantizer.stochastic
         )
         masters = master_dtypes(param, group)
         return ParameterStep(

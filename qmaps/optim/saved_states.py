@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.dense import unsupported_reason
-from qmaps.algebra.feedback import restored
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.algebra.saved import from_plain, tensors_only, to_plain
 from qmaps.distributed.rows import Rows, wanted
@@ -67,8 +66,8 @@ def written(record: ParameterRecord, name: str, value: Any) -> Any:
     """A state as a state_dict stores it; of a sharded parameter all processes call this.
 
     Quantized states become dicts of plain tensors and numbers, tensors of shards DTensors.
-    Codes of shards that cannot be cut by rows are decoded, their residuals added. A remainder of 16
-    bits becomes int32, because gloo and NCCL send no int16.
+    Codes of shards that cannot be cut by rows are decoded. A remainder of 16 bits becomes int32,
+    because gloo and NCCL send no int16.
     """
     if record.shard is None:
         if not isinstance(value, QuantizedTensor):
@@ -84,7 +83,7 @@ def written(record: ParameterRecord, name: str, value: Any) -> Any:
         return part.distributed(value.to(sent, copy=True))
     # Codes can be cut only by rows.
     if not part.by_rows:
-        return part.distributed(restored(value))
+        return part.distributed(value.dequantize())
     return tensors_only(write_rows(value, part), value.device)
 
 
@@ -486,7 +485,7 @@ def read_state(record: ParameterRecord, saved: Mapping[str, Any]) -> State:
         if (q := record.choice(name, shapes.get(name)).quantizer) is None:
             continue
         step = int(state["step"])
-        key = replace(record.key(name), step=step) if q.rounding.random else None
+        key = replace(record.key(name), step=step) if q.stochastic else None
         part = record.part(name)
         if part is not None and spans_shards(q.normalizer, part):
             (scales,) = shared_scales([Request.of(q.normalizer, value, part)])
@@ -520,7 +519,7 @@ def _local(value: Tensor | QuantizedTensor | Rows, part: Shard | None) -> Tensor
     if isinstance(value, QuantizedTensor):
         if part.by_rows and part.shape:
             return _joined(Rows.of(value).cut(part), part)
-        return part.cut(restored(value)) if part.shape else value
+        return part.cut(value.dequantize()) if part.shape else value
     if is_distributed(value):
         placed: Tensor = value.redistribute(part.mesh, part.placements())  # type: ignore[attr-defined]
         # All of it is here if nothing is split; a process may have less (`Owned`).
@@ -534,7 +533,7 @@ def _joined(rows: Rows, part: Shard | None) -> Tensor | QuantizedTensor:
         # Encoding again uses collectives, so either all processes do it or no process does.
         flag = torch.tensor([0 if aligned else 1], dtype=torch.int32, device=rows.codes.device)
         aligned = not int(largest_bits([flag], part.groups())[0])
-    return rows.joined() if aligned else rows.restored()
+    return rows.joined() if aligned else rows.decoded()
 
 
 def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:

@@ -364,12 +364,9 @@ def _rows(
         ones, nonzero = torch.ones_like(x, dtype=torch.float64), (x != 0).double()
         for q in wanted[name]:
             map_ = sample.frozen.get(q, q).map
-            key = q.noise(None)
-            codes, parts = reference.quantize(
-                x, q.normalizer, map_, key, sample.scales[q.normalizer], dithered=q.dithered
-            )
-            away = key if q.dithered else None
-            y = reference.dequantize(codes, parts, q.normalizer, map_, away)
+            given = sample.scales[q.normalizer]
+            codes, parts = reference.quantize(x, q.normalizer, map_, q.noise(None), given)
+            y = reference.dequantize(codes, parts, q.normalizer, map_)
             if (name, q) in paired:
                 decoded[name, q] = y
             error = (x.double() - y.double()).abs()

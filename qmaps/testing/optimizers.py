@@ -148,7 +148,7 @@ def mirrored_gradients_train_mirrored(make: Make) -> None:
                 param.grad.view(-1)[::16] = sign
             optimizer.step()
         states = [value for param in params for value in optimizer.state[param].values()]
-        random = any(s.quantizer.rounding.random for s in states if isinstance(s, QuantizedTensor))
+        random = any(s.quantizer.stochastic for s in states if isinstance(s, QuantizedTensor))
         return [param.detach().view(-1)[::16] for param in params]
 
     for up, down in zip(moved(-1.0), moved(1.0), strict=True):

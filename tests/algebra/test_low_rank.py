@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import qmaps
 from qmaps import sweep
-from qmaps.algebra.feedback import restored
 from qmaps.algebra.low_rank import low_rank_of
 from qmaps.algebra.quantizer import LowRank, QuantizedTensor
 from qmaps.algebra.saved import from_plain, to_plain
@@ -37,7 +36,7 @@ def matrix(rows: int = 96, columns: int = 64, rank: int = 4, noise: float = 0.1)
     return left @ right + noise * torch.randn(rows, columns, generator=g)
 
 
-@pytest.mark.parametrize("spec", [SPEC, GRASP, f"{SPEC}+ef4", f"{SPEC}+sr"])
+@pytest.mark.parametrize("spec", [SPEC, GRASP, f"{SPEC}+qsr", f"{SPEC}+sr"])
 def test_specs_round_trip(spec: str) -> None:
     q = qmaps.quantizer(spec.upper())
     assert q.spec == spec
@@ -137,16 +136,15 @@ def test_zeros_and_what_is_not_finite() -> None:
 
 
 def test_bytes_files_and_copies(tmp_path: Path) -> None:
-    q = qmaps.quantizer(f"{SPEC}+ef4")
+    q = qmaps.quantizer(SPEC)
     t = q.quantize(matrix())
     codes, factors = 96 * 64 // 2 + 4 * 48, 96 * 4 + 4 * 3 + 64 * 4 + 4 * 2
-    assert t.nbytes == q.nbytes((96, 64)) == codes + factors + codes
+    assert t.nbytes == q.nbytes((96, 64)) == codes + factors
     qmaps.save({"tensor": t}, tmp_path / "t.safetensors")
     back = qmaps.load(tmp_path / "t.safetensors")["tensor"]
     for one in (back, t.clone(), t.to("cpu"), from_plain(to_plain(t)), copy.deepcopy(t)):
         assert one.quantizer == q
         assert torch.equal(one.dequantize(), t.dequantize())
-        assert torch.equal(restored(one), restored(t))
         again = [q.quantize(matrix(noise=0.2), after=each).dequantize() for each in (one, t)]
         assert torch.equal(*again)
 
@@ -161,19 +159,6 @@ def test_in_place() -> None:
     assert torch.equal(t.dequantize(), expected.dequantize())
 
 
-def test_error_feedback_sees_the_whole_error() -> None:
-    """Over the steps the mean of what is decoded is right, with the low-rank part in it."""
-    x = matrix(noise=1.0)
-    means = {}
-    for spec in (SPEC, f"{SPEC}+ef8"):
-        q, t, total = qmaps.quantizer(spec), None, torch.zeros(96, 64)
-        for _ in range(40):
-            t = q.quantize(x, after=t)
-            total += t.dequantize()
-        means[spec] = float((total / 40 - x).square().mean())
-    assert means[f"{SPEC}+ef8"] < means[SPEC] / 20
-
-
 def train(optimizer: torch.optim.Optimizer, steps: range) -> None:
     (param,) = optimizer.param_groups[0]["params"]
     for step in steps:
@@ -182,7 +167,7 @@ def train(optimizer: torch.optim.Optimizer, steps: range) -> None:
         optimizer.step()
 
 
-@pytest.mark.parametrize("spec", [SPEC, GRASP, f"{SPEC}+ef4"])
+@pytest.mark.parametrize("spec", [SPEC, GRASP, f"{SPEC}+qsr"])
 def test_muon_steps_with_it_and_resumes_bit_for_bit(spec: str) -> None:
     def made(param: nn.Parameter) -> Muon:
         return Muon([param], lr=0.02, state_quantizers={"momentum_buffer": spec},
@@ -232,7 +217,8 @@ def test_who_cannot_use_it_says_so() -> None:
     with pytest.raises(BadValueError) as caught:
         Coder(SPEC)
     assert str(caught.value) == (
-        f"quantizer={SPEC} has lowrank4(B128/DE@8s); messages are rounded to nearest, or with +sr"
+        f"quantizer={SPEC} has lowrank4(B128/DE@8s); messages need a quantizer without a low-rank "
+        "part"
     )
     param = nn.Parameter(torch.ones(96, 64))
     optimizer = AdamW([param], state_quantizers=f"{SPEC} + B128/DE-0@4u", min_quantized_size=0)

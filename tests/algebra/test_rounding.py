@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,9 +10,10 @@ import torch
 import qmaps
 from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.saved import from_plain, to_plain
-from qmaps.errors import BadTypeError
+from qmaps.errors import BadTypeError, SpecError
 from qmaps.maps import Codebook, Linear
 from qmaps.normalize import BlockWise
+from qmaps.storage import tensors as files
 
 NEAREST = BlockWise(128) / Linear(4)
 
@@ -65,3 +67,40 @@ def test_pickles_of_version_0_2(rounding: Rounding) -> None:
     loaded.__setstate__({**fields, "stochastic": q.stochastic})
     assert loaded == q
     assert pickle.loads(pickle.dumps(q)) == q
+
+
+GONE = "the rounding {} was removed in version 0.4; use +qsr"
+
+
+@pytest.mark.parametrize("end", ["+dither", "+ef4", "+ef8"])
+def test_removed_roundings_are_named(end: str) -> None:
+    for spec in (f"B64/linear@4s{end}", f"B64/DE@4s{end.upper()}", f"bf16{end}"):
+        with pytest.raises(SpecError) as caught:
+            qmaps.quantizer(f" {spec}")
+        assert str(caught.value) == f"spec=' {spec}': {GONE.format(end)}"
+    rest = f"B64/DE@4s{end}"
+    with pytest.raises(SpecError) as caught:
+        qmaps.quantizer(f"lowrank4(B64/DE@8s)+{rest}")
+    assert str(caught.value) == f"spec={rest!r}: {GONE.format(end)}"
+    with pytest.raises(SpecError) as caught:
+        Rounding(end)
+    assert str(caught.value) == GONE.format(end)
+
+
+def test_files_of_version_0_3_with_a_removed_rounding_are_refused(tmp_path: Path) -> None:
+    """Its fields for them, `key` and `beside`, are not looked at."""
+    mine = BlockWise(64) / Codebook([-1, -0.5, 0, 0.5, 1], label="mine")
+    plain = to_plain(NEAREST.quantize(torch.ones(64)))
+    own = to_plain(mine.quantize(torch.ones(64)))
+    dithered = {**plain, "spec": "B128/linear@4s+dither", "key": {"seed": 3, "runs": [8, 32]}}
+    fed = {**own, "spec": "B64/mine@3s+ef4", "map": {**own["map"], "rounding": "+ef4"},
+           "beside": [{"packed": plain["packed"], "scales": plain["scales"]}]}  # fmt: skip
+    for saved, message in (
+        (dithered, f"spec='B128/linear@4s+dither': {GONE.format('+dither')}"),
+        (fed, GONE.format("+ef4")),
+    ):
+        files.write({"tensor": saved}, tmp_path / "t.safetensors")
+        for read in (lambda: qmaps.load(tmp_path / "t.safetensors"), lambda: from_plain(saved)):  # noqa: B023
+            with pytest.raises(SpecError) as caught:
+                read()
+            assert str(caught.value) == message

@@ -39,7 +39,7 @@ def test_fields_of_a_map_are_shown_where_they_differ_from_the_default() -> None:
 
 FORM = (
     'does not have the form NORM[SUFFIX]["&"NORM[SUFFIX]]/[TRANSFORM:]MAP@BITS["s"|"u"]'
-    '["+sr"|"+qsr"|"+dither"|"+ef4"|"+ef8"], such as B128/DE@4s'
+    '["+sr"|"+qsr"], such as B128/DE@4s'
 )
 OURS = (
     "DE, DE-0, DE-sym, DE-table, e4m3, e5m2, inverse, linear, linear0, lloyd, log2, mantissa, nf4, "

@@ -16,7 +16,7 @@ from qmaps.errors import BadValueError, CaptureError, SpecError
 
 EPS = 1e-8
 PAIR = "B128/DE@4s + B128/DE@4u"
-DITHERED = "B128/linear@4s+dither + B128/linear@4u+dither"
+SPREAD = "B128/linear@4s+qsr + B128/linear@4u+qsr"
 
 
 def states() -> dict[str, dict[str, torch.Tensor]]:
@@ -44,7 +44,7 @@ def updates(pair: str) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(exact), np.concatenate(approximate)
 
 
-@pytest.mark.parametrize("pair", [PAIR, DITHERED])
+@pytest.mark.parametrize("pair", [PAIR, SPREAD])
 def test_update_error_by_hand(pair: str) -> None:
     row = analyze.update_error(states(), [pair]).iloc[0]
     exact, approximate = updates(pair)
@@ -74,7 +74,7 @@ def test_the_zero_point_is_counted() -> None:
     assert frame["max_abs_error"][0] > 1e4 > frame["max_abs_error"][1]
 
 
-@pytest.mark.parametrize("pair", [PAIR, DITHERED])
+@pytest.mark.parametrize("pair", [PAIR, SPREAD])
 def test_code_pairs_by_hand(pair: str) -> None:
     frame = analyze.code_pairs(states(), [pair])
     assert frame["count"].sum() == 90 * 60 + 5000

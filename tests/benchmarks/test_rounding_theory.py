@@ -25,11 +25,6 @@ def stochastic(y: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return np.floor(y + random.random(y.shape))
 
 
-def dithered(y: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    u = random.random(y.shape) - 0.5
-    return np.rint(y + u) - u
-
-
 def average(
     rounded: Round, beta: float, noise: float, steps: int, count: int, start: float | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
@@ -114,64 +109,6 @@ def test_stochastic_rounding_in_the_long_run(beta: float, noise: float) -> None:
     assert error == pytest.approx(theory.stochastic_error(beta, noise), rel=0.1)
     assert abs(float((q - x).mean())) < 5 * math.sqrt(error / len(q))  # without bias
     assert error <= 1.02 * theory.amplification(beta) / 6
-
-
-@pytest.mark.parametrize("beta", [0.5, 0.9, 0.99])
-@pytest.mark.parametrize("noise", [0.0, 3.0])
-def test_dither_that_is_taken_away_again(beta: float, noise: float) -> None:
-    steps = round(40 / (1 - beta))
-    _, _, error = average(dithered, beta, noise, steps, 200_000 // steps * 20)
-    assert error == pytest.approx(theory.dithered_error(beta), rel=0.03)
-
-
-class Feedback:
-    """Rounding to nearest that adds what it lost before."""
-
-    def __init__(self) -> None:
-        self.lost = 0.0
-
-    def __call__(self, y: np.ndarray, _: np.random.Generator) -> np.ndarray:
-        y = y + self.lost
-        found = np.rint(y)
-        self.lost = y - found
-        return found
-
-
-@pytest.mark.parametrize("beta", [0.5, 0.9, 0.99])
-def test_errors_of_error_feedback_do_not_accumulate(beta: float) -> None:
-    steps = round(40 / (1 - beta))
-    _, _, error = average(Feedback(), beta, 3.0 / (1 - beta), steps, 200_000 // steps * 20)
-    assert error == pytest.approx(theory.feedback_error(beta), rel=0.03)
-    # A state that stands still alternates between two codes: f (1 - f) on average.
-    _, _, error = average(Feedback(), beta, 0.0, steps, 200_000 // steps * 20)
-    assert error == pytest.approx(1 / 6, rel=0.03)
-
-
-@pytest.mark.parametrize("beta", [0.5, 0.9, 0.99])
-def test_dither_of_a_quantizer_in_a_replay(beta: float) -> None:
-    """The error in the long run, of states that stand still and of states that noise moves."""
-    q = qmaps.quantizer("tensor/linear@6s+dither")
-    gap, steps = 2 / 63, round(4 / (1 - beta))
-    count = 400_000 // steps
-    generator = torch.Generator().manual_seed(3)
-    for noise in (0.0, 3.0):
-        target = torch.rand(count, generator=generator) - 0.5
-        target[0] = 1 - 4 * gap  # holds the scale, which moves by its own dither
-        recursion = Recursion(target, [q], beta, RoundingKey(seed=1))
-        error = single = 0.0
-        for step in range(1, steps + 1):
-            z = target + noise * gap * torch.randn(count, generator=generator)
-            z[0] = target[0]
-            recursion.advance(z, step, check=False)
-            error += float((recursion.after[1] - recursion.after[0]).double().square().sum())
-            single += float((recursion.after[1] - recursion.before[1]).double().square().sum())
-        # The state begins with the error of one rounding.
-        expected = sum(theory.amplification(beta, t + 1) for t in range(1, steps + 1)) / steps
-        assert error / single == pytest.approx(expected, rel=0.03)
-        last = float((recursion.after[1] - recursion.after[0])[1:].double().square().mean())
-        scale = float(recursion.after[1].abs().max())
-        wanted = theory.dithered_error(beta) * (1 - beta ** (2 * steps + 2)) * (scale * gap) ** 2
-        assert last == pytest.approx(wanted, rel=0.25)
 
 
 @pytest.mark.parametrize("beta", [0.9, 0.99])

@@ -188,7 +188,7 @@ def test_every_kind_of_format(
         {"state_quantizers": "rank1B16x16/linear@4s + B64/linear@4u"},
         {"state_quantizers": "B100/DE@4s + logB100q0.1/log2@4u"},
         {"state_quantizers": "rms4B64/DE@8s + B64/linear@4u"},
-        {"state_quantizers": "B64/linear@4s+dither + rank1/linear@4u+ef8"},
+        {"state_quantizers": "lowrank2(B64/DE@8s)+B64/DE@4s + rank1/linear@4u"},
     ],
 )
 def test_what_only_the_reference_knows(options: dict[str, Any], on_device: EmulatedEngine) -> None:

@@ -494,6 +494,9 @@ def test_copies_share_nothing() -> None:
          "params='B64/linear0@8u' is unsigned; expected a signed map"),
         (nn.Linear(2, 2), {"grads": "B64/lloyd@4s"},
          "grads='B64/lloyd@4s' is fitted to data; expected a map that is given by a formula"),
+        (nn.Linear(2, 2), {"params": "lowrank4(B64/DE@8s)+B64/DE@8s"},
+         "params='lowrank4(B64/DE@8s)+B64/DE@8s' has lowrank4(B64/DE@8s); expected a quantizer "
+         "without a low-rank part"),
         (nn.Linear(2, 2), {"skip": ["w"]},
          "skip names 'w', which matches no parameter; the parameters are weight, bias"),
         (nn.Linear(2, 2), {"seed": -1}, "seed=-1 must be between 0 and 2**32 - 1"),

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import qmaps
-from qmaps.algebra.feedback import restored
 from qmaps.optim import AdamW, AdamW4bitFactor, AdamW8bitFactor, AdamWFactor
 from tests.optim.families import model, run, train
 from tests.optim.one_step import Array, assert_bits, given, step
@@ -136,7 +135,7 @@ def test_a_nan_stays() -> None:
         p.grad = torch.ones(90, 80)
 
 
-@pytest.mark.parametrize("quantizers", [None, "4bit", "B128/DE@8s + B128/DE-0@4u+ef8"])
+@pytest.mark.parametrize("quantizers", [None, "4bit"])
 def test_the_checkpoint_of_a_whole_second_moment_is_factored(quantizers: str | None) -> None:
     net = model()
     options = {"state_quantizers": quantizers} if quantizers else {}
@@ -148,7 +147,7 @@ def test_the_checkpoint_of_a_whole_second_moment_is_factored(quantizers: str | N
     for p, q in zip(net.parameters(), other.parameters(), strict=True):
         state = optimizer.state[q]
         v = whole.state[p]["exp_avg_sq"]
-        v = restored(v) if isinstance(v, qmaps.QuantizedTensor) else v
+        v = v.dequantize() if isinstance(v, qmaps.QuantizedTensor) else v
         if p.dim() == 1:
             assert torch.equal(state["exp_avg_sq"], v)
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 import qmaps
+from qmaps.algebra.saved import tensors_only
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.ops.backends import use_backend
 from qmaps.optim import (
@@ -286,11 +288,30 @@ PLAIN: list[tuple[type[QuantizedOptimizer], dict[str, Any]]] = [
     (AdamW, {"state_quantizers": "B32xf16/softsign@8s + B32xf16sq/sqrt@8u"}),
     (AdamW, {"state_quantizers": "B16xe4m3/e2m1@4s+sr + B32xe8m0/e4m3@8u"}),
     (AdamW, {"state_quantizers": "bf16+sr + fp16"}),
-    (AdamW, {"state_quantizers": "B64/linear@4s+dither + rank1/linear@4u+dither"}),
-    (AdamW, {"state_quantizers": "B64/DE@4s+ef4 + rank1/linear@4u+ef8"}),
+    (AdamW, {"state_quantizers": "lowrank4(B64/DE@8s)+B64/linear@4s+qsr + rank1/linear@4u+qsr"}),
     (SGD, {"momentum": 0.9, "state_quantizers": "8bit"}),
     (Adafactor8bit, {"beta1": 0.9, "min_quantized_size": 8}),
 ]
+
+
+@pytest.mark.parametrize("end", ["+dither", "+ef4", "+ef8"])
+@pytest.mark.parametrize("place", ["states", "options"])
+def test_checkpoints_with_a_removed_rounding_change_nothing(end: str, place: str) -> None:
+    net = model()
+    optimizer = AdamW(net.named_parameters(), state_quantizers="B64/DE@4s + B64/linear@4u")
+    train(net, optimizer, range(2))
+    saved = copy.deepcopy(optimizer.state_dict())
+    train(net, optimizer, range(2, 3))
+    before = str(optimizer.state_dict())
+    if place == "states":
+        text = tensors_only({"spec": f"B64/linear@4u{end}"}, torch.device("cpu"))["spec"]
+        saved["state"][0]["exp_avg_sq"]["spec"] = text
+    else:
+        saved["param_groups"][0]["state_quantizers"] = f"B64/DE@4s + B64/linear@4u{end}"
+    message = f"spec='B64/linear@4u{end}': the rounding {end} was removed in version 0.4; use +qsr"
+    with pytest.raises(BadValueError, match=re.escape(message)):
+        optimizer.load_state_dict(saved)
+    assert str(optimizer.state_dict()) == before
 
 
 def put(optimizer: QuantizedOptimizer, saved: dict[str, Any]) -> None:

@@ -34,8 +34,7 @@ CLASSES = sorted(
 OPTIONS: dict[str, tuple[Make, dict[str, Any]]] = {
     **{f"AdamW, {preset}": (AdamW, {"state_quantizers": preset}) for preset in PRESETS},
     "fitted": (AdamW, {"state_quantizers": "B64/quantile@4s + tensor/lloyd@3u"}),
-    "error feedback": (AdamW, {"state_quantizers": "B64/DE@4s+ef4 + B64/linear@4u+ef8"}),
-    "dither": (AdamW, {"state_quantizers": "B64/linear0@4s+dither + B64/linear@4u+dither"}),
+    "spread rounding": (AdamW, {"state_quantizers": "B64/linear0@4s+qsr + B64/linear@4u+qsr"}),
     "low rank": (AdamW, {"state_quantizers": "lowrank2(B64/DE@4s)+B64/DE@4s + B64/DE-0@4u"}),
     "SGD with momentum": (optim.SGD8bit, {"momentum": 0.9}),
     "CAME": (optim.Adafactor, {"beta1": 0.9, "beta3": 0.99}),

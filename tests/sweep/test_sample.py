@@ -38,7 +38,7 @@ from tests.sweep.data import digest, same
 SPECS = [
     "B128/DE@4s + B128/DE-0@4u", "B128/DE@4s + rank1/linear@4u", "row/DE@4s + B32x8/linear@4u",
     "tensor/DE@8s + logB128/log2@4u", "B128/DE@4s+sr + 32-bit",
-    "rank1/linear@4s+dither + 32-bit", "B128/DE@4s+ef4 + B128/DE-0@4u+ef8",
+    "rank1/linear@4s+qsr + 32-bit",
 ]  # fmt: skip
 KEY = ["parameter", "state", "quantizer"]
 

@@ -226,7 +226,7 @@ def best_of(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | 
     def effort(pair: Pair) -> tuple[float, bool, bool, float]:
         members = [q for q in (pair.first, pair.second) if q is not None]
         custom_map = any(isinstance(q.map, Codebook) for q in members)
-        stochastic = any(q.rounding.random for q in members)
+        stochastic = any(q.stochastic for q in members)
         return round(rows[pair.spec]["bits_per_element"], 2), custom_map, stochastic, costs[pair]
 
     least = max(TIE * min(costs.values(), default=0.0), NEGLIGIBLE)

@@ -64,11 +64,9 @@ class Recursion:
         key = self._keyed(state.quantizer, step)
         target = self.after[row].view(self._shape)
         parts, q = (state.packed, state.scales), state.quantizer
-        if q.spec_extensions:
-            q.quantize_unchecked(x, out=state, key=key, after=state).dequantize(out=target)
-        else:  # without the checks of `Quantizer`, which cost as much as a small tensor's work
-            dispatch.quantize(x, q.normalizer, q.map, key, parts)
-            dispatch.dequantize(*parts, q.normalizer, q.map, self._shape, torch.float32, target)
+        # Without the checks of `Quantizer`, which cost as much as a small tensor's work.
+        dispatch.quantize(x, q.normalizer, q.map, key, parts)
+        dispatch.dequantize(*parts, q.normalizer, q.map, self._shape, torch.float32, target)
         if check:
             self._held[row - 1] &= state.codes().view(-1) == self._codes[row - 1]
 

@@ -81,4 +81,4 @@ def _can_zero(q: Quantizer, shape: tuple[int, ...]) -> bool:
     """
     scales = q.normalizer
     exact = all(dtype == torch.float32 for dtype, _ in scales.layout(shape))
-    return holds_zero(q) or bool(q.spec_extensions) or scales.clips or not (scales.linear and exact)
+    return holds_zero(q) or scales.clips or not (scales.linear and exact)

@@ -10,8 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from qmaps.algebra.feedback import restored_of
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, values_of
 from qmaps.algebra.saved import from_plain, tensors_only
 from qmaps.capture.collect import collect, decoded, in_memory
 from qmaps.capture.conversion import template
@@ -160,14 +159,14 @@ def _encoded(
 
 def _encode(value: State, quantizer: Quantizer | None, label: str, name: str) -> State:
     if quantizer is None:
-        return restored_of(value)
+        return values_of(value)
     if isinstance(value, QuantizedTensor):
         if value.quantizer == quantizer:
             return value
         if (carried := same_codes(value, quantizer)) is not None:
             return carried
     try:
-        return encode(restored_of(value), quantizer)
+        return encode(values_of(value), quantizer)
     except (BadValueError, NonFiniteError) as error:
         raise CaptureError(f"state {name!r} of {label!r} cannot be quantized: {error}") from None
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra import packing
-from qmaps.algebra.feedback import restored_of
 from qmaps.algebra.quantizer import QuantizedTensor, values_of
 from qmaps.capture.conversion.optimizer_state import OptimizerState, State
 from qmaps.maps.base import table
@@ -42,7 +41,7 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
             raised = int(zero.sum())
             if isinstance(second, QuantizedTensor):
                 codes = second.codes().masked_fill(zero, code)
-                second = _without(_filled(second, codes), floor.where(zero, 0.0))
+                second = _filled(second, codes)
             else:
                 second = torch.where(zero, floor, values)
     return second, (count, raised)
@@ -58,15 +57,6 @@ def _smallest(t: QuantizedTensor) -> int:
 
 def _filled(t: QuantizedTensor, codes: Tensor) -> QuantizedTensor:
     return replace(t, packed=packing.pack(codes.to(torch.int32), t.quantizer.map.bits))
-
-
-def _without(t: QuantizedTensor, added: Tensor) -> QuantizedTensor:
-    """`t` with a residual smaller by as much as its codes were raised; `t` if it has none."""
-    if not t.quantizer.error_feedback:
-        return t
-    *factors, residual = t.beside
-    less = residual.quantizer.quantize(residual.dequantize() - added)
-    return replace(t, beside=(*factors, less))
 
 
 @dataclass(frozen=True)
@@ -145,7 +135,7 @@ def report(
 
 
 def _state_row(label: str, name: str, old: State, new: State, zeros: Zeros) -> StateRow:
-    before, after = restored_of(old), restored_of(new)
+    before, after = values_of(old), values_of(new)
     if before.equal(after):
         how = "same values"
     elif not isinstance(new, QuantizedTensor):

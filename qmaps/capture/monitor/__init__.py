@@ -233,13 +233,10 @@ class Monitor(Watcher):
             for name in optimizer.state_shapes(parameter, group):
                 q = optimizer.quantizer_of(name, parameter, group)
                 is_quantized |= q is not None
-                if q is not None and q.spec_extensions:
-                    supported = "rounding to nearest and +sr"
-                    if q.low_rank is not None:
-                        supported = "quantizers without a low-rank part"
+                if q is not None and q.low_rank is not None:
                     raise BadValueError(
                         f"{name} of {label} has the quantizer {q.spec}; a monitor supports "
-                        f"{supported}"
+                        "quantizers without a low-rank part"
                     )
             if is_quantized:
                 shapes[label] = tuple(parameter.shape)

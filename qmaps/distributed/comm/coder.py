@@ -22,16 +22,16 @@ class Coder:
             fitted. Tensors are sent flat, so ``row``, ``col`` and ``rank1`` become ``B128``.
 
     Raises:
-        BadValueError: the quantizer is unsigned, fitted, of another rounding or of other widths.
+        BadValueError: the quantizer is unsigned, fitted, of other widths, or has a low-rank part.
     """
 
     def __init__(self, q: Quantizer | str) -> None:
         self.quantizer = quantizer(q)
         map_ = self.quantizer.map
-        if extra := self.quantizer.spec_extensions:
+        if (low_rank := self.quantizer.low_rank) is not None:
             raise BadValueError(
-                f"quantizer={self.quantizer.spec} has {extra}; messages are rounded to nearest, or "
-                "with +sr"
+                f"quantizer={self.quantizer.spec} has {low_rank.spec}; messages need a quantizer "
+                "without a low-rank part"
             )
         if not map_.signed or map_.fitted or map_.counted:
             kind = "unsigned" if not map_.signed else "fitted to data"

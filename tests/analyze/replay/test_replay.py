@@ -30,8 +30,7 @@ PAIRS = [
     "row/DE@5s+sr + logB128/log2@4u",
     "B128/quantile@4s + B128/DE@4u+sr",
     "B256/linear@16s + B256/linear@10u",
-    "B64/linear@4s+dither + rank1/linear@4u+dither",
-    "B64/DE@4s+ef4 + rank1/linear@4u+ef8",
+    "B64/linear@4s+qsr + rank1/linear@4u+qsr",
     "32-bit + 32-bit",
 ]
 
@@ -77,7 +76,6 @@ class Slow:
         self.q: list[Tensor] = []
         self.codes: list[Tensor] = []
         self.gaps: list[tuple[Tensor, Tensor]] = []
-        self.last: qmaps.QuantizedTensor | None = None
         self._take(start, q, number, 0)
         for step, z in enumerate(zs, start=taken + 1):
             self._take(self.q[-1] * beta + z * (1 - beta), q, number, step)
@@ -87,8 +85,8 @@ class Slow:
         if q is None:
             self.q.append(y)
             return
-        key = RoundingKey(seed=3, tensor=0, state=number, step=step) if q.rounding.random else None
-        t = self.last = q.quantize(y, key=key, after=self.last)
+        key = RoundingKey(seed=3, tensor=0, state=number, step=step) if q.stochastic else None
+        t = q.quantize(y, key=key)
         self.q.append(t.dequantize())
         codes = t.codes()
         self.codes.append(codes)

@@ -110,7 +110,6 @@ def test_codes_that_do_not_stay() -> None:
     q = qmaps.quantizer("B256/linear@12u")
     assert not staying_codes(q, 0.9)[8:].any()
     assert left("B256/linear@12u") < 0.8
-    assert staying_codes(qmaps.quantizer("B64/DE-0@8u+ef4"), 0.999) is None
     assert staying_codes(qmaps.quantizer("logB256/log2@8u"), 0.999) is None
 
 

@@ -67,13 +67,12 @@ def codebook_of(map_: Map, length: int) -> Tensor:
 def holds(t: QuantizedTensor, bits: int, block: int | None = None) -> bool:
     """Return True for codes of these bits, a codebook within -1 to 1, and one scale per block.
 
-    It has no low-rank part, no random numbers to take away, and no residual. `block` is the
-    required block size; any if None.
+    It has no low-rank part. `block` is the required block size; any if None.
     """
     normalizer = t.quantizer.normalizer
     return (
         isinstance(normalizer, BlockWise)
-        and not t.quantizer.spec_extensions
+        and t.quantizer.low_rank is None
         and (block is None or normalizer.size == block)
         and t.quantizer.map.bits == bits
         and not t.quantizer.map.log_domain
@@ -88,7 +87,7 @@ def same_codes(t: QuantizedTensor, q: Quantizer) -> QuantizedTensor | None:
     factor alone. The factor goes into the scales, and values change by rounding alone.
     """
     old, new = table(t.quantizer.map), table(q.map)
-    if t.quantizer.spec_extensions or q.spec_extensions:
+    if t.quantizer.low_rank is not None or q.low_rank is not None:
         return None
     if t.quantizer.normalizer != q.normalizer or not isinstance(q.normalizer, BlockWise):
         return None
