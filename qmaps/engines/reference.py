@@ -50,7 +50,8 @@ def encode_stochastic(
     value to within 2**-17 + 2**-22 of the gap, a value of the codebook keeps its code, values
     outside take the end codes, and NaN takes the last code. Of equal values the lowest code is
     taken. With a `Map.bend`, and b = bend * (n - low), the upper code is taken where
-    ``r * ((high - low) + b) < (n - low) + b``.
+    ``r * ((high - low) + b) < (n - low) + b``. Where the key is spread and the value negative,
+    1 - r takes the place of r, so that a mirrored tensor has mirrored codes.
 
     `neighbours` computes from the lower and the upper codes the value, `low` and `high`, for
     normalizers whose decoding is not a product.
@@ -64,6 +65,8 @@ def encode_stochastic(
         (n, codebook[lower], codebook[upper]) if neighbours is None else neighbours(lower, upper)
     )
     noise = uniform(n.numel(), key, n.device).view(n.shape)
+    if key.spread:
+        noise = torch.where(value < 0, 1 - noise, noise)
     over, gap = value - low, high - low
     if map_.bend:
         bent = over * torch.tensor(map_.bend, dtype=torch.float32, device=n.device)

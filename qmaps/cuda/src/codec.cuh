@@ -222,12 +222,14 @@ QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise
     if constexpr (F::kStochastic)
         draws = unit_draws(noise, static_cast<std::uint64_t>(noise.offset + at));
     const Codebook& numbers = numbers_of(codebook);
+    const std::uint32_t mirror = mirror_of(noise.key1);
     for (int j = 0; j < kUnit; ++j) {
         int code = search_code<F>(codebook, n[j]);
         if constexpr (F::kStochastic && F::kInShared && !F::kLog && F::kScaling != kPowers) {
             const Gap gap = codebook.shared.gap[code];
             const float over = n[j] - gap.low, bent = over * numbers.bend;
-            code += exceeds(over + bent, uniform_of(draw_of(draws, j)) * (gap.size + bent));
+            const std::uint32_t draw = draw_of(draws, j) ^ (n[j] < 0.0f ? mirror : 0u);
+            code += exceeds(over + bent, uniform_of(draw) * (gap.size + bent));
         } else if constexpr (F::kStochastic) {
             const int last = static_cast<int>(numbers.size) - 1, above = code < last ? code + 1 : last;
             float low = value_of(codebook, code), high = value_of(codebook, above);
@@ -236,9 +238,8 @@ QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise
                 low = value_under<F>(low, under, j);
                 high = value_under<F>(high, under, j);
             }
-            code = rounds_up(draw_of(draws, j), in_value ? x[j] : n[j], low, high, numbers.bend)
-                       ? above
-                       : code;
+            const float value = in_value ? x[j] : n[j];
+            code = rounds_up(draw_of(draws, j), mirror, value, low, high, numbers.bend) ? above : code;
         }
         put_code(codes, j, code);
     }

@@ -28,10 +28,12 @@ QMAPS_INLINE float log_value(float position, float low, float high) {
 QMAPS_INLINE float log_end(float x) { return x == 0.0f ? -250.0f : log2_of(x); }
 
 // Whether a value between two neighbours takes the upper one, by its 16 random bits and the bend of
-// its map.
-QMAPS_INLINE bool rounds_up(std::uint32_t draw, float value, float low, float high, float bend) {
+// its map. Of negative values the bits in `mirror` are turned round.
+QMAPS_INLINE bool rounds_up(std::uint32_t draw, std::uint32_t mirror, float value, float low,
+                            float high, float bend) {
     const float over = value - low, bent = over * bend;
-    return uniform_of(draw) * ((high - low) + bent) < over + bent;
+    const float random = uniform_of(value < 0.0f ? draw ^ mirror : draw);
+    return random * ((high - low) + bent) < over + bent;
 }
 
 // The number of limits below a value, where it is known to be `code` at least and `2^steps - 1`

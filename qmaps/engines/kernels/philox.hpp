@@ -34,6 +34,9 @@ QMAPS_INLINE std::uint32_t spread_word(std::uint32_t base, std::uint32_t step, s
     return base + step * kPerStep + element * kPerElement;
 }
 
+// The bits of a draw that are turned round where the value is negative.
+QMAPS_INLINE std::uint32_t mirror_of(std::uint32_t key1) { return key1 & kSpread ? 0xFFFFu : 0u; }
+
 // Of 16 random bits, in (0, 1): (draw + 1/2) / 2^16, which is exact.
 QMAPS_INLINE float uniform_of(std::uint32_t draw) {
     return float_of(0x43000000u | draw) - 127.99999237060546875f;  // 2^7 + draw / 2^16, less 2^7 - 2^-17

@@ -124,8 +124,8 @@ inline void round_log_codes(const Codec& codec, const ScaleView& view, const flo
         log_values(view, at + i, some, scratch.low, low_ends, high_ends);
         log_values(view, at + i, some, scratch.high, low_ends, high_ends);
         const std::uint16_t* draws = draws_of(codec.noise, at + i, some, scratch);
-        raise(codes + i, codebook.size - 1, x + i, scratch.low, scratch.high, draws, some,
-              codebook.bend);
+        raise(codes + i, codebook.size - 1, x + i, scratch.low, scratch.high, draws,
+              mirror_of(codec.noise.key1), some, codebook.bend);
     }
 }
 

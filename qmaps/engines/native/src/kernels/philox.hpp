@@ -106,9 +106,10 @@ inline const std::uint16_t* draws_of(const NoiseKey& key, std::int64_t first, st
 // Round codes of lower neighbours up by chance. Plain sums, so that the loop vectorizes.
 template <class Code>
 inline void raise(Code* codes, int last, const float* x, const float* low,
-                  const float* high, const std::uint16_t* draws, std::int64_t count, float bend) {
+                  const float* high, const std::uint16_t* draws, std::uint32_t mirror,
+                  std::int64_t count, float bend) {
     for (std::int64_t i = 0; i < count; ++i) {
-        const int up = rounds_up(draws[i], x[i], low[i], high[i], bend) ? 1 : 0;
+        const int up = rounds_up(draws[i], mirror, x[i], low[i], high[i], bend) ? 1 : 0;
         const int below = codes[i] < last ? 1 : 0;
         codes[i] = static_cast<Code>(codes[i] + (up & below));
     }

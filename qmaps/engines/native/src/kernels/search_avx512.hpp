@@ -244,13 +244,13 @@ ALWAYS_INLINE inline __m512 uniforms(__m512i draws) {
 // Draws as draws_of leaves them.
 struct StoredDraws {
     const std::uint16_t* draws;
-    ALWAYS_INLINE __m512 uniform(std::int64_t i) const {  // the scratch has room for whole groups
+    ALWAYS_INLINE __m512 uniform(std::int64_t i, __m512) const {  // the scratch has room
         const __m256i some = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(draws + i));
         return uniforms(_mm512_cvtepu16_epi32(some));
     }
 };
 
-// Draws that are spread over steps, from an element on.
+// Draws that are spread over steps, from an element on; those of negative values are turned round.
 struct SpreadDraws {
     __m512i words;
     ALWAYS_INLINE explicit SpreadDraws(std::uint32_t word) {
@@ -260,9 +260,10 @@ struct SpreadDraws {
         words = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(word)),
                                  _mm512_mullo_epi32(lanes, each));
     }
-    ALWAYS_INLINE __m512 uniform(std::int64_t i) const {
+    ALWAYS_INLINE __m512 uniform(std::int64_t i, __m512 value) const {
         const auto ahead = static_cast<std::uint32_t>(i) * kPerElement;
-        const __m512i word = _mm512_add_epi32(words, _mm512_set1_epi32(static_cast<int>(ahead)));
+        const __m512i plain = _mm512_add_epi32(words, _mm512_set1_epi32(static_cast<int>(ahead)));
+        const __m512i word = _mm512_xor_si512(plain, _mm512_srai_epi32(_mm512_castps_si512(value), 31));
         return uniforms(_mm512_srli_epi32(word, 16));
     }
 };
@@ -305,8 +306,9 @@ inline void round_up(const Source& source, int size, float bend, const float* n,
         values.neighbours(code, low, high);
         for (int q = 0; q < 4; ++q) {
             const std::int64_t j = i + 16 * q;
-            const __m512 over = _mm512_sub_ps(load_some<whole>(n + j, count - j), low[q]);
-            chance[q] = chance_of<kBent>(draws.uniform(j), over, _mm512_sub_ps(high[q], low[q]), bends);
+            const __m512 value = load_some<whole>(n + j, count - j);
+            chance[q] = chance_of<kBent>(draws.uniform(j, value), _mm512_sub_ps(value, low[q]),
+                                         _mm512_sub_ps(high[q], low[q]), bends);
         }
         const __m512i rounded = _mm512_min_epu8(_mm512_adds_epu8(code, signs_of(chance)), last);
         store_codes<whole>(codes + i, count - i, _mm512_permutexvar_epi8(natural, rounded));
@@ -336,7 +338,7 @@ inline void round_bits(const Lookup& lookup, int size, float bend, const Source&
             const __m512i bits = _mm512_and_si512(_mm512_castps_si512(n), kept);
             const __m512 low = _mm512_castsi512_ps(bits);
             const __m512 high = _mm512_castsi512_ps(_mm512_add_epi32(bits, step));
-            const __m512 chance = chance_of<kBent>(draws.uniform(j), _mm512_sub_ps(n, low),
+            const __m512 chance = chance_of<kBent>(draws.uniform(j, n), _mm512_sub_ps(n, low),
                                                    _mm512_sub_ps(high, low), bends);
             const __m512i lower = _mm512_srl_epi32(_mm512_sub_epi32(bits, first), shift);
             code[q] = _mm512_sub_epi32(lower, _mm512_srai_epi32(_mm512_castps_si512(chance), 31));

@@ -30,8 +30,8 @@ inline void round_codes(const Codec& codec, const float* n, std::int64_t first,
             scratch.high[j] = value[codes[i + j] + 1];
         }
         const std::uint16_t* draws = draws_of(codec.noise, first + i, some, scratch);
-        raise(codes + i, codebook.size - 1, n + i, scratch.low, scratch.high, draws, some,
-              codebook.bend);
+        raise(codes + i, codebook.size - 1, n + i, scratch.low, scratch.high, draws,
+              mirror_of(codec.noise.key1), some, codebook.bend);
     }
 }
 

@@ -216,8 +216,8 @@ inline void lower_codes(const WideCodebook& codebook, const float* n, std::uint1
 
 // All of round_wide where values are evenly spaced, without look-ups, so that it vectorizes.
 inline void round_evenly(const WideCodebook& codebook, const float* __restrict n,
-                         const std::uint16_t* __restrict draws, std::int64_t count, float bend,
-                         std::uint16_t* __restrict codes) {
+                         const std::uint16_t* __restrict draws, std::uint32_t mirror,
+                         std::int64_t count, float bend, std::uint16_t* __restrict codes) {
     const EvenValues even = codebook.even;
     const float slope = codebook.stochastic.slope, offset = codebook.stochastic.offset;
     const float top = codebook.stochastic.top;
@@ -229,8 +229,9 @@ inline void round_evenly(const WideCodebook& codebook, const float* __restrict n
         const int code = nearest < even.last ? nearest : even.last;
         const int below = code < even.last ? 1 : 0;
         const int up =
-            rounds_up(draws[i], n[i], even_value(even, code), even_value(even, code + 1), bend) ? 1
-                                                                                               : 0;
+            rounds_up(draws[i], mirror, n[i], even_value(even, code), even_value(even, code + 1), bend)
+                ? 1
+                : 0;
         codes[i] = static_cast<std::uint16_t>(code + (up & below));
     }
 }
@@ -242,7 +243,8 @@ inline void round_wide(const Codec& codec, const float* n, std::int64_t at, std:
         for (std::int64_t i = 0; i < count; i += kTile) {
             const std::int64_t some = count - i < kTile ? count - i : kTile;
             const std::uint16_t* draws = draws_of(codec.noise, at + i, some, scratch);
-            round_evenly(codebook, n + i, draws, some, codec.codebook->bend, codes + i);
+            round_evenly(codebook, n + i, draws, mirror_of(codec.noise.key1), some,
+                         codec.codebook->bend, codes + i);
         }
         return;
     }
@@ -252,8 +254,8 @@ inline void round_wide(const Codec& codec, const float* n, std::int64_t at, std:
         look_up_beside(codebook, codes + i, 0, some, scratch.low);
         look_up_beside(codebook, codes + i, 1, some, scratch.high);
         const std::uint16_t* draws = draws_of(codec.noise, at + i, some, scratch);
-        raise(codes + i, codec.codebook->size - 1, n + i, scratch.low, scratch.high, draws, some,
-              codec.codebook->bend);
+        raise(codes + i, codec.codebook->size - 1, n + i, scratch.low, scratch.high, draws,
+              mirror_of(codec.noise.key1), some, codec.codebook->bend);
     }
     if (!codebook.lowest) return;
     for (std::int64_t i = 0; i < count; ++i) codes[i] = codebook.lowest[codes[i]];
