@@ -132,7 +132,7 @@ def training_goes_on_from_a_state_dict(make: Make) -> None:
 def mirrored_gradients_train_mirrored(make: Make) -> None:
     """From 0 on, a block's largest element moves as far up as down, to 2 %.
 
-    To 5 % if rounding is random: norms then depend on the other elements.
+    To 10 % if rounding is random: norms then depend on the other elements.
     """
     if make.keywords.get("state_quantizers") == PUBLISHED:
         return
@@ -154,7 +154,7 @@ def mirrored_gradients_train_mirrored(make: Make) -> None:
     for up, down in zip(moved(-1.0), moved(1.0), strict=True):
         if up.numel():
             ratio = -float(up.mean() / down.mean())
-            assert abs(ratio - 1) < (0.05 if random else 0.02), f"{ratio:.3f} times as far"
+            assert abs(ratio - 1) < (0.1 if random else 0.02), f"{ratio:.3f} times as far"
 
 
 def nonfinite_gradients_are_skipped_or_refused(make: Make) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import qmaps
+from qmaps.algebra.philox import RoundingKey
 from qmaps.optim import Adafactor, Adafactor8bit
 from tests.optim.families import floats, run
 
@@ -76,12 +77,14 @@ def test_a_step_decodes_updates_and_encodes(options: dict[str, object]) -> None:
         twin.grad = p.grad.clone()
     optimizer.step()
     exact.step()
-    for p, twin in zip(params, twins, strict=True):
+    for number, (p, twin) in enumerate(zip(params, twins, strict=True)):
         assert torch.equal(p, twin)
         for name, value in exact.state[twin].items():
             found = optimizer.state[p][name]
             if isinstance(found, qmaps.QuantizedTensor):
-                assert torch.equal(found.packed, found.quantizer.quantize(value).packed)
+                place = list(Adafactor8bit.states).index(name)
+                key = RoundingKey(tensor=number, state=place, step=int(optimizer.state[p]["step"]))
+                assert torch.equal(found.packed, found.quantizer.quantize(value, key=key).packed)
             else:
                 assert torch.equal(found, value)
 
@@ -96,7 +99,7 @@ def test_second_moments_of_many_magnitudes_survive() -> None:
         optimizer.step()
     v = optimizer.state[p]["variance"].dequantize()
     error = (v.double() / sizes.double().square()).log2().abs()
-    assert float(error.max()) < 0.16  # half a step of the code: 80 octaves / 254 / 2
+    assert float(error.max()) < 0.33  # a step of the code: 80 octaves / 254
     p.grad = torch.zeros(5120)
     optimizer.step()
     assert bool(p.isfinite().all())

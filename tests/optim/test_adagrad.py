@@ -81,7 +81,10 @@ def test_a_distributed_checkpoint_made_before_the_first_step_counts_none(make: t
 
 
 def test_specs_of_fixed_widths() -> None:
-    for cls, spec in ((Adagrad8bit, "B256/DE-0@8u"), (Adagrad4bit, "B128/DE-0@4u")):
+    for cls, spec in (
+        (Adagrad8bit, "B256/geometric@8u+qsr"),
+        (Adagrad4bit, "B64xbf16/geometric@4u+qsr"),
+    ):
         assert cls([torch.zeros(1)]).param_groups[0]["state_quantizers"] == {"sum": spec}
 
 

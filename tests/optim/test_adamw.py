@@ -135,7 +135,7 @@ def test_sizes_named_optimizers_and_block_size() -> None:
     for optimizer, bytes_per_element in (
         (AdamW8bit(net.parameters()), 2 * (1 + 4 / 256)),
         (AdamW8bit(net.parameters(), block_size=64), 2 * (1 + 4 / 64)),
-        (AdamW4bit(net.parameters(), blocksize=64), 2 * (0.5 + 4 / 64)),
+        (AdamW4bit(net.parameters(), blocksize=32), 2 * (0.5 + 2 / 32)),
         (AdamW(net.parameters(), state_quantizers="paper-4bit"), 0.5 + 4 / 128 + 0.5),
     ):
         train(net, optimizer, range(1))
@@ -147,11 +147,11 @@ def test_sizes_named_optimizers_and_block_size() -> None:
         assert optimizer.state_nbytes == pytest.approx(expected, abs=64)
     assert AdamW8bit(net.parameters()).param_groups[0]["state_quantizers"] == {
         "exp_avg": "B256/DE-sym@8s",
-        "exp_avg_sq": "B256/DE-0@8u",
+        "exp_avg_sq": "B256/geometric@8u+qsr",
     }
     assert AdamW4bit(net.parameters()).param_groups[0]["state_quantizers"] == {
-        "exp_avg": "B128/DE-sym@4s+sr",
-        "exp_avg_sq": "B128/DE-0@4u",
+        "exp_avg": "B64xbf16/mu-law10:linear0@4s+qsr",
+        "exp_avg_sq": "B64xbf16/geometric@4u+qsr",
     }
     paper = AdamW(net.parameters(), state_quantizers="paper-4bit")
     assert paper.param_groups[0]["state_quantizers"] == {

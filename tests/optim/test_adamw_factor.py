@@ -81,8 +81,8 @@ def test_tensors_without_rows_and_columns_take_the_step_of_adamw() -> None:
 def test_what_is_quantized() -> None:
     large = [nn.Parameter(torch.ones(shape)) for shape in ((5000, 2), (5000,), (64, 64))]
     for cls, first, second in (
-        (AdamW4bitFactor, "B128/DE-sym@4s+sr", "B128/DE-0@4u"),
-        (AdamW8bitFactor, "B256/DE-sym@8s", "B256/DE-0@8u"),
+        (AdamW4bitFactor, "B64xbf16/mu-law10:linear0@4s+qsr", "B64xbf16/geometric@4u+qsr"),
+        (AdamW8bitFactor, "B256/DE-sym@8s", "B256/geometric@8u+qsr"),
     ):
         optimizer = cls(large)
         for p in large:
@@ -111,8 +111,8 @@ def test_a_matrix_of_n_by_m_keeps_half_a_byte_an_element_and_its_sides() -> None
     optimizer = AdamW4bitFactor(net.parameters())
     net(torch.ones(1, 400)).sum().backward()
     optimizer.step()
-    scales = -(-400 * 300 // 128)
-    assert optimizer.state_nbytes == 400 * 300 // 2 + 4 * scales + 4 * (400 + 300)
+    scales = -(-400 * 300 // 64)
+    assert optimizer.state_nbytes == 400 * 300 // 2 + 2 * scales + 4 * (400 + 300)
 
 
 def test_zero_gradients_move_nothing_but_by_decay() -> None:

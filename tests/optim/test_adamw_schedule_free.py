@@ -114,13 +114,13 @@ def test_a_checkpoint_of_averages_goes_on() -> None:
 
 def test_fixed_widths_keep_the_weight_in_32_bits() -> None:
     for cls, spec in (
-        (AdamWScheduleFree8bit, "B256/DE-0@8u"),
-        (AdamWScheduleFree4bit, "B128/DE-0@4u"),
+        (AdamWScheduleFree8bit, "B256/geometric@8u+qsr"),
+        (AdamWScheduleFree4bit, "B64xbf16/geometric@4u+qsr"),
     ):
         specs = cls([torch.zeros(1)]).param_groups[0]["state_quantizers"]
         assert specs == {"exp_avg_sq": spec}
     param = nn.Parameter(torch.ones(80, 80))
-    both = {"z_offset": "B256/DE@8s+sr", "exp_avg_sq": "B256/DE-0@8u"}
+    both = {"z_offset": "B256/DE@8s+sr", "exp_avg_sq": "B256/geometric@8u+qsr"}
     optimizer = AdamWScheduleFree([param], state_quantizers=both)
     for _ in range(3):
         param.grad = torch.linspace(-1, 1, 6400).view(80, 80)

@@ -47,8 +47,8 @@ def test_32_bits_go_where_the_authors_go(
 
 def test_specs_of_fixed_widths() -> None:
     for cls, signed, unsigned in (
-        (Adan8bit, "B256/DE-sym@8s", "B256/DE-0@8u"),
-        (Adan4bit, "B128/DE-sym@4s+sr", "B128/DE-0@4u"),
+        (Adan8bit, "B256/DE-sym@8s", "B256/geometric@8u+qsr"),
+        (Adan4bit, "B64xbf16/mu-law10:linear0@4s+qsr", "B64xbf16/geometric@4u+qsr"),
     ):
         assert cls([torch.zeros(1)]).param_groups[0]["state_quantizers"] == {
             "exp_avg": signed,

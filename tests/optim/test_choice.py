@@ -15,7 +15,10 @@ from qmaps.nn import StableEmbedding
 from qmaps.ops.backends import use_backend
 from qmaps.optim import SGD, AdamW, AdamW4bit, AdamW8bit, keep_in_32_bits
 
-EIGHT, FOUR = ("B256/DE-sym@8s", "B256/DE-0@8u"), ("B128/DE-sym@4s+sr", "B128/DE-0@4u")
+EIGHT, FOUR = (
+    ("B256/DE-sym@8s", "B256/geometric@8u+qsr"),
+    ("B64xbf16/mu-law10:linear0@4s+qsr", "B64xbf16/geometric@4u+qsr"),
+)
 FLOATS = (None, None)
 
 

@@ -153,7 +153,7 @@ def test_a_checkpoint_of_an_8_bit_run_goes_on_in_8_bits(version: str) -> None:
     resumed.load_state_dict(net.state_dict())
     optimizer = AdamW(resumed.named_parameters())
     optimizer.load_state_dict(saved)
-    eight = {"exp_avg": "B256/DE-sym@8s", "exp_avg_sq": "B256/DE-0@8u"}
+    eight = {"exp_avg": "B256/DE-sym@8s", "exp_avg_sq": "B256/geometric@8u+qsr"}
     assert optimizer.param_groups[0]["state_quantizers"] == eight
     for each, its in ((net, before), (resumed, optimizer)):
         train(each, its, range(3, 6))
@@ -184,7 +184,7 @@ def test_quantized_states_whose_groups_name_no_quantizer_are_decoded_in_the_next
     net = model()
     optimizer = AdamW(net.named_parameters())
     optimizer.load_state_dict(saved)
-    assert kept(optimizer) == {"exp_avg": "B256/DE-sym@8s", "exp_avg_sq": "B256/DE-0@8u"}
+    assert kept(optimizer) == {"exp_avg": "B256/DE-sym@8s", "exp_avg_sq": "B256/geometric@8u+qsr"}
     row = optimizer.memory().rows[0]
     assert row.why == "32 bits from the next step: no quantizer for exp_avg"
     decoded = floats(optimizer.state[net[0].weight]["exp_avg"]).clone()

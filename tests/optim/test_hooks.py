@@ -267,8 +267,8 @@ def test_groups_that_torch_takes() -> None:
     assert alike(play) == [(0, 0.01, None), (1, 0.5, "head"), None]
 
 
-@pytest.mark.parametrize("cls", [AdamW4bit, AdamW8bit, AdamW])
-def test_a_parameter_that_is_given_twice_steps_twice(cls: Any) -> None:
+@pytest.mark.parametrize(("cls", "near"), [(AdamW4bit, 5e-3), (AdamW8bit, 2e-3), (AdamW, 2e-3)])
+def test_a_parameter_that_is_given_twice_steps_twice(cls: Any, near: float) -> None:
     found = []
     for kind in (torch.optim.AdamW, cls):
         param = nn.Parameter(torch.ones(5000))
@@ -281,4 +281,4 @@ def test_a_parameter_that_is_given_twice_steps_twice(cls: Any) -> None:
         optimizer.load_state_dict(optimizer.state_dict())
         found.append((param.detach(), int(optimizer.state[param]["step"])))
     assert found[0][1] == found[1][1] == 6
-    torch.testing.assert_close(found[1][0], found[0][0], rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=near, atol=near)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qmaps.capture.conversion import convert_state_dict
-from qmaps.optim import AdamW, AdamW4bit, AdamW8bit
+from qmaps.optim import PRESETS, AdamW, AdamW4bit, AdamW8bit
 
 
 def trained(cls: Any, **options: Any) -> dict[str, Any]:
@@ -80,9 +80,9 @@ def message(optimizer: Any, saved: dict[str, Any]) -> str:
 def test_the_default_of_version_0_3_is_called_so() -> None:
     saved = trained(AdamW, state_quantizers="B256/DE@8s + B256/DE-0@8u")
     assert message(AdamW8bit(nn.Linear(64, 128).parameters()), saved) == (
-        "state_dict keeps states in B256/DE@8s, B256/DE-0@8u, the default up to version 0.3, and "
-        "training goes on so; this optimizer asks for B256/DE-sym@8s, B256/DE-0@8u. Converting "
-        "the checkpoint is optional, and loses precision once: qmaps convert FILE NEW --to qmaps "
+        "state_dict keeps states in B256/DE@8s, B256/DE-0@8u ('8bit-0.3') and training goes on "
+        "so; this optimizer asks for B256/DE-sym@8s, B256/geometric@8u+qsr. Converting the "
+        "checkpoint is optional, and loses precision once: qmaps convert FILE NEW --to qmaps "
         "--states 8bit"
     )
 
@@ -99,6 +99,7 @@ def test_the_group_is_named_and_no_command_is_given_where_no_preset_fits() -> No
     saved = groups("8bit", "8bit").state_dict()
     expected = "Converting the checkpoint is optional, and loses precision once"
     told = message(groups("8bit", "4bit"), saved)
-    assert told.startswith("group 1 of state_dict keeps states in B256/DE-sym@8s, B256/DE-0@8u and")
+    specs = ", ".join(str(spec) for spec in PRESETS["8bit"].specs(("m", "v"), {"m"}).values())
+    assert told.startswith(f"group 1 of state_dict keeps states in {specs} and")
     assert told.endswith(expected)
     assert message(groups("B64/DE@8s + B64/DE-0@8u", "8bit"), saved).endswith(expected)

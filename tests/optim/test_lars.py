@@ -96,7 +96,7 @@ def test_without_momentum_there_is_no_state() -> None:
 
 
 def test_specs_of_fixed_widths() -> None:
-    for cls, spec in ((LARS8bit, "B256/DE-sym@8s"), (LARS4bit, "B128/DE-sym@4s+sr")):
+    for cls, spec in ((LARS8bit, "B256/DE-sym@8s"), (LARS4bit, "B64xbf16/mu-law10:linear0@4s+qsr")):
         group = cls([torch.zeros(1)]).param_groups[0]
         assert group["state_quantizers"] == {"momentum_buffer": spec}
 

@@ -55,7 +55,7 @@ def test_rounded_to_the_nearest_the_momentum_stops_where_gradients_vary_little()
 
 
 def test_specs_of_fixed_widths() -> None:
-    for cls, spec in ((Lion8bit, "B256/DE-sym@8s"), (Lion4bit, "B128/DE-sym@4s+sr")):
+    for cls, spec in ((Lion8bit, "B256/DE-sym@8s"), (Lion4bit, "B64xbf16/mu-law10:linear0@4s+qsr")):
         assert cls([torch.zeros(1)]).param_groups[0]["state_quantizers"] == {"exp_avg": spec}
 
 

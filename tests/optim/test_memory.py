@@ -16,7 +16,7 @@ from tests.optim.families import FAMILIES, Family, label
 
 SHAPES = ((70, 90), (5000,), (3, 40, 50), (64,), (), (0,), (16, 33, 3, 3))
 SPECS = {
-    "DE": ("B256/DE-sym@8s", "B256/DE-0@8u"),
+    "DE": ("B256/DE-sym@8s", "B256/geometric@8u+qsr"),
     "rank1": ("B128/DE@4s", "rank1/linear@4u"),
     "odd": ("B7x8/DE@5s", "B100x8&rank1/linear@3u"),
     "row": ("row/DE@8s", "colx8/linear@12u"),
@@ -71,17 +71,17 @@ def net() -> nn.Module:
 
 
 TABLE = """\
-parameter           shape      dtype     state       kept as         why                         bytes
-tokens.weight       100 x 64   float32   exp_avg     32 bits         module StableEmbedding     25,600
-                                         exp_avg_sq  32 bits         module StableEmbedding     25,600
-tokens.norm.weight  64         float32   exp_avg     32 bits         module StableEmbedding        256
-                                         exp_avg_sq  32 bits         module StableEmbedding        256
-tokens.norm.bias    64         float32   exp_avg     32 bits         module StableEmbedding        256
-                                         exp_avg_sq  32 bits         module StableEmbedding        256
-head.weight         5000 x 64  bfloat16  exp_avg     B128/DE@4s      override 'head.w*'        170,000
-                                         exp_avg_sq  32 bits         override 'head.w*'      1,280,000
-head.bias           5000       bfloat16  exp_avg     B256/DE-sym@8s  state_quantizers            5,080
-                                         exp_avg_sq  B256/DE-0@8u    state_quantizers            5,080
+parameter           shape      dtype     state       kept as                why                         bytes
+tokens.weight       100 x 64   float32   exp_avg     32 bits                module StableEmbedding     25,600
+                                         exp_avg_sq  32 bits                module StableEmbedding     25,600
+tokens.norm.weight  64         float32   exp_avg     32 bits                module StableEmbedding        256
+                                         exp_avg_sq  32 bits                module StableEmbedding        256
+tokens.norm.bias    64         float32   exp_avg     32 bits                module StableEmbedding        256
+                                         exp_avg_sq  32 bits                module StableEmbedding        256
+head.weight         5000 x 64  bfloat16  exp_avg     B128/DE@4s             override 'head.w*'        170,000
+                                         exp_avg_sq  32 bits                override 'head.w*'      1,280,000
+head.bias           5000       bfloat16  exp_avg     B256/DE-sym@8s         state_quantizers            5,080
+                                         exp_avg_sq  B256/geometric@8u+qsr  state_quantizers            5,080
 
 1,512,384 predicted bytes of states for 331,528 parameters: 36.49 bits per parameter
 2,652,224 bytes in 32 bits: 64.00 bits per parameter"""  # noqa: E501
@@ -106,7 +106,7 @@ def test_rows_and_totals_in_a_script() -> None:
         "shape": (5000, 64),
         "dtype": "bfloat16",
         "state": "exp_avg",
-        "quantizer": "B128/DE-sym@4s+sr",
+        "quantizer": "B64xbf16/mu-law10:linear0@4s+qsr",
         "why": "state_quantizers",
         "nbytes": 170_000,
         "predicted": True,

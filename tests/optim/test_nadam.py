@@ -213,8 +213,8 @@ def test_a_group_may_have_another_weight_decay() -> None:
 
 def test_specs_of_fixed_widths() -> None:
     for cls, signed, unsigned in (
-        (NAdam8bit, "B256/DE-sym@8s", "B256/DE-0@8u"),
-        (NAdam4bit, "B128/DE-sym@4s+sr", "B128/DE-0@4u"),
+        (NAdam8bit, "B256/DE-sym@8s", "B256/geometric@8u+qsr"),
+        (NAdam4bit, "B64xbf16/mu-law10:linear0@4s+qsr", "B64xbf16/geometric@4u+qsr"),
     ):
         assert cls([torch.zeros(1)]).param_groups[0]["state_quantizers"] == {
             "exp_avg": signed, "exp_avg_sq": unsigned,

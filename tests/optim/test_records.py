@@ -31,7 +31,7 @@ def test_records_of_parameters() -> None:
     assert (other.quantizer, other.key) == (None, None)
     assert other.why == "80 <= min_quantized_size=4096"
     added = [("tail", nn.Parameter(torch.ones(80, 80)))]
-    optimizer.add_param_group({"params": added, "state_quantizers": "8bit"})
+    optimizer.add_param_group({"params": added, "state_quantizers": "8bit-0.3"})
     tail = optimizer._parameters.records()[2]
     assert (tail.place, tail.key("sum").tensor) == ((1, 0), 2)
     assert tail.states()[0].key is None  # rounding to nearest takes no random numbers

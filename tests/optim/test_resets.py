@@ -25,7 +25,7 @@ from qmaps.optim import (
     AdamW,
     AdamW8bit,
     AdamW8bitFactor,
-    AdEMAMix8bit,
+    AdEMAMix,
     Muon,
     QuantizedOptimizer,
 )
@@ -34,10 +34,11 @@ from tests.optim.families import FAMILIES, give, model, train
 Make = Callable[..., QuantizedOptimizer]
 
 # Rounded to nearest, so that other random numbers change nothing.
+NEAREST = {"state_quantizers": "8bit-0.3"}
 CASES: dict[str, tuple[Make, dict[str, Any]]] = {
     **{f"{f.name}, 32 bits": (f.full, f.options[-1]) for f in FAMILIES},
-    **{f"{f.name}, 8 bits": (f.eight, f.options[-1]) for f in FAMILIES},
-    "AdEMAMix, growing": (AdEMAMix8bit, {"t_alpha": 5, "t_beta3": 5}),
+    **{f"{f.name}, 8 bits": (f.full, {**f.options[-1], **NEAREST}) for f in FAMILIES},
+    "AdEMAMix, growing": (AdEMAMix, {"t_alpha": 5, "t_beta3": 5, **NEAREST}),
     "AdamWFactor": (AdamW8bitFactor, {}),
     "SM3": (SM3, {"weight_decay": 0.1}),
     "Adafactor": (Adafactor, {"beta1": 0.9, "weight_decay": 0.1}),

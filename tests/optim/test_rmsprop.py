@@ -83,8 +83,8 @@ def test_nan_is_no_small_variance() -> None:
 
 def test_specs_of_fixed_widths() -> None:
     for cls, unsigned, signed in (
-        (RMSprop8bit, "B256/DE-0@8u", "B256/DE-sym@8s"),
-        (RMSprop4bit, "B128/DE-0@4u", "B128/DE-sym@4s+sr"),
+        (RMSprop8bit, "B256/geometric@8u+qsr", "B256/DE-sym@8s"),
+        (RMSprop4bit, "B64xbf16/geometric@4u+qsr", "B64xbf16/mu-law10:linear0@4s+qsr"),
     ):
         group = cls([torch.zeros(1)]).param_groups[0]
         assert group["state_quantizers"] == {

@@ -83,7 +83,7 @@ def test_old_checkpoints_of_torch_name_buffers_that_are_not_there() -> None:
 
 
 def test_specs_of_fixed_widths() -> None:
-    for cls, spec in ((SGD8bit, "B256/DE-sym@8s"), (SGD4bit, "B128/DE-sym@4s+sr")):
+    for cls, spec in ((SGD8bit, "B256/DE-sym@8s"), (SGD4bit, "B64xbf16/mu-law10:linear0@4s+qsr")):
         group = cls([torch.zeros(1)]).param_groups[0]
         assert group["state_quantizers"] == {"momentum_buffer": spec}
 

@@ -1,15 +1,11 @@
-"""Cost of a map that holds +1 and no -1; docs/choosing.md has the numbers."""
+"""Cost of a map that holds +1 and no -1."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 import torch
 
 from qmaps.optim import AdamW
-
-DOCS = (Path(__file__).parents[2] / "docs" / "choosing.md").read_text()
 
 
 def moved(sign: float, quantizers: str) -> float:
@@ -24,20 +20,8 @@ def moved(sign: float, quantizers: str) -> float:
     return float(param.detach().view(-1)[::256].mean())
 
 
-@pytest.mark.parametrize(
-    ("bits", "former", "ratio", "sentence"),
-    [
-        (
-            8,
-            "B256/DE@8s + B256/DE-0@8u",
-            0.95,
-            "its mirror image has in 4 bits, 0.95 in 8 and 0.38 in 3",
-        ),
-        (4, "B128/DE@4s+sr + B128/DE-0@4u", 0.545, "has moved 0.55 of what"),
-        (3, "B128/DE@3s+sr + B128/DE-0@3u", 0.38, "0.38 in 3"),
-    ],
-)
-def test_negative_maxima(bits: int, former: str, ratio: float, sentence: str) -> None:
+@pytest.mark.parametrize(("bits", "ratio"), [(8, 0.95), (4, 0.545), (3, 0.38)])
+def test_negative_maxima(bits: int, ratio: float) -> None:
+    former, now = f"{bits}bit-0.3", f"{bits}bit"
     assert -moved(-1.0, former) / moved(1.0, former) == pytest.approx(ratio, abs=0.005)
-    assert -moved(-1.0, f"{bits}bit") == pytest.approx(moved(1.0, f"{bits}bit"), rel=0.01)
-    assert sentence in DOCS
+    assert -moved(-1.0, now) == pytest.approx(moved(1.0, now), rel=1e-5)

@@ -96,7 +96,7 @@ def test_what_is_kept() -> None:
     for options, expected in (
         ({}, 4 * (10000 + 152)),
         ({"momentum": 0.0}, 4 * 152),
-        ({"state_quantizers": "4bit"}, 5000 + 4 * 79 + 4 * 152),
+        ({"state_quantizers": "4bit"}, 5000 + 2 * 157 + 4 * 152),
     ):
         optimizer = SM3([p], **options)
         optimizer.step()

@@ -161,8 +161,8 @@ def test_a_saved_run_goes_on_bit_for_bit(cls: type[SOAP]) -> None:
 def test_the_second_moment_has_no_zero() -> None:
     param = nn.Parameter(torch.randn(80, 96))
     for cls, specs in {
-        SOAP8bit: ("B256/DE-sym@8s", "B256/DE-0@8u"),
-        SOAP4bit: ("B128/DE-sym@4s+sr", "B128/DE-0@4u"),
+        SOAP8bit: ("B256/DE-sym@8s", "B256/geometric@8u+qsr"),
+        SOAP4bit: ("B64xbf16/mu-law10:linear0@4s+qsr", "B64xbf16/geometric@4u+qsr"),
     }.items():
         optimizer = cls([param])
         param.grad = torch.randn(80, 96)

@@ -27,12 +27,13 @@ def test_a_converted_torch_checkpoint_is_what_qmaps_makes_of_it() -> None:
     net, adam = trained(torch.optim.AdamW)
     converted, report = convert_state_dict(adam.state_dict(), "qmaps", zeros="leave")
     there = resumed(net, AdamW8bit, converted)
-    assert there.equal(resumed(net, AdamW8bit, adam.state_dict()))
+    # Random numbers of a file have no parameter's number.
+    torch.testing.assert_close(there, resumed(net, AdamW8bit, adam.state_dict()), atol=1e-3, rtol=0)
     rows = {(row.parameter, row.state): row for row in report.states}
     row = rows["0.weight", "exp_avg_sq"]
-    assert (row.was, row.became, row.how) == ("32 bits", "B256/DE-0@8u", "quantized")
+    assert (row.was, row.became, row.how) == ("32 bits", "B256/geometric@8u+qsr", "quantized")
     v = adam.state_dict()["state"][0]["exp_avg_sq"]
-    error = (qmaps.quantizer("B256/DE-0@8u").quantize(v).dequantize() - v).abs().double()
+    error = (qmaps.quantizer("B256/geometric@8u+qsr").quantize(v).dequantize() - v).abs().double()
     assert row.max_abs_error == error.max() > 0
     assert row.mean_rel_error == pytest.approx(float((error / v).mean()))
     assert rows["0.bias", "exp_avg"].how == "same values"
@@ -147,7 +148,10 @@ def test_parameters_that_differ_from_their_group_become_overrides() -> None:
         qmaps.quantizer("B64/nf4@4s").quantize(saved["state"][2]["exp_avg"])
     )
     group = convert_state_dict(saved, "qmaps")[0]["param_groups"][0]
-    assert group["state_quantizers"] == {"exp_avg": "B256/DE-sym@8s", "exp_avg_sq": "B256/DE-0@8u"}
+    assert group["state_quantizers"] == {
+        "exp_avg": "B256/DE-sym@8s",
+        "exp_avg_sq": "B256/geometric@8u+qsr",
+    }
     assert group["min_quantized_size"] == 559
     assert group["overrides"] == {"2.weight": {"exp_avg": "B64/nf4@4s", "exp_avg_sq": None}}
     del group["param_names"]
@@ -155,7 +159,7 @@ def test_parameters_that_differ_from_their_group_become_overrides() -> None:
     converted, report = convert_state_dict(saved, "qmaps")
     assert converted["param_groups"][0]["overrides"] == {}
     became = [row.became for row in report.states if row.parameter == "group0.param2"]
-    assert became == ["B256/DE-sym@8s", "B256/DE-0@8u"]
+    assert became == ["B256/DE-sym@8s", "B256/geometric@8u+qsr"]
 
 
 def test_zeros_under_a_first_moment_are_raised_and_counted() -> None:

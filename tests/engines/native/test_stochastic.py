@@ -70,6 +70,12 @@ def test_codes_clipping_and_what_is_not_finite(normalizer: str, book: Codebook, 
     assert torch.equal(ours.packed, theirs.packed)
 
 
+def test_values_that_are_all_equal(isa: str) -> None:
+    x = torch.full((40, 50), 0.5)
+    for spec in ("tensor/quantile@4u+sr", "B64/quantile@2u+qsr"):
+        assert_as_reference(qmaps.quantizer(spec), x, RoundingKey(seed=1))
+
+
 @pytest.mark.parametrize("spec", ["tensor/DE@8s+sr", "tensor/DE@4s+sr", "tensor/linear@10s+sr",
                                   "tensor/geometric@8u+sr", "tensor/geometric@3u+qsr"])  # fmt: skip
 def test_values_of_the_codebook_never_move(spec: str, isa: str) -> None:

@@ -157,7 +157,7 @@ void find_format(WideCodebook& book, const std::vector<float>& values,
 void find_even_bits(Lookup& lookup, const std::vector<float>& values, int width) {
     if (values.size() != std::size_t{1} << width || !(values[0] > 0.0f)) return;
     const std::uint32_t first = bits_of(values[0]), step = bits_of(values[1]) - first;
-    if ((step & (step - 1)) != 0 || step > 1u << 23 || first % step != 0) return;
+    if (step == 0 || (step & (step - 1)) != 0 || step > 1u << 23 || first % step != 0) return;
     for (std::size_t c = 1; c < values.size(); ++c)
         if (bits_of(values[c]) != first + static_cast<std::uint32_t>(c) * step) return;
     lookup.first = first;
