@@ -118,8 +118,9 @@ def test_states_of_qmaps_are_carried_over_and_it_trains_on() -> None:
     decoded = state["qmap2"][state["state2"].long()].view(-1, 256) * state["absmax2"][:, None]
     assert decoded.view(80, 64).equal(adam.state[net[0].weight]["exp_avg_sq"].dequantize())
     there = resumed(net, bnb.AdamW8bit, converted)
-    assert_near(there, resumed(net, AdamW8bit, adam.state_dict()))
-    assert convert_state_dict(converted, "qmaps")[1].states[1].became == "B256/geometric@8u+qsr"
+    # There the next second moment is rounded to nearest.
+    torch.testing.assert_close(there, resumed(net, AdamW8bit, adam.state_dict()), atol=1e-3, rtol=0)
+    assert convert_state_dict(converted, "qmaps")[1].states[1].became == "B256/geometric@8u"
 
 
 @pytest.mark.parametrize("states", [None, "8bit", "32bit"])
