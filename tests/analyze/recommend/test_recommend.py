@@ -24,7 +24,7 @@ from qmaps.errors import BadTypeError, BadValueError, CaptureError
 from qmaps.optim import AdamW, Choice
 from qmaps.optim.presets import PRESETS as OPTIMIZER_PRESETS
 
-FOUR, EIGHT = "B128/DE@4s + B128/DE-0@4u", "B256/DE-sym@8s + B256/DE-0@8u"
+FOUR, EIGHT = "B128/DE@4s + B128/DE-0@4u", "B256/DE-sym@8s + B256/geometric@8u+qsr"
 ZERO = "B128/DE@4s + B128/DE@4u"
 ALONE = "B256/DE@8s + 32-bit"
 SPECS = [FOUR, EIGHT, ZERO, ALONE]
