@@ -111,3 +111,7 @@ def pair_of(
         )
     specs = PRESETS[pair].specs(("first", "second"), signed=("first",))
     return Pair.parse((specs["first"], specs["second"]))
+
+
+PAIRS = {pair_of(name).spec: name for name in PRESETS if name != "32bit"}
+"""Names of the presets by the pair that Adam gets from them."""

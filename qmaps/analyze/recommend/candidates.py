@@ -6,16 +6,15 @@ import math
 
 from qmaps.algebra.pair import Pair
 from qmaps.maps.lloyd import LloydMax
-from qmaps.optim.presets import PRESETS as OPTIMIZER_PRESETS
-from qmaps.optim.presets import pair_of
+from qmaps.optim.presets import PAIRS
 
 LIMITS = (2.3, 3.3, 4.3, 6.3, 8.3)
 """Bits per element, scales included, up to which the best single pair is named."""
 
 FULL = Pair(None, None)
 
-PRESETS = {pair_of(name).spec: name for name in OPTIMIZER_PRESETS if name != "32bit"}
-"""Names of the presets of `qmaps.optim` by the pair that Adam gets from them."""
+PRESETS = PAIRS
+"""Names of the presets by the pair that Adam gets from them."""
 
 CANDIDATES = (
     *PRESETS,
@@ -34,9 +33,11 @@ CANDIDATES = (
     "B256/DE-sym@8s + B128/DE-0@4u",
     "B128/DE-sym@6s + B128/DE-0@6u",
     "B128/DE-sym@6s+sr + B128/DE-0@6u",
+    "B256/DE-sym@8s+sr + B256/DE-0@8u+sr",
 )
-"""All presets, and pairs of known maps from 2.25 to 6.25 bits. Most round second moments to
-nearest."""
+"""All presets, and pairs of known maps from 2.25 to 8.12 bits. Most round second moments to
+nearest. The last one is for embeddings with few gradients: to nearest, the moments of a row that
+gets none stay where they are."""
 
 
 def up_to(bits: float) -> float:
