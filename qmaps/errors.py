@@ -49,6 +49,19 @@ class SpecError(BadValueError):
     """A quantizer spec that does not parse, or parts that do not go together."""
 
 
+class UnknownPartError(SpecError):
+    """A spec with a map or a normalizer that is not installed."""
+
+    @property
+    def known(self) -> str:
+        """The message without the list of those that are."""
+        return str(self).partition("; allowed are")[0]
+
+
+NOT_INSTALLED = "import the file or package that declares it; commands take a file as --load"
+"""Advice on a map or a normalizer that a saved state names and that is not known."""
+
+
 class NonFiniteError(BadValueError):
     """NaN or infinity where only finite numbers can be represented."""
 

@@ -52,13 +52,16 @@ window.addEventListener("load", () => {
 """
 
 
-def look(page: Path, *, dark: bool = False, more: str = "") -> tuple[dict[str, Any], list[str]]:
+def look(
+    page: Path, *, dark: bool = False, more: str = "", width: int = 1280
+) -> tuple[dict[str, Any], list[str]]:
     """Return the page's own report, and the lines that it wrote to the console.
 
     Args:
         page: an HTML file.
         dark: whether the reader prefers dark pages.
         more: further JavaScript of the probe, which adds to `answer`.
+        width: pixels of the window, at least 500.
     """
     assert CHROMIUM is not None
     with tempfile.TemporaryDirectory() as folder:
@@ -73,6 +76,7 @@ def look(page: Path, *, dark: bool = False, more: str = "") -> tuple[dict[str, A
                 "--headless=new",
                 "--no-sandbox",
                 "--disable-gpu",
+                f"--window-size={width},900",
                 "--disable-dev-shm-usage",
                 "--enable-logging=stderr",
                 "--host-resolver-rules=MAP * ~NOTFOUND",

@@ -17,7 +17,7 @@ from typing import Any
 from qmaps import maps, normalize
 from qmaps.algebra.rounding import REMOVED, Rounding
 from qmaps.algebra.rounding import SUFFIXES as ROUNDINGS
-from qmaps.errors import BadValueError, SpecError, nearest, shown
+from qmaps.errors import BadValueError, SpecError, UnknownPartError, nearest, shown
 from qmaps.maps._transforms import named, written
 from qmaps.maps.codebook import Codebook
 from qmaps.maps.transformed import Transformed
@@ -81,6 +81,8 @@ def parse(
         rounding = Rounding((match["rounding"] or "").lower())
         normalizer = parse_normalizer(match["norm"])
         map_ = _map(match, codebooks)
+    except UnknownPartError as error:
+        raise UnknownPartError(f"spec={shown(spec)}: {error}") from None
     except BadValueError as error:
         raise SpecError(f"spec={shown(spec)}: {error}") from None
     return normalizer, map_, rounding
@@ -140,7 +142,7 @@ def _one_normalizer(text: str) -> normalize.Normalizer:
     # B<n> is compared with the number written, so that "C128" is near "B128".
     number = re.search(r"\d+", text, re.ASCII)
     written = [re.sub("<.>", number[0] if number else "<n>", name) for name in normalize.names()]
-    raise SpecError(
+    raise UnknownPartError(
         f"unknown normalizer {shown(text)}; allowed are {', '.join(normalize.names())}, "
         f"each with or without one of {', '.join(sorted(SUFFIXES))}{nearest(text, written)}"
     )
@@ -166,7 +168,7 @@ def _map(match: re.Match[str], codebooks: Iterable[Codebook]) -> maps.Map:
     by_folded = {label.lower(): label for label in maps.REGISTRY}
     if name.lower() not in by_folded:
         labels = [*maps.names(), *(codebook.label for codebook in codebooks)]
-        raise SpecError(
+        raise UnknownPartError(
             f"unknown map {shown(name)}; allowed are {', '.join(labels)}{nearest(name, labels)}"
         )
     cls = maps.REGISTRY[by_folded[name.lower()]]

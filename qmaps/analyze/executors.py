@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from qmaps.algebra.own_maps import LOADED, load_files
 from qmaps.analyze._states import opened
 from qmaps.capture import CapturedStates
 from qmaps.engines.threads import one_thread
@@ -176,11 +177,14 @@ def in_pool(jobs: Sequence[Job], workers: int, states: CapturedStates) -> Iterat
 def new_pool(workers: int) -> Executor:
     """A pool of new processes: OpenMP of a forked one would hang."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_the_parent)
+    # Classes of jobs are found by name, so files of the user's maps are run there first.
+    return ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_begin, initargs=(tuple(LOADED),)
+    )
 
 
-def _end_with_the_parent() -> None:
-    """Let a worker end silently at Ctrl-C, and when the main process is killed."""
+def _begin(files: Sequence[Path]) -> None:
+    """Load the user's maps in a worker, which ends silently at Ctrl-C and with its parent."""
 
     def end_after(parent: Any) -> None:
         parent.join()
@@ -189,6 +193,7 @@ def _end_with_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     threading.Thread(target=end_after, args=[parent], daemon=True).start()
+    load_files(files)
 
 
 def _finished(

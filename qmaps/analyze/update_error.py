@@ -17,7 +17,7 @@ from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
 from qmaps.engines.native import metrics as native
 from qmaps.engines.support import NATIVE
 from qmaps.ops import dispatch
-from qmaps.optim.presets import pair_of
+from qmaps.optim.presets import PAIRS, pair_of
 
 LEVELS = {"median": 0.5, "p99": 0.99, "p999": 0.999}
 
@@ -37,10 +37,11 @@ def update_error(
         min_quantized_size: parameters of at most this many elements are left out.
 
     Returns:
-        Columns `quantizer`, `numel` (elements of all parameters), `bits_per_element` (mean of the
-        two moments), ``{mean,median,p99,p999,max}_{abs,rel}_error`` and `zeroed_share`. The last
-        is the share of elements whose second moment is not 0 but decodes to 0, under a first
-        moment that decodes to another value than 0.
+        Columns `quantizer`, `preset` (its name, or empty), `numel` (elements of all parameters),
+        `bits_per_element` (mean of the two moments),
+        ``{mean,median,p99,p999,max}_{abs,rel}_error`` and `zeroed_share`. The last is the share of
+        elements whose second moment is not 0 but decodes to 0, under a first moment that decodes
+        to another value than 0.
 
     Raises:
         SpecError: a pair does not parse; nothing has been measured.
@@ -71,7 +72,8 @@ def update_error(
             numel += m.numel()
         assert errors is not None  # adam_pairs yields or raises
         bits = 4 * nbytes / numel
-        columns = {"quantizer": pair.spec, "numel": numel, "bits_per_element": bits}
+        named = {"quantizer": pair.spec, "preset": PAIRS.get(pair.spec, "")}
+        columns = {**named, "numel": numel, "bits_per_element": bits}
         rows.append({**columns, **errors.columns()})
     return pd.DataFrame(rows)
 

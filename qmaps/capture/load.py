@@ -25,7 +25,14 @@ from qmaps.capture.readers import reader_of
 from qmaps.capture.readers.base import know
 from qmaps.capture.snapshot import Lazy, Snapshot
 from qmaps.capture.states import SECOND, CapturedStates
-from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
+from qmaps.errors import (
+    DAMAGE,
+    NOT_INSTALLED,
+    BadValueError,
+    CaptureError,
+    UnknownPartError,
+    shown,
+)
 from qmaps.normalize.block import MOST
 from qmaps.optim.other_libraries import GROUP_COUNTS, Count, count_in, inexact_count, uncounted
 from qmaps.storage import checkpoint, kinds
@@ -189,6 +196,10 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
             states.append(collect(decoded(slot.state)))
             options.append(plain_options(slot.group))
             _count(states[-1], slot.group)
+        except UnknownPartError as error:
+            raise CaptureError(
+                f"{str(path)!r} cannot be read at {slot.label!r}: {error.known}; {NOT_INSTALLED}"
+            ) from error
         except DAMAGE as error:  # for example a quantized state whose parts do not fit
             raise CaptureError(f"{str(path)!r} is damaged at {slot.label!r}: {error}") from None
     if not any(collected.tensors for collected in states):

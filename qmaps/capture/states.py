@@ -16,7 +16,14 @@ from torch import Tensor
 from qmaps.capture.gradients import Window
 from qmaps.capture.snapshot import Lazy, Part
 from qmaps.engines.step import MOMENTS
-from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError
+from qmaps.errors import (
+    DAMAGE,
+    NOT_INSTALLED,
+    BadTypeError,
+    BadValueError,
+    CaptureError,
+    UnknownPartError,
+)
 
 PART = 2**22
 """Elements that are read at a time for a digest."""
@@ -268,6 +275,11 @@ class CapturedStates:
             yield
         except CaptureError:
             raise
+        except UnknownPartError as error:
+            raise CaptureError(
+                f"state {state!r} of parameter {parameter!r} in {self.source!r} cannot be read: "
+                f"{error.known}; {NOT_INSTALLED}"
+            ) from error
         except DAMAGE as error:
             raise CaptureError(
                 f"state {state!r} of parameter {parameter!r} in {self.source!r} is damaged: {error}"

@@ -89,6 +89,22 @@ def memory(
         int | None,
         typer.Option(min=0, help="States of at most this many elements stay in 32 bits."),
     ] = None,
+    lora_rank: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65536,
+            help="Rank of LoRA adapters (PEFT's r): only they have gradients and states, and are "
+            "in float32. Needs a config.json.",
+        ),
+    ] = None,
+    lora_targets: Annotated[
+        str,
+        typer.Option(
+            help="Layers with adapters (PEFT's target_modules): all-linear, or names such as "
+            "q_proj,v_proj."
+        ),
+    ] = "all-linear",
     as_json: AsJson = False,
 ) -> None:
     """Predict the memory of a model's parameters, gradients and optimizer states.
@@ -102,23 +118,34 @@ def memory(
         qmaps memory 7B
 
         qmaps memory path/to/config.json --optimizer Lion --dtype float32
+
+        qmaps memory path/to/config.json --lora-rank 16 --lora-targets q_proj,v_proj
     """
     import torch
 
-    from qmaps.cli.model_size import model_of
+    from qmaps.cli.model_size import Adapted, model_of, with_lora
 
-    module = model_of(model)
+    if dtype is not None and dtype not in ("float32", "bfloat16", "float16"):
+        raise BadValueError(f"dtype={shown(dtype)} must be float32, bfloat16 or float16")
+    adapted: Adapted | None = None
+    if lora_rank is None:
+        if lora_targets != "all-linear":
+            raise BadValueError(f"lora_targets={shown(lora_targets)} needs --lora-rank")
+        module = base = model_of(model)
+    else:
+        module = adapted = with_lora(model, lora_rank, lora_targets)
+        base = adapted.model
     if dtype is not None:
-        if dtype not in ("float32", "bfloat16", "float16"):
-            raise BadValueError(f"dtype={shown(dtype)} must be float32, bfloat16 or float16")
-        module = module.to(getattr(torch, dtype))
+        base.to(getattr(torch, dtype))
     rows, in_adamw = _presets(model, module, optimizer, min_quantized_size)
-    numel = sum(param.numel() for param in module.parameters())
+    numel = _numel(module)
     if as_json:
         about = {"numel": numel, "optimizer": optimizer, "numel_in_adamw": in_adamw}
+        if adapted is not None:
+            about |= {"lora_layers": adapted.layers, "lora_numel": _numel(adapted.adapters)}
         print_json({**about, "presets": rows})
         return
-    dtypes = {str(param.dtype).removeprefix("torch.") for param in module.parameters()}
+    dtypes = {str(param.dtype).removeprefix("torch.") for param in base.parameters()}
     unit, size = ("GB", GB) if rows[0]["total"] > GB / 10 else ("MB", GB // 1000)
     columns = ("states", "gradients", "parameters", "total")
     forms = {name: f"{{{name}:.2f}}" for name in columns}
@@ -127,11 +154,21 @@ def memory(
         {"preset": "{preset}", **forms, "fits in": "{fits}"},
         [{**row, **{name: row[name] / size for name in columns}} for row in rows],
     )
+    if adapted is not None:
+        print_lines(
+            f"LoRA of rank {lora_rank} in {adapted.layers} linear layers: only its "
+            f"{_numel(adapted.adapters):,} parameters, in float32,",
+            "have gradients and states.",
+        )
     if in_adamw:
         print_lines(f"AdamW has {in_adamw:,} of them, which {optimizer} does not step.")
     print_lines(
         f"1 {unit} is {size:,} bytes. Activations, and what a GPU needs itself, come on top."
     )
+
+
+def _numel(module: Any) -> int:
+    return sum(param.numel() for param in module.parameters())
 
 
 GB = 10**9
@@ -168,8 +205,8 @@ def _presets(
     named: list[tuple[str, Any]] = []
     refused: list[tuple[str, Any]] = []
     for name, param in module.named_parameters():
-        is_refused = param.requires_grad and cls.unsupported_reason(param)
-        (refused if is_refused else named).append((name, param))
+        if param.requires_grad:
+            (refused if cls.unsupported_reason(param) else named).append((name, param))
     of_rules = [(cls, named)]  # perhaps of no parameters
     if refused:
         of_rules.append((optim.AdamW, refused))

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from qmaps.storage.files import exists
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 """Letters behind a number of parameters."""
+ALL_LINEAR = "all-linear"
+"""PEFT's name for all linear layers but the output's."""
 COLUMNS = 4096
 """Columns of the matrix that stands for a model of which only the size is known."""
 EXPECTED = f"a size such as 7B, a {CONFIG}, a .safetensors file or its index, or a folder of them"
@@ -34,6 +36,79 @@ INDICES = ("I64", "U64", "BOOL")
 
 class Sized(nn.ParameterList):
     """A model of which only the size is known: a matrix, and a vector of the rest."""
+
+
+class Adapted(nn.Module):
+    """A frozen model and its LoRA adapters, as PEFT makes them.
+
+    Attributes:
+        layers: number of linear layers with adapters.
+    """
+
+    def __init__(self, model: nn.Module, shapes: Sequence[tuple[int, int]], rank: int) -> None:
+        super().__init__()
+        self.model = model.requires_grad_(False)
+        self.layers = len(shapes)
+        # PEFT keeps adapters of models in 16 bits in float32 (`autocast_adapter_dtype`).
+        self.adapters = nn.ParameterList(
+            torch.empty(shape, dtype=torch.float32, device="meta")
+            for rows, columns in shapes
+            for shape in ((rank, columns), (rows, rank))
+        )
+
+
+def with_lora(text: str, rank: int, targets: str) -> Adapted:
+    """The model of a ``config.json`` with LoRA adapters.
+
+    Args:
+        text: a ``config.json``, or a folder or a file beside one.
+        rank: PEFT's ``r``.
+        targets: PEFT's ``target_modules``: ``all-linear``, all linear layers but the output's, or
+            names of modules with commas between them.
+
+    Raises:
+        BadValueError: there is no ``config.json``, transformers cannot make its model, or no linear
+            layer has such a name.
+    """
+    path = Path(text)
+    if exists(path):
+        path = path if path.name == CONFIG else (path if path.is_dir() else path.parent) / CONFIG
+    if not (exists(path) and path.is_file()):
+        raise BadValueError(
+            f"model={shown(text)} must be a {CONFIG}, or lie beside one, for lora_rank={rank}; "
+            "it tells the linear layers"
+        )
+    model = model_of(str(path))
+    output = getattr(model, "get_output_embeddings", lambda: None)()
+    linear = {
+        name: _in_and_out(module)
+        for name, module in model.named_modules()
+        if module is not output and _is_linear(module)
+    }
+    wanted = [target.strip() for target in targets.split(",")]
+    chosen = [
+        shape
+        for name, shape in linear.items()
+        if targets == ALL_LINEAR or any(f".{name}".endswith(f".{target}") for target in wanted)
+    ]
+    if not chosen or "" in wanted:
+        named = sorted({name.rpartition(".")[2] for name in linear})
+        raise BadValueError(
+            f"lora_targets={shown(targets)} must be {ALL_LINEAR} or names of linear layers with "
+            f"commas between them: {', '.join(named) or 'the model has none'}"
+        )
+    return Adapted(model, chosen, rank)
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """True for layers that ``all-linear`` means; GPT-2's have a class of transformers."""
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+
+
+def _in_and_out(module: nn.Module) -> tuple[int, int]:
+    """Numbers of outputs and inputs of a linear layer."""
+    rows, columns = module.get_parameter("weight").shape
+    return (rows, columns) if isinstance(module, nn.Linear) else (columns, rows)
 
 
 def model_of(text: str) -> nn.Module:

@@ -14,6 +14,7 @@ from qmaps.errors import BadValueError
 if TYPE_CHECKING:
     from qmaps.capture import CapturedStates
     from qmaps.lab import Contender
+    from qmaps.maps.codebook import Codebook
 
 Out = Annotated[Path, typer.Option(help="Run folder; all files of the run are written to it.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of weights and batches.")]
@@ -54,9 +55,36 @@ Pairs = Annotated[
 Parameters = Annotated[
     list[str] | None, typer.Option(help="Parameter names, with wildcards; may be repeated.")
 ]
+Load = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--load",
+        envvar="QMAPS_LOAD",
+        help="Run this Python file, which declares maps or normalizers for specs to name; only "
+        "files that you trust. May be repeated.",
+    ),
+]
+CodebookFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--codebook",
+        envvar="QMAPS_CODEBOOK",
+        help='A codebook for specs to name: JSON such as {"label": "mine", "signed": true, '
+        '"values": [-1, 0, 0.3, 1]} for B128/mine@2s. May be repeated.',
+    ),
+]
 MinSize = Annotated[
     int, typer.Option(min=0, help="Leave out tensors of at most this many elements.")
 ]
+
+
+def own_codebooks(load: list[Path] | None, codebook: list[Path] | None) -> list[Codebook]:
+    """Run the files of --load, and return their codebooks and those of --codebook."""
+    if not load and not codebook:
+        return []
+    from qmaps.algebra.own_maps import load_files, read_codebook
+
+    return [*load_files(load or ()), *map(read_codebook, codebook or ())]
 
 
 def refuse_given(context: typer.Context, names: Iterable[str], why: str) -> None:

@@ -35,6 +35,8 @@ VERDICT_COLUMNS = {
 def replay(
     states: options.States,
     spec: options.Pairs = None,
+    load: options.Load = None,
+    codebook: options.CodebookFiles = None,
     out: options.Out = Path("runs/replay"),
     step: options.Step = None,
     names: options.CheckpointNames = None,
@@ -68,12 +70,14 @@ def replay(
     from qmaps.analyze import replay as replays
     from qmaps.storage.files import write_frame
 
+    books = options.own_codebooks(load, codebook)
     loaded = _loaded(states, step, names)
     folder = output_folder(out / "replay")
     with progress(quiet=as_json) as advance:
         frame = replays.run(
             loaded,
             spec or sweep.STANDARD,
+            codebooks=books,
             steps=steps,
             rounds=rounds,
             share=1.0 if share is None else share,
@@ -119,6 +123,8 @@ def recommend(
         ),
     ] = None,
     spec: options.Pairs = None,
+    load: options.Load = None,
+    codebook: options.CodebookFiles = None,
     names: options.CheckpointNames = None,
     step: options.Step = None,
     steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 60,
@@ -150,6 +156,7 @@ def recommend(
     from qmaps.analyze.recommend.candidates import CANDIDATES
     from qmaps.analyze.recommend.run import ENOUGH
 
+    books = options.own_codebooks(load, codebook)
     loaded = _loaded(states, step, names, enough=ENOUGH)
     folder = output_folder(out / "recommend")
     with progress(quiet=as_json) as advance:
@@ -159,6 +166,7 @@ def recommend(
             nbytes=nbytes,
             step_cost=step_cost,
             candidates=spec or CANDIDATES,
+            codebooks=books,
             steps=steps,
             share=share,
             min_quantized_size=min_quantized_size,

@@ -199,6 +199,8 @@ def lint(
     states: options.States,
     step: options.Step = None,
     names: options.CheckpointNames = None,
+    load: options.Load = None,
+    codebook: options.CodebookFiles = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Find problems of saved optimizer states; the exit code is 1 if there is an error.
@@ -206,7 +208,8 @@ def lint(
     Errors are second moments that were lost (a checkpoint in float16), NaN and infinity, negative
     second moments, impossible step counters, and codes or scales that do not fit their quantizer.
     Warnings are second moments in bfloat16 that cannot decay, weights in bfloat16 that weight decay
-    cannot change, rows without gradients, and quantizers that make second moments 0 or move zeros.
+    cannot change, rows without gradients, quantizers that make second moments 0 or move zeros, and
+    maps that are not installed.
 
     Examples:
 
@@ -216,6 +219,7 @@ def lint(
     """
     from qmaps.capture.lint import lint_file
 
+    options.own_codebooks(load, codebook)
     findings = lint_file(states, step=step, names=names)
     if as_json:
         print_json([asdict(finding) for finding in findings])

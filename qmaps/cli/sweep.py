@@ -33,6 +33,8 @@ def sweep(
             "or a preset such as 4bit; may be repeated. By default the standard pairs."
         ),
     ] = None,
+    load: options.Load = None,
+    codebook: options.CodebookFiles = None,
     out: options.Out = Path("runs/sweep"),
     step: options.Step = None,
     names: options.CheckpointNames = None,
@@ -59,6 +61,8 @@ def sweep(
 
         qmaps sweep optimizer.pt --spec "B128/DE@4s + rank1/linear@4u" --spec B64/nf4@4s
 
+        qmaps sweep states --spec B128/mine@4s --codebook mine.json
+
         qmaps sweep states --workers 8
 
         qmaps sweep states --workers 8 --sample 0.01
@@ -67,6 +71,7 @@ def sweep(
     from qmaps import sweep as sweeps
     from qmaps.storage.files import output_folder
 
+    books = options.own_codebooks(load, codebook)
     loaded = captures.load(states, step=step, names=names)
     output_folder(out)
     with output.progress(quiet=as_json) as advance:
@@ -75,6 +80,7 @@ def sweep(
             spec or sweeps.STANDARD,
             out=out / "sweep",
             min_quantized_size=min_quantized_size,
+            codebooks=books,
             progress=advance.stage("sweep quantizers"),
             workers=workers,
             sample=sample,

@@ -18,6 +18,7 @@ from qmaps.figures.histogram import histogram as histogram
 from qmaps.figures.inverse_sqrt import inverse_sqrt as inverse_sqrt
 from qmaps.figures.loss_curves import loss_curves as loss_curves
 from qmaps.figures.map_curves import map_curves as map_curves
+from qmaps.figures.monitor import monitor as monitor
 from qmaps.figures.outliers import outliers as outliers
 from qmaps.figures.pareto import pareto as pareto
 from qmaps.figures.replay import replay as replay

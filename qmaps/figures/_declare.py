@@ -32,6 +32,8 @@ class Picture:
         place: the report shows pictures in ascending order of `place`, then of their names.
         frame: its frame: the name of a file in ``frames/``, ``sweep``, or
             ``pareto_exp_avg`` and ``pareto_exp_avg_sq``; its own name if left out.
+        stacks: whether the figure takes ``stacked=True``, which puts its panels below each other
+            for a narrow screen.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Picture:
     caption: str
     place: int = 1000
     frame: str = ""
+    stacks: bool = False
 
 
 FILES: dict[str, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ import matplotlib.style
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 
 from qmaps.errors import BadValueError, printable
@@ -165,6 +168,12 @@ def axes(figure: Figure, rows: int, columns: int, **options: object) -> list[lis
     return [list(row) for row in grid]
 
 
+def panels(figure: Figure, count: int, *, stacked: bool, **options: object) -> list[Axes]:
+    """Add axes beside each other, or below each other if `stacked`; options as for `axes`."""
+    rows, columns = (count, 1) if stacked else (1, count)
+    return [axis for row in axes(figure, rows, columns, **options) for axis in row]
+
+
 def look(index: int) -> dict[str, Any]:
     """Return the colour and the line style of the category with this number, from 0."""
     return {
@@ -197,3 +206,47 @@ def hide_unused(grid: list[list[Axes]], used: int) -> None:
 def extent(low: bool, high: bool) -> str:
     """The ends of a colour bar with an arrow, as values lie beyond them."""
     return (("neither", "max"), ("min", "both"))[low][high]
+
+
+MOST_TICKS = 5
+
+
+def colour_bar(figure: Figure, mesh: ScalarMappable, **options: Any) -> Colorbar:
+    """Add a colour bar of a logarithmic norm, with few ticks, so that none overlap.
+
+    Options are those of ``matplotlib.figure.Figure.colorbar``.
+    """
+    bar = figure.colorbar(mesh, extendfrac=0.03, **options)
+    ticks = log_ticks(*mesh.get_clim())
+    bar.set_ticks(ticks, labels=[_power(tick) for tick in ticks], minor=False)
+    bar.minorticks_off()
+    bar.ax.tick_params(labelsize=SMALL)
+    return bar
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """At most `MOST_TICKS` round numbers between two positive ones, about even in the logarithm.
+
+    >>> log_ticks(1, 10), log_ticks(2, 60), log_ticks(1e-9, 1e7)
+    ([1.0, 2.0, 5.0, 10.0], [2.0, 5.0, 10.0, 20.0, 50.0], [1e-09, 1e-05, 0.1, 1000.0, 10000000.0])
+    """
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    decades = range(first, last + 1)
+    if len(decades) > 2:
+        return [10.0**decade for decade in decades[:: -(-len(decades) // MOST_TICKS)]]
+    within = (low * (1 - 1e-9), high * (1 + 1e-9))
+    for digits in ((1, 2, 5), (1, 3), (1, 2, 3, 4, 6, 8)):
+        ticks = [digit * 10.0**decade for decade in range(first - 1, last + 1) for digit in digits]
+        ticks = [tick for tick in ticks if within[0] <= tick <= within[1]]
+        if 2 <= len(ticks) <= MOST_TICKS:
+            return ticks
+    return [low, high]
+
+
+def _power(value: float) -> str:
+    """A tick as text: 0.01 to 1000 plainly, others as a power of ten."""
+    if 0.01 <= value < 1e4:
+        return f"{value:.2g}" if value < 100 else f"{value:.0f}"
+    mantissa, exponent = f"{value:.0e}".split("e")
+    power = f"$10^{{{int(exponent)}}}$"
+    return power if mantissa == "1" else f"{mantissa}\N{MULTIPLICATION SIGN}{power}"

@@ -10,7 +10,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import SMALL, UNUSED, axes, extent, new, require
+from qmaps.figures._style import SMALL, UNUSED, axes, colour_bar, extent, new, require
 
 QUANTITIES = (
     ("use", "use", "share of all elements (fraction)", "cividis"),
@@ -81,7 +81,8 @@ def code_pairs(frame: pd.DataFrame) -> Figure:
                 axis.set_ylabel(f"second moment, {second or first}", fontsize=SMALL)
             if row == 0:
                 axis.set_title(title)
-        figure.colorbar(
+        colour_bar(
+            figure,
             mesh,
             ax=[grid[row][column] for row in range(len(quantizers))],
             location="bottom",
@@ -90,7 +91,6 @@ def code_pairs(frame: pd.DataFrame) -> Figure:
             pad=0.02,
             label=unit,
             extend=extent(bool((frame[name] < low).any()), bool((frame[name] > high).any())),
-            extendfrac=0.03,
         )
     figure.supxlabel(
         "Axes count codes; ticks give the values of some. Light grey: pairs that do not occur.",

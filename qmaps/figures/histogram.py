@@ -21,7 +21,7 @@ NOTE = "#B34700"
     Picture(
         "histogram_second",
         "A second moment on its way through quantizers",
-        "Of the largest matrix. After figures 20 to 31 of the 4-bit paper.",
+        "Of the largest matrix, which the title names. After figures 20 to 31 of the 4-bit paper.",
         place=90,
     ),
     Picture(
@@ -41,7 +41,8 @@ def histogram(frame: pd.DataFrame) -> Figure:
     Args:
         frame: of `qmaps.analyze.histogram`: `quantizer`, `panel` ("original", "normalized",
             "quantized" or "dequantized"), `bin_left`, `bin_right` (log10 of the magnitude),
-            `count` (elements), `zeros` (elements of the panel equal to 0).
+            `count` (elements), `zeros` (elements of the panel equal to 0). The title names the
+            tensor if `parameter` and `state` are there.
 
     Raises:
         BadValueError: columns or rows are missing.
@@ -52,6 +53,9 @@ def histogram(frame: pd.DataFrame) -> Figure:
     require(frame, columns, "histogram")
     quantizers = list(frame["quantizer"].unique())
     figure = new(11, 2.2 * len(quantizers) + 0.6)
+    if {"parameter", "state"} <= set(frame.columns):
+        named = f"{frame['parameter'].iloc[0]}: {frame['state'].iloc[0]}"
+        figure.suptitle(named, fontsize=10.5, fontweight="bold", x=0.01, ha="left")
     grid = axes(figure, len(quantizers), len(PANELS), sharex="col", sharey=True)
     for row, quantizer in zip(grid, quantizers, strict=True):
         for number, (axis, (panel, label)) in enumerate(zip(row, PANELS.items(), strict=True)):

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from qmaps.errors import BadValueError
 from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import axes, legend_below, look, mark, new, require
+from qmaps.figures._style import legend_below, look, mark, new, panels, require
 
 SEVERAL = 3
 """Seeds from which on a run is a band."""
@@ -22,11 +22,12 @@ SPLITS = ("train", "val")
     Picture(
         "loss_curves",
         "Training with quantized states",
-        "Loss curves of the same model and batches; the right panel shows the distance to 32 bits.",
+        "Loss curves of the same model and batches; the last panel shows the distance to 32 bits.",
         place=10,
+        stacks=True,
     )
 )
-def loss_curves(frame: pd.DataFrame) -> Figure:
+def loss_curves(frame: pd.DataFrame, *, stacked: bool = False) -> Figure:
     """Training and validation loss of several runs, and the difference to the first.
 
     Every seed is a line of its own; from three seeds on a line is the mean over them, in a band
@@ -39,6 +40,7 @@ def loss_curves(frame: pd.DataFrame) -> Figure:
             place where there is a band.
             `difference` (the loss minus that of the first run at the same step and seed) is drawn
             in a third panel, for the validation loss. `unit` labels the axes, else "nats".
+        stacked: whether panels stand below each other, for a narrow screen.
 
     Raises:
         BadValueError: columns or rows are missing, or a split is neither "train" nor "val".
@@ -53,8 +55,9 @@ def loss_curves(frame: pd.DataFrame) -> Figure:
         )
     unit = str(frame["unit"].iloc[0]) if "unit" in frame.columns else "nats"
     compared = "difference" in frame.columns
-    figure = new(11 if compared else 8.5, 4.2)
-    train, validation, *difference_axes = axes(figure, 1, 3 if compared else 2)[0]
+    count = 3 if compared else 2
+    figure = new(4.8, 3.2 * count + 0.6) if stacked else new(11 if compared else 8.5, 4.2)
+    train, validation, *difference_axes = panels(figure, count, stacked=stacked)
     smooth = "smoothed" in frame.columns
     handles = []
     for index, (name, rows) in enumerate(frame.groupby("run", sort=False)):
@@ -83,7 +86,7 @@ def loss_curves(frame: pd.DataFrame) -> Figure:
         difference_axes[0].set_ylabel(f"validation loss minus that of\n{first} ({unit})")
     for axis in (train, validation, *difference_axes):
         axis.set_xlabel("step")
-    legend_below(figure, handles, 4)
+    legend_below(figure, handles, 1 if stacked else 4)
     return figure
 
 

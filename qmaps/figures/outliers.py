@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import SMALL, axes, extent, hide_unused, new, require
+from qmaps.figures._style import SMALL, axes, colour_bar, extent, hide_unused, new, require
 
 COLUMNS_PER_ROW = 3
 LONGEST = 36
@@ -25,9 +25,10 @@ LONGEST = 36
         "Horizontal and vertical stripes are outlier rows and columns, which per-tensor and "
         "block-wise scales cannot separate. After figures 1 and 2 of the 4-bit paper.",
         place=80,
+        stacks=True,
     )
 )
-def outliers(frame: pd.DataFrame, *, one_scale: bool = False) -> Figure:
+def outliers(frame: pd.DataFrame, *, one_scale: bool = False, stacked: bool = False) -> Figure:
     """Magnitudes of matrices over their median; stripes are outlier rows or columns.
 
     There is one panel per matrix. Its colours are logarithmic and start at the median, as nothing
@@ -40,6 +41,7 @@ def outliers(frame: pd.DataFrame, *, one_scale: bool = False) -> Figure:
             (largest |x| of the cell in multiples of the matrix's median |x|).
         one_scale: whether all panels have the colours of the panel that reaches furthest, for
             panels to compare with each other.
+        stacked: whether panels stand below each other, for a narrow screen.
 
     Raises:
         BadValueError: columns or rows are missing.
@@ -49,7 +51,7 @@ def outliers(frame: pd.DataFrame, *, one_scale: bool = False) -> Figure:
     columns = ("tensor", "row", "col", "rows", "cols", "magnitude")
     require(frame, columns, "outliers")
     names = list(frame["tensor"].unique())
-    wide = min(COLUMNS_PER_ROW, len(names))
+    wide = 1 if stacked else min(COLUMNS_PER_ROW, len(names))
     tall = -(-len(names) // wide)
     figure = new(3.5 * wide + 0.7, 3.3 * tall)
     grid = axes(figure, tall, wide)
@@ -81,9 +83,7 @@ def outliers(frame: pd.DataFrame, *, one_scale: bool = False) -> Figure:
         if number % wide == 0:
             axis.set_ylabel("row")
         beyond = bool(np.nanmin(cells) < 1), bool(np.nanmax(cells) > top)
-        bar = figure.colorbar(
-            mesh, ax=axis, extend=extent(*beyond), extendfrac=0.03, aspect=25, pad=0.02
-        )
+        bar = colour_bar(figure, mesh, ax=axis, extend=extent(*beyond), aspect=25, pad=0.02)
         if number % wide == wide - 1 or number == len(names) - 1:
             bar.set_label("|x| / median |x|")
     hide_unused(grid, len(names))

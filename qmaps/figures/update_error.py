@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import COLOURS, axes, legend_below, new, require
+from qmaps.figures._style import COLOURS, legend_below, new, panels, require
 
 POINTS = (
     ("median", "median", "o", COLOURS[0]),
@@ -29,19 +29,21 @@ NEEDED = ("quantizer", "mean_abs_error", *(f"{name}_rel_error" for name, *_ in P
         "beside it. A mean right of the 99th percentile is made by fewer than one element in a "
         "hundred.",
         place=20,
+        stacks=True,
     )
 )
-def update_error(frame: pd.DataFrame) -> Figure:
+def update_error(frame: pd.DataFrame, *, stacked: bool = False) -> Figure:
     """Median, mean, 99th percentile and largest error, one line per pair of quantizers.
 
     Rows are in the frame's order, from the top. The scale is logarithmic: an error of exactly
-    0 is not drawn.
+    0 is not drawn. A pair that is a preset has its name too.
 
     Args:
         frame: of `qmaps.analyze.update_error`: `quantizer`, `mean_abs_error` (of
             u = m / (sqrt(v) + eps)), `median_rel_error`, `mean_rel_error`, `p99_rel_error`,
             `max_rel_error` (fractions of |u|). `median_abs_error`, `p99_abs_error` and
-            `max_abs_error` are drawn if they are there.
+            `max_abs_error` are drawn if they are there, and so are names in `preset`.
+        stacked: whether panels stand below each other, for a narrow screen.
 
     Raises:
         BadValueError: columns or rows are missing.
@@ -49,8 +51,9 @@ def update_error(frame: pd.DataFrame) -> Figure:
     Source: 8-bit optimizers, table 6 and appendix C.
     """
     require(frame, NEEDED, "update_error")
-    figure = new(11, 0.28 * len(frame) + 1.6)
-    absolute, relative = axes(figure, 1, 2, sharey=True)[0]
+    rows = len(frame)
+    figure = new(4.6, 0.8 * rows + 2) if stacked else new(11, 0.28 * rows + 1.6)
+    absolute, relative = panels(figure, 2, stacked=stacked, sharey=True)
     for axis, kind, label in (
         (absolute, "abs", "|Δu|, u = m / (sqrt(v) + eps)"),
         (relative, "rel", "|Δu| / |u| (fraction)"),
@@ -59,14 +62,23 @@ def update_error(frame: pd.DataFrame) -> Figure:
         axis.set_xscale("log")
         axis.set_xlabel(label)
     places = list(range(len(frame)))[::-1]
-    absolute.set_yticks(places, [str(name) for name in frame["quantizer"]])
+    absolute.set_yticks(places, names_of(frame, " +\n" if stacked else " + "))
     absolute.set_ylim(-0.6, len(frame) - 0.4)
     handles = [
         Line2D([], [], linestyle="", marker=marker, color=colour, label=name, markersize=6)
         for _, name, marker, colour in POINTS
     ]
-    legend_below(figure, handles, len(handles))
+    legend_below(figure, handles, 2 if stacked else len(handles))
     return figure
+
+
+def names_of(frame: pd.DataFrame, between: str = " + ") -> list[str]:
+    """The quantizers of a frame, presets by name."""
+    presets = frame["preset"] if "preset" in frame.columns else [""] * len(frame)
+    return [
+        f"{name}{f' ({preset})' if preset else ''}".replace(" + ", between)
+        for name, preset in zip(frame["quantizer"], presets, strict=True)
+    ]
 
 
 def _draw(axis: Axes, frame: pd.DataFrame, kind: str) -> None:

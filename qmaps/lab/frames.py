@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,14 @@ import torch
 from torch import Tensor
 
 from qmaps import analyze, maps
-from qmaps.algebra.pair import UNQUANTIZED
+from qmaps.algebra.own_maps import own_values
+from qmaps.algebra.pair import Pair, distinct
+from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, as_states
 from qmaps.capture import CapturedStates
+from qmaps.maps.codebook import Codebook
+from qmaps.optim.presets import pair_of
 from qmaps.storage.files import claim, earlier_frame, write_frame
 from qmaps.storage.locks import FolderLock
 
@@ -29,7 +33,8 @@ COMPARED = (
     *(f"tensor/{name}@8s + tensor/{name}@8u" for name in PAPER_MAPS),
     *(f"tensor/{name}@8s + 32-bit" for name in PAPER_MAPS),
     "B2048/DE@8s + B2048/DE@8u",
-    "B256/DE-sym@8s + B256/DE-0@8u",
+    pair_of("8bit").spec,
+    pair_of("4bit").spec,
     "B128/DE@4s + rank1/linear@4u",
     "B128/DE@4s + B128/DE@4u",
     "B128/DE@4s + B128/DE-0@4u",
@@ -38,7 +43,7 @@ COMPARED = (
     "32-bit + B128/DE-0@4u",
     "32-bit + rank1/linear@4u",
 )
-"""Pairs of the figure of update errors: those of the papers."""
+"""Pairs of the figure of update errors: those of the papers, and presets."""
 
 HEATMAPS = (
     "tensor/linear0@8s + tensor/linear0@8u",
@@ -62,7 +67,8 @@ def analyze_states(
     states: States,
     out: str | os.PathLike[str],
     *,
-    pairs: Sequence[str] = (),
+    pairs: Iterable[Pair | str] = (),
+    codebooks: Iterable[Codebook] = (),
     min_quantized_size: int = MIN_SIZE,
     progress: Callable[[int, int, str], None] | None = None,
     executor: Executor | None = None,
@@ -75,7 +81,9 @@ def analyze_states(
     Args:
         states: captured states, their path, or tensors by parameter and state name.
         out: the run folder, created if need be.
-        pairs: pairs of quantizers for figures to show beside those of the papers.
+        pairs: pairs of quantizers, or names of presets, for figures to show beside those of the
+            papers.
+        codebooks: codebooks of the caller's own that the pairs name.
         min_quantized_size: parameters of at most this many elements are left out.
         progress: called before each frame with the number of frames done, the number of all, and
             the frame's name; with workers after each; at the end with an empty name.
@@ -96,18 +104,23 @@ def analyze_states(
             another process.
     """
     captured = as_states(states)
-    about = (tuple(pairs), min_quantized_size)
+    books = tuple(codebooks)
+    wanted = tuple(distinct(pair_of(pair, books) for pair in pairs))
+    about = (wanted, min_quantized_size)
     jobs = [
         executors.Job(number, name, 1, partial(_computed, name, *about))
-        for number, name in enumerate(_jobs(captured, tuple(pairs), min_quantized_size))
+        for number, name in enumerate(_jobs(captured, wanted, min_quantized_size))
     ]
     executors.check(captured, executor, workers)
     captured.with_moments()  # raises at once if there are no Adam states
     identity = {"states": captured.fingerprint(), "min_quantized_size": min_quantized_size}
-    if pairs:
-        identity["pairs"] = list(pairs)
+    if wanted:
+        identity["pairs"] = [pair.spec for pair in wanted]
+        if own := own_values(q for pair in wanted for q in (pair.first, pair.second)):
+            identity["codebooks"] = own
     with FolderLock(Path(out) / "frames", "frames") as lock:
-        same_states = claim(lock.folder / "states.json", identity, "frames of other states")
+        content = "frames of other states or pairs"
+        same_states = claim(lock.folder / "states.json", identity, content)
         paths = [lock.folder / f"{job.name}.parquet" for job in jobs]
         # Where the states are known, only frames that are not there already are computed.
         known = enumerate(map(earlier_frame, paths)) if same_states else ()
@@ -125,22 +138,25 @@ def analyze_states(
 
 
 def _computed(
-    name: str, pairs: tuple[str, ...], min_quantized_size: int, states: CapturedStates
+    name: str, pairs: tuple[Pair, ...], min_quantized_size: int, states: CapturedStates
 ) -> pd.DataFrame:
     """Compute a frame in this process."""
     return _jobs(states, pairs, min_quantized_size)[name]()
 
 
 def _jobs(
-    captured: CapturedStates, pairs: tuple[str, ...], min_quantized_size: int
+    captured: CapturedStates, pairs: tuple[Pair, ...], min_quantized_size: int
 ) -> Mapping[str, Callable[[], pd.DataFrame]]:
     """Functions computing the frames, by name."""
-    parts = [pair.split(" + ") for pair in pairs]
     firsts, seconds = (
-        tuple(dict.fromkeys([*specs, *(part[i] for part in parts if part[i] != UNQUANTIZED)]))
-        for i, specs in enumerate((FIRST_MOMENT, SECOND_MOMENT))
+        tuple(dict.fromkeys([*map(quantizer, specs), *filter(None, own)]))
+        for specs, own in (
+            (FIRST_MOMENT, [pair.first for pair in pairs]),
+            (SECOND_MOMENT, [pair.second for pair in pairs]),
+        )
     )
-    compared, least = dict.fromkeys([*COMPARED, *pairs]), {"min_quantized_size": min_quantized_size}
+    compared: list[Pair | str] = [*COMPARED, *pairs]
+    least = {"min_quantized_size": min_quantized_size}
     return {
         "update_error": lambda: analyze.update_error(captured, compared, **least),
         "code_pairs": lambda: analyze.code_pairs(captured, HEATMAPS, **least),
@@ -167,10 +183,14 @@ def _matrices(states: CapturedStates) -> list[str]:
     return sorted(matrices, key=lambda name: -math.prod(shapes[name]))
 
 
-def _histogram(states: CapturedStates, state: str, specs: tuple[str, ...]) -> pd.DataFrame:
+def _histogram(
+    states: CapturedStates, state: str, quantizers: tuple[Quantizer, ...]
+) -> pd.DataFrame:
     """The histogram of the largest matrix."""
     name = (_matrices(states) or states.with_moments())[0]
-    return analyze.histogram(states.tensor(name, state), specs).assign(parameter=name, state=state)
+    return analyze.histogram(states.tensor(name, state), quantizers).assign(
+        parameter=name, state=state
+    )
 
 
 def _outliers(states: CapturedStates) -> pd.DataFrame:

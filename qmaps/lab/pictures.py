@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,16 +14,20 @@ from matplotlib.figure import Figure
 from qmaps import analyze, figures
 from qmaps.errors import BadValueError, CaptureError, nearest, shown
 from qmaps.figures._declare import FILES
-from qmaps.storage.files import exists, output_folder, read_frame
+from qmaps.storage.files import content_of, exists, output_folder, read_frame
 
 SWEPT = "sweep/sweep.parquet"
 PARETO = "pareto_"
+CSV = ".csv"
 
 
 def draw(
     run: str | os.PathLike[str], *, progress: Callable[[int, int, str], None] | None = None
 ) -> list[Path]:
     """Draw the figures of a run folder to ``run/figures``.
+
+    Those whose panels can stand below each other are also drawn for narrow screens, as
+    ``NAME-narrow.png``.
 
     Args:
         run: a folder with ``frames/``, ``sweep/sweep.parquet``, or both.
@@ -46,14 +51,18 @@ def draw(
     for number, figure in enumerate(drawn):
         if progress:
             progress(number, len(drawn), figure.name)
-        figures.save(of_run(figure, folder), _png(folder, figure.name))
+        figures.save(of_run(figure, folder), png(folder, figure.name))
+        if figure.stacks:
+            stacked = of_run(figure, folder, stacked=True)
+            figures.save(stacked, png(folder, figure.name, narrow=True))
     if progress:
         progress(len(drawn), len(drawn), "")
-    return [_png(folder, figure.name) for figure in drawn]
+    return [png(folder, figure.name) for figure in drawn]
 
 
-def _png(folder: Path, name: str) -> Path:
-    return folder / "figures" / f"{name}.png"
+def png(folder: Path, name: str, *, narrow: bool = False) -> Path:
+    """The file of a figure of a run folder, or of its form for narrow screens."""
+    return folder / "figures" / f"{name}{'-narrow' * narrow}.png"
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,7 @@ class Plot:
         file: the file of its frame in a run folder; empty if no run folder has it.
         frame: name of its frame among those of the laboratory; empty if it has none.
         draw: the function in `qmaps.figures`.
+        stacks: whether it takes ``stacked=True``.
     """
 
     name: str
@@ -73,6 +83,7 @@ class Plot:
     file: str
     frame: str
     draw: Callable[..., Figure]
+    stacks: bool = False
 
 
 def plots() -> dict[str, Plot]:
@@ -82,7 +93,8 @@ def plots() -> dict[str, Plot]:
         name = picture.frame or picture.name
         swept = name == "sweep" or name.startswith(PARETO)
         file = SWEPT if swept else f"frames/{name}.parquet"
-        by_name[picture.name] = Plot(picture.name, picture.title, file, name, drawing)
+        about = (picture.name, picture.title, file, name)
+        by_name[picture.name] = Plot(*about, drawing, picture.stacks)
     drawn = {figure.draw for figure in by_name.values()}
     for name, drawing in sorted(figures.FIGURES.items()):
         if drawing not in drawn:
@@ -106,8 +118,8 @@ def plot(name: str) -> Plot:
     return by_name[name]
 
 
-def of_run(figure: Plot, run: str | os.PathLike[str]) -> Figure:
-    """Draw a figure of a run folder.
+def of_run(figure: Plot, run: str | os.PathLike[str], **options: bool) -> Figure:
+    """Draw a figure of a run folder; options are those of its function.
 
     Raises:
         CaptureError: the folder does not have its frame.
@@ -119,14 +131,38 @@ def of_run(figure: Plot, run: str | os.PathLike[str]) -> Figure:
         name = figure.name
         lacks = f"the frame of {name} ({figure.file})" if figure.file else f"a frame for {name}"
         raise CaptureError(f"run={str(folder)!r} does not have {lacks}")
-    return figure.draw(frame)
+    return figure.draw(frame, **options)
+
+
+def of_file(path: str | os.PathLike[str]) -> Figure:
+    """Draw the CSV file of a monitor.
+
+    Raises:
+        CaptureError: the file cannot be read, or is not a monitor's.
+    """
+    frame = _csv(Path(path))
+    try:
+        return figures.monitor(frame)
+    except BadValueError as error:
+        raise CaptureError(f"{str(path)!r} is no file of a monitor: {error}") from None
+
+
+def _csv(path: Path) -> pd.DataFrame:
+    """The rows of a CSV file."""
+    try:
+        return pd.read_csv(io.BytesIO(content_of(path)))
+    except OSError as error:
+        raise CaptureError(f"{str(path)!r} cannot be read ({error.strerror})") from None
+    except ValueError as error:  # pandas' errors of parsing are ValueErrors
+        raise CaptureError(f"{str(path)!r} is no CSV file ({error})") from None
 
 
 def _frame(folder: Path, figure: Plot) -> pd.DataFrame | None:
     """The frame of a figure in a run folder, read or made; None if the folder has none."""
     if not figure.file or not exists(folder / figure.file):
         return None
-    frame = read_frame(folder / figure.file)
+    path = folder / figure.file
+    frame = _csv(path) if path.suffix == CSV else read_frame(path)
     if not figure.frame.startswith(PARETO):
         return frame
     state = figure.frame.removeprefix(PARETO)

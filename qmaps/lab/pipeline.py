@@ -197,6 +197,8 @@ def run(
         return stages.report(
             {
                 "workload": workload.name,
+                "architecture": workload.architecture,
+                "data": workload.data,
                 "unit": workload.unit,
                 "trained": {entrant.key: entrant.label for entrant in quantized if entrant.key},
                 "parameters": sum(p.numel() for p in workload.model(seed).parameters()),

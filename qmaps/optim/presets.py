@@ -124,3 +124,7 @@ def pair_of(
         )
     specs = preset(pair).specs(("first", "second"), signed=("first",))
     return Pair.parse((specs["first"], specs["second"]))
+
+
+PAIRS = {pair_of(name).spec: name for name in PRESETS if name != "32bit"}
+"""Names of the presets by the pair that Adam gets from them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -39,14 +40,15 @@ def yaml_of(path: Path) -> ModuleType | None:
         ) from None
 
 
-def read(path: Path, yaml: ModuleType | None, kind: str) -> dict[Any, Any]:
+def read(path: Path, yaml: ModuleType | None, kind: str, limit: float = math.inf) -> dict[Any, Any]:
     """Return the dict in a file, by the result of `yaml_of`; `kind` is for the error message.
 
     Raises:
-        BadValueError: the file cannot be read, is damaged, or has a key twice.
+        BadValueError: the file cannot be read, has more than `limit` bytes, is damaged, or has a
+            key twice.
     """
     try:
-        text = content_of(path).decode()
+        text = content_of(path, limit).decode()
     except OSError as error:
         raise BadValueError(f"it cannot be read ({error.strerror})") from None
     except ValueError:

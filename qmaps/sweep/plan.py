@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from qmaps.algebra.own_maps import own_values
 from qmaps.algebra.pair import Pair, distinct, listed
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.analyze._states import MIN_SIZE, none_is_large
@@ -214,8 +215,8 @@ def sweep_digest(items: list[Item], states: CapturedStates, min_quantized_size: 
         *items[0].singles,
         *(q for pair in items[0].pairs for q in (pair.first, pair.second)),
     ]
-    if books := [repr(q.map) for q in quantizers if q is not None and isinstance(q.map, Codebook)]:
-        identity["codebooks"] = books  # of which a spec has the label alone
+    if books := own_values(quantizers):
+        identity["codebooks"] = books
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 

@@ -132,6 +132,39 @@ def test_parameters_that_a_rule_does_not_step_are_of_adamw(call: Any) -> None:
     )
 
 
+def test_adapters_of_lora_are_all_that_is_trained(call: Any, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the extra huggingface")
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    base = table(call, str(tmp_path))["32bit"]
+    # Shapes as peft 0.21 makes them: A of r rows, B of r columns, both in float32.
+    hidden, inner, layers = 96, 128, LLAMA["num_hidden_layers"]
+    shapes = {"q_proj": 2 * hidden, "k_proj": 2 * hidden, "v_proj": 2 * hidden,
+              "o_proj": 2 * hidden, "gate_proj": hidden + inner, "up_proj": hidden + inner,
+              "down_proj": hidden + inner}  # fmt: skip
+    for targets, names in (("all-linear", shapes), ("q_proj,v_proj", ("q_proj", "v_proj"))):
+        numel = 8 * layers * sum(shapes[name] for name in names)
+        row = table(call, f"{tmp_path} --lora-rank 8 --lora-targets {targets}")["32bit"]
+        assert (row["gradients"], row["states"]) == (4 * numel, 8 * numel)
+        assert row["parameters"] == base["parameters"] + 4 * numel
+    out = call(f"memory {tmp_path}/config.json --lora-rank 8 --dtype bfloat16")[1]
+    assert "parameters in bfloat16, AdamW, MB" in out
+    assert "LoRA of rank 8 in 14 linear layers: only its 23,040 parameters, in float32," in out
+
+
+def test_lora_that_is_refused(call: Any, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the extra huggingface")
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    for arguments, why in {
+        "7B --lora-rank 8": "model='7B' must be a config.json, or lie beside one, for "
+        "lora_rank=8; it tells the linear layers",
+        "7B --lora-targets q_proj": "lora_targets='q_proj' needs --lora-rank",
+        f"{tmp_path} --lora-rank 8 --lora-targets q_proj,": "lora_targets='q_proj,' must be "
+        "all-linear or names of linear layers with commas between them: down_proj, gate_proj, "
+        "k_proj, o_proj, q_proj, up_proj, v_proj",
+    }.items():
+        assert call(f"memory {arguments}") == (2, "", f"error: {why}\n")
+
+
 HIDDEN, INNER, GROUP = LLAMA["hidden_size"], LLAMA["intermediate_size"], 32
 PROJECTIONS = {
     **dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), (HIDDEN, HIDDEN)),

@@ -74,3 +74,37 @@ def test_bad_input_writes_nothing(command: str, call, place: Path) -> None:
     before = sorted(place.iterdir())
     assert call(command) == (2, "", f"error: {BAD[command]}\n")
     assert sorted(place.iterdir()) == before
+
+
+def test_a_monitors_file_is_drawn(call, place: Path, tmp_path: Path) -> None:
+    frame = FRAMES["monitor"]
+    frame.to_csv(place / "monitor.csv", index=False)
+    assert call(f"plot monitor.csv --out {tmp_path}/m.png") == (0, f"{tmp_path}/m.png\n", "")
+    (tmp_path / "run").mkdir()
+    frame.to_csv(tmp_path / "run" / "monitor.csv", index=False)
+    assert call(f"plot monitor --run {tmp_path}/run --out {tmp_path}/n.png")[0] == 0
+    assert (tmp_path / "m.png").read_bytes() == (tmp_path / "n.png").read_bytes()
+    (place / "monitor.csv").unlink()
+
+
+BAD_FILES = {
+    "": "'m.csv' is no CSV file (No columns to parse from file)",
+    "\xff\xfe": "'m.csv' is no CSV file ('utf-8' codec can't decode byte 0xff in position 0: "
+    "invalid start byte)",
+    "step,parameter\n1,a\n": "'m.csv' is no file of a monitor: frame lacks state, quantizer, ",
+    FRAMES["monitor"].head(0).to_csv(index=False): "'m.csv' is no file of a monitor: frame has no "
+    "rows; ",
+    FRAMES["monitor"].assign(sqnr_db="high").to_csv(index=False): "'m.csv' is no file of a "
+    "monitor: frame has text in the column sqnr_db; monitor needs numbers",
+}
+
+
+@pytest.mark.parametrize("text", BAD_FILES, ids=range(len(BAD_FILES)))
+def test_a_file_that_is_no_monitors_is_one_line(text: str, call, place: Path) -> None:
+    (place / "m.csv").write_bytes(text.encode("latin-1"))
+    code, out, err = call("plot m.csv")
+    (place / "m.csv").unlink()
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"error: {BAD_FILES[text]}")
+    assert call("plot m.csv")[2] == "error: 'm.csv' cannot be read (No such file or directory)\n"
+    assert not (place / "m.png").exists()

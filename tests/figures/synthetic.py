@@ -216,6 +216,24 @@ def replay() -> pd.DataFrame:
     )
 
 
+def monitor() -> pd.DataFrame:
+    measures = ["sqnr_db", "stalled_share", "saturated_share", "zero_point_share", "held_share"]
+    rows = [
+        {
+            "step": step,
+            "parameter": f"layers.{number}.weight",
+            "state": state,
+            "quantizer": spec,
+            **dict.fromkeys(measures, 0.1 * number + step / 100),
+            "update_median_rel_error": np.nan if state == "exp_avg" else 0.2,
+        }
+        for step in (10, 20, 30)
+        for number in range(3)
+        for state, spec in (("exp_avg", "B128/DE@4s"), ("exp_avg_sq", "B128/DE-0@4u"))
+    ]
+    return pd.DataFrame(rows)
+
+
 SUBJECTS = {
     "code_pairs": Subject(
         code_pairs(),
@@ -247,6 +265,12 @@ SUBJECTS = {
         map_curves(),
         "map position value",
         2,
+    ),
+    "monitor": Subject(
+        monitor(),
+        "step parameter state quantizer sqnr_db stalled_share saturated_share zero_point_share "
+        "update_median_rel_error held_share",
+        6,
     ),
     "outliers": Subject(
         outliers(),

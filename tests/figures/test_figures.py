@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import itertools
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from qmaps import figures
+from qmaps.analyze.recommend.verdict import LEVELS, SAFE, UNPROVEN, UNSAFE
+from qmaps.capture import Thresholds
 from qmaps.errors import BadValueError, OutputError
 from qmaps.figures._style import as_text
 from tests.figures import checks, synthetic
@@ -23,6 +28,10 @@ from tests.figures.checks import legend, shown
 from tests.figures.synthetic import FRAMES, OTHER, PAIR, SUBJECTS
 
 NAMES = sorted(FRAMES)
+# The package's attributes of these names are functions.
+replay_figure, monitor_figure = (
+    importlib.import_module(f"qmaps.figures.{name}") for name in ("replay", "monitor")
+)
 
 
 def fresh(name: str, frame: pd.DataFrame | None = None) -> Figure:
@@ -543,7 +552,7 @@ REPLAYED = {
 }
 """The columns of each panel of the figures of replays, and what they are multiplied by."""
 EDGES = {
-    "step_cost": (-0.1, 10),
+    "step_cost": (-1e-4, 10),
     "update_gain": (0, 1.5),
 }
 """Between which values a measure is drawn; what is beyond stands at the edge."""
@@ -583,3 +592,64 @@ def test_long_names_that_differ_in_their_middle_stay_apart() -> None:
     frame = pd.DataFrame({"run": ["a" * 200 + "b" + "a" * 200, "a" * 200 + "c" + "a" * 200]})
     first, second = as_text(frame)["run"]
     assert (first, second) == ("a" * 58 + "..." + "a" * 58, "a" * 58 + "..." + "a" * 58 + " (2)")
+
+
+# Narrow screens, ticks, names
+
+
+@pytest.mark.parametrize(
+    "name", [picture.frame or picture.name for picture, _ in figures.pictures() if picture.stacks]
+)
+def test_panels_stack(name: str) -> None:
+    stacked = getattr(figures, name)(FRAMES[name], stacked=True)
+    assert {axis.get_subplotspec().colspan.start for axis in stacked.axes[:2]} == {0}
+    assert stacked.get_figwidth() < 5
+    checks.text_is_legible_and_inside(stacked)
+
+
+@pytest.mark.parametrize(
+    "span", [(1, 10), (1, 56), (0.2, 0.9), (3, 3.9), (1e-9, 1e6), (4e-7, 5e-6), (0.5, 2)]
+)
+def test_ticks_of_colour_bars_do_not_overlap(span: tuple[float, float]) -> None:
+    low, high = span
+    frame = FRAMES["code_pairs"].copy()
+    steps = np.geomspace(low, high, len(frame))
+    figure = fresh("code_pairs", frame.assign(use=steps, mean_abs_error=steps))
+    figure.draw_without_rendering()
+    for bar in figure.axes[6:8]:
+        ticks = [tick.label1 for tick in bar.xaxis.get_major_ticks()]
+        boxes = sorted((t.get_window_extent().x0, t.get_window_extent().x1) for t in ticks)
+        assert len(boxes) >= 2
+        assert all(end < begin for (_, end), (begin, _) in itertools.pairwise(boxes))
+        assert not [t for t in bar.xaxis.get_minor_ticks() if t.label1.get_text()]
+
+
+def test_a_histogram_names_its_tensor() -> None:
+    frame = FRAMES["histogram"].assign(parameter="tokens.weight", state="exp_avg_sq")
+    assert draw("histogram", frame).get_suptitle() == "tokens.weight: exp_avg_sq"
+
+
+def test_update_errors_name_presets() -> None:
+    frame = FRAMES["update_error"].assign(preset=["paper-4bit", "", ""])
+    labels = [label.get_text() for label in draw("update_error", frame).axes[0].get_yticklabels()]
+    assert labels[:2] == [f"{PAIR} (paper-4bit)", OTHER]
+
+
+def test_the_figure_of_replays_has_the_bounds_of_verdicts() -> None:
+    assert replay_figure.LIMITS == (SAFE, UNPROVEN, UNSAFE)
+    cost = draw("replay").axes[0]
+    assert [text.get_text() for text in cost.texts] == list(LEVELS)
+    assert cost.get_xlim()[0] < SAFE / 10
+
+
+def test_the_figure_of_a_monitor_has_its_limits() -> None:
+    assert asdict(Thresholds()) == monitor_figure.LIMITS
+    panels = draw("monitor").axes
+    frame = FRAMES["monitor"]
+    line = panels[0].lines[0]
+    rows = frame[frame["state"] == "exp_avg"].groupby("step")["sqnr_db"].median()
+    np.testing.assert_allclose(line.get_ydata(), rows)
+    assert panels[0].get_title(loc="left") == "worst at the end: layers.0.weight, 0.3"
+    assert panels[1].get_title(loc="left") == "worst at the end: layers.2.weight, 0.5"
+    with pytest.raises(BadValueError, match="frame has text in the column sqnr_db"):
+        figures.monitor(frame.assign(sqnr_db="x"))

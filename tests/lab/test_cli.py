@@ -77,7 +77,7 @@ def test_the_report_is_one_self_contained_page(lab: Path) -> None:
         assert text in page
     losses = pd.read_parquet(lab / "frames" / "losses.parquet")
     first = page[: page.index('id="tensors"')]
-    assert f"<b>{losses['difference'].iloc[-1]:+.4f}</b> from that of 32 bits" in first
+    assert f"loss {losses['difference'].iloc[-1]:+.4f} from that of 32 bits" in first
     chosen = json.loads((lab / "recommend" / "summary.json").read_text())["choice"]
     pair = " + ".join(chosen["state_quantizers"].values())  # of most elements
     for frame, column in (("frames/update_error", pair), ("sweep/sweep", pair),

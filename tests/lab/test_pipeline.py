@@ -83,7 +83,8 @@ def test_an_interrupted_run_goes_on_to_a_whole_page(
     page = (out / "report.html").read_text()
     assert len(re.findall(r'<img [^>]*src="data:image/png;base64,', page)) == 10
     for words in (
-        "&lt;b&gt;-5</b>, step 3: 4,563 parameters in\n6 tensors, of which 2 have more than 100",
+        "<dd>4,563 parameters in 6 tensors, of which 2 have more than 100 elements and are",
+        "&lt;b&gt;-5</b>, simulated gradients</dd>", "<dt>Step</dt><dd>3</dd>",
         "Parameter names: names.txt.", 'id="candidates"',
     ):  # fmt: skip
         assert words in page

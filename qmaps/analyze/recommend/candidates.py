@@ -6,16 +6,15 @@ import math
 
 from qmaps.algebra.pair import Pair
 from qmaps.maps.lloyd import LloydMax
-from qmaps.optim.presets import PRESETS as OPTIMIZER_PRESETS
-from qmaps.optim.presets import pair_of
+from qmaps.optim.presets import PAIRS
 
 LIMITS = (2.3, 3.3, 4.3, 6.3, 8.3)
 """Bits per element, scales included, up to which the best single pair is named."""
 
 FULL = Pair(None, None)
 
-PRESETS = {pair_of(name).spec: name for name in OPTIMIZER_PRESETS if name != "32bit"}
-"""Names of the presets of `qmaps.optim` by the pair that Adam gets from them."""
+PRESETS = PAIRS
+"""Names of the presets by the pair that Adam gets from them."""
 
 _FIRST, _SECOND = "B64xbf16/mu-law10:linear0", "B64xbf16/geometric"
 
@@ -23,15 +22,17 @@ CANDIDATES = (
     *PRESETS,
     f"{_FIRST}@3s+qsr + {_SECOND}@2u+qsr",
     f"{_FIRST}@4s+qsr + {_SECOND}@3u+qsr",
-    f"{_FIRST}@4s + {_SECOND}@4u+qsr",
+    f"{_FIRST}(nearest=true)@4s + {_SECOND}@4u+qsr",
     f"{_FIRST}@5s+qsr + {_SECOND}@3u+qsr",
     f"{_FIRST}@6s+qsr + {_SECOND}@4u+qsr",
     f"{_FIRST}@4s+qsr + B256/geometric@8u+qsr",
     f"B256/DE-sym@8s + {_SECOND}@4u+qsr",
+    "B256/DE-sym@8s+qsr + B256/geometric@8u+qsr",
     "B64xbf16/nf4@4s+qsr + B64xbf16/geometric@4u+qsr",
 )
-"""All presets, and pairs of their maps from 2.75 to 6.25 bits. All but ``paper-*`` round second
-moments so that they follow."""
+"""All presets, and pairs of their maps from 2.75 to 8.12 bits. All but ``paper-*`` round second
+moments so that they follow. With ``+qsr`` in 8 bits too, first moments of rows that get no gradients
+do not stay where they are."""
 
 
 def up_to(bits: float) -> float:

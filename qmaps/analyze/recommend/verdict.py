@@ -47,6 +47,37 @@ UNMEASURED = "not measured"
 """The verdict on a parameter without updates in the replayed rows."""
 
 
+MEANINGS = {
+    "safe": f"step cost up to {SAFE:g}, where all trained pairs kept up with 32 bits",
+    "unproven": "no problem was found, but not all such pairs kept up with 32 bits, gradients were "
+    "simulated, or the step is early",
+    "caution": f"a step cost above {UNPROVEN:g}, or a tensor that is unsafe by itself",
+    "unsafe": f"a step cost above {UNSAFE:g}, an update of {EXPLODING:,.0f} learning rates or "
+    "more, or second moments that decode to 0 where first moments do not",
+}
+"""Verdicts in a few words."""
+
+
+def meaning(level: str, cost: float, gradients: str) -> str:
+    """What a verdict says of a pair with this step cost; of ``unproven`` the reasons that apply.
+
+    >>> meaning("unproven", 0.0001, "simulated")
+    'no problem was found, but gradients were simulated'
+    """
+    if level != "unproven":
+        return MEANINGS[level]
+    kept_up, pairs = ENDED[level]
+    reasons = []
+    if cost > SAFE:
+        reasons.append(
+            f"of {pairs} trained pairs with a step cost of {SAFE:g} to {UNPROVEN:g}, {kept_up} "
+            "kept up with 32 bits"
+        )
+    if gradients != "recorded":
+        reasons.append("gradients were simulated")
+    return f"no problem was found, but {' and '.join(reasons) or 'the step is early'}"
+
+
 class Verdict(NamedTuple):
     """The verdict on a pair.
 

@@ -18,7 +18,7 @@ from qmaps.capture.conversion import recognized
 from qmaps.capture.conversion.formats import Format
 from qmaps.capture.conversion.formats.bitsandbytes_ import WRAPPED
 from qmaps.capture.conversion.optimizer_state import State
-from qmaps.capture.lint.base import ERROR, LEVELS, Entry, Finding, Part
+from qmaps.capture.lint.base import ERROR, LEVELS, WARNING, Entry, Finding, Part
 from qmaps.capture.lint.counters import check_counters, check_groups, check_missing
 from qmaps.capture.lint.rounding import check_rounding
 from qmaps.capture.lint.values import check_float16, check_values
@@ -36,7 +36,14 @@ from qmaps.capture.parameters import Slot
 from qmaps.capture.readers import reader_of
 from qmaps.capture.snapshot import Lazy, header_of
 from qmaps.engines.step import COUNTS
-from qmaps.errors import DAMAGE, CaptureError, QmapsError, one_line
+from qmaps.errors import (
+    DAMAGE,
+    NOT_INSTALLED,
+    CaptureError,
+    QmapsError,
+    UnknownPartError,
+    one_line,
+)
 from qmaps.optim.other_libraries import Count, count_in
 
 __all__ = ["Finding", "lint_file"]
@@ -57,6 +64,8 @@ def lint_file(
       stop (a warning if bias corrections have ended there),
     - ``zeroed`` (an error in float states, a warning in quantized ones): v is 0 where m
       is not, and m / eps, the next update, is more than a hundredth of a learning rate,
+    - ``not-installed`` (a warning): states under a map or a normalizer of the user's own that was
+      not imported, so that their values are unknown; other checks leave them out,
     - ``stalled``: long averages that do not decay: in bfloat16 or float16 (a warning), and in codes
       that are rounded to the nearest (a note),
     - ``to-zero`` (a warning): second moments under a coarse map with 0, such as ``linear0``,
@@ -93,6 +102,7 @@ def lint_file(
         read = []
         for entry in entries:
             findings += entry.findings
+            parts += entry.parts
             findings += check_values(entry)
             findings += check_counters(entry)
             parts += check_rounding(entry)
@@ -135,11 +145,19 @@ def _captured(source: Path, step: int | None, names: Names) -> Iterator[Entry]:
         if lazy.dtype.is_floating_point and not lazy.quantized:
             dtypes.setdefault(name, {})[state] = lazy.dtype
     for name in states.parameters():
-        tensors = {state: states.tensor(name, state, check=False) for state in states.values(name)}
+        tensors, parts = {}, []
+        for state in states.values(name):
+            try:
+                tensors[state] = states.tensor(name, state, check=False)
+            except CaptureError as error:
+                if not isinstance(error.__cause__, UnknownPartError):
+                    raise
+                parts.append(_not_installed(state, error.__cause__))
         scalars = states.scalars(name)
         counters = {count: scalars[count] for count in COUNTS if count in scalars}
         kinds, options = dict.fromkeys(tensors, "this capture"), states.hyperparameters(name)
-        yield Entry(name, dict(tensors), dtypes.get(name, {}), kinds, options, counters)
+        stored = dtypes.get(name, {})
+        yield Entry(name, dict(tensors), stored, kinds, options, counters, parts=parts)
 
 
 def _saved(source: Path, names: Names) -> Iterator[Saved]:
@@ -185,7 +203,8 @@ def _weights(names: Names, source: Path) -> dict[str, torch.dtype]:
 def _entry(layout: Format, label: str, slot: Slot, weights: torch.dtype | None) -> Entry:
     state = dict(_flat(slot.state))
     counters = {name: state.pop(name) for name in COUNTS if state.get(name) is not None}
-    states, findings = _read(layout, state, label)
+    parts: list[Part] = []
+    states, findings = _read(layout, state, label, parts)
     dtypes = {
         name: value.dtype
         for name, value in state.items()
@@ -198,7 +217,7 @@ def _entry(layout: Format, label: str, slot: Slot, weights: torch.dtype | None) 
         for name, value in states.items()
     }
     options = plain_options(slot.group)
-    return Entry(label, states, dtypes, kinds, options, counters, weights, findings)
+    return Entry(label, states, dtypes, kinds, options, counters, weights, findings, parts)
 
 
 def _flat(state: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -218,9 +237,12 @@ PARTS = frozenset({"packed", "codes", "scales", "spec"})
 
 
 def _read(
-    layout: Format, state: Mapping[str, Any], label: str
+    layout: Format, state: Mapping[str, Any], label: str, parts: list[Part]
 ) -> tuple[dict[str, State], list[Finding]]:
-    """The states of a parameter, and findings for the unreadable ones."""
+    """The states of a parameter, and findings for the unreadable ones.
+
+    States whose quantizer is not installed are added to `parts`.
+    """
     values = {name: value for name, value in state.items() if not _is_other(name, value)}
     try:
         return _named(layout, layout.states(values, label)), []
@@ -232,9 +254,18 @@ def _read(
     for name, value in values.items():
         try:
             states |= layout.states({name: value}, label)
+        except UnknownPartError as error:
+            parts.append(_not_installed(name, error))
         except DAMAGE as error:
             findings.append(_damaged(label, name, error))
-    return states, findings or [_damaged(label, "", first_error)]
+    if not findings and not parts:
+        findings = [_damaged(label, "", first_error)]
+    return states, findings
+
+
+def _not_installed(state: str, error: UnknownPartError) -> Part:
+    """A state under a spec that only the user's own file can explain."""
+    return Part(WARNING, "not-installed", state, f"{error.known}; {NOT_INSTALLED}", 1)
 
 
 def _named(layout: Format, states: dict[str, State]) -> dict[str, State]:

@@ -26,12 +26,12 @@ class Finding:
             fails; ``warning``: it may; ``note``: a property of how the states are stored, or
             something else that would lose values.
         check: ``damaged``, ``nonfinite``, ``negative``, ``shape``, ``scales``, ``step``,
-            ``zeroed``, ``stalled``, ``to-zero``, ``weight-decay``, ``dead-rows``, ``no-zero`` or
-            ``float16``.
+            ``zeroed``, ``not-installed``, ``stalled``, ``to-zero``, ``weight-decay``,
+            ``dead-rows``, ``no-zero`` or ``float16``.
         parameter: name of the parameter; empty if all are meant.
         state: name of the state; empty if all are meant.
-        count: number of elements, rows or, of ``no-zero``, ``to-zero`` and ``weight-decay``,
-            parameters concerned; 0 if they are not counted.
+        count: number of elements, rows or, of ``no-zero``, ``not-installed``, ``to-zero`` and
+            ``weight-decay``, parameters concerned; 0 if they are not counted.
         share: `count` as a fraction of the checked elements or rows; 0 if not counted.
         message: description of the problem in one line.
     """
@@ -79,6 +79,7 @@ class Entry:
         counters: stored step counters by name, of any type.
         known_weights: dtype of the parameter as its model tells it; None without a model.
         findings: problems found while reading.
+        parts: contributions to findings about all parameters, found while reading.
     """
 
     label: str
@@ -89,6 +90,7 @@ class Entry:
     counters: Mapping[str, Any]
     known_weights: torch.dtype | None = None
     findings: list[Finding] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
 
     @property
     def weights(self) -> torch.dtype | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from qmaps.analyze.recommend.verdict import (
     earned,
     experience,
     magnitude,
+    meaning,
 )
 from qmaps.lab.report.templating import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record, records
@@ -32,6 +34,8 @@ HALF = 0.5
 """Share of outliers in few rows from which on a tensor is named."""
 MANY_ROWS = 40
 """Rows, or columns, from which on 5 % of them are few."""
+BETTER = 0.5
+"""Share of a tensor's step cost that a pair which mends it keeps at most."""
 WORSE = 0.005
 """Nats above 32 bits from which on the run's own training overrules a verdict."""
 
@@ -78,6 +82,7 @@ def answer(
         "reason": reason,
         "experience": experience(str(summary["verdict"]), step_cost, str(summary["gradients"])),
         "magnitude": magnitude(step_cost, str(summary["gradients"])),
+        "meaning": _meaning(verdict, str(summary["verdict"]), step_cost, str(summary["gradients"])),
         "trained": trained.get(OWN),
         "pairs": pairs,
         "main": counts.index[-1],
@@ -90,10 +95,13 @@ def answer(
         "papers": [row for row in records(pairs) if row["preset"] in PAPERS],
         "first_name": next((spec.split(" + ")[0] for spec in counts.index[::-1]), ""),
         "first": [*_of_names(about["naming"]), *summary.get("notes", ())],
+        "costliest": _costliest(tensors, pairs),
         "warnings": [*_hardest(tensors, profiles), *_of_states(profiles)],
         "budget": _budget(summary["choice"]["provenance"].get("budget", {})),
         "candidates": [_candidate(row) for row in records(pairs.sort_values("nbytes"))],
         "step": int(tensors["step"].iloc[0]),
+        "numel": int(chosen["numel"].sum()),
+        "tensors": len(chosen),
         "steps": int(tensors["steps"].max()),
         "share": float(tensors["replayed"].sum() / tensors["numel"].sum()),
     }
@@ -172,17 +180,21 @@ def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[st
         }
 
 
+CANDIDATE = ("verdict", "step cost", "pair", "preset", "bits", "states", "why")
+"""Heads of the candidates' table: what decides comes first, for narrow screens."""
+
+
 def _candidate(row: Mapping[str, Any]) -> list[Cell]:
     cost = cost_of(row)
     note = " (diagnostic)" * bool(row["diagnostic"])
     return [
+        judged(row["verdict"]),
+        Cell("-", "-") if math.isnan(cost) else cell(f"{cost:.2g}", cost),
         cell(row["quantizer"] + note),
         cell(row["preset"] or "-"),
         cell(f"{row['bits_per_element']:.2f}"),
-        judged(row["verdict"]),
+        cell(size(row["nbytes"]).replace(" ", "\N{NO-BREAK SPACE}"), row["nbytes"]),
         cell(row["reason"]),
-        Cell("-", "-") if math.isnan(cost) else cell(f"{cost:.2g}", cost),
-        cell(size(row["nbytes"]), row["nbytes"]),
     ]
 
 
@@ -201,6 +213,48 @@ def _budget(budget: Mapping[str, Any]) -> str:
     if "step_cost" in budget:
         return f"the fewest bytes with a step cost of at most {budget['step_cost']:g}"
     return f"the least error within {budget.get('bits', BITS):g} bits per element"
+
+
+def _meaning(verdict: str, by_replay: str, step_cost: float, gradients: str) -> str:
+    """The verdict in words; a run's own training may have overruled that of the replay."""
+    if verdict != by_replay:
+        return "trained with it, this run ended worse than with 32 bits"
+    return meaning(verdict, step_cost, gradients)
+
+
+def _costliest(tensors: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, Any] | None:
+    """The tensor that costs most under the choice, and the smallest pair with half its cost."""
+    chosen = tensors[tensors["chosen"] & (tensors["cost"] > 0)]
+    if chosen["parameter"].nunique() < 2 or not chosen["error"].max() > 0:
+        return None
+    (row,) = records(chosen.loc[[chosen["error"].idxmax()]])
+    cost = cost_of(row)
+    told = {
+        "name": row["parameter"],
+        "share": f"{row['error'] / chosen['error'].sum():.0%}",
+        "cost": f"{cost:.2g}",
+        "pair": row["quantizer"],
+    }
+    allowed = {*pairs.loc[~pairs["diagnostic"], "quantizer"]}
+    better = [
+        other
+        for other in records(tensors[tensors["parameter"] == row["parameter"]])
+        if other["quantizer"] in allowed
+        and not dangerous(other)
+        and max(cost_of(other), 0.0) <= BETTER * cost
+    ]
+    if not better:
+        return told | {"mend": None}
+    mend = min(better, key=lambda other: (other["nbytes"], cost_of(other)))
+    first, second = mend["quantizer"].split(" + ")
+    more = mend["nbytes"] - row["nbytes"]
+    return told | {
+        "mend": mend["quantizer"],
+        "times": f"{cost / max(cost_of(mend), 1e-9):.2g}",
+        "more": f"{size(abs(more))} {'more' if more > 0 else 'less'}" if more else "as many bytes",
+        "code": f"overrides={{{json.dumps(row['parameter'], ensure_ascii=False)}: "
+        f'{{"exp_avg": "{first}", "exp_avg_sq": "{second}"}}}}',
+    }
 
 
 def _hardest(tensors: pd.DataFrame, profiles: pd.DataFrame | None) -> Iterable[str]:

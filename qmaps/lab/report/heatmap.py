@@ -13,13 +13,13 @@ import pandas as pd
 from markupsafe import Markup
 
 from qmaps.analyze.recommend.candidates import FULL
-from qmaps.analyze.recommend.verdict import cost_of, dangerous
+from qmaps.analyze.recommend.verdict import SAFE, UNPROVEN, UNSAFE, cost_of, dangerous
 from qmaps.lab.report.answer import size
 from qmaps.storage.files import exists, read_frame, records
 
 TIMES = " \N{MULTIPLICATION SIGN} "
-STEPS = (0.003, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
-"""Step costs at which the colour of a cell changes; 0.03 and 0.1 are where two verdicts do."""
+STEPS = (SAFE, 0.003, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
+"""Step costs at which the colour of a cell changes; verdicts do at 0.0005, 0.03 and 0.1."""
 
 
 def heatmap(folder: Path, pairs: pd.DataFrame) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def heatmap(folder: Path, pairs: pd.DataFrame) -> dict[str, Any]:
     Returns:
         `columns` (a dict per pair: `first`, `second`, `preset`, `bits`, `verdict`), `groups` (limit
         of bits and number of columns), `rows` (a dict per tensor: `name`, `shape` and `cells`:
-        `text`, `shade`, `title`, `chosen`), and `cards` (JSON).
+        `text`, `shade`, `title`, `chosen`), `key` (texts of the colours), and `cards` (JSON).
     """
     tensors = read_frame(folder / "recommend" / "tensors.parquet")
     pairs = pairs.sort_values(["up_to", "bits_per_element"], kind="stable")
@@ -44,6 +44,8 @@ def heatmap(folder: Path, pairs: pd.DataFrame) -> dict[str, Any]:
         "groups": [(_limit(limit), len(rows)) for limit, rows in pairs.groupby("up_to")]
         + [("32", 1)] * (len(specs) - len(pairs)),
         "rows": [_row(name, rows) for name, rows in options.items()],
+        "key": [f"{100 * step:g}" for step in STEPS] + ["more, or !"],
+        "bounds": [f"{100 * bound:g}" for bound in (SAFE, UNPROVEN, UNSAFE)],
         "cards": _cards(folder, specs, options),
     }
 

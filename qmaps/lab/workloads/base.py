@@ -55,6 +55,10 @@ class Workload(ABC):
     name: ClassVar[str]
     unit: ClassVar[str]
     """Unit of the loss, for axes."""
+    architecture: ClassVar[str] = ""
+    """The model in a few words, for pages."""
+    data: ClassVar[str] = ""
+    """The data in a few words, for pages."""
 
     steps: int = 250
     lr: float = 1e-3

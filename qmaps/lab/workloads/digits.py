@@ -48,6 +48,8 @@ class Digits(Workload):
 
     name: ClassVar[str] = "digits"
     unit: ClassVar[str] = "nats per image"
+    architecture: ClassVar[str] = "convolutional net"
+    data: ClassVar[str] = "handwritten digits of 8 x 8 pixels (scikit-learn)"
 
     batch_size: int = 64
 

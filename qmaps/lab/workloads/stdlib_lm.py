@@ -42,6 +42,8 @@ class StdlibLM(Workload):
 
     name: ClassVar[str] = "stdlib-lm"
     unit: ClassVar[str] = "nats per byte"
+    architecture: ClassVar[str] = "GPT on bytes"
+    data: ClassVar[str] = "source files of Python's standard library"
 
     shape: GPTShape = MEDIUM
     batch_size: int = 16

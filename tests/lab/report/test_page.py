@@ -15,12 +15,14 @@ import pytest
 import torch
 
 from qmaps.analyze import recommend
-from qmaps.analyze.recommend.verdict import HARMLESS
+from qmaps.analyze.recommend.verdict import HARMLESS, MEANINGS, meaning
 from qmaps.capture import CapturedStates
 from qmaps.lab import report
 from qmaps.lab.frames import profiles
 from qmaps.lab.pipeline import recommend_for
+from qmaps.lab.report import answer as answers
 from qmaps.lab.report.answer import size
+from qmaps.lab.report.committed import INTERVALS
 from qmaps.storage.files import write_record
 from tests.browser import CHROMIUM, WHY_NOT, check, look
 
@@ -222,7 +224,8 @@ def test_trainings_of_the_run_overrule_replays(run: Path, tmp_path: Path) -> Non
     write_record(folder / "about.json", {"trained": trained})
     page = report.write(folder).read_text()
     before = page[: page.index('id="losses"')]
-    assert "Trained with it, this run ended at a validation loss <b>-0.0053</b> from" in before
+    assert "Trained with it, this run ended at a validation loss -0.0053 from" in before
+    assert "No interval over seeds is committed for this pair, model and number" in before
     worse = "trained with it, this run ended +0.0235 from 32 bits"
     assert f'<code>paper-4bit</code> is <span class="caution">caution</span>: {worse}' in before
     (row,) = (r for r in re.findall(r"<tr>.*?</tr>", before, re.DOTALL) if ">paper-4bit<" in r)
@@ -230,6 +233,115 @@ def test_trainings_of_the_run_overrule_replays(run: Path, tmp_path: Path) -> Non
     assert ">safe<" not in row
     (row,) = (r for r in re.findall(r"<tr>.*?</tr>", before, re.DOTALL) if ">8bit</td>" in r)
     assert ">unsafe<" in row
+
+
+def test_one_seed_stands_beside_the_committed_interval(run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    differences = {"32-bit AdamW": 0.0, "paper": 0.0235, "mine": -0.0053}
+    losses = pd.DataFrame({"run": list(differences), "difference": list(differences.values()),
+                           "mean": 2.0, "state_mib": 1.0, "nonfinite": 0})  # fmt: skip
+    losses.to_parquet(folder / "frames" / "losses.parquet")
+    about = {
+        "workload": "stdlib-lm", "architecture": "GPT on bytes", "data": "files of <Python>",
+        "steps": 250, "settings": {"lr": 0.001}, "parameters": 1234, "seed": 3, "command": "",
+        "captured_step": 250, "machine": "", "unit": "nats",
+        "versions": {"qmaps": "1", "torch": "2", "python": "3"},
+        "trained": {"paper-4bit": "paper", "recommended": "mine"},
+    }  # fmt: skip
+    write_record(folder / "about.json", about)
+    page = report.write(folder).read_text()
+    own = "-0.0032 (-0.0303 to +0.0238), 8 seeds"
+    assert f"No interval is committed for this pair; that of paper is {own}." in page
+    rows = re.findall(r"<tr>.*?</tr>", page[page.index('id="losses"') :], re.DOTALL)
+    assert "<b>" not in "".join(rows)
+    (row,) = (row for row in rows if ">paper<" in row)
+    assert re.findall(r">([^<>]+)</td>", row)[:3] == ["paper", "+0.0235", own]
+    top = page[: page.index("<nav>")]
+    assert re.findall(r"<dt>(.*?)</dt>", top) == ["Model", "Data", "Step"]
+    assert "GPT on bytes, 1,234 parameters" in top
+    assert "<dd>files of &lt;Python&gt;</dd>" in top
+    # Of other steps nothing is committed.
+    write_record(folder / "about.json", {**about, "steps": 80})
+    assert own not in report.write(folder).read_text()
+
+
+def test_committed_intervals_are_those_of_the_report() -> None:
+    lines = (Path(__file__).parents[3] / "reports" / "judges.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    for (workload, steps, rate), pairs in INTERVALS.items():
+        assert [workload, str(steps), f"**{rate:g}**"] in [row[:3] for row in cells]
+        for pair, interval in pairs.items():
+            (row,) = (row for row in cells if row[:2] == [workload, pair])
+            assert row[2] == str(interval.seeds)
+            assert row[4:6] == [
+                f"{interval.mean:+.4f}", f"{interval.low:+.4f} to {interval.high:+.4f}"
+            ]  # fmt: skip
+
+
+def test_the_page_says_what_a_verdict_means_and_what_costs_most(run: Path, page: str) -> None:
+    said = summary(run)
+    means = meaning(said["verdict"], said["step_cost"], said["gradients"])
+    badge = f'<span class="verdict {said["verdict"]}">{said["verdict"]}</span>'
+    assert f"{badge} {html.escape(means)}.</p>" in page
+    tensors = pd.read_parquet(run / "recommend" / "tensors.parquet")
+    worst = tensors[tensors["chosen"]].set_index("parameter")["error"].idxmax()
+    assert f"Costs most under this choice: <b>{html.escape(worst)}" in page.replace("&#34;", '"')
+    below = page[page.index('id="candidates"') :]
+    for verdict in pd.read_parquet(run / "recommend" / "pairs.parquet")["verdict"].unique():
+        assert f'<b class="{verdict}">{verdict}</b>: {MEANINGS[verdict]}.' in below
+
+
+def chosen_row(name: str, spec: str, nbytes: int, noise: float, chosen: bool) -> dict[str, Any]:
+    return {
+        "parameter": name, "quantizer": spec, "chosen": chosen, "nbytes": nbytes, "cost": 1.0,
+        "error": noise**2, "update_gain": 1.0, "update_noise": noise, "largest_update": 1.0,
+        "zero_point_share": 0.0,
+    }  # fmt: skip
+
+
+def test_the_smallest_pair_that_halves_the_cost_mends_a_tensor() -> None:
+    full, eight, four, six = "32-bit + 32-bit", "a + b", "c + d", "e + f"
+    options = {full: (800, 0.0), eight: (200, 2.0), four: (110, 0.4), six: (150, 0.1)}
+    tensors = pd.DataFrame(
+        [chosen_row("rare", spec, *about, spec == eight) for spec, about in options.items()]
+        + [chosen_row("other", spec, n, 0.1, spec == eight) for spec, (n, _) in options.items()]
+    )
+    pairs = pd.DataFrame({"quantizer": [eight, four, six], "diagnostic": False})
+    told = answers._costliest(tensors, pairs)
+    assert told is not None
+    assert (told["name"], told["pair"], told["share"]) == ("rare", eight, "100%")
+    assert (told["mend"], told["times"], told["more"]) == (four, "25", "90 bytes less")
+    assert told["code"] == 'overrides={"rare": {"exp_avg": "c", "exp_avg_sq": "d"}}'
+    assert answers._costliest(tensors, pairs.assign(diagnostic=True))["mend"] is None
+    assert answers._costliest(tensors[tensors["parameter"] == "rare"], pairs) is None
+
+
+NARROW = """
+  const heat = document.querySelector(".heat"), picked = heat.querySelector("td.chosen");
+  const inside = (one, place) => one.getBoundingClientRect().left >= place.left
+    && one.getBoundingClientRect().right <= place.right;
+  answer.chosen = inside(picked, heat.getBoundingClientRect());
+  const screen = {left: 0, right: innerWidth};
+  const verdicts = [...document.querySelectorAll("tbody .verdict")];
+  answer.verdicts = verdicts.every(one => inside(one, screen));
+  answer.states = [...document.querySelectorAll(".answer .bytes")].some(one => one.offsetWidth);
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+def test_what_decides_is_seen_on_a_narrow_screen(run: Path) -> None:
+    found, console = look(run / "report.html", more=NARROW, width=500)
+    assert console == []
+    assert (found["chosen"], found["verdicts"], found["states"]) == (True, True, False)
+
+
+def test_narrow_screens_get_stacked_panels(run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    for name in ("loss_curves", "loss_curves-narrow"):
+        (folder / "figures" / f"{name}.png").write_bytes(PIXEL)
+    page = report.write(folder).read_text()
+    assert page.count('<source media="(max-width: 700px)" srcset="data:image/png') == 1
+    assert page.count("<img ") == 2
 
 
 def test_tensors_without_updates_are_not_called_safe(tmp_path: Path) -> None:
