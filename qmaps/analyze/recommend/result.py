@@ -111,8 +111,8 @@ class Recommendation:
             )
         if len(slow := rows.loc[[not follows(row) for row in records(rows)], "fall_ratio_second"]):
             notes.append(
-                f"Second moments end at {slow.iloc[0]:.2g} times the exact ones where gradients fall"
-                " beside others; B256/geometric@8u+qsr follows, for example."
+                f"Second moments end at {slow.iloc[0]:.2g} times the exact ones where gradients "
+                "fall beside others; B256/geometric@8u+qsr follows, for example."
             )
         unsafe = (rows["verdict"] == "unsafe") & ~in_32_bits
         loses_zero = self.pairs.loc[~self.pairs["keeps_zero"], "quantizer"]
