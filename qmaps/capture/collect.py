@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from qmaps.algebra.dense import unsupported_reason
 from qmaps.capture.snapshot import DTYPES, Lazy
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.step import COUNTS
+
+if TYPE_CHECKING:
+    from qmaps.algebra.quantizer import QuantizedTensor
 
 
 def decoded(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -49,10 +52,15 @@ def in_rows(value: Any) -> bool:
 def _of_rows(value: Mapping[str, Any]) -> Lazy:
     from qmaps.distributed import rows
 
-    def read() -> Tensor:
-        return rows.read({name: in_memory(part) for name, part in value.items()}, None).decoded()
+    def shards() -> Any:
+        return rows.read({name: in_memory(part) for name, part in value.items()}, None)
 
-    return Lazy(shape_of(value), torch.float32, read, quantized=True)
+    def codes() -> QuantizedTensor | None:
+        read = shards()
+        return read.joined() if read.aligned else None
+
+    shape = shape_of(value)
+    return Lazy(shape, torch.float32, lambda: shards().decoded(), quantized=True, codes=codes)
 
 
 def shape_of(plain: Mapping[str, Any]) -> tuple[int, ...]:
@@ -80,14 +88,18 @@ def _of_bitsandbytes(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
         return state
 
     def lazy(index: int, half: int | None) -> Lazy:
-        def read() -> Tensor:
+        def state() -> Any:
             parts = {f"{part}{index}" for part in ("state", "absmax", "qmap")}
             present = {n: _read(x) for n, x in flat.items() if n in parts and x is not None}
-            return values_of(slot_state(present, index, half))
+            return slot_state(present, index, half)
 
         shape = tuple(flat[f"state{index}"].shape)
         shape = shape if half is None else shape[1:]
-        return Lazy(shape, torch.float32, read, quantized=flat.get(f"qmap{index}") is not None)
+        quantized = flat.get(f"qmap{index}") is not None
+        codes = state if quantized else None
+        return Lazy(
+            shape, torch.float32, lambda: values_of(state()), quantized=quantized, codes=codes
+        )
 
     plain = {
         name: value
@@ -216,10 +228,13 @@ def _lazy(value: Any) -> Lazy | None:
         if isinstance(value["packed"], Lazy):  # of a folder, read when it is asked for
             plain = value
 
-            def read() -> Tensor:
-                return from_plain(in_memory(plain)).dequantize()
+            def codes() -> QuantizedTensor:
+                return from_plain(in_memory(plain))
 
-            return Lazy(shape_of(plain), torch.float32, read, quantized=True)
+            shape = shape_of(plain)
+            return Lazy(
+                shape, torch.float32, lambda: codes().dequantize(), quantized=True, codes=codes
+            )
         value = from_plain(value)
     if isinstance(value, Tensor):
         if type(value) in (Tensor, torch.nn.Parameter):

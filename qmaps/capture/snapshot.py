@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,6 +25,9 @@ from torch import Tensor
 from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
 from qmaps.storage import checksums
 from qmaps.storage.files import IrregularFileError, exists, replacing, size_of
+
+if TYPE_CHECKING:
+    from qmaps.algebra.quantizer import QuantizedTensor
 
 FORMAT = 1
 PIECE = 2**24
@@ -69,6 +72,7 @@ class Lazy:
             the tensor as it is.
         parts: returns a `Part`; None if only the whole tensor can be read.
         quantized: whether the tensor is decoded from codes.
+        codes: reads these codes with their scales; None if they are not at hand.
     """
 
     shape: tuple[int, ...]
@@ -77,6 +81,7 @@ class Lazy:
     store: Callable[[Tensor], None] | None = None
     parts: Callable[[], Part] | None = None
     quantized: bool = False
+    codes: Callable[[], QuantizedTensor | None] | None = None
 
     @property
     def nbytes(self) -> int:

@@ -23,6 +23,7 @@ COLUMNS = {
     "noise": "{update_noise:.2f}",
     "largest": "{largest_update:.2g}",
     "stalled": "{stalled_share_first:.0%}, {stalled_share_second:.0%}",
+    "v after fall": "{fall_ratio_second:.2g}",
 }
 VERDICT_COLUMNS = {
     "pair": "{label}",

@@ -958,10 +958,10 @@ def check_one_monitor_for_all_shards() -> None:
     finally:
         dist.all_gather = real
     # To find that rows are new, then those of the first step measured; one in each step later.
-    assert gathers == [12, 5 * 12, 5 * 12]
+    assert gathers == [13, 5 * 13, 5 * 13]
     alone = monitored(model(), None)
     exact = ("parameter", "state", "quantizer", "numel", "held_share", "moved_share")
-    exact += ("stalled_share", "saturated_share", "zero_point_share")
+    exact += ("stalled_share", "stuck_share", "saturated_share", "zero_point_share")
     for row, whole in zip(parts.rows, alone.rows, strict=True):
         assert str([row[name] for name in exact]) == str([whole[name] for name in exact])
         for name in ("sqnr_db", "update_mean_rel_error"):

@@ -13,7 +13,7 @@ import pandas as pd
 
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.candidates import FULL
-from qmaps.analyze.recommend.verdict import UNMEASURED, early, experience, magnitude
+from qmaps.analyze.recommend.verdict import UNMEASURED, early, experience, follows, magnitude
 from qmaps.errors import OutputError, printable
 from qmaps.optim import Choice
 from qmaps.storage.files import (
@@ -21,6 +21,7 @@ from qmaps.storage.files import (
     json_text,
     read_frame,
     read_record,
+    records,
     write_frame,
     write_record,
 )
@@ -107,6 +108,11 @@ class Recommendation:
             notes.append(
                 f"Step {step} is early: second moments average about {averaged} gradients and have "
                 "seen few. Ask again with a later step."
+            )
+        if len(slow := rows.loc[[not follows(row) for row in records(rows)], "fall_ratio_second"]):
+            notes.append(
+                f"Second moments end at {slow.iloc[0]:.2g} times the exact ones where gradients "
+                "fall beside others; B256/geometric@8u+qsr follows, for example."
             )
         unsafe = (rows["verdict"] == "unsafe") & ~in_32_bits
         loses_zero = self.pairs.loc[~self.pairs["keeps_zero"], "quantizer"]

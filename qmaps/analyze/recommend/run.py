@@ -78,8 +78,9 @@ def run(
       as 10,000 learning rates, or if the step cost is above 0.1,
     - ``caution`` if the step cost is above 0.03, or if a parameter with at least 1 % of the cost of
       all updates is unsafe by itself; the reason names others too,
-    - ``unproven`` if the step cost is above 0.0005, if gradients were simulated, or if the states
-      are of a step before a tenth of 1 / (1 - beta2),
+    - ``unproven`` if the step cost is above 0.0005, if second moments do not follow a fall of
+      gradients within a factor of 2 (`fall_ratio_second`), if gradients were simulated, or if the
+      states are of a step before a tenth of 1 / (1 - beta2),
     - ``safe`` otherwise.
 
     The pair of least step cost that is safe or unproven and within the budget is chosen for all

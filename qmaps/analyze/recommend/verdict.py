@@ -16,6 +16,8 @@ SAFE, UNPROVEN, UNSAFE = 0.0005, 0.03, 0.1
 EXPLODING = 1e4
 """Learning rates of the largest update from which on a pair is unsafe. Exact Adam makes at most
 7.27 at betas of 0.9 and 0.999."""
+FOLLOWS = (0.5, 2.0)
+"""Range of `fall_ratio_second` of second moments that follow their gradients."""
 WEIGHTY = 0.01
 """Share of the cost of all updates from which on a parameter that is unsafe by itself makes a pair
 ``caution``."""
@@ -160,12 +162,20 @@ def dangerous(row: Mapping[str, Any]) -> bool:
     return row["zero_point_share"] > 0 or not row["largest_update"] < EXPLODING
 
 
+def follows(row: Mapping[str, Any]) -> bool:
+    """False if second moments of a row do not follow gradients that fall beside others."""
+    ratio = row.get("fall_ratio_second", math.nan)
+    return math.isnan(ratio) or FOLLOWS[0] <= ratio <= FOLLOWS[1]
+
+
 def level(row: Mapping[str, Any]) -> str:
     """The level of a row of `qmaps.replay.run` or `qmaps.replay.summarize` by itself."""
     if dangerous(row):
         return "unsafe"
     cost = cost_of(row)
-    if not row["cost"] > 0 or cost <= SAFE:  # without updates nothing can be lost
+    if not row["cost"] > 0:  # without updates nothing can be lost
+        return "safe"
+    if cost <= SAFE and follows(row):
         return "safe"
     if cost <= UNPROVEN:
         return "unproven"
@@ -204,6 +214,9 @@ def _reason(row: Mapping[str, Any]) -> str:
     """The largest term of the step cost in words."""
     if math.isnan(cost_of(row)):
         return "updates are not finite" if row["cost"] > 0 else "there are no updates"
+    if cost_of(row) <= SAFE and not follows(row):
+        ratio = row["fall_ratio_second"]
+        return f"second moments end at {ratio:.2g} times the exact ones where gradients fall"
     gain, noise, largest = row["update_gain"], row["update_noise"], row["largest_update"]
     terms = {
         f"updates keep {gain:.2f} of their length": step_cost(gain, 0, 0),

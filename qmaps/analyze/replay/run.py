@@ -16,8 +16,9 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, none_is_large, to_replay
+from qmaps.analyze.replay import averages
 from qmaps.analyze.replay.recursion import UNMOVED, Recursion, Updates
-from qmaps.analyze.replay.source import Source, source
+from qmaps.analyze.replay.source import Source, mean_and_variance, source
 from qmaps.analyze.update_error import bits_of
 from qmaps.capture import CapturedStates
 from qmaps.capture.parameters import predicate
@@ -30,8 +31,10 @@ CHECKS = 5
 """Steps at which codes are looked at; the last is one of them."""
 
 
-def rows(step: int, data: Source, pairs: list[Pair], seed: int) -> list[dict[str, Any]]:
-    """The rows of one parameter."""
+def rows(
+    step: int, data: Source, pairs: list[Pair], seed: int, *, simulate: bool
+) -> list[dict[str, Any]]:
+    """The rows of one parameter; with `simulate` also what few steps do not show."""
     moments = [
         list(dict.fromkeys(q for q in quantizers if q is not None))
         for quantizers in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
@@ -56,6 +59,7 @@ def rows(step: int, data: Source, pairs: list[Pair], seed: int) -> list[dict[str
         {None: UNMOVED, **dict(zip(quantizers, recursion.measures(), strict=True))}
         for quantizers, recursion in zip(moments, (first, second), strict=True)
     ]
+    added = _simulated(data, moments, seed) if simulate else [{}, {}]
     return [
         {
             "step": step,
@@ -71,9 +75,24 @@ def rows(step: int, data: Source, pairs: list[Pair], seed: int) -> list[dict[str
             **of_updates,
             **{f"{name}_first": value for name, value in measured[0][pair.first].items()},
             **{f"{name}_second": value for name, value in measured[1][pair.second].items()},
+            "accumulated_noise_first": added[0].get(pair.first, math.nan),
+            "fall_ratio_second": added[1].get(pair.second, math.nan),
         }
         for pair, of_updates in zip(pairs, updates.measures(), strict=True)
     ]
+
+
+def _simulated(
+    data: Source, moments: list[list[Quantizer]], seed: int
+) -> list[dict[Quantizer | None, float]]:
+    """Accumulated noise of the first moments, and fall ratios of the second ones."""
+    m, v = averages.sample(data.m), averages.sample(data.v)
+    _, variance = mean_and_variance(m, v, data.betas, data.taken)
+    keys = [RoundingKey(seed=seed, tensor=data.number, state=state) for state in (0, 1)]
+    deviations = variance.sqrt().float()
+    noise = averages.accumulated_noise(deviations, moments[0], data.betas[0], keys[0])
+    ratios = averages.fall_ratios(v, moments[1], data.betas[1], keys[1])
+    return [dict(zip(q, x, strict=True)) for q, x in zip(moments, (noise, ratios), strict=True)]
 
 
 def _replay(data: Source, first: Recursion, second: Recursion, updates: Updates) -> None:
@@ -100,6 +119,7 @@ def _measured(
     rounds: int,
     share: float,
     seed: int,
+    simulate: bool,
     states: CapturedStates,
 ) -> pd.DataFrame:
     """Replay a parameter in this process; no rows if only others have 2 gradients.
@@ -107,7 +127,9 @@ def _measured(
     Its `number` in the states is for random numbers.
     """
     data = source(states, parameter, number, steps=steps, share=share, seed=seed, rounds=rounds)
-    return pd.DataFrame() if data is None else pd.DataFrame(rows(states.step, data, pairs, seed))
+    if data is None:
+        return pd.DataFrame()
+    return pd.DataFrame(rows(states.step, data, pairs, seed, simulate=simulate))
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -201,9 +223,17 @@ def run(
 
         - `moved_share`: share of elements whose exact state has moved, from start to end, by more
           than the distance to the next code; `stalled_share`: the share of these whose code never
-          moved.
+          moved,
+        - `accumulated_noise_first`: noise that quantizing adds to the moving average of noise, as a
+          mean square relative to that of the average, at the deviations of the gradients that both
+          moments tell (`qmaps.analyze.replay.averages.accumulated_noise`),
+        - `fall_ratio_second`: second moments by the exact ones, 3 / (1 - beta2) steps after the
+          gradients of every other element, but not of the largest, have fallen tenfold: the
+          geometric mean over these elements (`qmaps.analyze.replay.averages.fall_ratios`). 1 is
+          right; of codes that stay where they are it is 17, and steps are too short by its root.
 
-        Codes are looked at in five steps, spread evenly, the last included. Measures of a
+        The last two are simulated on about 4,096 elements of the largest parameter, and NaN for
+        others. Codes are looked at in five steps, spread evenly, the last included. Measures of a
         moment in 32 bits are NaN.
 
     Raises:
@@ -229,12 +259,16 @@ def run(
     captured = to_replay(states)
     names = chosen(captured, parameters, min_quantized_size)
     positions = {name: position for position, name in enumerate(captured.parameters())}
+    numel = {name: math.prod(captured.shape(name, MOMENTS[0])) for name in names}
+    replayed = [name for name in names if len(captured.window(name)) > 1] or names
+    largest = max(replayed, key=lambda name: numel[name])
+    options = (pairs, steps, rounds, share, seed)
     jobs = [
         executors.Job(
             number,
             name,
-            math.prod(captured.shape(name, MOMENTS[0])) * len(pairs),
-            partial(_measured, positions[name], name, pairs, steps, rounds, share, seed),
+            numel[name] * len(pairs),
+            partial(_measured, positions[name], name, *options, name == largest),
         )
         for number, name in enumerate(names)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -141,23 +141,30 @@ def _captured(source: Path, step: int | None, names: Names) -> Iterator[Entry]:
     """The states of a capture."""
     states = load(source, step=step, names=names)
     dtypes: dict[str, dict[str, torch.dtype]] = {}
+    codes: dict[str, dict[str, Callable[[], QuantizedTensor | None]]] = {}
     for name, state, lazy in states.lazies():
+        if lazy.codes is not None:
+            codes.setdefault(name, {})[state] = lazy.codes
         if lazy.dtype.is_floating_point and not lazy.quantized:
             dtypes.setdefault(name, {})[state] = lazy.dtype
     for name in states.parameters():
-        tensors, parts = {}, []
+        tensors: dict[str, State] = {}
+        kinds, parts = {}, []
         for state in states.values(name):
             try:
-                tensors[state] = states.tensor(name, state, check=False)
+                coded = codes[name][state]() if state in codes.get(name, {}) else None
+                value = states.tensor(name, state, check=False) if coded is None else coded
             except CaptureError as error:
                 if not isinstance(error.__cause__, UnknownPartError):
                     raise
                 parts.append(_not_installed(state, error.__cause__))
+                continue
+            tensors[state] = value
+            kinds[state] = "this capture" if coded is None else coded.quantizer.spec
         scalars = states.scalars(name)
         counters = {count: scalars[count] for count in COUNTS if count in scalars}
-        kinds, options = dict.fromkeys(tensors, "this capture"), states.hyperparameters(name)
-        stored = dtypes.get(name, {})
-        yield Entry(name, dict(tensors), stored, kinds, options, counters, parts=parts)
+        options = states.hyperparameters(name)
+        yield Entry(name, tensors, dtypes.get(name, {}), kinds, options, counters, parts=parts)
 
 
 def _saved(source: Path, names: Names) -> Iterator[Saved]:

@@ -11,18 +11,27 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import Quantizer
-from qmaps.algebra.rounding import Rounding
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.capture.lint.base import AVERAGES, NOTE, WARNING, Entry, Part
 from qmaps.capture.states import SECOND
 from qmaps.engines.masters import MASTER
 from qmaps.maps.base import limits, table
+from qmaps.ops import gaps
 
 LEAST_RATIO = 0.01
 """Ratio of two gradients in one block below which a second moment of 0 is not reported."""
 
 COMPENSATIONS = frozenset({"compensation", "kahan_comp", "shift"})
 """States with what rounding took from the weights, for Kahan summation."""
+
+SQUARES = (*SECOND, "exp_avg_sq_row", "exp_avg_sq_col")
+"""Averages of squares."""
+
+USUAL = dict.fromkeys(AVERAGES, 0.999) | {"exp_avg_slow": 0.9999, "square_avg": 0.99}
+"""Decays of quantized averages where a file has none: torch's, and those of AdEMAMix."""
+
+FALL = 0.01
+"""Factor of squared gradients that fall tenfold."""
 
 MOST = 0.5
 """Share of elements at codes that do not fall, up to which a quantizer is not reported."""
@@ -31,7 +40,10 @@ MOST = 0.5
 def check_rounding(entry: Entry) -> Iterator[Part]:
     """Yield what rounding keeps from changing in a parameter and its states."""
     for name in (*AVERAGES, "square_avg"):
-        if name in entry.states and (decay := entry.decay(name)) is not None and 0 < decay < 1:
+        decay = entry.decay(name)
+        if decay is None and entry.quantized(name) is not None:
+            decay = USUAL.get(name)
+        if name in entry.states and decay is not None and 0 < decay < 1:
             yield from _stalled(entry, name, decay)
     for name in (*SECOND, "sum"):
         if (t := entry.quantized(name)) is not None:
@@ -44,17 +56,8 @@ def check_rounding(entry: Entry) -> Iterator[Part]:
 
 def _stalled(entry: Entry, name: str, decay: float) -> Iterator[Part]:
     """Averages that a step without gradient leaves where they are."""
-    t = entry.quantized(name)
-    if t is not None:
-        if (stays := staying_codes(t.quantizer, decay)) is not None:
-            count, total = int(stays[t.codes().long()].sum()), math.prod(t.shape)
-            message = (
-                f"{t.quantizer.spec} rounds to nearest: {{share}} of the elements keep their code "
-                f"when they decay by {decay:g}, and stay too large where gradients fall beside "
-                "others that do not"
-            )
-            if count > MOST * total:
-                yield Part(NOTE, "stalled", name, message, count, total)
+    if (t := entry.quantized(name)) is not None:
+        yield from _of_codes(name, t, decay)
         return
     dtype, values = entry.dtypes.get(name), entry.states[name]
     if dtype is None or torch.finfo(dtype).bits >= 32:
@@ -73,20 +76,24 @@ def _stalled(entry: Entry, name: str, decay: float) -> Iterator[Part]:
         yield Part(WARNING, "stalled", name, message, count, stored.numel())
 
 
-def staying_codes(q: Quantizer, decay: float) -> Tensor | None:
-    """Mark the codes that a step of decay does not change, while the scale stays.
-
-    Returns:
-        A bool per code; the largest value never counts, as the scale follows it, and neither does
-        0. None if rounding is not to the nearest, or if more than codes and scales is stored.
-    """
-    if q.rounding is not Rounding.NEAREST or q.low_rank is not None or q.map.log_domain:
-        return None
-    values = table(q.map)
-    code = torch.arange(len(values))
-    new = torch.searchsorted(limits(q.map), values * decay)  # number of thresholds below
-    magnitude = values.abs()
-    return (new == code) & (magnitude > 0) & (magnitude < magnitude.max())
+def _of_codes(name: str, t: QuantizedTensor, decay: float) -> Iterator[Part]:
+    """Averages in codes that a step after a tenfold fall of the gradients leaves where they are."""
+    q, square = t.quantizer, FALL if name in SQUARES else math.sqrt(FALL)
+    stays = gaps.stays(q, torch.arange(len(table(q.map))), decay + (1 - decay) * square)
+    if stays is None:
+        return
+    count, total = int(stays[t.codes().long()].sum()), math.prod(t.shape)
+    if count > MOST * total:
+        follows = "rounded with +qsr they would follow"
+        if name in SQUARES:
+            bits = min(q.map.bits, 8)
+            spec = f"B{256 if bits > 4 else 128}/geometric@{bits}u+qsr"
+            follows = f"in {spec} they would follow (qmaps convert --states)"
+        message = (
+            f"{q.spec} rounds to nearest: {{share}} of the elements would keep their code, and be "
+            f"too large, if their gradients fell tenfold beside others (decay {decay:g}); {follows}"
+        )
+        yield Part(NOTE, "stalled", name, message, count, total)
 
 
 def _to_zero(name: str, q: Quantizer) -> Iterator[Part]:

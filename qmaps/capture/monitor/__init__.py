@@ -62,6 +62,10 @@ class Monitor(Watcher):
       among these. As in
       `qmaps.replay.run`, they depend on the number of steps: in 10 steps, a second moment with a
       beta of 0.999 moves by a hundredth of the way,
+    - `stuck_share`: for averages of squares, the share of elements whose q is more than 10 times
+      the mean of the squared gradients in the window (above 0), and whose code a step with this
+      mean would not change: while their scale stays they never fall, and their updates are too
+      short. 0 under ``+sr`` and ``+qsr``, which follow,
     - `saturated_share`: share of elements with an end code of the codebook (the largest; the
       smallest too if the map is signed) whose y is smaller in magnitude than their scale. The
       largest element of each block has the end code, and does not count,
@@ -77,7 +81,8 @@ class Monitor(Watcher):
       (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) of both moments.
 
     Shares are fractions from 0 to 1. A measure is NaN if it does not apply: `stalled_share` if
-    nothing moved, `held_share` and `stalled_share` in a window with a refitted map, and all
+    nothing moved, `stuck_share` of other states, it, `held_share` and `stalled_share` in a window
+    with a refitted map, and all
     measures of y or x for optimizers without an element-wise rule (LAMB, LARS,
     Adafactor, SM3, APOLLO, and factored second moments). For these every element where v decodes to
     0 and m does not is a zero point. The update's error is measured for

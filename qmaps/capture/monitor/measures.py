@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ MEASURES = (
     "held_share",
     "moved_share",
     "stalled_share",
+    "stuck_share",
     "saturated_share",
     "sqnr_db",
     "zero_point_share",
@@ -29,7 +30,7 @@ MEASURES = (
 """Names of the measures, as `qmaps.capture.Monitor` defines them."""
 
 SUMS = (
-    *("numel", "held", "moved", "stalled", "saturated", "signal", "noise"),
+    *("numel", "held", "moved", "stalled", "stuck", "saturated", "signal", "noise"),
     *("pairs", "zeroed", "relative", "nonzero", "median"),
 )
 """Names of the sums that the measures are made of; those of several shards can be added.
@@ -40,6 +41,9 @@ moments, `nonzero` those with an update. NaN if unknown."""
 
 Sums = dict[str, float]
 
+FAR = 10
+"""Ratio of a second moment to the mean of the squared gradients from which on it is far above."""
+
 
 def measures_of(sums: Mapping[str, float]) -> dict[str, float]:
     """Return the measures by name, from their sums."""
@@ -48,6 +52,7 @@ def measures_of(sums: Mapping[str, float]) -> dict[str, float]:
         "held_share": sums["held"] / size,
         "moved_share": sums["moved"] / size,
         "stalled_share": _ratio(sums["stalled"], sums["moved"]),
+        "stuck_share": sums["stuck"] / size,
         "saturated_share": sums["saturated"] / size,
         "sqnr_db": decibels(sums["signal"], sums["noise"]),
         "zero_point_share": _ratio(sums["zeroed"], sums["pairs"]),
@@ -69,13 +74,15 @@ def of_states(
     drifted: Tensor | None,
     exact: Tensor | None,
     sizes: Sequence[int],
+    decay: tuple[float, int] | None = None,
 ) -> list[Sums]:
     """Return the sums of several states, without those of both moments together.
 
     `first` are the sampled codes at the start of the window (None if the map has changed since),
     `last` those after the step, 1-D and on the CPU as all others here, and `drifted` and `exact`
     the exact values after all steps of the window and after the last; None if unknown. The samples
-    of `sizes` elements lie one after another.
+    of `sizes` elements lie one after another. `decay` is that of an average of squares, and the
+    number of steps in the window; None for other states.
     """
     results = [{**dict.fromkeys(SUMS, math.nan), "numel": float(size)} for size in sizes]
     codes = last.codes()
@@ -85,6 +92,8 @@ def of_states(
         if drifted is not None:
             moved = summed["moved"] = gaps.moved(first, drifted - first.dequantize())
             summed["stalled"] = moved & same
+            if decay is not None and (stuck := _stuck(first, last, drifted, *decay)) is not None:
+                summed["stuck"] = stuck
     if exact is not None:
         summed["saturated"] = _saturated(last, exact, codes)
         wide = exact.double()
@@ -124,6 +133,31 @@ def of_moments(
     for sums, total, count, median in zip(results, totals, counts, medians, strict=True):
         sums.update(relative=total, nonzero=count, median=median)
     return results
+
+
+def decay_of(name: str, group: Mapping[str, Any], states: Collection[str]) -> float | None:
+    """The decay of an average of squares; None for other states."""
+    if name == "exp_avg_sq":  # Adan has an average between
+        return float(group["betas"][2 if "exp_avg_diff" in states else 1])
+    return float(group["alpha"]) if name == "square_avg" else None
+
+
+def _stuck(
+    first: QuantizedTensor, last: QuantizedTensor, drifted: Tensor, decay: float, steps: int
+) -> Tensor | None:
+    """Return a mask of elements far above squared gradients that cannot fall; None if unknown.
+
+    The mean of what entered the average follows from its exact movement.
+    """
+    kept, v = decay**steps, last.dequantize()
+    if last.quantizer.rounding.stochastic or kept == 1:
+        return torch.zeros_like(v, dtype=torch.bool)
+    mean = (drifted - kept * first.dequantize()).div_(1 - kept)
+    least = 8 * torch.finfo(v.dtype).eps / (1 - kept) * v  # more than the error of the mean
+    far = (mean > least) & (v > FAR * mean)
+    factor = decay + (1 - decay) * torch.where(far, mean / v, 1.0)
+    stays = gaps.stays(last.quantizer, last.codes(), factor)
+    return None if stays is None else far & stays
 
 
 def _saturated(t: QuantizedTensor, exact: Tensor, codes: Tensor) -> Tensor:

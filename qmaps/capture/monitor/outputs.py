@@ -167,6 +167,9 @@ class Thresholds:
         stalled_share: largest allowed share of stalled elements among moved ones, if at
             least a tenth of all moved. Nearest rounding at a beta of 0.999 stalls in 8 bits too
             without harm, so only the loss of nearly all movement is reported.
+        stuck_share: largest allowed share of second moments that are far above their squared
+            gradients and cannot fall. Rare large gradients, as of the last layer of a language
+            model, leave some there as well.
         zero_point_share: largest allowed share of zero points. One of them is enough for an update
             of m / eps, so none is allowed by default.
         saturated_share: largest allowed share of saturated elements. A 4-bit map with every code
@@ -181,6 +184,7 @@ class Thresholds:
     """
 
     stalled_share: float | None = 0.9
+    stuck_share: float | None = 0.25
     zero_point_share: float | None = 0.0
     saturated_share: float | None = 0.2
     sqnr_db: float | None = 10.0
@@ -205,6 +209,7 @@ MOVERS = 0.1
 
 ADVICE = {
     "stalled_share": "use more bits or stochastic rounding (+sr)",
+    "stuck_share": "round with +qsr, as in B256/geometric@8u+qsr",
     "zero_point_share": "an update may be m / eps; use a map without 0, such as DE-0 or linear",
     "saturated_share": "use smaller blocks",
     "sqnr_db": "use more bits or smaller blocks",

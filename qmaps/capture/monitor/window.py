@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture.monitor import sample
-from qmaps.capture.monitor.measures import MOMENTS, of_moments, of_states
+from qmaps.capture.monitor.measures import MOMENTS, decay_of, of_moments, of_states
 from qmaps.capture.monitor.sample import Places
 from qmaps.engines.bfloat16 import join
 from qmaps.engines.masters import MASTER, REMAINDER
@@ -167,7 +167,9 @@ class Window:
                 for stepped in (batch.drifting, batch.last)
             )
             decoded = {
-                name: _measure(batch.watched, name, first, x.get(name), y.get(name))
+                name: _measure(
+                    batch.watched, name, first, x.get(name), y.get(name), steps=self._steps
+                )
                 for name, first in batch.first.items()
             }
             moments = set(MOMENTS)
@@ -255,6 +257,8 @@ def _measure(
     first: QuantizedTensor | None,
     x: Tensor | None,
     y: Tensor | None,
+    *,
+    steps: int,
 ) -> Tensor:
     """Measure a state of parameters that were of one kind, and return the decoded samples."""
     sizes = [len(e.quantized[name]) for e in members]
@@ -267,11 +271,13 @@ def _measure(
             *(nothing if z is None else torch.split(z, sizes) for z in (x, y)),
             strict=True,
         )
-        return torch.cat([_measure([e], name, *samples) for e, *samples in parts])
+        return torch.cat([_measure([e], name, *samples, steps=steps) for e, *samples in parts])
     last = _joined_state(members, name).to("cpu")
     if first is not None:
         first = first.to("cpu") if sample.kind(first) == kind else None
-    sums = of_states(first, last, x, y, sizes)
+    decay = decay_of(name, members[0].group, members[0].names)
+    window = None if decay is None else (decay, steps)
+    sums = of_states(first, last, x, y, sizes, window)
     # Parameters share their quantizers, and a spec takes long to write.
     quantizers = [e.state[name].quantizer for e in members]
     specs = {id(q): q.spec for q in {id(q): q for q in quantizers}.values()}

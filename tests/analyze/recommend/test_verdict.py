@@ -27,6 +27,19 @@ def row(gain: float = 1.0, noise: float = 0.0, largest: float = 5.0, **others: o
     ("measures", "found", "reason"),
     [
         (row(0.9996), "safe", "updates keep 1.00 of their length"),
+        (
+            row(0.9996, fall_ratio_second=14.3),
+            "unproven",
+            "second moments end at 14 times the exact ones where gradients fall",
+        ),
+        (
+            row(fall_ratio_second=0.4),
+            "unproven",
+            "second moments end at 0.4 times the exact ones where gradients fall",
+        ),
+        (row(0.9996, fall_ratio_second=1.9), "safe", "updates keep 1.00 of their length"),
+        (row(0.9996, fall_ratio_second=math.nan), "safe", "updates keep 1.00 of their length"),
+        (row(0.98, fall_ratio_second=14), "unproven", "updates keep 0.98 of their length"),
         (row(0.98), "unproven", "updates keep 0.98 of their length"),
         (row(1.2, 0.15), "safe", "noise 0.15 times the update"),
         (row(1.2, 0.5), "unproven", "noise 0.5 times the update"),

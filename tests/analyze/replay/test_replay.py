@@ -195,7 +195,7 @@ def test_every_measure_against_its_definition(
         assert row[name] == pytest.approx(value, **close), name
     assert set(row) == set(wanted) | {
         "step", "parameter", "shape", "numel", "steps", "gradients", "quantizer", "first",
-        "second", "bits_per_element",
+        "second", "bits_per_element", "accumulated_noise_first", "fall_ratio_second",
     }  # fmt: skip
 
 

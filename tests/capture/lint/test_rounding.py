@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint
 from torch import Tensor, nn
 
 import qmaps
@@ -14,7 +15,8 @@ from qmaps import optim
 from qmaps.capture import StateRecorder
 from qmaps.capture.conversion import convert_state_dict
 from qmaps.capture.lint import Finding, lint_file
-from qmaps.capture.lint.rounding import staying_codes
+from qmaps.distributed.rows import by_rows
+from qmaps.ops.gaps import stays
 from tests.capture.lint.saved import found, trained
 
 
@@ -100,17 +102,20 @@ def left(spec: str) -> float:
 @pytest.mark.parametrize("spec", ["B256/DE-0@8u", "B256/DE@8u", "B256/linear@4u", "B256/DE-0@4u"])
 def test_codes_that_stay_are_second_moments_that_do_not_fall(spec: str) -> None:
     q = qmaps.quantizer(spec)
-    assert int(staying_codes(q, 0.999).sum()) >= len(q.map.codebook()) - 2  # 0 and the largest
+    every = torch.arange(len(q.map.codebook()))
+    assert int(stays(q, every, 0.999).sum()) >= len(every) - 2  # 0 and the largest
     assert left(spec) == 1  # in 32 bits 0.74
-    assert staying_codes(qmaps.quantizer(f"{spec}+sr"), 0.999) is None
+    for rounding in ("+sr", "+qsr"):
+        assert stays(qmaps.quantizer(spec + rounding), every, 0.999) is None
     assert 0.6 < left(f"{spec}+sr") < 0.9
 
 
 def test_codes_that_do_not_stay() -> None:
     q = qmaps.quantizer("B256/linear@12u")
-    assert not staying_codes(q, 0.9)[8:].any()
+    every = torch.arange(4096)
+    assert not stays(q, every, 0.9)[8:].any()
     assert left("B256/linear@12u") < 0.8
-    assert staying_codes(qmaps.quantizer("logB256/log2@8u"), 0.999) is None
+    assert stays(qmaps.quantizer("logB256/log2@8u"), every, 0.999) is None
 
 
 @pytest.mark.parametrize("library", ["qmaps", "bitsandbytes", "torchao"])
@@ -127,9 +132,52 @@ def test_8_bit_states_of_every_library(library: str, tmp_path: Path) -> None:
     assert finding.share > 0.9
     assert "rounds to nearest: 9" in finding.message
     assert finding.message.endswith(
-        "% of the elements keep their code when they decay by 0.999, and stay too large where "
-        "gradients fall beside others that do not"
+        "% of the elements would keep their code, and be too large, if their gradients fell "
+        "tenfold beside others (decay 0.999); in B256/geometric@8u+qsr they would follow (qmaps "
+        "convert --states)"
     )
+
+
+def quantized(pair: str, **options: Any) -> optim.AdamW:
+    torch.manual_seed(0)
+    named = [(name, nn.Parameter(torch.zeros(64, 128))) for name in ("first", "second")]
+    optimizer = optim.AdamW(named, state_quantizers=pair, **options)
+    for _, p in named:
+        p.grad = torch.randn(64, 128)
+    optimizer.step()
+    return optimizer
+
+
+def test_one_note_for_all_parameters_whether_or_not_a_decay_is_known(tmp_path: Path) -> None:
+    saved = quantized("B256/DE@8s + B128/DE-0@4u").state_dict()
+    (finding,) = known = only(found(saved, tmp_path), "stalled")
+    assert finding.count > 64 * 128
+    assert "in B128/geometric@4u+qsr they would follow" in finding.message
+    for group in saved["param_groups"]:
+        del group["betas"]
+    assert only(found(saved, tmp_path), "stalled") == known
+
+
+@pytest.mark.parametrize("rounding", ["+sr", "+qsr"])
+def test_second_moments_that_follow_have_no_note(rounding: str, tmp_path: Path) -> None:
+    saved = quantized(f"B256/DE@8s + B256/DE-0@8u{rounding}").state_dict()
+    assert only(found(saved, tmp_path), "stalled") == []
+    slow = quantized("B256/DE@8s + B256/DE-0@8u", betas=(0.9, 0.9)).state_dict()
+    assert only(found(slow, tmp_path), "stalled") == []
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("library", ["qmaps", "qmaps by rows", "bitsandbytes"])
+def test_codes_in_a_folder_of_distributed_checkpoint(library: str, tmp_path: Path) -> None:
+    optimizer = quantized("8bit")
+    saved, _ = convert_state_dict(optimizer.state_dict(), library.split()[0])
+    (expected,) = only(found(saved, tmp_path), "stalled")
+    if "rows" in library:
+        with by_rows():
+            saved = optimizer.state_dict()
+    entries = {"optimizer": saved}
+    torch.distributed.checkpoint.save(entries, checkpoint_id=tmp_path / "folder", no_dist=True)
+    assert only(lint_file(tmp_path / "folder"), "stalled") == [expected]
 
 
 @pytest.mark.parametrize(

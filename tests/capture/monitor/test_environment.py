@@ -72,8 +72,8 @@ CASES = {
     "thresholds: 3": (BadTypeError, "thresholds=3 must be a dict of limits or null"),
     "thresholds: {sqnr: 3}": (
         BadValueError,
-        "it has the key 'sqnr'; allowed are stalled_share, zero_point_share, saturated_share, "
-        "sqnr_db, update_median_rel_error; nearest match: sqnr_db",
+        "it has the key 'sqnr'; allowed are stalled_share, stuck_share, zero_point_share, "
+        "saturated_share, sqnr_db, update_median_rel_error; nearest match: sqnr_db",
     ),
     "all_ranks: some": (BadTypeError, "all_ranks='some' must be true or false"),
     "out: 3": (BadTypeError, "out=3 must be the path of a file"),

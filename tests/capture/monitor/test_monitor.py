@@ -164,9 +164,9 @@ def test_exact_steps_begin_with_master_weights(
 def test_the_exact_step_encodes_to_the_codes_of_the_optimizer(name: str, monkeypatch: Any) -> None:
     seen: list[tuple[QuantizedTensor, Tensor]] = []
 
-    def spy(first: Any, last: Any, drifted: Any, exact: Any, sizes: Any) -> Any:
+    def spy(first: Any, last: Any, drifted: Any, exact: Any, *others: Any) -> Any:
         seen.append((last, exact))
-        return of_states(first, last, drifted, exact, sizes)
+        return of_states(first, last, drifted, exact, *others)
 
     monkeypatch.setattr(window, "of_states", spy)
     parameter = nn.Parameter(torch.randn(48, 48, generator=torch.Generator().manual_seed(1)))
@@ -364,3 +364,60 @@ def test_bad_input_is_named_and_nothing_is_written(tmp_path: Path) -> None:
 def test_it_is_a_name_of_the_package() -> None:
     assert qmaps.Monitor is Monitor
     assert "Monitor" in dir(qmaps)
+
+
+def stuck(spec: str, window: int, make: Any = adam, state: str = "exp_avg_sq") -> list[float]:
+    """`stuck_share` before the gradients of every other element fall tenfold, and after."""
+    p, draw = nn.Parameter(torch.zeros(512)), torch.Generator().manual_seed(0)
+    optimizer = make([("w", p)], state_quantizers={state: spec})
+    shares = []
+    with Monitor(optimizer, None, every=40, window=window, thresholds=None) as monitor:
+        for step in range(80):
+            p.grad = torch.randn(512, generator=draw)
+            p.grad[::2] *= 0.1 if step >= 40 else 1.0
+            p.grad[1::4] = 0.0  # without any gradient
+            optimizer.step()
+            if step == 0:
+                optimizer.state[p][state] = qmaps.quantizer(spec).quantize(torch.ones(512))
+            if step % 40 == 39:
+                (row,) = (row for row in monitor.rows if row["state"] == state)
+                shares.append(row["stuck_share"])
+    return shares
+
+
+def rmsprop(params: Any, **options: Any) -> Any:
+    return optim.RMSprop(params, alpha=0.999, min_quantized_size=0, **options)
+
+
+def slow(params: Any, **options: Any) -> Any:
+    return adam(params, betas=(0.9, 0.999), **options)
+
+
+@pytest.mark.parametrize("window", [5, 40])
+@pytest.mark.parametrize(("make", "state"), [(slow, "exp_avg_sq"), (rmsprop, "square_avg")])
+def test_second_moments_that_cannot_fall(window: int, make: Any, state: str) -> None:
+    before, after = stuck("B256/DE-0@8u", window, make, state)
+    assert before < 0.02
+    assert after > 0.4
+    for spec in ("B256/DE-0@8u+sr", "B256/geometric@8u+qsr"):
+        assert stuck(spec, window, make, state) == [0, 0]
+    assert stuck("B256/linear@16u", window, make, state)[1] < 0.05  # fine enough to fall
+
+
+def test_a_warning_of_them_says_what_helps() -> None:
+    p = nn.Parameter(torch.zeros(512))
+    optimizer = slow([("w", p)], state_quantizers={"exp_avg_sq": "B256/DE-0@8u"})
+    p.grad = torch.ones(512)
+    optimizer.step()
+    v = torch.linspace(0.5, 1, 512)
+    optimizer.state[p]["exp_avg_sq"] = qmaps.quantizer("B256/DE-0@8u").quantize(v)
+    p.grad[::2] = 0.1
+    with warnings.catch_warnings(record=True) as told, Monitor(optimizer, None, every=5):
+        warnings.simplefilter("always")
+        for _ in range(9):
+            optimizer.step()
+    (text,) = (str(each.message) for each in told)
+    assert text == (
+        "stuck_share=0.496 of state 'exp_avg_sq' (B256/DE-0@8u) of 'w' at step 5 is above 0.25, "
+        "as in 1 of 1 parameters; round with +qsr, as in B256/geometric@8u+qsr"
+    )
