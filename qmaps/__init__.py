@@ -13,40 +13,62 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from qmaps import maps, metrics, normalize
-from qmaps.algebra import plugins
-from qmaps.algebra.philox import RoundingKey
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
-from qmaps.algebra.rounding import Rounding
-from qmaps.algebra.saved import load, save
-from qmaps.distribution import warn_of_conflict
+from qmaps.distribution import has_plugins, warn_of_conflict
 from qmaps.errors import QmapsError
-from qmaps.maps.codebook import Codebook
-from qmaps.ops import quantiles
-from qmaps.ops.backends import backend, backends
 from qmaps.storage import __version__
 
 if TYPE_CHECKING:
-    from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
+    from qmaps import (
+        analyze,
+        capture,
+        distributed,
+        figures,
+        lab,
+        lpmm,
+        maps,
+        metrics,
+        nn,
+        normalize,
+        optim,
+        sweep,
+    )
+    from qmaps.algebra.philox import RoundingKey
+    from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
+    from qmaps.algebra.rounding import Rounding
+    from qmaps.algebra.saved import load, save
     from qmaps.analyze import replay
     from qmaps.analyze.recommend.run import run as recommend
     from qmaps.capture import Monitor
+    from qmaps.maps.codebook import Codebook
+    from qmaps.ops import quantiles
+    from qmaps.ops.backends import backend, backends
     from qmaps.optim.choice_file import load_choice
     from qmaps.optim.doctor import doctor
 
-# Imported on first use, so that `import qmaps` needs neither pandas nor matplotlib.
-_MODULES = ("analyze", "capture", "distributed", "figures", "lab", "lpmm", "nn", "optim", "sweep")
+# Imported on first use, so that `import qmaps` needs neither torch nor pandas nor matplotlib.
+_MODULES = (
+    *("analyze", "capture", "distributed", "figures", "lab", "lpmm", "maps", "metrics", "nn"),
+    *("normalize", "optim", "sweep"),
+)
 _LAZY = {name: f"qmaps.{name}" for name in _MODULES} | {
+    "Codebook": "qmaps.maps.codebook:Codebook",
     "Monitor": "qmaps.capture:Monitor",
+    "QuantizedTensor": "qmaps.algebra.quantizer:QuantizedTensor",
+    "Quantizer": "qmaps.algebra.quantizer:Quantizer",
+    "Rounding": "qmaps.algebra.rounding:Rounding",
+    "RoundingKey": "qmaps.algebra.philox:RoundingKey",
+    "backend": "qmaps.ops.backends:backend",
+    "backends": "qmaps.ops.backends:backends",
     "doctor": "qmaps.optim.doctor:doctor",
+    "load": "qmaps.algebra.saved:load",
     "load_choice": "qmaps.optim.choice_file:load_choice",
+    "quantiles": "qmaps.ops.quantiles",
+    "quantizer": "qmaps.algebra.quantizer:quantizer",
     "recommend": "qmaps.analyze.recommend:run",
     "replay": "qmaps.analyze.replay",
+    "save": "qmaps.algebra.saved:save",
 }
 """Module, or ``module:member``, behind each name that is imported on first use."""
-
-warn_of_conflict()
-plugins.load()
 
 
 def __getattr__(name: str) -> Any:
@@ -54,7 +76,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'qmaps' has no attribute {name!r}")
     module, _, member = _LAZY[name].partition(":")
     imported = importlib.import_module(module)
-    return getattr(imported, member) if member else imported
+    value = getattr(imported, member) if member else imported
+    globals()[name] = value  # so that the next use costs nothing
+    return value
 
 
 def __dir__() -> list[str]:
@@ -94,5 +118,8 @@ __all__ = [
     "sweep",
 ]
 
+warn_of_conflict()
+if has_plugins():
+    importlib.import_module("qmaps.algebra.plugins").load()
 if monitor_settings := os.environ.get("QMAPS_MONITOR"):
     importlib.import_module("qmaps.capture.monitor").switch_on(monitor_settings)

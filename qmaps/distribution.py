@@ -34,6 +34,15 @@ def conflict() -> str:
 REPAIR = f"pip uninstall -y {OTHER}, then install {DISTRIBUTION} again"
 
 
+PLUGINS = ("qmaps.maps", "qmaps.metrics", "qmaps.normalizers")
+"""Groups of entry points that are loaded when qmaps is imported."""
+
+
+def has_plugins() -> bool:
+    """True if another package adds maps, metrics or normalizers (`qmaps.algebra.plugins`)."""
+    return not metadata.entry_points().groups.isdisjoint(PLUGINS)
+
+
 def warn_of_conflict() -> None:
     """Warn if a distribution `qmaps` is in this environment."""
     if sentence := conflict():

@@ -8,8 +8,16 @@ from typing import Annotated, Any
 
 try:
     import typer
+    from typer.core import TyperCommand
 
-    from qmaps.cli.output import close_output, errors, prepare_terminal, print_error, print_lines
+    from qmaps.cli.output import (
+        announce,
+        close_output,
+        errors,
+        prepare_terminal,
+        print_error,
+        print_lines,
+    )
 except ImportError as error:  # pragma: no cover - installed without the extra
     from qmaps.distribution import install
 
@@ -18,8 +26,9 @@ except ImportError as error:  # pragma: no cover - installed without the extra
     ) from None
 
 from qmaps.cli.figures import figures, plot, report
-from qmaps.cli.info import doctor, maps, memory
+from qmaps.cli.info import doctor, maps
 from qmaps.cli.lab import lab, train
+from qmaps.cli.memory import memory
 from qmaps.cli.replay import recommend, replay
 from qmaps.cli.states import capture, convert, lint
 from qmaps.cli.sweep import sweep
@@ -47,8 +56,20 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+QUICK = (memory, maps)
+"""Commands that import torch for some arguments only."""
+
+
+class _Command(TyperCommand):
+    """A command that imports torch."""
+
+    def invoke(self, ctx: Any) -> Any:
+        announce()
+        return super().invoke(ctx)
+
+
 for command in COMMANDS:
-    app.command()(command)
+    app.command(cls=TyperCommand if command in QUICK else _Command)(command)
 
 
 @app.callback()

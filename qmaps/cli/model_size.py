@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,16 +14,12 @@ from torch import nn
 
 from qmaps.capture.naming import CONFIG, FILES, STATISTICS, Unnamed, model_of_config
 from qmaps.capture.snapshot import Parts, header_of
+from qmaps.cli.sizes import COLUMNS, DTYPE, numel_of
 from qmaps.errors import BadValueError, shown
-from qmaps.normalize.block import MOST
 from qmaps.storage.files import exists
 
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-"""Letters behind a number of parameters."""
 ALL_LINEAR = "all-linear"
 """PEFT's name for all linear layers but the output's."""
-COLUMNS = 4096
-"""Columns of the matrix that stands for a model of which only the size is known."""
 EXPECTED = f"a size such as 7B, a {CONFIG}, a .safetensors file or its index, or a folder of them"
 PLAIN = ("F64", "F32", "F16", "BF16")
 """Dtypes of weights in safetensors files, by their names there; others hold packed weights."""
@@ -122,14 +117,11 @@ def model_of(text: str) -> nn.Module:
     Raises:
         BadValueError: it is none of these, or a file cannot be read.
     """
-    size = re.fullmatch(r"(\d{1,16}(?:\.\d{1,9})?)([KMBT]?)", text.upper().replace("_", ""))
-    if size is not None:
-        count = round(float(size[1]) * UNITS[size[2]])
-        if count > MOST:
-            raise BadValueError(f"model={shown(text)} must be a size of at most 2**53 parameters")
+    if (count := numel_of(text)) is not None:
         rows, rest = divmod(count, COLUMNS)
         shapes = [(rows, COLUMNS)] * bool(rows) + [(rest,)] * bool(rest)
-        return Sized(torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes)
+        dtype = getattr(torch, DTYPE)
+        return Sized(torch.empty(shape, dtype=dtype, device="meta") for shape in shapes)
     try:
         path = Path(text)
         if exists(path) and path.is_dir():

@@ -9,20 +9,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from rich import progress as rich_progress
+from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from qmaps.errors import one_line, printable
+from qmaps.storage import units
 from qmaps.storage.files import json_text, records
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich import progress as rich_progress
 
 
+LEFT = ("about", "became", "frame", "how", "state", "verdict", "was")
+"""Columns of text, aligned to the left."""
 NARROWEST, WIDTH = 20, 80
 """Characters of a line that are too few for a table, and those that it gets then."""
 
@@ -48,6 +53,12 @@ def close_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def announce() -> None:
+    """Say on a terminal that torch is being imported, which takes seconds."""
+    if errors.is_terminal and "torch" not in sys.modules:
+        errors.print("importing torch ...", style="dim")
+
+
 def print_error(message: str) -> None:
     """Print an error as one line on stderr."""
     errors.print(f"error: {one_line(message)}", soft_wrap=True)
@@ -56,6 +67,13 @@ def print_error(message: str) -> None:
 def print_lines(*lines: object) -> None:
     """Print lines for readers; each stays on its line, whatever names are in it."""
     print(*(printable(str(line)) for line in lines), sep="\n")
+
+
+def print_text(*paragraphs: str) -> None:
+    """Print prose, each paragraph in lines of the usual length."""
+    for text in paragraphs:
+        lines = wrap(printable(text), WIDTH, break_long_words=False, break_on_hyphens=False)
+        print(*lines, sep="\n")
 
 
 def command_line(program: str = "qmaps") -> str:
@@ -81,13 +99,20 @@ def print_rows(title: str, columns: Mapping[str, str], rows: Iterable[Mapping[st
 
     `columns` have the format of each column's cells by its title, such as ``"{mean:.2f}"``.
     """
-    table = RichTable(title=Text(printable(title), "table.title"), title_justify="left")
+    table = RichTable(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for index, name in enumerate(columns):
-        is_left = index == 0 or name in ("about", "frame")
+        is_left = index == 0 or name in LEFT
         table.add_column(name, justify="left" if is_left else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(form.format_map(row))) for form in columns.values()))
-    _console().print(table)
+    console = _console()
+    console.print(Text(printable(title), "bold"), soft_wrap=True)
+    console.print(table)
 
 
 def _console(**options: Any) -> Console:
@@ -123,6 +148,8 @@ class Bars:
 @contextmanager
 def progress(quiet: bool) -> Iterator[Bars]:
     """Bars on stderr; none where the output is for a script."""
+    from rich import progress as rich_progress
+
     columns = (
         rich_progress.TextColumn("{task.description}", markup=False),
         rich_progress.BarColumn(),
@@ -145,6 +172,22 @@ def label(row: Mapping[str, Any]) -> str:
     return f"{row['quantizer']}{marks}"
 
 
+def labelled(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with their `label`, and their width as text in both units.
+
+    They are bits of a state element, and bytes of a parameter with two states, as those of Adam.
+    """
+    return [
+        {
+            **row,
+            "label": label(row),
+            "bits": units.bits(row["bits_per_element"]),
+            "bytes": f"{row['bits_per_element'] / 4 + units.HALF:.2f}",
+        }
+        for row in rows
+    ]
+
+
 def by_width(
     frame: pd.DataFrame, *, before: str = "", top: int | None = None
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -152,16 +195,16 @@ def by_width(
 
     Args:
         frame: rows of quantizers with `bits_per_element`, each width's rows in their order; the
-            rows of tables also have their `label`.
+            rows of tables also have their `label`, and `bits` and `bytes` as text.
         before: beginning of the titles.
         top: most rows of a width; None for all.
     """
     from qmaps.analyze.recommend.candidates import LIMITS, up_to
 
     for limit, every in frame.groupby(frame["bits_per_element"].map(up_to)):
-        wider = f"more than {LIMITS[-1]:g} bits per element"
-        title = f"up to {limit:g} bits per element" if limit in LIMITS else wider
+        wider = f"more than {LIMITS[-1]:g} bits per state element"
+        title = f"up to {limit:g} bits per state element" if limit in LIMITS else wider
         rows = every.head(top or len(every))
         if top is not None:
             title += f", {len(rows)} of {len(every)}"
-        yield f"{before}{title}", [{**row, "label": label(row)} for row in records(rows)]
+        yield f"{before}{title}", labelled(records(rows))

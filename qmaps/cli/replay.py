@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qmaps.cli import options
-from qmaps.cli.output import by_width, print_json, print_lines, print_rows, progress
+from qmaps.cli.output import (
+    by_width,
+    labelled,
+    print_json,
+    print_lines,
+    print_rows,
+    print_text,
+    progress,
+)
 from qmaps.storage.files import output_folder, records
 
 if TYPE_CHECKING:
@@ -17,7 +25,7 @@ if TYPE_CHECKING:
 
 COLUMNS = {
     "pair": "{quantizer}",
-    "bits": "{bits_per_element:.2f}",
+    "bits": "{bits}",
     "step cost": "{step_cost:.3f}",
     "gain": "{update_gain:.2f}",
     "noise": "{update_noise:.2f}",
@@ -25,12 +33,22 @@ COLUMNS = {
     "stalled": "{stalled_share_first:.0%}, {stalled_share_second:.0%}",
     "v after fall": "{fall_ratio_second:.2g}",
 }
+SHORT_COLUMNS = {
+    "pair": "{label}",
+    "bits": "{bits}",
+    "bytes": "{bytes}",
+    "step cost": "{step_cost:.2g}",
+    "verdict": "{verdict}",
+}
+ROWS = 6
+"""Rows of the table beside an answer."""
 VERDICT_COLUMNS = {
     "pair": "{label}",
-    "bits": "{bits_per_element:.2f}",
+    "bits": "{bits}",
     "verdict": "{verdict}",
     "about": "{reason}",
 }
+UNITS = "bits: per state element, scales included. bytes: of both states, per parameter."
 
 
 def replay(
@@ -97,7 +115,7 @@ def replay(
     print_rows(
         f"all parameters together, least step cost first; {kind} gradients",
         COLUMNS,
-        records(summary.head(top)),
+        labelled(records(summary.head(top))),
     )
     if kind != "recorded":
         print_lines("gradients were not recorded; they were simulated from the moments")
@@ -109,8 +127,8 @@ def recommend(
     bits: Annotated[
         float | None,
         typer.Option(
-            help="Most bits per element, scales included, as the mean of both moments; by default "
-            "4.3."
+            help="Most bits per state element, scales included, as the mean of both moments; by "
+            "default 4.3."
         ),
     ] = None,
     nbytes: Annotated[
@@ -133,13 +151,16 @@ def recommend(
     min_quantized_size: options.MinSize = 4096,
     workers: options.Workers = None,
     out: options.Out = Path("runs/recommend"),
+    every: Annotated[
+        bool, typer.Option("--all", help="Print every pair, with the reason of its verdict.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Recommend quantizers for Adam's moments; the choice goes to OUT/recommend/choice.json.
 
     Pairs of quantizers are replayed on recorded gradients, or on simulated ones. Each gets a
-    verdict, and the best one without a problem within the budget is chosen. `qmaps.load_choice`
-    reads it.
+    verdict, and the best one without a problem within the budget is chosen. The answer comes with
+    lines to paste, and a table of six pairs; `state_quantizers="choice.json"` reads the choice.
 
     Examples:
 
@@ -155,6 +176,7 @@ def recommend(
     """
     from qmaps.analyze import recommend as recommendations
     from qmaps.analyze.recommend.candidates import CANDIDATES
+    from qmaps.analyze.recommend.result import CHOICE
     from qmaps.analyze.recommend.run import ENOUGH
 
     books = options.own_codebooks(load, codebook)
@@ -180,18 +202,60 @@ def recommend(
         print_json({**recommendation.summary(), "pairs": pairs, "quantized": loaded.quantized()})
         return
     options.print_source(loaded)
-    _print(recommendation)
-    print_lines(f"choice: {folder / 'choice.json'}")
+    _print(recommendation, folder / CHOICE, every)
 
 
-def _print(recommendation: Recommendation) -> None:
+def _shortlist(recommendation: Recommendation) -> list[dict[str, Any]]:
+    """At most six pairs: the choice, the best of each width, then presets and others."""
+    pairs = recommendation.pairs
+    best = [pair.spec for pair in recommendation.best.values() if pair is not None]
+    presets = pairs.loc[pairs["preset"] != "", "quantizer"]
+    order = dict.fromkeys([*recommendation.specs, *best, *presets, *pairs["quantizer"]])
+    named = [spec for spec in order if spec in set(pairs["quantizer"])][:ROWS]
+    rows = pairs[pairs["quantizer"].isin(named)].sort_values("bits_per_element", kind="stable")
+    chosen = recommendation.specs if len(recommendation.specs) == 1 else []
+    return [
+        {**row, "label": "* " * (row["quantizer"] in chosen) + row["label"]}
+        for row in labelled(records(rows))
+    ]
+
+
+def _print(recommendation: Recommendation, choice: Path, every: bool) -> None:
+    """Print the answer, and the table beside it."""
+    from qmaps.analyze.recommend.verdict import SAFE, UNPROVEN, UNSAFE
+
+    rows = _shortlist(recommendation)
+    print_lines(*recommendation.answer(choice).split("\n"), "")
+    print_rows("The step cost decides", SHORT_COLUMNS, rows)
+    print_text(
+        UNITS,
+        f"step cost: safe up to {SAFE}, unproven up to {UNPROVEN}, caution up to {UNSAFE}."
+        + " *: the choice." * (len(recommendation.specs) == 1),
+    )
+    if every:
+        _print_all(recommendation)
+    else:
+        more = len(recommendation.pairs) - len(rows)
+        print_text(
+            f"--all shows the reason of each verdict{f' and {more} more pairs' * (more > 0)}."
+        )
+    print_lines(f"choice: {choice}")
+
+
+def _print_all(recommendation: Recommendation) -> None:
+    """Print every pair with its reason, the best ones, and what such verdicts came to."""
+    from qmaps.analyze.recommend.verdict import experience
+
     for title, rows in by_width(recommendation.pairs):
+        print_lines("")
         print_rows(title, VERDICT_COLUMNS, rows)
+    print_lines("")
     verdicts = recommendation.pairs.set_index("quantizer")["verdict"]
     for limit, pair in recommendation.best.items():
         best = "none" if pair is None else f"{pair} ({verdicts[pair.spec]})"
         print_lines(f"best up to {limit:g} bits: {best}")
-    print_lines("", *str(recommendation).split("\n"), "")
+    level, cost = recommendation.verdict, recommendation.step_cost
+    print_text(experience(level, cost, recommendation.gradients))
 
 
 def _loaded(states: Path, step: int | None, names: Path | None, enough: int = 2) -> CapturedStates:

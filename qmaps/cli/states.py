@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qmaps.cli import options
-from qmaps.cli.output import print_json, print_lines, print_result, print_rows, progress
+from qmaps.cli.output import (
+    print_json,
+    print_lines,
+    print_result,
+    print_rows,
+    print_text,
+    progress,
+)
 from qmaps.errors import BadValueError
+from qmaps.storage.units import size
 
+if TYPE_CHECKING:
+    from qmaps.capture.conversion.report import Report, StateRow
+
+ERROR_COLUMNS = {"max abs": "{max_abs_error:.3g}", "mean rel": "{mean_rel_error:.3g}"}
+CHANGE_COLUMNS = {
+    **{name: f"{{{name}}}" for name in ("state", "was", "became")},
+    "count": "{count}",
+    "how": "{how}",
+    **ERROR_COLUMNS,
+}
 STATE_COLUMNS = {
-    **{name: f"{{{name}}}" for name in ("parameter", "state", "was", "became", "how")},
-    "max abs error": "{max_abs_error:.3g}",
-    "mean rel error": "{mean_rel_error:.3g}",
+    "parameter": "{parameter}",
+    "state": "{state}",
+    "how": "{how}",
+    **ERROR_COLUMNS,
     "zeros": "{zeros}",
     "raised": "{raised}",
 }
@@ -144,13 +166,17 @@ def convert(
     ] = None,
     names: options.CheckpointNames = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
-    top: Annotated[int, typer.Option(min=1, help="Rows to print, largest errors first.")] = 20,
+    top: Annotated[
+        int,
+        typer.Option(min=0, help="States to print one by one, largest errors first."),
+    ] = 0,
     as_json: options.AsJson = False,
 ) -> None:
     """Convert an optimizer checkpoint between torch, bitsandbytes, torchao and qmaps.
 
     Codes and codebooks are kept exactly if the target can hold them; otherwise values are
-    decoded and encoded again. The error of each parameter and state is reported.
+    decoded and encoded again. The output says what changed, how large the result is, and how to
+    load it; --json has the error of each state.
 
     Examples:
 
@@ -168,6 +194,7 @@ def convert(
     """
     from qmaps.capture.conversion import convert_file
 
+    before = _bytes_in(checkpoint)  # which may be the output, too
     reports = convert_file(
         checkpoint,
         out,
@@ -184,15 +211,98 @@ def convert(
         print_json([report.as_dict() for report in reports])
         return
     for report in reports:
-        same = "all of them bit for bit" if report.lossless else "largest error first"
-        rows = sorted(report.states, key=lambda row: row.max_abs_error, reverse=True)
-        print_rows(
-            f"{report.source} to {report.target}: {len(rows)} states, {same}",
-            STATE_COLUMNS,
-            map(asdict, rows[:top]),
+        _print_report(report, top)
+    print_lines("", f"wrote {out}: {size(_bytes_in(out))}; {checkpoint}: {size(before)}")
+    if like is not None:
+        print_text(f"Resume the training from {out} in place of {like}.")
+    else:
+        print_lines("To load it:")
+        for report in reports:
+            print_lines("", *_loading(report, out, distributed))
+
+
+def _print_report(report: Report, top: int) -> None:
+    """Print changes of alike states in one row, then states one by one."""
+    same = "all of them bit for bit" if report.lossless else "the largest error of each kind"
+    print_rows(
+        f"{report.source} to {report.target}: {len(report.states)} states, {same}",
+        CHANGE_COLUMNS,
+        _changes(report.states),
+    )
+    raised = sum(row.raised for row in report.states)
+    if zeros := sum(row.zeros for row in report.states):
+        print_text(
+            f"{zeros:,} elements of v decode to 0 where m does not; {raised:,} of them were raised."
         )
-        for note in report.notes:
-            print_lines(f"note: {note}")
+    for note in report.notes:
+        print_text(f"note: {note}")
+    if top:
+        rows = sorted(report.states, key=lambda row: row.max_abs_error, reverse=True)
+        print_lines("")
+        print_rows("States one by one", STATE_COLUMNS, map(asdict, rows[:top]))
+
+
+def _changes(states: Iterable[StateRow]) -> Iterator[dict[str, Any]]:
+    """A row for states of equal name, quantizers and kind of change, largest errors first."""
+    kinds: dict[tuple[str, ...], list[StateRow]] = {}
+    for row in states:
+        kinds.setdefault((row.state, row.was, row.became, row.how), []).append(row)
+    for rows in sorted(kinds.values(), key=lambda kind: -max(row.max_abs_error for row in kind)):
+        numel = [row.elements * (not math.isnan(row.mean_rel_error)) for row in rows]
+        weighted = [n * row.mean_rel_error for n, row in zip(numel, rows, strict=True) if n]
+        yield {
+            **asdict(rows[0]),
+            "count": len(rows),
+            "max_abs_error": max(row.max_abs_error for row in rows),
+            "mean_rel_error": sum(weighted) / sum(numel) if sum(numel) else math.nan,
+        }
+
+
+def _loading(report: Report, out: Path, distributed: str | None) -> Iterator[str]:
+    """Lines of code that load what was written for an optimizer."""
+    from qmaps import optim
+    from qmaps.capture.conversion import FORMATS
+    from qmaps.capture.conversion.report import IN_32_BITS
+
+    layout = FORMATS[report.target]
+    rules = {name.lower(): name for name in optim.rules()} | {"adam": "AdamW"}
+    specs: dict[str, str | None] = {}
+    for row in report.states:  # small parameters stay in 32 bits under any quantizer
+        specs[row.state] = specs.get(row.state) or (
+            None if row.became == IN_32_BITS else row.became
+        )
+    name = rules.get(report.optimizer, "")
+    code = layout.optimizer(name, specs) if layout.package and name else "..."
+    imported = [f"from {layout.package} import {code.partition('(')[0]}"] * (code != "...")
+    made = ("# Give lr and the other options as before.", *f"optimizer = {code}".split("\n"))
+    if distributed is None:
+        place = "".join(f"[{json.dumps(key)}]" for key in report.place)
+        saved = f"torch.load({json.dumps(str(out))}, weights_only=True){place}"
+        yield from ("import torch", *imported, "", *made, f"optimizer.load_state_dict({saved})")
+        return
+    key, folder = json.dumps(distributed), json.dumps(str(out))
+    yield from (
+        "import torch.distributed.checkpoint as dcp",
+        "from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner",
+        "from torch.distributed.checkpoint.state_dict import (",
+        "    get_optimizer_state_dict,",
+        "    set_optimizer_state_dict,",
+        ")",
+        *imported,
+        "",
+        *made,
+        f"state = {{{key}: get_optimizer_state_dict(model, optimizer)}}",
+        "planner = DefaultLoadPlanner(allow_partial_load=True)",
+        f"dcp.load(state, checkpoint_id={folder}, planner=planner)",
+        f"set_optimizer_state_dict(model, optimizer, state[{key}])",
+    )
+
+
+def _bytes_in(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    if path.is_dir():
+        return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+    return path.stat().st_size if path.exists() else 0
 
 
 def lint(
@@ -232,6 +342,6 @@ def lint(
         ]
         columns = {name: f"{{{name}}}" for name in ("level", "parameter", "state")}
         columns["about"] = "{message}"
-        print_rows(f"{states}: {len(findings)} findings", columns, rows)
+        print_rows(f"{states}: {len(rows)} finding{'s' * (len(rows) != 1)}", columns, rows)
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)

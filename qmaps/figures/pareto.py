@@ -33,7 +33,7 @@ LIMITS = ((0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)), (0, (1, 2)), (0, (9, 3)
     Picture("pareto_exp_avg_sq", "Error against storage: second moment", "As above.", place=70),
 )
 def pareto(frame: pd.DataFrame) -> Figure:
-    """Every quantizer's error over its bits per element, the frontier, and the limit.
+    """Every quantizer's error over its bits per state element, the frontier, and the limit.
 
     Each quantizer but Lloyd-Max has a marker that shows its map. The frontier is drawn as steps;
     its points have numbers, and their names stand at the side. One dashed line per normalizer shows
@@ -93,7 +93,7 @@ def pareto(frame: pd.DataFrame) -> Figure:
         )
     axis.set_yscale("log")
     axis.margins(x=0.06, y=0.08)
-    axis.set_xlabel("bits per element, scales and codebooks included")
+    axis.set_xlabel("bits per state element, scales and codebooks included")
     axis.set_ylabel(str(frame["error_name"].iloc[0]))
     legend_below(figure, axis.get_legend_handles_labels()[0], 5)
     named = frontier[frontier["error"] > 0]

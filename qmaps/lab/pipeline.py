@@ -35,7 +35,7 @@ from qmaps.lab.workloads import Workload
 from qmaps.lab.workloads.processes import Trainings
 from qmaps.ops.backends import backend
 from qmaps.optim.choice_file import load_choice
-from qmaps.storage import __version__
+from qmaps.storage import __version__, units
 from qmaps.storage.files import exists, read_record, write_frame, write_record
 from qmaps.storage.locks import FolderLock
 
@@ -338,7 +338,7 @@ def _recommended(folder: Path) -> Contender:
     """An AdamW with the choice of a folder."""
     bits = read_record(folder / "summary.json")["bits_per_element"]
     choice = load_choice(folder / "choice.json")
-    return Contender(f"recommended ({bits:.2f} bits)", **choice, key="recommended")
+    return Contender(f"recommended ({units.bits(bits)} bits)", **choice, key="recommended")
 
 
 def _keep(states: CapturedStates, fingerprint: str, folder: Path) -> None:

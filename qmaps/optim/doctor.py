@@ -25,6 +25,7 @@ from qmaps.ops.backends import Backend, backend, backends
 from qmaps.optim.adamw import AdamW
 from qmaps.optim.rule import check_at_least_0, check_finite
 from qmaps.storage import __version__
+from qmaps.storage.units import bits
 
 PROBLEM, NOTE = "problem", "note"
 WIDTHS = {"32 bits": "32bit", "8 bits": "8bit", "4 bits": "4bit"}
@@ -51,7 +52,8 @@ class StepCost:
     """
 
     states: str
-    state_bits_per_parameter: float
+    bits_per_state_element: float
+    state_bytes_per_parameter: float
     ns_per_parameter: float | None
 
 
@@ -93,8 +95,8 @@ def doctor(*, seconds: float = 4.0) -> Report:
         BadValueError, BadTypeError: an argument is not allowed, or `QMAPS_BACKEND` is not.
 
     >>> report = doctor(seconds=0)
-    >>> [(step.states, step.state_bits_per_parameter) for step in report.steps]
-    [('32 bits', 64.0), ('8 bits', 16.25), ('4 bits', 8.5)]
+    >>> [(step.states, step.bits_per_state_element) for step in report.steps]
+    [('32 bits', 32.0), ('8 bits', 8.125), ('4 bits', 4.25)]
     """
     check_finite("seconds", seconds)
     check_at_least_0({"seconds": seconds}, "seconds")
@@ -186,7 +188,10 @@ def costs(times: Mapping[str, float]) -> list[StepCost]:
     """The cost of a step by width, from what was `measured`."""
     meta = torch.nn.Parameter(torch.empty(SHAPE, dtype=torch.float32, device="meta"))
     memory = {w: AdamW([meta], state_quantizers=p).memory() for w, p in WIDTHS.items()}
-    return [StepCost(w, m.bits_per_parameter, times.get(w)) for w, m in memory.items()]
+    return [
+        StepCost(w, m.bits_per_state_element, m.bytes_per_parameter, times.get(w))
+        for w, m in memory.items()
+    ]
 
 
 def _lines(report: Report) -> Iterator[str]:
@@ -218,8 +223,9 @@ def _lines(report: Report) -> Iterator[str]:
 
 def _cost(step: StepCost) -> tuple[str, str]:
     """The label of a step, and its line."""
-    ns = "" if step.ns_per_parameter is None else f", {step.ns_per_parameter:.2f} ns a parameter"
-    return step.states, f"{step.state_bits_per_parameter:.2f} bits of states a parameter{ns}"
+    ns = "" if step.ns_per_parameter is None else f", {step.ns_per_parameter:.2f} ns"
+    of_states = f"{bits(step.bits_per_state_element)} bits per state element"
+    return step.states, f"{of_states}; per parameter {step.state_bytes_per_parameter:.2f} bytes{ns}"
 
 
 def _wrapped(start: str, text: str) -> str:

@@ -15,6 +15,7 @@ from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.masters import MASTER, REMAINDER, master_dtypes
 from qmaps.engines.sharding.shards import local
 from qmaps.optim.records import Parameters, StateRecord
+from qmaps.storage.units import of_states
 
 LONGEST = 40
 """Parameters that a table shows one by one; of more, alike layers share a row."""
@@ -70,9 +71,14 @@ class Memory:
     nbytes_in_32_bits: int
 
     @property
-    def bits_per_parameter(self) -> float:
-        """Bits of all states for one element of a parameter; 0 without parameters."""
-        return 8 * self.nbytes / self.numel if self.numel else 0.0
+    def bits_per_state_element(self) -> float:
+        """Mean bits of an element of the states, scales included; 0 without states."""
+        return 32 * self.nbytes / self.nbytes_in_32_bits if self.nbytes_in_32_bits else 0.0
+
+    @property
+    def bytes_per_parameter(self) -> float:
+        """Bytes of all states for one element of a parameter; 0 without parameters."""
+        return self.nbytes / self.numel if self.numel else 0.0
 
     @property
     def predicted(self) -> bool:
@@ -108,12 +114,16 @@ class Memory:
     __repr__ = __str__
 
     def _totals(self) -> str:
-        unquantized = 8 * self.nbytes_in_32_bits / self.numel if self.numel else 0.0
         kind = "predicted bytes" if self.predicted else "bytes"
+        unquantized = self.nbytes_in_32_bits
+
+        def per_element(nbytes: int) -> str:
+            return of_states(nbytes, unquantized, self.numel) if unquantized else "no states"
+
         return (
             f"{self.nbytes:,} {kind} of states for {self.numel:,} parameters: "
-            f"{self.bits_per_parameter:.2f} bits per parameter\n"
-            f"{self.nbytes_in_32_bits:,} bytes in 32 bits: {unquantized:.2f} bits per parameter"
+            f"{per_element(self.nbytes)}\n"
+            f"{unquantized:,} bytes in 32 bits: {per_element(unquantized)}"
         )
 
 

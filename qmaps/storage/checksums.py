@@ -18,13 +18,14 @@ import zlib
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-import torch
 import xxhash
-from torch import Tensor
 
 from qmaps.errors import BadValueError
+
+if TYPE_CHECKING:  # commands that read no tensor start without torch
+    from torch import Tensor
 
 DIGITS = 16
 """Hexadecimal digits of a checksum as text."""
@@ -81,6 +82,8 @@ def intact(content: bytes) -> bool | None:
 
 def of_tensor(tensor: Tensor) -> str:
     """The checksum of a tensor's elements, in row-major order."""
+    import torch
+
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     return of(plain.reshape(-1).view(torch.uint8).numpy().data)
 

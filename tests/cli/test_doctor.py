@@ -36,7 +36,8 @@ def test_json(call) -> None:
     assert code == 0
     found = json.loads(out)
     assert found["steps"][0] == {
-        "states": "32 bits", "state_bits_per_parameter": 64.0, "ns_per_parameter": None,
+        "states": "32 bits", "bits_per_state_element": 32.0, "state_bytes_per_parameter": 8.0,
+        "ns_per_parameter": None,
     }  # fmt: skip
     (note,) = found["findings"]
     assert note == {"level": "note", "message": "A note.", "repair": "Nothing.", "command": ""}

@@ -120,7 +120,7 @@ def test_a_build_with_other_lists_is_refused(rules: Any, enumerators: Any) -> No
 
 
 @needs_native
-def test_another_build_is_refused_at_import() -> None:
+def test_another_build_is_refused_at_first_use() -> None:
     # In the place of the module, before anything of qmaps is imported: one with a rule less.
     program = (
         "import sys, importlib.util\n"
@@ -131,6 +131,8 @@ def test_another_build_is_refused_at_import() -> None:
         "read = module.read_rules\n"
         "module.read_rules = lambda: read()[1:]\n"
         "import qmaps\n"
+        "qmaps.quantizer\n"
+        "import qmaps.ops.backends\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1

@@ -6,6 +6,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 
 from qmaps import capture, optim
 from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.analyze.recommend.result import snippets
 from qmaps.capture.conversion import convert_file
 from qmaps.engines.masters import MASTER
 from tests.training.runs import assert_same
@@ -285,6 +287,19 @@ def test_optim_args_take_a_choice_file(names: list[str], tmp_path: Path) -> None
     text = f"state_quantizers={choice}"
     made = trainer(tmp_path, model(), steps=1, optim="qmaps_adamw", optim_args=text)
     optimizer = made.create_optimizer()
+    assert {row.quantizer for row in optimizer.memory()} == {"B128/DE@4s+sr", "B128/DE-0@4u"}
+
+
+def test_the_lines_of_a_recommendation_are_accepted(names: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "lr=1e-3, it's; new"
+    folder.mkdir()
+    optim.Choice("B128/DE@4s+sr + B128/DE-0@4u", min_quantized_size=0).save(folder / "choice.json")
+    code = snippets("", str(folder / "choice.json"), by_name=False, single=None)
+    arguments = partial(dict, output_dir=str(tmp_path))
+    scope: dict[str, Any] = {"TrainingArguments": arguments}
+    exec(code["Trainer of Hugging Face"], scope)
+    options = {name: scope["args"][name] for name in ("optim", "optim_args")}
+    optimizer = trainer(tmp_path, model(), steps=1, **options).create_optimizer()
     assert {row.quantizer for row in optimizer.memory()} == {"B128/DE@4s+sr", "B128/DE-0@4u"}
 
 

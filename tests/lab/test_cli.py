@@ -197,13 +197,29 @@ def test_a_recommendation_is_printed_and_written(states: Path, tmp_path: Path, c
     code, out, _ = call(f"{command} --bits 9", capsys)
     assert code == 0
     printed = " ".join(out.split())
-    for text in ("up to 4.3 bits per element", "more than 8.3 bits", "(8bit)", "(diagnostic)",
-                 "best up to 2.3 bits: none", f"best up to 8.3 bits: {pairs[1]}",
-                 "states: 14,632 bytes, 57,600 in 32 bits; 8.13 bits per element",
-                 "Gradients were not recorded; they were simulated with the mean and variance",
-                 "optimizer = AdamW( model.named_parameters(), state_quantizers={",
-                 str(run / "recommend" / "choice.json")):  # fmt: skip
-        assert text in printed
+    choice = run / "recommend" / "choice.json"
+    parts = (f"unproven: {pairs[1]} (8bit)",
+             "States: 14,632 bytes, 57,600 in 32 bits. Where quantized: 8.13 bits per state",
+             "Gradients were not recorded; they were simulated with the mean and variance",
+             "# Training loop",
+             "optimizer = AdamW( model.named_parameters(), state_quantizers={",
+             "# Trainer of Hugging Face", f'optim_args="state_quantizers={choice}"',
+             "# YAML of LLaMA-Factory", "# YAML of axolotl", f'state_quantizers: "{choice}"',
+             "The step cost decides pair bits bytes step cost verdict",
+             f"* {pairs[1]} (8bit) 8.13 2.03 ", "*: the choice.",
+             "--all shows the reason of each verdict",
+             f"choice: {choice}")  # fmt: skip
+    assert [text for text in parts if text not in printed] == []
+    places = [printed.index(text) for text in parts]
+    assert places == sorted(places)
+    for text in ("up to 4.3 bits", "best up to"):
+        assert text not in printed
+    code, every, _ = call(f"{command} --bits 9 --all", capsys)
+    assert code == 0
+    told = " ".join(every.split())
+    for text in ("up to 4.3 bits per state element", "more than 8.3 bits", "(diagnostic)",
+                 "best up to 2.3 bits: none", f"best up to 8.3 bits: {pairs[1]}"):  # fmt: skip
+        assert text in told
     chosen = qmaps.load_choice(run / "recommend" / "choice.json")["state_quantizers"]
     assert [q.spec for q in chosen.values()] == pairs[1].split(" + ")
     names = {path.name for path in (run / "recommend").iterdir()}

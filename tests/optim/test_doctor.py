@@ -147,7 +147,7 @@ def test_a_time_is_that_of_one_call() -> None:
 
 def test_costs_follow_from_bytes() -> None:
     full, eight, four = doctor_.costs({"32 bits": 2.0, "8 bits": 1.0})
-    assert [each.state_bits_per_parameter for each in (full, eight, four)] == [64, 16.25, 8.5]
+    assert [each.bits_per_state_element for each in (full, eight, four)] == [32, 8.125, 4.25]
     assert [each.ns_per_parameter for each in (full, eight, four)] == [2.0, 1.0, None]
 
 
@@ -162,8 +162,8 @@ def test_the_whole_report(monkeypatch: pytest.MonkeyPatch) -> None:
     text = str(report)
     for part in ("Versions", "Back ends", "Processor", torch.__version__, "A step of AdamW"):
         assert part in text, part
-    bits = json.loads(json.dumps(asdict(report)))["steps"][1]["state_bits_per_parameter"]
-    assert bits == report.steps[1].state_bits_per_parameter
+    bits = json.loads(json.dumps(asdict(report)))["steps"][1]["bits_per_state_element"]
+    assert bits == report.steps[1].bits_per_state_element
 
 
 def report(**given: Any) -> Report:
@@ -184,13 +184,15 @@ def test_a_report_fits_80_columns() -> None:
     assert lines[5:7] == ["  Run:", "    pip install this"]
     assert "  cuda       does not run: torch is built without CUDA" in lines
     assert lines[-4] == "A step of AdamW on the CPU"
-    assert lines[-3] == "  32 bits  64.00 bits of states a parameter, 123.40 ns a parameter"
+    assert lines[-3] == (
+        "  32 bits  32.00 bits per state element; per parameter 8.00 bytes, 123.40 ns"
+    )
 
 
 def test_a_report_without_measurements() -> None:
     text = str(report(steps=doctor_.costs({}), findings=[]))
     assert text.startswith("qmaps 1.2: no problems found\n\nVersions\n")
-    assert text.endswith("\n  4 bits   8.50 bits of states a parameter")
+    assert text.endswith("\n  4 bits   4.25 bits per state element; per parameter 1.06 bytes")
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ head.weight         5000 x 64  bfloat16  exp_avg     B128/DE@4s             over
 head.bias           5000       bfloat16  exp_avg     B256/DE-sym@8s         state_quantizers            5,080
                                          exp_avg_sq  B256/geometric@8u+qsr  state_quantizers            5,080
 
-1,512,384 predicted bytes of states for 331,528 parameters: 36.49 bits per parameter
-2,652,224 bytes in 32 bits: 64.00 bits per parameter"""  # noqa: E501
+1,512,384 predicted bytes of states for 331,528 parameters: 18.25 bits per state element, 4.56 bytes per parameter
+2,652,224 bytes in 32 bits: 32.00 bits per state element, 8.00 bytes per parameter"""  # noqa: E501
 
 
 def test_the_table() -> None:
@@ -113,7 +113,8 @@ def test_rows_and_totals_in_a_script() -> None:
         "count": 1,
     }
     assert memory.nbytes == sum(row.nbytes for row in memory)
-    assert memory.bits_per_parameter == 8 * memory.nbytes / memory.numel
+    assert memory.bytes_per_parameter == memory.nbytes / memory.numel
+    assert memory.bits_per_state_element == 32 * memory.nbytes / memory.nbytes_in_32_bits
 
 
 class Layers(nn.Module):
@@ -149,7 +150,7 @@ def test_no_parameters_and_frozen_ones() -> None:
     assert memory.numel == 70
     layer.bias.requires_grad_(False)
     memory = AdamW8bit(layer.named_parameters()).memory()
-    assert (len(memory), memory.bits_per_parameter) == (0, 0.0)
+    assert (len(memory), memory.bytes_per_parameter, memory.bits_per_state_element) == (0, 0, 0)
     assert "0 bytes of states for 0 parameters" in str(memory)
 
 

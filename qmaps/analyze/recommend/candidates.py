@@ -36,7 +36,7 @@ do not stay where they are."""
 
 
 def up_to(bits: float) -> float:
-    """The first of `LIMITS` not below so many bits per element, or infinity."""
+    """The first of `LIMITS` not below so many bits per state element, or infinity."""
     return next((limit for limit in LIMITS if bits <= limit), math.inf)
 
 

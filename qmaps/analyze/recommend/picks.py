@@ -137,7 +137,7 @@ class Sizes:
         if wanted * numel / 4 < smallest:
             raise BadValueError(
                 f"bits={shown(wanted)} is less than any choice takes; the smallest takes "
-                f"{math.ceil(400 * smallest / numel) / 100:.2f} bits per element"
+                f"{math.ceil(400 * smallest / numel) / 100:.2f} bits per state element"
             )
         return wanted * numel / 4
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import pandas as pd
@@ -26,6 +28,7 @@ from qmaps.storage.files import (
     write_record,
 )
 from qmaps.storage.locks import FolderLock
+from qmaps.storage.units import of_states
 
 PLAIN = (
     *("verdict", "reason", "step_cost", "bits_per_element", "nbytes", "full_nbytes"),
@@ -39,6 +42,65 @@ moments tell. To replay real ones, record them while training:
 qmaps.capture.StateRecorder(optimizer, folder, gradients=60).""".replace("\n", " ")
 NAMED = 3
 """Names in a note, where not all are given."""
+
+
+WIDTH = 80
+"""Characters of a line of text; code that is to be pasted is not wrapped."""
+
+CHOICE, SUMMARY, STATES = "choice.json", "summary.json", "states.json"
+PAIRS, TENSORS = "pairs.parquet", "tensors.parquet"
+
+TRAINER = """\
+from qmaps.integrations.transformers import register
+
+register()
+args = TrainingArguments(
+    optim="qmaps_adamw",
+    optim_args={quoted},
+    # and the other arguments as before
+)"""
+TRAINER_BY_NAME = "trainer = Trainer(..., optimizers=(optimizer, None))  # the optimizer above"
+LLAMA_FACTORY = """\
+optim: qmaps_adamw
+optim_args: {quoted}"""
+AXOLOTL = """\
+optimizer: qmaps_adamw
+optim_args:
+  state_quantizers: {value}"""
+
+
+def snippets(code: str, file: str, *, by_name: bool, single: str | None) -> dict[str, str]:
+    """Lines to paste that train with a choice, by the place where they go.
+
+    Trainers pass no parameter names. With a choice by names, the Trainer gets the optimizer, and
+    configurations get one pair for all parameters.
+
+    Args:
+        code: the lines of a training loop, which make the optimizer.
+        file: path of the choice file.
+        by_name: True if the choice has overrides.
+        single: a pair for all parameters, None if there is no harmless one.
+    """
+    value = _escaped(single or "" if by_name else file)
+    option, argument = (
+        json.dumps(text, ensure_ascii=False) for text in (value, f"state_quantizers={value}")
+    )
+    trainer = TRAINER_BY_NAME if by_name else TRAINER.format(quoted=argument)
+    lines = {"Training loop": code, "Trainer of Hugging Face": trainer}
+    if value:
+        about = ", one pair for all parameters" * by_name
+        lines |= {
+            f"YAML of LLaMA-Factory{about}": LLAMA_FACTORY.format(quoted=argument),
+            f"YAML of axolotl{about}": AXOLOTL.format(value=option),
+        }
+    return lines
+
+
+def _escaped(value: str) -> str:
+    """A value for `optim_args` of transformers, which splits them at commas and equals signs."""
+    if not re.search(r"[,;='\"\\\\]", value):
+        return value
+    return "'" + re.sub(r"[,;='\"\\\\]", lambda each: f"\\x{ord(each[0]):02x}", value) + "'"
 
 
 def brief(names: Iterable[str], count: int = NAMED) -> str:
@@ -61,9 +123,10 @@ class Recommendation:
         step_cost: the `step_cost` of the choice over all parameters.
         nbytes: bytes of the states of the choice, those in 32 bits included.
         full_nbytes: bytes of all states in 32 bits.
-        bits_per_element: of both moments of the parameters to quantize.
-        best: the best single pair for each of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per element; None if
-            no pair of at most so many bits is free of zero points and of very large updates.
+        bits_per_element: bits per state element of the parameters to quantize.
+        best: the best single pair for each of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per state element;
+            None if no pair of at most so many bits is free of zero points and of very large
+            updates.
         singles: these pairs as choices, for an optimizer or a file.
         simplest: the choice of the narrowest safe (or unproven) pair for all parameters; None if
             there is none.
@@ -151,19 +214,48 @@ class Recommendation:
         """Write the choice to a file for `qmaps.load_choice`; see `Choice.save`."""
         self.choice.save(path)
 
-    def __str__(self) -> str:
-        lines = [
-            f"{self.verdict}: {printable(self.reason)} "
-            f"(step cost {magnitude(self.step_cost, self.gradients)})",
-            experience(self.verdict, self.step_cost, self.gradients),
-            f"states: {self.nbytes:,} bytes, {self.full_nbytes:,} in 32 bits; "
-            f"{self.bits_per_element:.2f} bits per element of quantized parameters",
+    @property
+    def specs(self) -> list[str]:
+        """The pairs of the choice, that of most elements first."""
+        chosen = self.tensors[self.tensors["chosen"]]
+        numel = chosen.groupby("quantizer")["numel"].sum()
+        return [str(spec) for spec in numel.sort_values(ascending=False, kind="stable").index]
+
+    def snippets(self, file: str | os.PathLike[str] = CHOICE) -> dict[str, str]:
+        """Lines to paste, by the place where they go; `file` is where the choice was saved."""
+        single = None
+        if self.simplest is not None and not self.simplest.codebooks():
+            quantizers = self.simplest.kwargs["state_quantizers"]
+            single = " + ".join(q.spec for q in quantizers.values())
+        by_name = bool(self.choice.overrides)
+        return snippets(self.code, os.fspath(file), by_name=by_name, single=single)
+
+    def answer(self, file: str | os.PathLike[str] = CHOICE) -> str:
+        """The answer as text: verdict, size, notes, and lines to paste."""
+        presets = dict(zip(self.pairs["quantizer"], self.pairs["preset"], strict=True))
+        named = [f"{spec} ({name})" if (name := presets.get(spec)) else spec for spec in self.specs]
+        more = f" and {len(named) - NAMED} more pairs" * (len(named) > NAMED)
+        pairs = ", ".join(named[:NAMED]) + more
+        cost = magnitude(self.step_cost, self.gradients)
+        quantized = of_states(self.bits_per_element / 4, 8, 1)  # two states of each element
+        sentences = [
+            f"{self.verdict}: {pairs}",
+            f"Why: {printable(self.reason)} (step cost {cost}).",
+            f"States: {self.nbytes:,} bytes, {self.full_nbytes:,} in 32 bits. Where quantized: "
+            f"{quantized}.",
+            *self.notes,
         ]
-        return "\n".join([*lines, *self.notes, "", self.code])
+        text = [
+            fill(sentence, WIDTH, break_long_words=False, break_on_hyphens=False)
+            for sentence in sentences
+        ]
+        pasted = [f"# {title}\n{code}" for title, code in self.snippets(file).items()]
+        return "\n\n".join(["\n".join(text), *pasted])
 
-
-CHOICE, SUMMARY, STATES = "choice.json", "summary.json", "states.json"
-PAIRS, TENSORS = "pairs.parquet", "tensors.parquet"
+    def __str__(self) -> str:
+        told = experience(self.verdict, self.step_cost, self.gradients)
+        told = told[0].upper() + told[1:] + "."
+        return "\n\n".join([self.answer(), fill(told, WIDTH, break_on_hyphens=False)])
 
 
 def write(

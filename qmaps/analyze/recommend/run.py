@@ -95,7 +95,7 @@ def run(
             Recorded gradients are replayed, round after round; without any, gradients are simulated
             from the moments. Parameters without recorded gradients beside others with some stay in
             32 bits.
-        bits: most bits per element, scales included, as the mean over both moments of all
+        bits: most bits per state element, scales included, as the mean over both moments of all
             parameters to quantize. 4.3 if `nbytes` and `step_cost` are left out too.
         nbytes: most bytes of all states together, also of those in 32 bits.
         step_cost: largest step cost of the choice, instead of a budget: the pair of fewest bytes
@@ -120,7 +120,7 @@ def run(
         The recommendation. Its frame `pairs` has one row per candidate, the narrowest first, of
         these the safest: `quantizer`, `preset` (its name, or empty), `diagnostic`, `keeps_zero`
         (False if weights whose gradient is always 0 would move), `up_to` (the first of 2.3, 3.3,
-        4.3, 6.3 and 8.3 bits per element not below it, or infinity),
+        4.3, 6.3 and 8.3 bits per state element not below it, or infinity),
         `verdict`, `reason`, `nbytes` (of all states), then the columns of `qmaps.replay.summarize`,
         with gains above 1 as 1 in `step_cost`. `tensors` has one row per parameter and candidate,
         and for 32 bits: the columns of `qmaps.replay.run`, with sums and `numel` as of the whole

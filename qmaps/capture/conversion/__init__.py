@@ -297,7 +297,7 @@ def convert_file(
     loaded, left_out = _of_capture(holder, names) if captured else (_loaded(holder), "")
     labels = None if captured or names is None else iter(_named(loaded, names, holder))
 
-    def convert(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    def convert(state_dict: Mapping[str, Any], place: Place) -> dict[str, Any]:
         if labels is not None:
             groups = [
                 {**group, "param_names": list(islice(labels, len(group["params"])))}
@@ -307,7 +307,7 @@ def convert_file(
         converted, report = convert_state_dict(
             state_dict, to, states=states, zeros=zeros, optimizer=optimizer
         )
-        reports.append(report)
+        reports.append(replace(report, place=place))
         return converted
 
     warn_of_lost_steps(without_steps(slots_of(state_dicts_in(loaded, holder), holder)), holder)
@@ -370,11 +370,18 @@ def _loaded(path: Path) -> Any:
     return loaded
 
 
-def _replaced(loaded: Any, convert: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:
+Place = tuple[str | int, ...]
+
+
+def _replaced(
+    loaded: Any,
+    convert: Callable[[Mapping[str, Any], Place], dict[str, Any]],
+    place: Place = (),
+) -> Any:
     """`loaded` with every state_dict of an optimizer in it converted; see `state_dicts_in`."""
     if isinstance(loaded, (list, tuple)):
-        return [_replaced(member, convert) for member in loaded]
+        return [_replaced(each, convert, (*place, n)) for n, each in enumerate(loaded)]
     if {"state", "param_groups"} <= loaded.keys() or is_flattened(loaded):
-        return convert(loaded)
+        return convert(loaded, place)
     wrapper = next(name for name in OPTIMIZER_KEYS if name in loaded)
-    return {**loaded, wrapper: _replaced(loaded[wrapper], convert)}
+    return {**loaded, wrapper: _replaced(loaded[wrapper], convert, (*place, wrapper))}

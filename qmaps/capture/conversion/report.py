@@ -14,6 +14,8 @@ from qmaps.capture.conversion.optimizer_state import OptimizerState, State
 from qmaps.maps.base import table
 
 POLICIES = ("raise", "leave")
+IN_32_BITS = "32 bits"
+"""Name of the form without a quantizer."""
 Zeros = tuple[int, int]
 """Zeros of a second moment under a non-zero first after encoding, and how many were raised."""
 
@@ -101,6 +103,7 @@ class Report:
         optimizer: the family of optimizers.
         states: one row per parameter and state.
         notes: sentences for the reader.
+        place: keys and numbers that lead to the state_dict in the file; empty if it is the file.
     """
 
     source: str
@@ -108,6 +111,7 @@ class Report:
     optimizer: str
     states: tuple[StateRow, ...]
     notes: tuple[str, ...] = ()
+    place: tuple[str | int, ...] = ()
 
     @property
     def lossless(self) -> bool:
@@ -163,4 +167,4 @@ def _errors(before: Tensor, after: Tensor) -> tuple[float, float]:
 
 
 def _spec(state: State) -> str:
-    return state.quantizer.spec if isinstance(state, QuantizedTensor) else "32 bits"
+    return state.quantizer.spec if isinstance(state, QuantizedTensor) else IN_32_BITS

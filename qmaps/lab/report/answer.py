@@ -12,7 +12,7 @@ import pandas as pd
 
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
 from qmaps.analyze.recommend.picks import BITS
-from qmaps.analyze.recommend.result import brief
+from qmaps.analyze.recommend.result import CHOICE, brief, snippets
 from qmaps.analyze.recommend.verdict import (
     HARMLESS,
     SAFE,
@@ -25,6 +25,7 @@ from qmaps.analyze.recommend.verdict import (
 )
 from qmaps.lab.report.templating import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record, records
+from qmaps.storage.units import bits, of_states, size
 
 OWN = "recommended"
 """The key of the run's own choice among its trainings."""
@@ -76,6 +77,7 @@ def answer(
         _judged(row, trained.get(key, 0)) for row, key in zip(records(pairs), keys, strict=True)
     ]
     verdict, reason = _judged(summary, trained.get(OWN, 0))
+    widths = list(_widths(summary, pairs))
     return {
         **summary,
         "verdict": verdict,
@@ -91,7 +93,10 @@ def answer(
         "full_size": size(summary["full_nbytes"]),
         "saved": saved(summary["nbytes"], summary["full_nbytes"]),
         **_beside_8_bits(summary, pairs),
-        "widths": list(_widths(summary, pairs)),
+        "widths": widths,
+        "snippets": _snippets(summary, recommended / CHOICE, widths),
+        # Two states of each element.
+        "width": of_states(summary["bits_per_element"] / 4, 8, 1),
         "papers": [row for row in records(pairs) if row["preset"] in PAPERS],
         "first_name": next((spec.split(" + ")[0] for spec in counts.index[::-1]), ""),
         "first": [*_of_names(about["naming"]), *summary.get("notes", ())],
@@ -126,18 +131,6 @@ def _judged(row: Mapping[str, Any], difference: float) -> tuple[str, str]:
     return worst, f"trained with it, this run ended {difference:+.4f} from 32 bits; {reason}"
 
 
-def size(nbytes: float) -> str:
-    """Bytes in a suitable unit.
-
-    >>> size(3_500_000), size(900), size(56e9)
-    ('3.34 MiB', '900 bytes', '52.2 GiB')
-    """
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= scale:
-            return f"{nbytes / scale:.3g} {unit}"
-    return f"{nbytes:.0f} bytes"
-
-
 def saved(nbytes: float, full: float) -> str:
     """The saving against `full`, in percent."""
     return f"{1 - nbytes / full:.0%}"
@@ -170,7 +163,7 @@ def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[st
             "simplest": spec == simplest and row["verdict"] in HARMLESS,
             "spec": spec,
             "preset": row["preset"],
-            "bits": f"{row['bits_per_element']:.2f}",
+            "bits": bits(row["bits_per_element"]),
             "verdict": row["verdict"],
             "reason": row["reason"],
             "size": size(row["nbytes"]),
@@ -184,6 +177,20 @@ CANDIDATE = ("verdict", "step cost", "pair", "preset", "bits", "states", "why")
 """Heads of the candidates' table: what decides comes first, for narrow screens."""
 
 
+def _snippets(
+    summary: Mapping[str, Any], file: Path, widths: Iterable[Mapping[str, Any]]
+) -> dict[str, str]:
+    """Lines to paste, by the place where they go."""
+    choice = summary["choice"]
+    simplest = next((str(row["spec"]) for row in widths if row["simplest"]), None)
+    return snippets(
+        summary["code"],
+        str(file),
+        by_name=bool(choice.get("overrides")),
+        single=None if choice.get("codebooks") else simplest,
+    )
+
+
 def _candidate(row: Mapping[str, Any]) -> list[Cell]:
     cost = cost_of(row)
     note = " (diagnostic)" * bool(row["diagnostic"])
@@ -192,7 +199,7 @@ def _candidate(row: Mapping[str, Any]) -> list[Cell]:
         Cell("-", "-") if math.isnan(cost) else cell(f"{cost:.2g}", cost),
         cell(row["quantizer"] + note),
         cell(row["preset"] or "-"),
-        cell(f"{row['bits_per_element']:.2f}"),
+        cell(bits(row["bits_per_element"])),
         cell(size(row["nbytes"]).replace(" ", "\N{NO-BREAK SPACE}"), row["nbytes"]),
         cell(row["reason"]),
     ]
@@ -212,7 +219,7 @@ def _budget(budget: Mapping[str, Any]) -> str:
         return f"at most {budget['nbytes']:,.0f} bytes"
     if "step_cost" in budget:
         return f"the fewest bytes with a step cost of at most {budget['step_cost']:g}"
-    return f"the least error within {budget.get('bits', BITS):g} bits per element"
+    return f"the least error within {budget.get('bits', BITS):g} bits per state element"
 
 
 def _meaning(verdict: str, by_replay: str, step_cost: float, gradients: str) -> str:

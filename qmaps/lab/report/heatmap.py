@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from qmaps.analyze.recommend.candidates import FULL
 from qmaps.analyze.recommend.verdict import SAFE, UNPROVEN, UNSAFE, cost_of, dangerous
-from qmaps.lab.report.answer import size
 from qmaps.storage.files import exists, read_frame, records
+from qmaps.storage.units import bits, size
 
 TIMES = " \N{MULTIPLICATION SIGN} "
 STEPS = (SAFE, 0.003, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
@@ -63,7 +63,7 @@ def _column(row: Mapping[str, Any]) -> dict[str, str]:
         "first": first,
         "second": second,
         "preset": row["preset"],
-        "bits": f"{row['bits_per_element']:.2f}",
+        "bits": bits(row["bits_per_element"]),
         "verdict": row["verdict"],
     }
 

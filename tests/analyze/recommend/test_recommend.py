@@ -114,7 +114,7 @@ def test_the_choice_takes_the_bytes_that_it_says(found: Recommendation, tmp_path
     scope: dict[str, Any] = {"model": Model()}
     exec(found.code, scope)
     assert scope["optimizer"].memory().nbytes == found.nbytes
-    assert str(found).endswith(found.code)
+    assert f"# Training loop\n{found.code}\n" in str(found)
     assert "simulated" in str(found)
 
 
@@ -393,7 +393,10 @@ def test_a_parameter_without_updates_counts_as_all_together() -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"bits": 4}, "bits=4 is less than any choice takes; the smallest takes 4.25 bits per element"),
+    (
+        {"bits": 4},
+        "bits=4 is less than any choice takes; the smallest takes 4.25 bits per state element",
+    ),
     (
         {"nbytes": 100},
         "nbytes=100 is less than any choice takes; the smallest takes 28528, 240 of them for "

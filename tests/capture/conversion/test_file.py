@@ -3,8 +3,9 @@
 import json
 import pickle
 import re
+import shlex
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
 from qmaps.cli import main
 from qmaps.errors import CaptureError, OutputError
-from qmaps.optim import AdamW8bit
+from qmaps.optim import PRESETS, AdamW8bit
 from tests.capture.conversion.nets import resumed, trained
 from tests.outside import CALLS, NAME, Outside
 
@@ -133,11 +134,64 @@ def test_the_command_prints_tables_and_refuses_in_a_line(
     out = saved.with_name("out.pt")
     assert run("convert", saved, out, "--to", "qmaps", "--states", "4bit") == 0
     printed = capsys.readouterr().out
-    assert "torch to qmaps: 8 states, largest error first" in printed
+    assert "torch to qmaps: 8 states, the largest error of each kind" in printed
+    assert "States one by one" not in printed
+    for text in (f"wrote {out}: ", f"; {saved}: ", "To load it:", 'state_quantizers="4bit"'):
+        assert text in printed
     assert run("convert", saved, out, "--to", "qmaps") == 2
     assert capsys.readouterr().err == (
         f"error: {str(out)!r} already exists; give another name or overwrite=True (--overwrite)\n"
     )
+
+
+LOADS = {
+    "--to qmaps --states 4bit": "AdamW(\n    model.named_parameters(),\n",
+    "--to qmaps --states 'B128/DE@4s + 32-bit'": '{"exp_avg": "B128/DE@4s", "exp_avg_sq": None}',
+    "--to qmaps --states 32bit": 'state_quantizers="32bit"',
+    "--to qmaps --distributed optim": 'dcp.load(state, checkpoint_id="',
+    "--to torch": "from torch.optim import AdamW\n",
+    "--to bitsandbytes": "from bitsandbytes.optim import AdamW8bit\n",
+    "--to torchao --states fp8": "from torchao.optim import AdamWFp8\n",
+    "--to torchao --states 4bit": "from torchao.optim import AdamW4bit\n",
+}
+"""Options, and some of the code that loads what they make."""
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("options", LOADS)
+def test_the_lines_that_load_the_result(
+    options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip(shlex.split(options)[1])
+    net, adam = trained(torch.optim.AdamW)
+    net.zero_grad()
+    torch.save({"model": {}, "optimizer": adam.state_dict()}, tmp_path / "in.pt")
+    words = shlex.split(options)
+    assert run("convert", tmp_path / "in.pt", tmp_path / "out", *words) == 0
+    printed = capsys.readouterr().out
+    code = printed.partition("To load it:\n\n")[2]
+    assert LOADS[options] in code
+    scope: dict[str, Any] = {"model": net}
+    exec(code, scope)
+    state = scope["optimizer"].state
+    assert {int(values["step"]) for values in state.values()} == {
+        int(values["step"]) for values in adam.state.values()
+    }
+
+
+def test_alike_changes_share_a_row(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = saved.with_name("out.pt")
+    assert run("convert", saved, out, "--to", "qmaps", "--states", "8bit", "--top", "1") == 0
+    first, _, rest = capsys.readouterr().out.partition("\nStates one by one\n")
+    rows = [line.split() for line in first.splitlines() if line.startswith("exp_avg")]
+    specs = PRESETS["8bit"].specs(("exp_avg", "exp_avg_sq"), ("exp_avg",))
+    assert [(row[0], row[3]) for row in rows[:2]] == list(specs.items())
+    (report,) = convert_file(saved, out, to="qmaps", states="8bit", overwrite=True)
+    quantized = [row for row in report.states if row.how == "quantized"]
+    for state, row in zip(specs, rows, strict=False):
+        errors = [each.max_abs_error for each in quantized if each.state == state]
+        assert (row[4], row[6]) == (str(len(errors)), f"{max(errors):.3g}")
+    assert rest.splitlines()[0].split()[0] == "parameter"
 
 
 def test_names_are_written_into_the_groups(tmp_path: Path) -> None:

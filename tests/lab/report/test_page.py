@@ -21,9 +21,10 @@ from qmaps.lab import report
 from qmaps.lab.frames import profiles
 from qmaps.lab.pipeline import recommend_for
 from qmaps.lab.report import answer as answers
-from qmaps.lab.report.answer import size
 from qmaps.lab.report.committed import INTERVALS
+from qmaps.storage import units
 from qmaps.storage.files import write_record
+from qmaps.storage.units import size
 from tests.browser import CHROMIUM, WHY_NOT, check, look
 
 PIXEL = base64.b64decode(
@@ -83,7 +84,14 @@ def test_the_first_screen_answers(run: Path, page: str) -> None:
         "Outlier rows: more than half of the largest 1 % of the second moments lie in 5 % of the "
         "rows of layers.0.weight",
         "Second moments of 0, up to 12% of a tensor, in odd&lt;b&gt;&#34;name&#34;",
-        "Asked for: the least error within 4.3 bits per element.",
+        "Asked for: the least error within 4.3 bits per state element.",
+        "Where quantized: "
+        + units.of_states(said["bits_per_element"] / 4, 8, 1)
+        + ", scales included.",
+        "<h4>Training loop</h4>",
+        "<h4>Trainer of Hugging Face</h4>",
+        "<h4>YAML of LLaMA-Factory",
+        "<h4>YAML of axolotl",
         f"({1 - said['nbytes'] / eight['nbytes'].item():.0%} against 8 bits)",
         "Hardest to quantize: layers.0.weight, which costs most under",
         "go back to the last checkpoint with the preset <code>8bit</code>",

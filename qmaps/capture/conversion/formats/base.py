@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -51,6 +52,12 @@ NUMBERS = frozenset({"lr", "eps", "weight_decay", "alpha", "momentum", "dampenin
 """Options that are a number in every family."""
 
 
+def width_of(specs: Mapping[str, str | None]) -> int:
+    """The largest number of bits of a code in specs by state; 0 if all are in 32 bits."""
+    written = [re.findall(r"@([0-9]+)", spec) for spec in specs.values() if spec]
+    return max((int(widths[-1]) for widths in written), default=0)
+
+
 class Format(ABC):
     """Layout of an optimizer's state_dict in one library.
 
@@ -60,6 +67,7 @@ class Format(ABC):
         asked: formats with a smaller number are asked first whether they recognize a state_dict.
         keeps_resets: whether it has a place for the step of the last reset.
         keeps_none: whether a state may be None, as SGD's is before it has momentum.
+        package: module of the optimizers that load it; empty if it is unknown.
     """
 
     name: ClassVar[str]
@@ -67,6 +75,17 @@ class Format(ABC):
     asked: ClassVar[int] = 0
     keeps_resets: ClassVar[bool] = False
     keeps_none: ClassVar[bool] = True
+    package: ClassVar[str] = ""
+
+    def optimizer(self, name: str, specs: Mapping[str, str | None]) -> str:
+        """Code of an optimizer that loads such states.
+
+        Args:
+            name: its class in 32 bits, such as ``AdamW``.
+            specs: quantizers by state; None for 32 bits.
+        """
+        width = width_of(specs)
+        return f"{name}{width}bit(model.parameters())" if width else f"{name}(model.parameters())"
 
     def know(self, classes: Collection[str]) -> None:  # noqa: B027
         """Let ``torch.load`` know the format's own classes among these names of unknown ones.

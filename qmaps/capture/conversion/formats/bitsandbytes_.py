@@ -89,6 +89,7 @@ class BitsAndBytes(base.Format):
     """
 
     name: ClassVar[str] = "bitsandbytes"
+    package: ClassVar[str] = "bitsandbytes.optim"
     widths: ClassVar[tuple[str, ...]] = ("8bit", "32bit")
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +15,7 @@ from qmaps.algebra.saved import from_plain, tensors_only, to_plain
 from qmaps.capture.collect import in_memory, in_rows, is_packed
 from qmaps.capture.conversion.formats import base, coded
 from qmaps.capture.conversion.optimizer_state import Family, Group, OptimizerState, Parameter, State
-from qmaps.errors import BadValueError
+from qmaps.errors import BadValueError, SpecError
 from qmaps.optim.choice import Choices, listed
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.saved_states import ABOUT, FORMAT, STREAM, check_form
@@ -35,9 +37,26 @@ class Qmaps(base.Format):
     """
 
     name: ClassVar[str] = "qmaps"
+    package: ClassVar[str] = "qmaps.optim"
     widths: ClassVar[tuple[str, ...]] = tuple(PRESETS)
     asked: ClassVar[int] = 1
     keeps_resets: ClassVar[bool] = True
+
+    def optimizer(self, name: str, specs: Mapping[str, str | None]) -> str:
+        """Code of an optimizer, with a preset's name where there is one for these specs.
+
+        Where a quantizer has a codebook of another library, the preset is that of its width: states
+        keep the quantizers that they are loaded with.
+        """
+        signed = [state for state, spec in specs.items() if re.search(r"@[0-9]+s", spec or "")]
+        same = (p for p, chosen in PRESETS.items() if chosen.specs(specs, signed) == dict(specs))
+        try:
+            for spec in filter(None, specs.values()):
+                quantizer(spec)
+            quantizers = json.dumps(next(same, dict(specs))).replace("null", "None")
+        except SpecError:
+            quantizers = json.dumps(f"{base.width_of(specs)}bit")
+        return f"{name}(\n    model.named_parameters(),\n    state_quantizers={quantizers},\n)"
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
         """Return True if it names qmaps, a group has `state_quantizers`, or a state has codes."""

@@ -40,6 +40,7 @@ class Torch(base.Format):
     """``torch.optim``: float32 states under torch's names; unknown options of groups are kept."""
 
     name: ClassVar[str] = "torch"
+    package: ClassVar[str] = "torch.optim"
     widths: ClassVar[tuple[str, ...]] = ("32bit",)
     asked: ClassVar[int] = 2  # it recognizes all
 

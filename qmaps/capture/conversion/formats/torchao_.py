@@ -39,8 +39,15 @@ class TorchAO(base.Format):
     """
 
     name: ClassVar[str] = "torchao"
+    package: ClassVar[str] = "torchao.optim"
     widths: ClassVar[tuple[str, ...]] = ("8bit", "4bit", "fp8", "32bit")
     keeps_none: ClassVar[bool] = False
+
+    def optimizer(self, name: str, specs: Mapping[str, str | None]) -> str:
+        """Code of an optimizer; that of 8-bit floats has a name of its own."""
+        if any(spec == USUAL["fp8"][0].spec for spec in specs.values()):
+            return f"{name}Fp8(model.parameters())"
+        return super().optimizer(name, specs)
 
     def know(self, classes: Collection[str]) -> None:
         """Import the classes of quantized states where a file has any."""

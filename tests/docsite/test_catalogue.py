@@ -1,0 +1,10 @@
+"""The file that spares commands the import of torch has what the packages say."""
+
+from __future__ import annotations
+
+from docsite import catalogue
+
+
+def test_the_catalogue_is_up_to_date() -> None:
+    written = catalogue.FILE.read_text(encoding="utf-8")
+    assert written == catalogue.text(), "python -m docsite.catalogue"
