@@ -32,7 +32,7 @@ def test_one_row_per_tensor_and_quantizer() -> None:
         "parameter"
     )
     alone = qmaps.analyze.update_error({"a": states()["a"]}, [PAIR]).iloc[0]
-    for name in alone.index.difference(["numel", "quantizer"]):
+    for name in alone.index.difference(["numel", "preset", "quantizer"]):
         assert update.loc["a", name] == pytest.approx(alone[name])
     assert (update["first"] == "B128/DE@4s").all()
     assert update.loc["a", "shape"] == "90x60"

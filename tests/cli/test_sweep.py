@@ -16,7 +16,8 @@ from qmaps.storage import units
 
 SPECS = [
     "B128/DE-sym@4s+sr + B128/DE-0@4u", "B128/DE@4s + B128/linear@4u", "B64/DE@4s + B64/linear@4u",
-    "B256/DE-sym@8s + B256/DE-0@8u", "B128/lloyd@8s + B128/lloyd@8u", "tensor/linear@8s + 32-bit",
+    "B256/DE-sym@8s + B256/geometric@8u+qsr", "B128/lloyd@8s + B128/lloyd@8u",
+    "tensor/linear@8s + 32-bit",
 ]  # fmt: skip
 OPTIONS = " ".join(f"--spec '{spec}'" for spec in SPECS)
 
@@ -36,7 +37,7 @@ def test_the_tables(place: Path) -> None:
         known = table.loc[row["quantizer"]]
         for name in ("bits_per_element", "mean_abs_error"):
             assert row[name] == known[name]
-    assert "B256/DE-sym@8s + B256/DE-0@8u (8bit)" in [row["label"] for row in rows]
+    assert "B256/DE-sym@8s + B256/geometric@8u+qsr (8bit)" in [row["label"] for row in rows]
 
 
 def test_the_top_rows() -> None:

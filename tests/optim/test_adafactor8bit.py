@@ -15,15 +15,16 @@ from tests.optim.families import floats, run
 def test_what_is_quantized() -> None:
     shapes = ((5000, 2), (5000,), (90, 80), (30,))
     log, first = "logB256/log2(in_log=true)@8u+qsr", "B128/DE-sym@8s"
+    low = "logB128/log2(in_log=true)@8u+qsr"
     cases = (
         ({}, [{"row_var": log, "col_var": None}, {"variance": log},
               {"row_var": None, "col_var": None}, {"variance": None}]),
         ({"factored": False, "beta1": 0.9},
          [{"variance": log, "exp_avg": first}] * 3 + [{"variance": None, "exp_avg": None}]),
         ({"apollo_rank": 64, "beta1": 0.9, "block_size": 128},
-         [{"low_variance": "logB128/log2(in_log=true)@8u+qsr", "low_exp_avg": first, "update_norm": None},
+         [{"low_variance": low, "low_exp_avg": first, "update_norm": None},
           {"variance": "logB128/log2(in_log=true)@8u+qsr", "exp_avg": first},
-          {"low_variance": "logB128/log2(in_log=true)@8u+qsr", "low_exp_avg": first, "update_norm": None},
+          {"low_variance": low, "low_exp_avg": first, "update_norm": None},
           {"variance": None, "exp_avg": None}]),
         ({"apollo_rank": 64, "apollo_factorize": True, "blocksize": 128},
          [{"low_row_var": None, "low_col_var": None, "update_norm": None},

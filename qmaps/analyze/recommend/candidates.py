@@ -31,8 +31,8 @@ CANDIDATES = (
     "B64xbf16/nf4@4s+qsr + B64xbf16/geometric@4u+qsr",
 )
 """All presets, and pairs of their maps from 2.75 to 8.12 bits. All but ``paper-*`` round second
-moments so that they follow. With ``+qsr`` in 8 bits too, first moments of rows that get no gradients
-do not stay where they are."""
+moments so that they follow. One rounds first moments of 8 bits by ``+qsr`` too: to nearest, those
+of rows without gradients stay where they are."""
 
 
 def up_to(bits: float) -> float:

@@ -154,10 +154,11 @@ def _captured(source: Path, step: int | None, names: Names) -> Iterator[Entry]:
             try:
                 coded = codes[name][state]() if state in codes.get(name, {}) else None
                 value = states.tensor(name, state, check=False) if coded is None else coded
-            except CaptureError as error:
-                if not isinstance(error.__cause__, UnknownPartError):
+            except (CaptureError, UnknownPartError) as error:
+                cause = error if isinstance(error, UnknownPartError) else error.__cause__
+                if not isinstance(cause, UnknownPartError):
                     raise
-                parts.append(_not_installed(state, error.__cause__))
+                parts.append(_not_installed(state, cause))
                 continue
             tensors[state] = value
             kinds[state] = "this capture" if coded is None else coded.quantizer.spec

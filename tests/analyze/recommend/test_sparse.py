@@ -12,7 +12,7 @@ from qmaps.analyze.recommend.candidates import CANDIDATES
 from qmaps.optim.presets import pair_of
 
 ROUNDED = "B256/DE-sym@8s+qsr + B256/geometric@8u+qsr"
-NEAREST = ROUNDED.replace("+sr", "")
+NEAREST = "B256/DE-sym@8s + B256/DE-0@8u"
 """The same maps rounded to nearest."""
 ROWS, WIDTH = 1000, 16
 

@@ -121,7 +121,7 @@ def test_codes_that_do_not_stay() -> None:
 @pytest.mark.parametrize("library", ["qmaps", "bitsandbytes", "torchao"])
 def test_8_bit_states_of_every_library(library: str, tmp_path: Path) -> None:
     p = nn.Parameter(torch.zeros(64, 128))
-    optimizer = optim.AdamW8bit([p])
+    optimizer = optim.AdamW([p], state_quantizers="8bit-0.3")
     p.grad = torch.randn(64, 128)
     optimizer.step()
     if library == "torchao":
@@ -169,7 +169,7 @@ def test_second_moments_that_follow_have_no_note(rounding: str, tmp_path: Path) 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize("library", ["qmaps", "qmaps by rows", "bitsandbytes"])
 def test_codes_in_a_folder_of_distributed_checkpoint(library: str, tmp_path: Path) -> None:
-    optimizer = quantized("8bit")
+    optimizer = quantized("8bit-0.3")
     saved, _ = convert_state_dict(optimizer.state_dict(), library.split()[0])
     (expected,) = only(found(saved, tmp_path), "stalled")
     if "rows" in library:
