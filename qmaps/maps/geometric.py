@@ -34,8 +34,8 @@ class Geometric(Map, name="geometric"):
     def gap(self) -> float:
         """Octaves from a value to the next."""
         if self.bits <= 4:
-            return _OCTAVES.get(self.bits, 15.0) / (2**self.bits - 1)
-        return _OCTAVES.get(self.bits, 16.0) / 2**self.bits
+            return _OCTAVES.get(self.bits, 15.0) / float(2**self.bits - 1)
+        return _OCTAVES.get(self.bits, 16.0) / float(2**self.bits)
 
     @property
     def bend(self) -> float:
@@ -43,8 +43,8 @@ class Geometric(Map, name="geometric"):
         return math.log(2) / 2 * self.gap
 
     def values(self) -> Tensor:
-        places = torch.arange(2**self.bits, dtype=torch.float64) - (2**self.bits - 1)
+        octaves = (torch.arange(2**self.bits, dtype=torch.float64) - (2**self.bits - 1)) * self.gap
         if self.bits <= 4:
-            return torch.exp2(places * self.gap)
-        octave = (places * self.gap).floor()
-        return torch.exp2(octave) * (1 + (places * self.gap - octave))
+            return octaves.exp2()
+        whole = octaves.floor()
+        return whole.exp2() * (octaves - whole + 1)
