@@ -81,8 +81,8 @@ def steps() -> str:
         _, seconds, _ = training(folder)
         ratios += [seconds[f"qmaps {bits} bits"] / seconds[FUSED] for bits in (8, 4)]
     return (
-        "with AVX-512 a training step takes {:.2f} (`8bit`) and {:.2f} times (`4bit`) as long as "
-        "with torch's fused 32-bit AdamW, with AVX2 alone {:.2f} and {:.2f} times"
+        "with AVX-512 a training step takes {:.2f} (`8bit`) or {:.2f} times (`4bit`) as long as with "
+        "torch's fused 32-bit AdamW, with AVX2 alone {:.2f} or {:.2f} times"
     ).format(*ratios)
 
 
@@ -90,7 +90,7 @@ def peers() -> str:
     """Whole training steps with the 8-bit optimizers of others."""
     _, seconds, _ = training()
     names = ("bitsandbytes", "torchao")
-    ratios = [f"{name} {seconds[f'{name} 8 bits'] / seconds[FUSED]:.1f}" for name in names]
+    ratios = [f"{seconds[f'{name} 8 bits'] / seconds[FUSED]:.1f}" for name in names]
     return " and ".join(ratios)
 
 
@@ -111,42 +111,41 @@ def total(preset: str) -> str:
 
 def picture() -> str:
     """Bars of what a model takes by width of its states, in SVG."""
-    left, top, height, gap, scale = 84, 44, 20, 8, 8.6  # pixels; the last a GB
-    bottom = top + len(BARS) * (height + gap)
+    left, top, height, scale = 56, 24, 18, 9.0  # pixels; the last of a GB
+    bottom = top + len(BARS) * (height + 5)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 {bottom + 6}" width="880" '
-        f'height="{bottom + 6}" font-family="Helvetica, Arial, sans-serif" font-size="13" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 {bottom}" width="880" '
+        f'height="{bottom}" font-family="Helvetica, Arial, sans-serif" font-size="13" '
         'fill="#212121">',
         f"<title>GB of a {MODEL} model by width of its AdamW states</title>",
-        f'<rect width="880" height="{bottom + 6}" fill="#ffffff"/>',
+        f'<rect width="880" height="{bottom}" fill="#ffffff"/>',
     ]
-    at = left
-    for part, colour in PARTS.items():
+    for at, (part, colour) in zip((left, left + 100, left + 185), PARTS.items(), strict=True):
         lines += [
-            f'<rect x="{at}" y="6" width="12" height="12" fill="{colour}"/>',
-            f'<text x="{at + 18}" y="17">{part}</text>',
+            f'<rect x="{at}" y="4" width="12" height="12" fill="{colour}"/>',
+            f'<text x="{at + 17}" y="15">{part}</text>',
         ]
-        at += 110
     for card in CARDS:
         x = left + scale * card
         lines += [
-            f'<path d="M{x:.1f} 24V{bottom}" stroke="#212121" stroke-dasharray="4 3"/>',
-            f'<text x="{x:.1f}" y="19" text-anchor="middle">{card} GB card</text>',
+            f'<path d="M{x:.1f} 20V{bottom}" stroke="#212121" stroke-dasharray="4 3"/>',
+            f'<text x="{x:.1f}" y="15" text-anchor="middle">{card} GB card</text>',
         ]
     for row, preset in enumerate(BARS):
-        y, x = top + row * (height + gap) - 8, float(left)
+        y, x = top + row * (height + 5), float(left)
         bits = preset.removesuffix("bit")
-        lines.append(f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{bits} bits</text>')
+        lines.append(f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{bits} bits</text>')
         for part, colour in PARTS.items():
             width = scale * memory()[preset][part]
             lines.append(
                 f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{height}" fill="{colour}"/>'
             )
             x += width
-        lines.append(
-            f'<text x="{x + 8:.1f}" y="{y + 15}" font-weight="bold">'
-            f"{memory()[preset]['total']:.1f} GB</text>"
-        )
+        lines += [  # white behind the number, which a line may cross
+            f'<rect x="{x + 2:.1f}" y="{y}" width="54" height="{height}" fill="#ffffff"/>',
+            f'<text x="{x + 6:.1f}" y="{y + 14}" font-weight="bold">'
+            f"{memory()[preset]['total']:.1f} GB</text>",
+        ]
     return "\n".join([*lines, "</svg>", ""])
 
 

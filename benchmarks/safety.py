@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -25,17 +27,15 @@ from qmaps.storage.files import records
 
 REPORTS = ROOT / "reports"
 KEEPS_UP, CANNOT_TELL, SLOWER = "keeps up", "cannot tell", "slower"
+BEST = "the best rate"
 TRAININGS = {
-    ("teacher", 0.0015): "net for tables, a quarter of the best rate",
-    ("teacher", 0.006): "net for tables, best rate",
-    ("ratings", 0.01): "embeddings of which steps see few rows, half the best rate",
-    ("ratings", 0.02): "embeddings of which steps see few rows, best rate",
-    ("full-batch", 0.003): "gradients without noise, below the best rate",
-    ("moved-digits", 0.001): "convolutional net, below the best rate",
-    ("lm-tiny", 0.003): "language model, a quarter of the best rate",
-    ("lm-tiny", 0.012): "language model, best rate",
+    "net for tables": {"teacher": {0.0015: "a quarter of the best rate", 0.006: BEST}},
+    "embeddings of which a step sees few rows": {"ratings": {0.01: "half the best rate", 0.02: BEST}},
+    "gradients without noise": {"full-batch": {0.003: "below the best rate"}},
+    "convolutional net": {"moved-digits": {0.001: "below the best rate"}},
+    "language model": {"lm-tiny": {0.003: "a quarter of the best rate", 0.012: BEST}},
 }
-"""Kinds of long trainings by task and learning rate, in the order of the tables."""
+"""Kinds of long trainings: the task, and what its learning rates are to the best one."""
 SHOWN = ("8bit", "4bit", "3bit", "2bit", "paper-8bit", "paper-4bit")
 """Presets of version 0.3."""
 KINDS = {
@@ -65,23 +65,44 @@ def word(result: Ended | None, preset: str) -> str:
     return SLOWER if by["low"] > MARGINS[preset] else CANNOT_TELL
 
 
-def trainings() -> Iterator[tuple[str, Study, Ended | None]]:
-    """Each kind of long training, its study, and how its runs ended."""
+@dataclass(frozen=True)
+class Training:
+    """A long training: a kind at a rate."""
+
+    kind: str
+    rate: str
+    study: Study
+    result: Ended | None
+
+
+def trainings() -> Iterator[Training]:
+    """All long trainings, in the order of the tables."""
     frame = pd.read_csv(REPORTS / "long" / TRIALS)
     studies = {(study.task, study.rate): study for study in STUDIES}
-    for at, kind in TRAININGS.items():
-        yield kind, studies[at], ended(frame, studies[at])
+    for kind, tasks in TRAININGS.items():
+        for task, rates in tasks.items():
+            for rate, name in rates.items():
+                study = studies[task, rate]
+                yield Training(kind, name, study, ended(frame, study))
 
 
 def words() -> list[str]:
-    """Kinds of training by presets of now: a word each."""
-    rows = [(kind, *(word(result, name) for name in MARGINS)) for kind, _, result in trainings()]
+    """Kinds of training by presets of now: a word for each, or one for each rate."""
+    rows = []
+    for kind, group in groupby(trainings(), key=lambda training: training.kind):
+        same = list(group)
+        cells = []
+        for preset in MARGINS:
+            said = {training.rate: word(training.result, preset) for training in same}
+            both = " and ".join(f"{one} at {rate}" for rate, one in said.items())
+            cells.append(both if len({*said.values()}) > 1 else next(iter(said.values())))
+        rows.append((kind, *cells))
     return markdown(("8,000 steps and more", *(f"`{name}`" for name in MARGINS)), rows)
 
 
 def summary(preset: str) -> str:
     """In how many long trainings a preset has which word."""
-    found = [word(result, preset) for _, _, result in trainings()]
+    found = [word(training.result, preset) for training in trainings()]
     counts = {said: found.count(said) for said in (KEEPS_UP, SLOWER, CANNOT_TELL)}
     if counts[CANNOT_TELL] == len(found):
         return f"whether it keeps up in {len(found)} long trainings cannot be told yet"
@@ -96,10 +117,12 @@ def summary(preset: str) -> str:
 def now() -> list[str]:
     """The words, each with the share of steps by which the preset is slower."""
     rows = []
-    for kind, study, result in trainings():
-        cells = [_cell(result, name) for name in MARGINS]
+    for training in trainings():
+        study, result = training.study, training.result
         seeds = 0 if result is None else len(result.losses)
-        rows.append((f"{kind} (`{study.task}`)", f"{study.rate:g}", str(seeds), *cells))
+        rate = f"{study.rate:g}, {training.rate}"
+        cells = [_cell(result, name) for name in MARGINS]
+        rows.append((f"{training.kind} (`{study.task}`)", rate, str(seeds), *cells))
     margins = (f"`{name}`, margin {margin:.0%}" for name, margin in MARGINS.items())
     return markdown(("training", "rate", "seeds", *margins), rows)
 
