@@ -81,8 +81,8 @@ def steps() -> str:
         _, seconds, _ = training(folder)
         ratios += [seconds[f"qmaps {bits} bits"] / seconds[FUSED] for bits in (8, 4)]
     return (
-        "with AVX-512 a training step takes {:.2f} (`8bit`) or {:.2f} times (`4bit`) as long as with "
-        "torch's fused 32-bit AdamW, with AVX2 alone {:.2f} or {:.2f} times"
+        "with AVX-512 a training step takes {:.2f} (`8bit`) or {:.2f} times (`4bit`) as long as "
+        "with torch's fused 32-bit AdamW, with AVX2 alone {:.2f} or {:.2f} times"
     ).format(*ratios)
 
 
@@ -111,16 +111,16 @@ def total(preset: str) -> str:
 
 def picture() -> str:
     """Bars of what a model takes by width of its states, in SVG."""
-    left, top, height, scale = 56, 24, 18, 9.0  # pixels; the last of a GB
+    left, top, height, scale = 56, 24, 18, 5.2  # pixels; the last of a GB
     bottom = top + len(BARS) * (height + 5)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 {bottom}" width="880" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 570 {bottom}" width="570" '
         f'height="{bottom}" font-family="Helvetica, Arial, sans-serif" font-size="13" '
         'fill="#212121">',
         f"<title>GB of a {MODEL} model by width of its AdamW states</title>",
-        f'<rect width="880" height="{bottom}" fill="#ffffff"/>',
+        f'<rect width="570" height="{bottom}" fill="#ffffff"/>',
     ]
-    for at, (part, colour) in zip((left, left + 100, left + 185), PARTS.items(), strict=True):
+    for at, (part, colour) in zip((2, 100, 184), PARTS.items(), strict=True):
         lines += [
             f'<rect x="{at}" y="4" width="12" height="12" fill="{colour}"/>',
             f'<text x="{at + 17}" y="15">{part}</text>',

@@ -30,9 +30,9 @@ KEEPS_UP, CANNOT_TELL, SLOWER = "keeps up", "cannot tell", "slower"
 BEST = "the best rate"
 TRAININGS = {
     "net for tables": {"teacher": {0.0015: "a quarter of the best rate", 0.006: BEST}},
-    "embeddings of which a step sees few rows": {"ratings": {0.01: "half the best rate", 0.02: BEST}},
-    "gradients without noise": {"full-batch": {0.003: "below the best rate"}},
-    "convolutional net": {"moved-digits": {0.001: "below the best rate"}},
+    "sparse embeddings": {"ratings": {0.01: "half the best rate", 0.02: BEST}},
+    "full batches": {"full-batch": {0.003: "below the best rate"}},
+    "convnet": {"moved-digits": {0.001: "below the best rate"}},
     "language model": {"lm-tiny": {0.003: "a quarter of the best rate", 0.012: BEST}},
 }
 """Kinds of long trainings: the task, and what its learning rates are to the best one."""
@@ -97,7 +97,7 @@ def words() -> list[str]:
             both = " and ".join(f"{one} at {rate}" for rate, one in said.items())
             cells.append(both if len({*said.values()}) > 1 else next(iter(said.values())))
         rows.append((kind, *cells))
-    return markdown(("8,000 steps and more", *(f"`{name}`" for name in MARGINS)), rows)
+    return markdown(("training", *(f"`{name}`" for name in MARGINS)), rows)
 
 
 def summary(preset: str) -> str:
@@ -105,13 +105,13 @@ def summary(preset: str) -> str:
     found = [word(training.result, preset) for training in trainings()]
     counts = {said: found.count(said) for said in (KEEPS_UP, SLOWER, CANNOT_TELL)}
     if counts[CANNOT_TELL] == len(found):
-        return f"whether it keeps up in {len(found)} long trainings cannot be told yet"
-    parts = [f"keeps up with 32 bits in {counts[KEEPS_UP]} of {len(found)} long trainings"]
+        return f"in {len(found)} long trainings the runs cannot tell yet whether it keeps up"
+    text = f"keeps up with 32 bits in {counts[KEEPS_UP]} of {len(found)} long trainings"
     if counts[SLOWER]:
-        parts.append(f"is slower in {counts[SLOWER]}")
+        text += f", is slower in {counts[SLOWER]}"
     if counts[CANNOT_TELL]:
-        parts.append(f"cannot be told in {counts[CANNOT_TELL]}")
-    return ", ".join(parts)
+        text += f"; in {counts[CANNOT_TELL]} the runs cannot tell"
+    return text
 
 
 def now() -> list[str]:
