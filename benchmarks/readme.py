@@ -69,8 +69,8 @@ def avx2() -> str:
         for bits in (8, 4)
     ]
     return (
-        "With AVX2 alone the 8-bit and the 4-bit step take {:.1f} and {:.1f} times as long as "
-        "torch's, which keeps AVX-512, and the training step {:.2f} and {:.2f} times"
+        "the 8-bit and the 4-bit step take {:.1f} and {:.1f} times as long as torch's, which keeps "
+        "AVX-512, and the training step {:.2f} and {:.2f} times"
     ).format(*ratios)
 
 

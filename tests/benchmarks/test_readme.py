@@ -19,6 +19,8 @@ def text_of(name: str) -> str:
 def test_a_page_is_up_to_date(name: str) -> None:
     text = text_of(name)
     assert readme.updated(name, text) == text
+    # A line that begins with a comment is HTML, not Markdown.
+    assert not re.search("^ *<!-- words", text, re.MULTILINE)
 
 
 def test_each_mark_must_be_in_the_file_once() -> None:
