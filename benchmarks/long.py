@@ -176,24 +176,58 @@ def slower(apart: pd.Series, fall: float, error: float) -> dict[str, float]:
     return {name: float(np.expm1(mean + at * spread)) for name, at in ends.items()}
 
 
-def table(frame: pd.DataFrame, study: Study) -> tuple[str, list[str]]:
-    """A sentence on a study, and rows of Markdown: each arm minus 32 bits, seed by seed."""
+@dataclass(frozen=True)
+class Ended:
+    """How the runs of a study ended.
+
+    Attributes:
+        steps: number of steps.
+        losses: final losses, seeds by quantizers.
+        fall: the fall of the loss of 32 bits per unit of log steps; NaN where not known.
+        error: its standard error.
+    """
+
+    steps: int
+    losses: pd.DataFrame
+    fall: float
+    error: float
+
+    def slower(self, quantizer: str) -> dict[str, float]:
+        """The result of `slower` of the runs with `quantizer`."""
+        apart = (self.losses[quantizer] - self.losses[FULL]).dropna()
+        return slower(apart, self.fall, self.error)
+
+    def failed(self, quantizer: str) -> int:
+        """Number of runs that failed."""
+        return int((self.losses[quantizer] > (1 + FAILED) * self.losses[FULL].median()).sum())
+
+
+def ended(frame: pd.DataFrame, study: Study) -> Ended | None:
+    """Final losses of a study among the rows of `frame`; None without rows."""
     own = frame[(frame["judge"] == study.task) & np.isclose(frame["lr"], study.rate)]
     if own.empty:
-        return "No runs yet.", []
+        return None
     steps = int(own[own["quantizer"] == CONTROL]["steps"].max())
     whole = own[own["steps"] == steps].pivot_table("loss", "seed", "quantizer")
     others = own[(own["quantizer"] == FULL) & own["seed"].isin(own[own["steps"] != steps]["seed"])]
     known = others["steps"].nunique() == 1 + len(LENGTHS)
-    fall, error = slope(others, steps) if known else (float("nan"),) * 2
-    median, rows = whole[FULL].median(), []
+    return Ended(steps, whole, *(slope(others, steps) if known else (float("nan"),) * 2))
+
+
+def table(frame: pd.DataFrame, study: Study) -> tuple[str, list[str]]:
+    """A sentence on a study, and rows of Markdown: each arm minus 32 bits, seed by seed."""
+    result = ended(frame, study)
+    if result is None:
+        return "No runs yet.", []
+    steps, whole, fall, error = result.steps, result.losses, result.fall, result.error
+    known, rows = np.isfinite(fall), []
     noise = (whole[CONTROL] - whole[FULL]).dropna()
     for arm, quantizer in ARMS.items():
         if quantizer not in whole or quantizer == FULL:
             continue
         both = paired(whole[quantizer], whole[FULL])
         apart = (whole[quantizer] - whole[FULL]).dropna()
-        steps_more = slower(apart, fall, error)
+        steps_more = result.slower(quantizer)
         margin = MARGINS.get(arm)
         shown = "" if margin is None else "yes" if steps_more["most"] < margin else "no"
         rows.append(
@@ -205,7 +239,7 @@ def table(frame: pd.DataFrame, study: Study) -> tuple[str, list[str]]:
                 f"{apart.median():+.4f}",
                 in_percent(steps_more),
                 shown and f"{shown} ({margin:.0%})",
-                str(int((whole[quantizer] > (1 + FAILED) * median).sum())),
+                str(result.failed(quantizer)),
             )
         )
     least = detectable(float(noise.std()), len(noise)) if len(noise) > 1 else float("nan")

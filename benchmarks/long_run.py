@@ -57,6 +57,11 @@ def trials(work: Workload) -> list[Trial]:
     return [*other_lengths(JUDGE, work, CURVE_SEEDS), *whole]
 
 
+def compared(frame: pd.DataFrame, work: Workload) -> pd.DataFrame:
+    """Rows of `benchmarks.blind.equivalence.in_steps` of the runs of `work`."""
+    return in_steps(frame.assign(factor=1.0, length=(frame["steps"] / work.steps).round(9)))
+
+
 def page(frame: pd.DataFrame, tuning: pd.DataFrame, command: str) -> str:
     """The report.
 
@@ -66,7 +71,7 @@ def page(frame: pd.DataFrame, tuning: pd.DataFrame, command: str) -> str:
         command: that made it.
     """
     work = tuned(tuning)
-    steps = in_steps(frame.assign(factor=1.0, length=(frame["steps"] / work.steps).round(9)))
+    steps = compared(frame, work)
     by_pair = {row["quantizer"]: row for row in records(steps)}
     rows = [(name, by_pair[PAIR_OF[name]]) for name in SHOWN]
     whole = frame[frame["steps"] == work.steps]

@@ -43,8 +43,9 @@ class Geometric(Map, name="geometric"):
         return math.log(2) / 2 * self.gap
 
     def values(self) -> Tensor:
-        octaves = (torch.arange(2**self.bits, dtype=torch.float64) - (2**self.bits - 1)) * self.gap
-        if self.bits <= 4:
-            return octaves.exp2()
-        whole = octaves.floor()
-        return whole.exp2() * (octaves - whole + 1)
+        octaves: Tensor = (
+            torch.arange(2**self.bits, dtype=torch.float64) - (2**self.bits - 1)
+        ) * self.gap
+        whole = octaves.floor() if self.bits > 4 else octaves
+        values: Tensor = torch.exp2(whole) * (octaves - whole + 1)
+        return values

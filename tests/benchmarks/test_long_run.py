@@ -62,10 +62,10 @@ def test_numbers_of_the_documentation() -> None:
     frame, rows = pd.read_csv(REPORTS / long_run.TRIALS), pd.read_csv(REPORTS / long_run.TUNING)
     page = long_run.page(frame, rows, "command")
     slower = dict(re.findall(r"^`(\dbit)`: slower by \+([\d.]+) ", page, re.MULTILINE))
-    readme, guide = (
+    safety, guide = (
         " ".join((REPORTS.parent / name).read_text("utf-8").split())
-        for name in ("README.md", "docs/recommend.md")
+        for name in ("docs/safety.md", "docs/recommend.md")
     )
     said = f"`4bit` was {slower['4bit']} % and `3bit` {slower['3bit']} % slower**"
-    assert f"{said}, `8bit` {slower['8bit']} % (" in readme
+    assert f"{said}, `8bit` {slower['8bit']} % (" in safety
     assert f"`4bit` was {slower['4bit']} % slower and `3bit` {slower['3bit']} %" in guide

@@ -1,38 +1,68 @@
-"""The measured tables of README.md are those of the committed results."""
+"""What the README and its pages say of measurements is what the committed results say."""
 
 from __future__ import annotations
 
-import json
-from statistics import median
+import re
+from typing import Any
 
 import pytest
 
 from benchmarks import readme
+from qmaps.optim import AdamW8bit
 
 
-def test_tables_are_up_to_date() -> None:
-    text = (readme.ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.updated(text) == text
+def text_of(name: str) -> str:
+    return (readme.ROOT / name).read_text(encoding="utf-8")
 
 
-def test_each_table_must_be_in_the_file_once() -> None:
-    with pytest.raises(ValueError, match=r"README\.md must have one table 'speed', got 0"):
-        readme.updated("no table")
+@pytest.mark.parametrize("name", readme.PAGES)
+def test_a_page_is_up_to_date(name: str) -> None:
+    text = text_of(name)
+    assert readme.updated(name, text) == text
+    # A line that begins with a comment is HTML, not Markdown.
+    assert not re.search("^ *<!-- words", text, re.MULTILINE)
 
 
-def test_numbers_without_avx512() -> None:
-    path = readme.REPORTS / "bench" / "avx2" / "training.json"
-    result = json.loads(path.read_text(encoding="utf-8"))["workloads"][readme.WORKLOAD]
-
-    def beside_torch(times: str, name: str) -> float:
-        return median(result[times][name]) / median(result[times][readme.FUSED])
-
-    steps, trainings = (
-        [beside_torch(times, name) for name in ("qmaps 8 bits", "qmaps 4 bits")]
-        for times in ("optimizer", "seconds")
+def test_each_mark_must_be_in_the_file_once() -> None:
+    expected = r"docs/speed\.md must have one mark <!-- table: speed -->, got 0"
+    with pytest.raises(ValueError, match=expected):
+        readme.updated("docs/speed.md", "no table")
+    mark = "<!-- words: a -->old<!-- end of words -->"
+    assert readme.replaced("file", f"{mark} rest", "a", "new") == f"{mark} rest".replace(
+        "old", "new"
     )
-    text = " ".join((readme.ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert (
-        "With AVX2 alone the 8-bit and the 4-bit step take {:.1f} and {:.1f} times as long as "
-        "torch's, the training step {:.2f} and {:.2f} times".format(*steps, *trainings)
-    ) in text
+    with pytest.raises(ValueError, match="got 2"):
+        readme.replaced("file", mark + mark, "a", "new")
+
+
+def test_the_picture_has_the_numbers_of_the_command() -> None:
+    picture = readme.PICTURE.read_text(encoding="utf-8")
+    assert picture == readme.picture()
+    totals = [float(gb) for gb in re.findall(r">([\d.]+) GB<", picture)]
+    rows = [readme.memory()[preset] for preset in readme.BARS]
+    assert totals == pytest.approx([row["total"] for row in rows], abs=0.05)
+    widths = [float(w) for w in re.findall(r'width="([\d.]+)" height="18" fill="#ef', picture)]
+    states = [row["states"] for row in rows]
+    assert [w / widths[0] for w in widths] == pytest.approx(
+        [s / states[0] for s in states], abs=1e-3
+    )
+    assert (states[0], rows[0]["parameters"], rows[0]["gradients"]) == (56, 14, 14)
+
+
+def test_the_first_screen_can_be_pasted() -> None:
+    diff = text_of("README.md").split("```diff\n")[1].split("```")[0]
+    loop, trainer = diff.split("\n\n")
+    found: dict[str, Any] = {}
+    exec(loop.split("\n")[1].removeprefix("+"), found)
+    assert found["AdamW"] is AdamW8bit
+    pytest.importorskip("transformers")
+    lines = [line.removeprefix("+") for line in trainer.splitlines()]
+    from qmaps.integrations.transformers import unregister
+
+    try:
+        exec("from transformers import TrainingArguments", found)
+        for line in lines:
+            exec(line, found)
+        assert found["args"].optim == "qmaps_adamw_8bit"
+    finally:
+        unregister()

@@ -1,0 +1,139 @@
+"""The words of "Is it safe?" follow from the rows, and its sentences too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import safety
+from benchmarks.blind.equivalence import WITHIN
+from benchmarks.long import MARGINS, NEW, STUDIES, TRIALS, Ended
+from benchmarks.prediction import steps
+from benchmarks.trials import FULL
+from benchmarks.version_0_3 import PRESETS
+from qmaps.analyze.recommend import verdict
+
+TEXT = " ".join((safety.ROOT / "docs" / "safety.md").read_text("utf-8").split())
+
+
+def ended(apart: Sequence[float], preset: str = "8bit", fall: float = 0.5) -> Ended:
+    """Runs whose losses are `apart` from those of 32 bits."""
+    full = np.linspace(1, 1.01, len(apart))
+    losses = pd.DataFrame({FULL: full, NEW[preset]: full + np.array(apart)})
+    return Ended(8000, losses, fall, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("apart", "preset", "expected"),
+    [
+        ((0.001, 0.002, 0.0), "8bit", "keeps up"),
+        ((0.04, 0.041, 0.042), "8bit", "slower"),
+        ((0.04, 0.041, 0.042), "3bit", "keeps up"),  # 9 % of steps
+        ((0.0, 0.05, -0.05), "4bit", "cannot tell"),
+        ((0.0, 0.0, 0.2), "8bit", "slower"),  # the last has failed
+        ((0.001,), "8bit", "cannot tell"),
+        ((0.2,), "8bit", "cannot tell"),
+    ],
+)
+def test_the_word_of_a_training(apart: Sequence[float], preset: str, expected: str) -> None:
+    assert safety.word(ended(apart, preset), preset) == expected
+
+
+def test_without_rows_or_without_a_slope_nothing_is_told() -> None:
+    assert safety.word(None, "8bit") == "cannot tell"
+    assert safety.word(ended((0.0, 0.0), "4bit"), "8bit") == "cannot tell"
+    for fall in (float("nan"), -0.5):
+        assert safety.word(ended((0.0, 0.0, 0.0), fall=fall), "8bit") == "cannot tell"
+
+
+def test_failures_count_beside_those_of_32_bits() -> None:
+    result = ended((0.0, 0.001, 0.0, 0.001))
+    result.losses.loc[3] += 0.5
+    assert safety.word(result, "8bit") == "keeps up"
+
+
+def test_tables_of_other_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("reports")
+    rng = np.random.default_rng(0)
+    rows = []
+    for rate, cost in ((0.0015, 0.0), (0.006, 0.1)):
+        for length, arms in ((0.7, [FULL]), (1.0, [FULL, "32-bit, nudged", NEW["8bit"]]),
+                             (1.4, [FULL])):  # fmt: skip
+            rows += [
+                {"judge": "teacher", "lr": rate, "steps": round(8000 * length), "quantizer": arm,
+                 "seed": seed, "loss": 2 - 0.5 * np.log(length) + seed / 100
+                 + rng.normal(scale=1e-4) + cost * (arm == NEW["8bit"])}
+                for arm in arms for seed in range(4)
+            ]  # fmt: skip
+    (folder / "long").mkdir()
+    pd.DataFrame(rows).to_csv(folder / "long" / TRIALS, index=False)
+    monkeypatch.setattr(safety, "REPORTS", folder)
+    teacher = safety.words()[2]
+    both = "keeps up at a quarter of the best rate and slower at the best rate"
+    assert teacher == f"| net for tables | {both} | cannot tell | cannot tell |"
+    assert safety.words()[3] == "| sparse embeddings | cannot tell | cannot tell | cannot tell |"
+    assert safety.summary("8bit") == (
+        "keeps up with 32 bits in 1 of 8 long trainings, is slower in 1; in 6 the runs cannot tell"
+    )
+    assert safety.summary("4bit") == (
+        "in 8 long trainings the runs cannot tell yet whether it keeps up"
+    )
+    numbers = safety.now()[2:4]
+    assert numbers[0].startswith(
+        "| net for tables (`teacher`) | 0.0015, a quarter of the best rate | 4 | keeps up: "
+    )
+    assert "| slower: +22." in numbers[1]
+    assert numbers[0].endswith("| cannot tell: no runs | cannot tell: no runs |")
+
+
+def test_every_study_has_a_kind() -> None:
+    assert [(t.study.task, t.study.rate) for t in safety.trainings()] == [
+        (task, rate)
+        for tasks in safety.TRAININGS.values()
+        for task, rates in tasks.items()
+        for rate in rates
+    ]
+    assert len(list(safety.trainings())) == len(STUDIES)
+    assert list(MARGINS) == ["8bit", "4bit", "3bit"]
+
+
+def test_sentences_on_the_presets_of_0_3() -> None:
+    _, rows = safety.blind()
+    rows = rows[rows["quantizer"].isin(PRESETS)]
+    random = rows[(rows["factor"] == 1) & rows["judge"].isin(("digits", "lm-tiny", "stdlib-lm"))]
+    kept = random[random["outcome"].isin(WITHIN)]
+    assert {(row.judge, PRESETS[row.quantizer]) for row in kept.itertuples()} == {
+        ("lm-tiny", "3bit"),
+        ("lm-tiny", "paper-4bit"),
+    }
+    frame, tuning = (
+        pd.read_csv(safety.REPORTS / name) for name in (safety.LONG_RUN, safety.TUNING)
+    )
+    work = safety.tuned(tuning)
+    slope = safety.long_run(frame, work).iloc[0]
+    error = f"a standard error of {100 * slope['slope_error'] / slope['slope']:.0f} % there"
+    assert error in TEXT
+    lengths = sorted(frame["steps"] / work.steps)
+    assert f"the lengths that were measured, {lengths[0]:g} to {lengths[-1]:g} times" in TEXT
+    assert lengths[0] > 1 / (1 + 0.878)
+
+
+def test_32_bits_loses_steps_at_a_quarter_of_the_rate() -> None:
+    lost = [line.split(" | ")[1] for line in safety.quarter()[2:]]
+    known = sorted(float(cell) for cell in lost if cell != "not known")
+    assert (known[0], known[-1], len(lost)) == (5.2, 238.3, 8)
+
+
+def test_the_bound_of_safe_is_described() -> None:
+    pairs = steps.committed()
+    harmless = pairs[pairs["verdict"].isin(steps.HARMLESS)]
+    safe = harmless[harmless["verdict"] == "safe"]
+    failed = harmless[harmless["slower"] > np.log1p(steps.MARGIN)]["cost"].min()
+    assert verdict.SAFE < failed < 1.02 * verdict.SAFE
+    eight = ["@8s" in pair and "@8u" in pair for pair in safe["quantizer"]]
+    assert f"27 of 27 do, of which {sum(eight)} have 8 bits in both moments" in TEXT
