@@ -205,7 +205,7 @@ class Ended:
 def ended(frame: pd.DataFrame, study: Study) -> Ended | None:
     """Final losses of a study among the rows of `frame`; None without rows."""
     own = frame[(frame["judge"] == study.task) & np.isclose(frame["lr"], study.rate)]
-    if own.empty:
+    if CONTROL not in set(own["quantizer"]):
         return None
     steps = int(own[own["quantizer"] == CONTROL]["steps"].max())
     whole = own[own["steps"] == steps].pivot_table("loss", "seed", "quantizer")
@@ -229,16 +229,18 @@ def table(frame: pd.DataFrame, study: Study) -> tuple[str, list[str]]:
         apart = (whole[quantizer] - whole[FULL]).dropna()
         steps_more = result.slower(quantizer)
         margin = MARGINS.get(arm)
-        shown = "" if margin is None else "yes" if steps_more["most"] < margin else "no"
+        told = margin is not None and np.isfinite(steps_more["most"])
+        shown = "" if not told else "yes" if steps_more["most"] < margin else "no"
         rows.append(
             (
                 arm,
                 f"`{quantizer}`",
                 str(both["seeds"]),
-                f"{both['difference']:+.4f} ({both['low']:+.4f} to {both['high']:+.4f})",
+                f"{both['difference']:+.4f}"
+                + (f" ({both['low']:+.4f} to {both['high']:+.4f})" if len(apart) > 1 else ""),
                 f"{apart.median():+.4f}",
                 in_percent(steps_more),
-                shown and f"{shown} ({margin:.0%})",
+                f"{shown} ({margin:.0%})" if told else shown,
                 str(result.failed(quantizer)),
             )
         )
