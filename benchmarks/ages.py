@@ -104,7 +104,7 @@ def main(_: Sequence[str] | None = None) -> int:
         text = path.read_text(encoding="utf-8")
         if path != INDEX and read(text) is None:
             write_text(path, stamped(text, origin(path), html=path.suffix == ".html"))
-    write_text(INDEX, replaced(INDEX.read_text(encoding="utf-8"), "ages", table()))
+    write_text(INDEX, replaced(INDEX.name, INDEX.read_text(encoding="utf-8"), "ages", table()))
     return 0
 
 
