@@ -138,7 +138,7 @@ def recommend(
         float | None,
         typer.Option(
             help="Largest step cost, instead of --bits: the pair of fewest bytes that keeps to it. "
-            "0.02 stands for steps that make 2 % less progress."
+            "0.02 stands for updates that go 2 % less far along the exact ones."
         ),
     ] = None,
     spec: options.Pairs = None,

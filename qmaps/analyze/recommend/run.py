@@ -99,7 +99,7 @@ def run(
             parameters to quantize. 4.3 if `nbytes` and `step_cost` are left out too.
         nbytes: most bytes of all states together, also of those in 32 bits.
         step_cost: largest step cost of the choice, instead of a budget: the pair of fewest bytes
-            that keeps to it is chosen. 0.02 stands for steps that make 2 % less progress.
+            that keeps to it is chosen. 0.02 stands for updates that go 2 % less far.
         candidates: pairs of quantizers, or names of presets. Those with a moment in 32 bits, or
             with a map fitted to the data, are diagnostic: they are judged, but not chosen. So is a
             default candidate with a zero in the map of its second moment (``paper-8bit``).
