@@ -19,7 +19,7 @@ MEASURES = {
     "saturated_share": "saturated elements (share)",
     "zero_point_share": "zero points (share)",
     "update_median_rel_error": "median error of the update\n(fraction)",
-    "held_share": "elements with the same code\n(share)",
+    "stuck_share": "second moments that cannot fall\n(share)",
 }
 """Columns of the panels, and their labels."""
 LIMITS = {
@@ -28,6 +28,7 @@ LIMITS = {
     "saturated_share": 0.2,
     "zero_point_share": 0.0,
     "update_median_rel_error": 0.5,
+    "stuck_share": 0.25,
 }
 """Default limits of `qmaps.capture.Thresholds`."""
 LIMIT: dict[str, Any] = {"color": "#444444", "linestyle": (0, (1, 2)), "linewidth": 1.2}
@@ -46,7 +47,7 @@ def monitor(frame: pd.DataFrame) -> Figure:
     Args:
         frame: rows of a monitor's CSV file: `step`, `parameter`, `state`, `quantizer`, `sqnr_db`,
             `stalled_share`, `saturated_share`, `zero_point_share`, `update_median_rel_error` and
-            `held_share`; a measure may be NaN.
+            `stuck_share`; a measure may be NaN.
 
     Raises:
         BadValueError: columns or rows are missing, or a column of numbers holds text.

@@ -13,6 +13,7 @@ import shutil
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -50,6 +51,7 @@ class FolderLock:
         self._release = weakref.finalize(self, _release_file, lock, _identity(file), self._process)
         self._release.atexit = False  # `filelock` has released by then, and the file would stay
         _HELD.add(self)
+        _release_at_exit()
 
     @property
     def inherited(self) -> bool:
@@ -121,7 +123,12 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 _HELD: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
-@atexit.register
+@cache
+def _release_at_exit() -> None:
+    """Release locks when the process ends, before `filelock` does, which registers at its first."""
+    atexit.register(_release_all)
+
+
 def _release_all() -> None:
     for lock in list(_HELD):
         lock.release()

@@ -200,6 +200,8 @@ def stochastic_rounding_is_unbiased_in_value(q: Quantizer, device: torch.device)
     |z| < 7 refuses a correct composition once in 4e11 runs; about 3,000 of them: once in 1e8.
     The keys are fixed, so the outcome does not change from run to run.
     """
+    if q.map.bend:
+        return  # biased on purpose; see the checks of maps
     generator = torch.Generator().manual_seed(8)
     x = (torch.rand(40, 64, generator=generator, dtype=torch.float32) + 0.05).to(device)
     sr = dataclasses.replace(q, rounding=Rounding.STOCHASTIC).fit(x)

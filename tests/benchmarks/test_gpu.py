@@ -182,7 +182,7 @@ def test_numerators_are_next_to_a_tie() -> None:
 
 
 def test_kernels_of_the_first_step() -> None:
-    states = "Format<8, 256, false, false, true, 1>, Format<8, 256, false, false, false, 1>"
+    states = "Format<8, 256, false, false, true, 1>, Format<8, 256, false, true, false, 1>"
     assert list(map(str, first_step.kernels("AdamW8bit", torch.bfloat16))) == [
         "write_words",
         "begin_step",

@@ -167,7 +167,7 @@ def test_what_seeds_can_tell() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_trains_in_32_bits_and_in_few(family: str) -> None:
     # The first momenta of SM3 have one magnitude, which 4 bits hold.
-    longer = ("Momentum", "optim.LARS", "optim.SM3")
+    longer = ("Momentum", "optim.Adagrad", "optim.LARS", "optim.SM3")
     work = replace(WORK, lr=0.1, steps=4) if family in longer else WORK
     group = Group("tiny", work, family, n=2 if family == "LPMM-SGDM" else 1)
     full = group.baseline(1.0, 0).run()

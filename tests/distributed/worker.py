@@ -226,8 +226,9 @@ def check_uneven_shards_have_blocks_of_their_own() -> None:
         whole = torch.randn(shape, generator=generator)
         param = nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)]))
         alone = nn.Parameter(param.to_local().clone())
-        ours = AdamW8bit([param], min_quantized_size=99)
-        theirs = AdamW8bit([alone], min_quantized_size=0)
+        # Rounded to nearest: random numbers are those of an element's place in the whole tensor.
+        ours = AdamW([param], state_quantizers="8bit-0.3", min_quantized_size=99)
+        theirs = AdamW([alone], state_quantizers="8bit-0.3", min_quantized_size=0)
         for _ in range(3):
             grad = torch.randn(shape, generator=generator)
             param.grad = distribute_tensor(grad, mesh, [Shard(0)])
@@ -765,8 +766,8 @@ def uneven_values(net: Uneven, source: str) -> None:
     whole = torch.load(FOLDER / f"{source}.pt", weights_only=True)
     for name, value in whole.items():
         expected, found = cut(net.w, value), floats(optimizer.state[net.w][name])
-        # 8-bit DE resolves 3.5 % of a value at worst near the largest, relative to the block.
-        assert bool(((found - expected).abs() <= 0.01 * value.abs().max()).all()), name
+        # Neighbours in 8 bits are an eighth of an octave apart.
+        assert bool(((found - expected).abs() <= 0.13 * value.abs().max()).all()), name
 
 
 def of_matrices(net: nn.Sequential, lr: float, seed: int) -> list[QuantizedOptimizer]:

@@ -217,7 +217,7 @@ def replay() -> pd.DataFrame:
 
 
 def monitor() -> pd.DataFrame:
-    measures = ["sqnr_db", "stalled_share", "saturated_share", "zero_point_share", "held_share"]
+    measures = ["sqnr_db", "stalled_share", "saturated_share", "zero_point_share", "stuck_share"]
     rows = [
         {
             "step": step,
@@ -269,7 +269,7 @@ SUBJECTS = {
     "monitor": Subject(
         monitor(),
         "step parameter state quantizer sqnr_db stalled_share saturated_share zero_point_share "
-        "update_median_rel_error held_share",
+        "update_median_rel_error stuck_share",
         6,
     ),
     "outliers": Subject(

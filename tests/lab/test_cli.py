@@ -20,6 +20,7 @@ from qmaps import figures
 from qmaps.analyze.recommend.verdict import LEVELS
 from qmaps.cli import main
 from qmaps.figures import _declare
+from qmaps.optim.presets import pair_of
 
 
 def call(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -73,7 +74,7 @@ def test_the_report_is_one_self_contained_page(lab: Path) -> None:
     page = (lab / "report.html").read_text()
     assert len(re.findall(r'<img [^>]*src="data:image/png;base64,', page)) == 11
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
-    for text in ("B128/DE-0@4u", "zero points", 'id="losses"', "stdlib-lm-tiny"):
+    for text in ("B64xbf16/geometric@4u+qsr", "zero points", 'id="losses"', "stdlib-lm-tiny"):
         assert text in page
     losses = pd.read_parquet(lab / "frames" / "losses.parquet")
     first = page[: page.index('id="tensors"')]
@@ -191,7 +192,7 @@ def test_capture_and_replay_of_gradients(tmp_path: Path, capsys, monkeypatch) ->
 
 def test_a_recommendation_is_printed_and_written(states: Path, tmp_path: Path, capsys) -> None:
     run = tmp_path / "run"
-    pairs = ["B128/DE@4s + B128/DE-0@4u", "B256/DE-sym@8s + B256/DE-0@8u", "B256/DE@8s + 32-bit"]
+    pairs = ["B128/DE@4s + B128/DE-0@4u", pair_of("8bit").spec, "B256/DE@8s + 32-bit"]
     specs = " ".join(f"--spec '{pair}'" for pair in pairs)
     command = f"recommend {states} {specs} --steps 4 --out {run}"
     code, out, _ = call(f"{command} --bits 9", capsys)
@@ -206,7 +207,7 @@ def test_a_recommendation_is_printed_and_written(states: Path, tmp_path: Path, c
              "# Trainer of Hugging Face", f'optim_args="state_quantizers={choice}"',
              "# YAML of LLaMA-Factory", "# YAML of axolotl", f'state_quantizers: "{choice}"',
              "The step cost decides pair bits bytes step cost verdict",
-             f"* {pairs[1]} (8bit) 8.13 2.03 ", "*: the choice.",
+             f"* {pairs[1]} ", "8.13 2.03 ", "*: the choice.",
              "--all shows the reason of each verdict",
              f"choice: {choice}")  # fmt: skip
     assert [text for text in parts if text not in printed] == []

@@ -125,8 +125,8 @@ def test_states_of_qmaps_keep_their_codes_and_block_size() -> None:
     assert state.dequantize().equal(adam.state[net[0].weight]["exp_avg"].dequantize())
     assert type(converted["state"][0]["exp_avg_sq"]) is Tensor
     resumed(net, ao.AdamW4bit, converted)
-    # The 4 bits of qmaps are blocks, whose codes torchao holds.
-    net, adam = trained(AdamW, state_quantizers="4bit")
+    # Blocks with float32 scales, whose codes torchao holds.
+    net, adam = trained(AdamW, state_quantizers="B64/DE-sym@4s + B64/DE-0@4u")
     converted, report = convert_state_dict(adam.state_dict(), "torchao")
     assert report.lossless
     for name in ("exp_avg", "exp_avg_sq"):

@@ -293,7 +293,9 @@ def test_the_page_says_what_a_verdict_means_and_what_costs_most(run: Path, page:
     assert f"{badge} {html.escape(means)}.</p>" in page
     tensors = pd.read_parquet(run / "recommend" / "tensors.parquet")
     worst = tensors[tensors["chosen"]].set_index("parameter")["error"].idxmax()
-    assert f"Costs most under this choice: <b>{html.escape(worst)}" in page.replace("&#34;", '"')
+    assert f"Costs most under this choice: <b>{html.escape(worst, quote=False)}" in page.replace(
+        "&#34;", '"'
+    )
     below = page[page.index('id="candidates"') :]
     for verdict in pd.read_parquet(run / "recommend" / "pairs.parquet")["verdict"].unique():
         assert f'<b class="{verdict}">{verdict}</b>: {MEANINGS[verdict]}.' in below
