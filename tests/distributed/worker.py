@@ -1169,7 +1169,7 @@ def check_zero_redundancy() -> None:
         # To nearest, each parameter goes as on one process; random numbers are those of its place
         # among its process's.
         for source in (1, 2, 4):
-            same = name != "rounding" or source == WORLD
+            same = name not in ("rounding", "8bit") or source == WORLD
             if same and (path := FOLDER / f"zero-{name}-{source}.pt").exists():
                 resumed = zero_resumed(path, name, as_view)
                 for p, q in zip(net.parameters(), resumed.parameters(), strict=True):
