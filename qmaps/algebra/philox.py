@@ -12,13 +12,17 @@ rounds for a margin of safety; seven pass all of their statistical tests.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from qmaps.errors import BadValueError, check_int, shown
+
+Word = TypeVar("Word", int, Tensor)
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -103,17 +107,7 @@ class RoundingKey:
 @lru_cache(maxsize=4096)
 def _base(key0: int, key1: int, word1: int, word2: int) -> int:
     """Where the draws of a key that is spread begin."""
-    c0, c1, c2, c3 = 0, word1, word2, 0
-    for _ in range(7):
-        left, right = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c1, c2, c3 = (
-            right >> 32 ^ c1 ^ key0,
-            right & _MASK,
-            left >> 32 ^ c3 ^ key1,
-            left & _MASK,
-        )
-        key0, key1 = (key0 + _WEYL[0]) & _MASK, (key1 + _WEYL[1]) & _MASK
-    return c0
+    return _philox((0, word1, word2, 0), (key0, key1), rounds=7)[0]
 
 
 def philox4x32(counter: Tensor, key: tuple[int, int], rounds: int) -> Tensor:
@@ -123,7 +117,12 @@ def philox4x32(counter: Tensor, key: tuple[int, int], rounds: int) -> Tensor:
     >>> [f"{word:08x}" for word in philox4x32(counter, (0, 0), rounds=7).tolist()]
     ['5f6fb709', '0d893f64', '4f121f81', '4f730a48']
     """
-    c0, c1, c2, c3 = counter.unbind(-1)
+    return torch.stack(_philox(counter.unbind(-1), key, rounds), dim=-1)
+
+
+def _philox(counter: Sequence[Word], key: tuple[int, int], rounds: int) -> tuple[Word, ...]:
+    """The four words of a counter of four, which are numbers or tensors of them."""
+    c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(rounds):
         # int64 products wrap; their 64 bits are still those of the unsigned product.
@@ -135,7 +134,7 @@ def philox4x32(counter: Tensor, key: tuple[int, int], rounds: int) -> Tensor:
             product0 & _MASK,
         )
         k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
-    return torch.stack([c0, c1, c2, c3], dim=-1)
+    return c0, c1, c2, c3
 
 
 def draws(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:
