@@ -1,14 +1,14 @@
 """Trainings of 8,000 steps and more that take seconds to two minutes of one core.
 
-They were chosen, and their learning rates tuned in 32 bits (`python -m benchmarks.long tune`),
-before any quantized run. All but `FullBatch` see new data in every step, so that longer trainings
+They were chosen, and their learning rates found in 32 bits with one seed, before any quantized run.
+All but `FullBatch` see new data in every step, so that longer trainings
 end lower.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -72,19 +72,50 @@ def held_out(copies: int) -> Batch:
 
 
 @dataclass(frozen=True)
-class Teacher(Workload):
-    """A net for tables: 24 columns, of which a random net with three layers makes the target.
+class Regression(Workload):
+    """Examples of a formula, new ones in every step. The loss is half the mean square error."""
 
-    A quarter of the columns are rounded to three values, and the target has noise. The loss is half
-    the mean square error.
-    """
-
-    name: ClassVar[str] = "teacher"
     unit: ClassVar[str] = "half square error"
 
     steps: int = 8000
     warmup_steps: int = 100
     batch_size: int = 64
+
+    @abstractmethod
+    def examples(self, count: int, generator: np.random.Generator) -> Batch:
+        """Inputs and targets."""
+
+    @abstractmethod
+    def predicted(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """A number for each input."""
+
+    def batch(self, step: int, seed: int) -> Batch:
+        """New examples."""
+        return self.examples(self.batch_size, np.random.default_rng([seed, step]))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Half the mean square error."""
+        return F.mse_loss(self.predicted(model, batch[0]), batch[1]) / 2
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """``loss`` over 16,384 examples."""
+        examples = self.examples(1 << 14, np.random.default_rng(DATA_SEED))
+        return {"loss": float(self.loss(model, examples))}
+
+    def data_digest(self) -> str:
+        """The data are a formula."""
+        return "formula"
+
+
+@dataclass(frozen=True)
+class Teacher(Regression):
+    """A net for tables: 24 columns, of which a random net with three layers makes the target.
+
+    A quarter of the columns are rounded to three values, and the target has noise.
+    """
+
+    name: ClassVar[str] = "teacher"
 
     def build(self) -> nn.Module:
         """Two hidden layers of 128."""
@@ -93,22 +124,17 @@ class Teacher(Workload):
             nn.LayerNorm(128), nn.Linear(128, 1),
         )  # fmt: skip
 
-    def batch(self, step: int, seed: int) -> Batch:
-        """New rows."""
-        return rows(self.batch_size, np.random.default_rng([seed, step]))
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Half the mean square error."""
-        return F.mse_loss(model(batch[0])[:, 0], batch[1]) / 2
-
     @torch.no_grad()
-    def validate(self, model: nn.Module) -> dict[str, float]:
-        """``loss`` over 16,384 rows."""
-        return {"loss": float(self.loss(model, rows(1 << 14, np.random.default_rng(DATA_SEED))))}
+    def examples(self, count: int, generator: np.random.Generator) -> Batch:
+        """Columns, and what the teacher says of them, with noise of standard deviation 0.3."""
+        x = torch.from_numpy(generator.standard_normal((count, 24), dtype=np.float32))
+        x[:, :6] = x[:, :6].round().clamp(-1, 1)
+        noise = torch.from_numpy(generator.standard_normal(count, dtype=np.float32))
+        return x, teacher()(x)[:, 0] + 0.3 * noise
 
-    def data_digest(self) -> str:
-        """The data are a formula."""
-        return "formula"
+    def predicted(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """The output of the net."""
+        return model(inputs)[:, 0]  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(maxsize=1)
@@ -123,28 +149,15 @@ def teacher() -> nn.Module:
     return net
 
 
-@torch.no_grad()
-def rows(count: int, generator: np.random.Generator) -> Batch:
-    """Columns, and what the teacher says of them, with noise of standard deviation 0.3."""
-    x = torch.from_numpy(generator.standard_normal((count, 24), dtype=np.float32))
-    x[:, :6] = x[:, :6].round().clamp(-1, 1)
-    noise = torch.from_numpy(generator.standard_normal(count, dtype=np.float32))
-    return x, teacher()(x)[:, 0] + 0.3 * noise
-
-
 @dataclass(frozen=True)
-class Ratings(Workload):
+class Ratings(Regression):
     """Two embeddings of which a step sees a few rows: users rate items, some far more often.
 
-    The rating is the product of a user's and an item's hidden vectors, with noise. The loss is half
-    the mean square error.
+    The rating is the product of a user's and an item's hidden vectors, with noise.
     """
 
     name: ClassVar[str] = "ratings"
-    unit: ClassVar[str] = "half square error"
 
-    steps: int = 8000
-    warmup_steps: int = 100
     batch_size: int = 128
     weight_decay: float = 0.0
 
@@ -152,24 +165,18 @@ class Ratings(Workload):
         """Vectors of 16 for 500 users and 250 items, and a layer over their product."""
         return nn.ModuleList([nn.Embedding(500, 16), nn.Embedding(250, 16), nn.Linear(16, 1)])
 
-    def batch(self, step: int, seed: int) -> Batch:
-        """New ratings."""
-        return ratings(self.batch_size, np.random.default_rng([seed, step]))
+    def examples(self, count: int, generator: np.random.Generator) -> Batch:
+        """Pairs of a user and an item, whose numbers are small more often, and their ratings."""
+        pairs = (generator.random((count, 2)) ** 2 * [500, 250]).astype(np.int64)
+        chosen = torch.from_numpy(pairs)
+        users, items = tastes()
+        noise = torch.from_numpy(generator.standard_normal(count, dtype=np.float32))
+        return chosen, (users[chosen[:, 0]] * items[chosen[:, 1]]).sum(1) + 0.5 * noise
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Half the mean square error."""
+    def predicted(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """The rating of each pair."""
         users, items, layer = model  # type: ignore[misc]
-        product = users(batch[0][:, 0]) * items(batch[0][:, 1])
-        return F.mse_loss(layer(product)[:, 0], batch[1]) / 2
-
-    @torch.no_grad()
-    def validate(self, model: nn.Module) -> dict[str, float]:
-        """``loss`` over 16,384 ratings."""
-        return {"loss": float(self.loss(model, ratings(1 << 14, np.random.default_rng(DATA_SEED))))}
-
-    def data_digest(self) -> str:
-        """The data are a formula."""
-        return "formula"
+        return layer(users(inputs[:, 0]) * items(inputs[:, 1]))[:, 0]  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(maxsize=1)
@@ -178,15 +185,6 @@ def tastes() -> tuple[Tensor, Tensor]:
     generator = np.random.default_rng(DATA_SEED + 1)
     users, items = (generator.standard_normal((n, 16), dtype=np.float32) for n in (500, 250))
     return torch.from_numpy(users), torch.from_numpy(items) / 4
-
-
-def ratings(count: int, generator: np.random.Generator) -> Batch:
-    """Pairs of a user and an item, whose numbers are small more often, and their ratings."""
-    pairs = (generator.random((count, 2)) ** 2 * [500, 250]).astype(np.int64)
-    chosen = torch.from_numpy(pairs)
-    users, items = tastes()
-    noise = torch.from_numpy(generator.standard_normal(count, dtype=np.float32))
-    return chosen, (users[chosen[:, 0]] * items[chosen[:, 1]]).sum(1) + 0.5 * noise
 
 
 @dataclass(frozen=True)
@@ -225,8 +223,3 @@ class FullBatch(Workload):
     def data_digest(self) -> str:
         """That of `Digits`."""
         return Digits().data_digest()
-
-
-def tasks() -> Iterator[Workload]:
-    """All but the language model of `benchmarks.long_run`, at their defaults."""
-    yield from (MovedDigits(), Teacher(), Ratings(), FullBatch())

@@ -22,12 +22,13 @@ from torch import Tensor
 
 import qmaps
 from benchmarks.command import command_line, one_line_errors
+from benchmarks.long import NEW
 from benchmarks.long_run import WORKLOAD
 from benchmarks.long_tasks import MovedDigits
 from benchmarks.markdown import markdown
 from qmaps.algebra.philox import RoundingKey
 from qmaps.lab.workloads import Workload
-from qmaps.optim.presets import FORMER, PRESETS, pair_of
+from qmaps.optim.presets import FORMER, pair_of
 from qmaps.storage.files import output_folder, replacing
 from reproduction.report_file import write_report
 
@@ -62,7 +63,7 @@ SECOND_MOMENTS = (
     "B128/DE-0@4u+sr",
     "logB256/log2-0(in_log=true)@4u+sr",
     "B64xbf16/geometric@4u+sr",
-    *dict.fromkeys(str(pair_of(name).second) for name in PRESETS if name[1:] == "bit"),
+    *dict.fromkeys(str(pair_of(name).second) for name in NEW),
     "B64xbf16/geometric@3u+qsr",
 )
 CHANGES = ("fall", "fall to a hundredth", "rise", "one")

@@ -5,13 +5,11 @@ Their reports keep the rows of these pairs; `qmaps.optim.PRESETS` has those of n
 
 from __future__ import annotations
 
+from qmaps.optim.presets import FORMER, pair_of
+
 PAIR_OF = {
-    "8bit": "B256/DE@8s + B256/DE-0@8u",
-    "4bit": "B128/DE@4s+sr + B128/DE-0@4u",
-    "3bit": "B128/DE@3s+sr + B128/DE-0@3u",
-    "2bit": "B16x8/linear0(full=true)@2s+sr + B32x8/power3@2u",
-    "paper-8bit": "B2048/DE@8s + B2048/DE@8u",
-    "paper-4bit": "B128/DE@4s + rank1/linear@4u",
+    **{name.removesuffix("-0.3"): pair_of(name).spec for name in FORMER},
+    **{name: pair_of(name).spec for name in ("paper-8bit", "paper-4bit")},
 }
 """Quantizers of Adam's moments by preset."""
 

@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-import qmaps
-from qmaps.algebra.philox import RoundingKey
+from benchmarks.moving_average import follow
 from qmaps.maps.geometric import Geometric
 from qmaps.optim.presets import PRESETS, pair_of
 
@@ -35,35 +34,15 @@ def test_values_of_4_bits() -> None:
     assert torch.equal(Geometric(4).codebook(), 2.0 ** torch.arange(-15.0, 1.0))
 
 
-def after(spec: str | None, gradients: str, steps: int = 3000, count: int = 2048) -> torch.Tensor:
-    """The second moments of elements whose gradients change, with beta2 0.999."""
-    draw = torch.Generator().manual_seed(0)
-    q = qmaps.quantizer(spec) if spec else None
-    changing = torch.zeros(count, dtype=torch.bool)
-    changing[:: 64 if gradients == "one" else 2] = True
-    v = torch.zeros(count)
-    for step in range(steps):
-        g = torch.randn(count, generator=draw)
-        early = step < 300
-        small = early if gradients == "rise" else not early
-        factor = 0.01 if gradients == "fall to a hundredth" else 0.1
-        g[changing] *= factor if small else 1
-        v = 0.999 * v + 0.001 * g.square()
-        if q is not None:
-            stored = q.quantize_unchecked(v, key=RoundingKey(step=step)).dequantize()
-            v, seen = stored, v
-        else:
-            seen = v
-    return seen[changing]
-
-
 @pytest.mark.parametrize("gradients", ["fall", "fall to a hundredth", "rise", "one"])
 @pytest.mark.parametrize("preset", ["8bit", "4bit", "3bit", "2bit"])
 def test_second_moments_of_presets_follow(preset: str, gradients: str) -> None:
     """Geometric mean over the elements, within a factor of 2, or a tenth in 8 bits."""
     second = pair_of(preset).second
     assert second is not None
-    ratio = (after(second.spec, gradients) / after(None, gradients)).log().mean().exp()
+    ratio = (
+        (follow(second.spec, gradients, 2048) / follow(None, gradients, 2048)).log().mean().exp()
+    )
     # Of "one", few elements count.
     within = 2.0 if preset != "8bit" else 1.2 if gradients == "one" else 1.1
     assert 1 / within < float(ratio) < within
@@ -72,5 +51,5 @@ def test_second_moments_of_presets_follow(preset: str, gradients: str) -> None:
 def test_second_moments_rounded_to_nearest_do_not_follow() -> None:
     assert PRESETS["paper-8bit"].unsigned == "B{block}/DE@8u"
     for spec in ("B256/DE-0@8u", "B256/geometric@8u", "rank1/linear@4u"):
-        ratio = (after(spec, "fall") / after(None, "fall")).log().mean().exp()
+        ratio = (follow(spec, "fall", 2048) / follow(None, "fall", 2048)).log().mean().exp()
         assert float(ratio) > 5
