@@ -91,6 +91,7 @@ class Study:
         rate: the learning rate.
         arms: names in `ARMS`.
         seeds: number of seeds.
+        steps: number of steps.
     """
 
     task: str
@@ -98,20 +99,37 @@ class Study:
     rate: float
     arms: tuple[str, ...]
     seeds: int
+    steps: int = 8000
+
+    def runs(self, language: Workload, seed: int) -> Iterator[Run]:
+        """Those of a seed; `language` is the workload of `JUDGE`."""
+        work = replace(self.work or language, lr=self.rate, steps=self.steps)
+        for arm in self.arms:
+            yield Run(self.task, work, ARMS[arm], seed)
+        for length in LENGTHS if seed < CURVE_SEEDS else ():
+            yield Run(self.task, replace(work, steps=round(self.steps * length)), FULL, seed)
 
 
 WITHOUT_PARTS = tuple(CONTROLS | NEW | FORMER)
 ALL = (*WITHOUT_PARTS, *PARTS)
+OF_LANGUAGE = (*CONTROLS, "4bit", "3bit", "8bit", "4bit, former")
 STUDIES = (
     Study("teacher", Teacher(), 0.0015, ALL, 24),
     Study("ratings", Ratings(), 0.01, ALL, 24),
     Study("full-batch", FullBatch(), 0.003, ALL, 8),
     Study("moved-digits", MovedDigits(), 0.001, WITHOUT_PARTS, 24),
-    Study("lm-tiny", None, 0.003, (*CONTROLS, "4bit", "3bit", "8bit", "4bit, former"), 24),
+    Study("lm-tiny", None, 0.003, OF_LANGUAGE, 24, 10_000),
     Study("teacher", Teacher(), 0.006, WITHOUT_PARTS, 24),
     Study("ratings", Ratings(), 0.02, WITHOUT_PARTS, 24),
-    Study("lm-tiny", None, 0.012, (*CONTROLS, "4bit", "3bit", "8bit", "4bit, former"), 24),
+    Study("lm-tiny", None, 0.012, OF_LANGUAGE, 24, 10_000),
 )
+SHORTER = tuple(
+    Study(study.task, study.work, study.rate, OF_LANGUAGE, 12, steps)
+    for steps in (500, 2000)
+    for study in STUDIES
+    if (study.task, study.rate) in {("teacher", 0.0015), ("ratings", 0.01), ("lm-tiny", 0.003)}
+)
+"""The same in fewer steps."""
 
 
 @dataclass(frozen=True)
@@ -144,16 +162,11 @@ def plan(
         tasks: only studies of these.
     """
     for seed in range(max(study.seeds for study in STUDIES)):
-        for study in STUDIES:
-            if seed >= min(study.seeds, seeds or study.seeds) or study.task not in (
-                tasks or study.task
+        for study in (*STUDIES, *SHORTER):
+            if seed < min(study.seeds, seeds or study.seeds) and study.task in (
+                tasks or (study.task,)
             ):
-                continue
-            work = replace(study.work or language, lr=study.rate)
-            for arm in study.arms:
-                yield Run(study.task, work, ARMS[arm], seed)
-            for length in LENGTHS if seed < CURVE_SEEDS else ():
-                yield Run(study.task, replace(work, steps=round(work.steps * length)), FULL, seed)
+                yield from study.runs(language, seed)
 
 
 def slower(apart: pd.Series, fall: float, error: float) -> dict[str, float]:
@@ -204,10 +217,15 @@ class Ended:
 
 def ended(frame: pd.DataFrame, study: Study) -> Ended | None:
     """Final losses of a study among the rows of `frame`; None without rows."""
-    own = frame[(frame["judge"] == study.task) & np.isclose(frame["lr"], study.rate)]
+    lengths = [study.steps, *(round(study.steps * length) for length in LENGTHS)]
+    own = frame[
+        (frame["judge"] == study.task)
+        & np.isclose(frame["lr"], study.rate)
+        & frame["steps"].isin(lengths)
+    ]
     if CONTROL not in set(own["quantizer"]):
         return None
-    steps = int(own[own["quantizer"] == CONTROL]["steps"].max())
+    steps = study.steps
     whole = own[own["steps"] == steps].pivot_table("loss", "seed", "quantizer")
     others = own[(own["quantizer"] == FULL) & own["seed"].isin(own[own["steps"] != steps]["seed"])]
     known = others["steps"].nunique() == 1 + len(LENGTHS)

@@ -24,8 +24,14 @@ TASKS = [study.work for study in long.STUDIES if study.work is not None]
 def test_each_seed_has_all_arms_of_all_studies() -> None:
     runs = list(long.plan(WORKLOAD, 5))
     assert len(runs) == len({run.key for run in runs})
-    for study in long.STUDIES:
-        own = [run for run in runs if (run.judge, run.workload.lr) == (study.task, study.rate)]
+    for study in (*long.STUDIES, *long.SHORTER):
+        steps = {study.steps, *(round(study.steps * length) for length in long.LENGTHS)}
+        own = [
+            run
+            for run in runs
+            if (run.judge, run.workload.lr) == (study.task, study.rate)
+            and run.workload.steps in steps
+        ]
         for seed in range(5):
             mine = [run for run in own if run.seed == seed]
             lengths = len(long.LENGTHS) if seed < long.CURVE_SEEDS else 0
