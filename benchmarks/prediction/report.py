@@ -158,7 +158,7 @@ def page(predicted: pd.DataFrame, trials: pd.DataFrame, judged: pd.DataFrame, co
         "## What verdicts are worth",
         "",
         "`qmaps.recommend` judges a pair by its replay. Its thresholds of caution and unsafe were "
-        "chosen on `small`, that of safe on [four models](steps.md). The final validation loss "
+        "chosen on `small`, that of clean on [four models](steps.md). The final validation loss "
         "minus that of 32-bit AdamW, over the pairs of each verdict:",
         "",
     ]

@@ -24,7 +24,7 @@ from benchmarks.prediction.report import BASE, of_pairs, parts
 from qmaps.analyze.recommend.verdict import (
     HARMLESS,
     LEVELS,
-    SAFE,
+    CLEAN,
     UNPROVEN,
     UNSAFE,
     cost_of,
@@ -37,7 +37,7 @@ from reproduction.report_file import write_report
 FOLDER = REPORTS / "prediction"
 MOST = 0.3
 """Step cost above which a pair is left out."""
-EDGES = (0.0, SAFE, UNPROVEN, UNSAFE, MOST)
+EDGES = (0.0, CLEAN, UNPROVEN, UNSAFE, MOST)
 
 
 def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -> pd.DataFrame:
@@ -92,7 +92,7 @@ def blind(steps: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
 
 
 def bounds(pairs: pd.DataFrame) -> pd.DataFrame:
-    """The bound of "safe" from all judges but one, and how that one's pairs below it ended.
+    """The bound of "clean" from all judges but one, and how that one's pairs below it ended.
 
     Returns:
         `judge`, `bound` (the largest step cost of which at least `SAFE_SHARE` of the pairs of the
@@ -172,7 +172,7 @@ def page(pairs: pd.DataFrame, command: str) -> str:
         f"of a cell are the pairs that ended at most {MARGIN:.0%} slower than 32 bits by their "
         f"mean over seeds, the number in brackets those that were not more than {MARGIN:.0%} "
         "faster either. The noise of the seeds counts against them. The thresholds of caution and "
-        f"unsafe were chosen on `{PARTS[BASE].judge}`, that of safe on all these models.",
+        f"unsafe were chosen on `{PARTS[BASE].judge}`, that of clean on all these models.",
         "",
         *markdown(
             ("model", *levels),
@@ -183,7 +183,7 @@ def page(pairs: pd.DataFrame, command: str) -> str:
             ],
         ),
         "",
-        f"Without one of the models, the bound of safe would be the largest step cost up to which "
+        f"Without one of the models, the bound of clean would be the largest step cost up to which "
         f"{SAFE_SHARE:.0%} of the other models' pairs ended at most {MARGIN:.0%} slower. The pairs "
         "of the model that was left out, up to this bound:",
         "",
@@ -237,7 +237,7 @@ def draw(pairs: pd.DataFrame, path: Path) -> None:
     panel.axhspan(-100 * MARGIN, 100 * MARGIN, color="tab:green", alpha=0.15)
     costs = np.geomspace(1e-5, MOST)
     panel.plot(costs, 100 * costs, color="#9498a0", linewidth=1, label="slope 1")
-    panel.axvline(SAFE, color="#9498a0", linewidth=1, linestyle="--")
+    panel.axvline(CLEAN, color="#9498a0", linewidth=1, linestyle="--")
     panel.set(xscale="log", xlabel="step cost", ylabel="slower by, % of steps")
     panel.set_xlim(1e-5, MOST)
     panel.set_yscale("symlog", linthresh=5)

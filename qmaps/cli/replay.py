@@ -222,14 +222,14 @@ def _shortlist(recommendation: Recommendation) -> list[dict[str, Any]]:
 
 def _print(recommendation: Recommendation, choice: Path, every: bool) -> None:
     """Print the answer, and the table beside it."""
-    from qmaps.analyze.recommend.verdict import SAFE, UNPROVEN, UNSAFE
+    from qmaps.analyze.recommend.verdict import CLEAN, UNPROVEN, UNSAFE
 
     rows = _shortlist(recommendation)
     print_lines(*recommendation.answer(choice).split("\n"), "")
     print_rows("The step cost decides", SHORT_COLUMNS, rows)
     print_text(
         UNITS,
-        f"step cost: safe up to {SAFE}, unproven up to {UNPROVEN}, caution up to {UNSAFE}."
+        f"step cost: clean up to {CLEAN}, unproven up to {UNPROVEN}, caution up to {UNSAFE}."
         + " *: the choice." * (len(recommendation.specs) == 1),
     )
     if every:

@@ -61,7 +61,7 @@ def replay(frame: pd.DataFrame) -> Figure:
     cost.set_xlim(-2 * LEAST, 20)
     cost.minorticks_off()
     cost.set_xlabel("step cost")
-    for at, word in zip((0, *LIMITS), ("safe", "unproven", "caution", "unsafe"), strict=True):
+    for at, word in zip((0, *LIMITS), ("clean", "unproven", "caution", "unsafe"), strict=True):
         cost.annotate(
             word,
             (at, 1),

@@ -21,7 +21,7 @@ from qmaps.algebra.pair import Pair
 from qmaps.analyze import executors, recommend
 from qmaps.analyze._states import MIN_SIZE, adam_pairs, with_gradients
 from qmaps.analyze.recommend.run import ENOUGH
-from qmaps.analyze.recommend.verdict import FOLLOWS, LEVELS, SAFE, UNPROVEN, UNSAFE
+from qmaps.analyze.recommend.verdict import FOLLOWS, LEVELS, CLEAN, UNPROVEN, UNSAFE
 from qmaps.capture import CapturedStates, Gradients, StateRecorder
 from qmaps.capture.naming import Names
 from qmaps.capture.recorder import write
@@ -290,7 +290,7 @@ def recommend_for(
         "states": states.fingerprint(),
         "gradients": states.window(),
         "min_quantized_size": min_quantized_size,
-        "verdicts": [*LEVELS, SAFE, UNPROVEN, UNSAFE, *FOLLOWS],  # earlier versions had others
+        "verdicts": [*LEVELS, CLEAN, UNPROVEN, UNSAFE, *FOLLOWS],  # earlier versions had others
     }
     if recommend.holds(folder, identity):
         return

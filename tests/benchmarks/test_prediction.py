@@ -109,7 +109,7 @@ def test_a_judge_is_recorded_measured_and_reported(
     assert judged["pairs"].sum() == len(chosen)
     assert set(judged["verdict"]) <= set(verdict.LEVELS)
     assert judged["most"].max() == pytest.approx(7, abs=0.3)
-    safe = judged.set_index("verdict").loc["safe"]
+    safe = judged.set_index("verdict").loc["clean"]
     known["replay_zero_point_share"] = 0.1
     assert report.verdicts(trials, known)["verdict"].tolist() == ["unsafe"]
     page = report.page(table, trials, judged, "command")
@@ -117,7 +117,7 @@ def test_a_judge_is_recorded_measured_and_reported(
     without = report.page(table.assign(correlation=np.nan), trials, judged, "command")
     assert "| net progress | no value |" in without
     assert "nan (" not in without
-    assert f"| small, 1 x the rate | safe | {safe['pairs']} |" in page
+    assert f"| small, 1 x the rate | clean | {safe['pairs']} |" in page
     report.draw(trials, known, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 5000
 
@@ -157,7 +157,7 @@ def test_pairs_in_steps() -> None:
     assert eight == pytest.approx(-0.0001 / 0.2, abs=0.0001 / 0.2)
     assert steps.ended(found)["pairs"].sum() == len(found) == 240
     shown = steps.page(found, "python -m benchmarks.prediction.steps")
-    safe = steps.ended(found).groupby("verdict").sum(numeric_only=True).loc["safe"]
+    safe = steps.ended(found).groupby("verdict").sum(numeric_only=True).loc["clean"]
     assert f"| all | {safe['kept_up']} ({safe['within']}) of {safe['pairs']} | " in shown
 
 
@@ -169,14 +169,14 @@ def test_what_recommend_says_of_its_verdicts_is_counted() -> None:
     assert steps.committed()["judge"].nunique() == verdict.MODELS
     left_out = steps.bounds(steps.committed())
     assert (left_out["kept_up"].sum(), left_out["pairs"].sum()) == verdict.LEFT_OUT
-    safe = verdict.experience("safe", 0.0001)
+    safe = verdict.experience("clean", 0.0001)
     assert safe.startswith("of 27 pairs that replays of whole runs of 6")
     assert safe.endswith("of the choice of the bound, 35 of 44")
 
 
 def test_the_bound_of_safe_holds_on_all_models() -> None:
     pairs = steps.committed()
-    up_to = pairs[pairs["verdict"].isin(verdict.HARMLESS) & (pairs["cost"] <= verdict.SAFE)]
+    up_to = pairs[pairs["verdict"].isin(verdict.HARMLESS) & (pairs["cost"] <= verdict.CLEAN)]
     assert (up_to["slower"] <= np.log(1.02)).mean() >= 0.95
     without = steps.bounds(pairs).set_index("judge")
     assert without.loc["microbiome", ["pairs", "kept_up"]].tolist() == [7, 1]

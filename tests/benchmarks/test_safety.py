@@ -132,8 +132,8 @@ def test_32_bits_loses_steps_at_a_quarter_of_the_rate() -> None:
 def test_the_bound_of_safe_is_described() -> None:
     pairs = steps.committed()
     harmless = pairs[pairs["verdict"].isin(steps.HARMLESS)]
-    safe = harmless[harmless["verdict"] == "safe"]
+    safe = harmless[harmless["verdict"] == "clean"]
     failed = harmless[harmless["slower"] > np.log1p(steps.MARGIN)]["cost"].min()
-    assert verdict.SAFE < failed < 1.02 * verdict.SAFE
+    assert verdict.CLEAN < failed < 1.02 * verdict.CLEAN
     eight = ["@8s" in pair and "@8u" in pair for pair in safe["quantizer"]]
     assert f"27 of 27 do, of which {sum(eight)} have 8 bits in both moments" in TEXT

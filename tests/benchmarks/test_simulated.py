@@ -20,7 +20,7 @@ def test_what_recommend_says_of_simulated_gradients_is_counted() -> None:
     assert simulated.middle(ROWS) == pytest.approx(verdict.RATIOS, rel=0.01)
     assert verdict.experience("unproven", 0.001, "simulated") == (
         "of 84 pairs that simulated gradients of 9 small models call unproven, recorded ones call "
-        "6 safe, 74 unproven, 4 caution"
+        "6 clean, 74 unproven, 4 caution"
     )
     assert verdict.magnitude(0.01, "mixed") == "0.01, with recorded gradients about 0.001 to 0.01"
     assert verdict.magnitude(0.0123, "recorded") == "0.012"

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from qmaps import figures
-from qmaps.analyze.recommend.verdict import LEVELS, SAFE, UNPROVEN, UNSAFE
+from qmaps.analyze.recommend.verdict import CLEAN, LEVELS, UNPROVEN, UNSAFE
 from qmaps.capture import Thresholds
 from qmaps.errors import BadValueError, OutputError
 from qmaps.figures._style import as_text
@@ -636,10 +636,10 @@ def test_update_errors_name_presets() -> None:
 
 
 def test_the_figure_of_replays_has_the_bounds_of_verdicts() -> None:
-    assert replay_figure.LIMITS == (SAFE, UNPROVEN, UNSAFE)
+    assert replay_figure.LIMITS == (CLEAN, UNPROVEN, UNSAFE)
     cost = draw("replay").axes[0]
     assert [text.get_text() for text in cost.texts] == list(LEVELS)
-    assert cost.get_xlim()[0] < SAFE / 10
+    assert cost.get_xlim()[0] < CLEAN / 10
 
 
 def test_the_figure_of_a_monitor_has_its_limits() -> None:

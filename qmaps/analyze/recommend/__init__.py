@@ -1,4 +1,4 @@
-"""Recommendations: pairs of quantizers that are safe for the states of a run, and a choice."""
+"""Recommendations: verdicts on pairs of quantizers for the states of a run, and a choice."""
 
 from qmaps.analyze.recommend.result import Recommendation, holds, write
 from qmaps.analyze.recommend.run import run

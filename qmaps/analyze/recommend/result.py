@@ -116,7 +116,7 @@ class Recommendation:
 
     Attributes:
         choice: the quantizers of every parameter, for an optimizer or a file.
-        verdict: the verdict on the choice: ``safe``, ``unproven`` (no problem was found, but not
+        verdict: the verdict on the choice: ``clean``, ``unproven`` (no problem was found, but not
             all trainings with such step costs kept up, gradients were simulated, or the step is
             early), ``caution`` or ``unsafe``.
         reason: the decisive measure.
@@ -128,7 +128,7 @@ class Recommendation:
             None if no pair of at most so many bits is free of zero points and of very large
             updates.
         singles: these pairs as choices, for an optimizer or a file.
-        simplest: the choice of the narrowest safe (or unproven) pair for all parameters; None if
+        simplest: the choice of the narrowest clean (or unproven) pair for all parameters; None if
             there is none.
         gradients: ``recorded``, ``simulated`` or ``mixed``.
         min_quantized_size: parameters of at most this many elements stay in 32 bits.

@@ -81,9 +81,9 @@ def run(
     - ``unproven`` if the step cost is above 0.0005, if second moments do not follow a fall of
       gradients within a factor of 2 (`fall_ratio_second`), if gradients were simulated, or if the
       states are of a step before a tenth of 1 / (1 - beta2),
-    - ``safe`` otherwise.
+    - ``clean`` otherwise.
 
-    The pair of least step cost that is safe or unproven and within the budget is chosen for all
+    The pair of least step cost that is clean or unproven and within the budget is chosen for all
     parameters. Where there is none, each kind of parameter (names that differ only in numbers, such
     as ``layers.3.up`` and ``layers.7.up``) gets a pair or 32 bits, by the fall of errors
     per byte. The error of a parameter is its share of the cost of all updates multiplied by its
@@ -197,8 +197,8 @@ def run(
     }
     best = {limit: best_of(table, choosable, limit) for limit in LIMITS}
     levels = dict(zip(table["quantizer"], table["verdict"], strict=True))
-    safe = [pair for pair in choosable if levels[pair.spec] in verdicts.HARMLESS]
-    simplest = min(safe, key=sizes.total, default=None)
+    harmless = [pair for pair in choosable if levels[pair.spec] in verdicts.HARMLESS]
+    simplest = min(harmless, key=sizes.total, default=None)
     numbered = captured.naming.startswith("numbers")  # names that the model does not have
 
     def choice(picks: Mapping[str, Pair]) -> Choice:

@@ -11,8 +11,8 @@ import pandas as pd
 from qmaps.analyze.replay import step_cost
 from qmaps.storage.files import records
 
-SAFE, UNPROVEN, UNSAFE = 0.0005, 0.03, 0.1
-"""Step costs up to which a pair is safe and unproven, and above which it is unsafe."""
+CLEAN, UNPROVEN, UNSAFE = 0.0005, 0.03, 0.1
+"""Step costs up to which a pair is clean and unproven, and above which it is unsafe."""
 EXPLODING = 1e4
 """Learning rates of the largest update from which on a pair is unsafe. Exact Adam makes at most
 7.27 at betas of 0.9 and 0.999."""
@@ -22,23 +22,23 @@ WEIGHTY = 0.01
 """Share of the cost of all updates from which on a parameter that is unsafe by itself makes a pair
 ``caution``."""
 
-LEVELS = ("safe", "unproven", "caution", "unsafe")
+LEVELS = ("clean", "unproven", "caution", "unsafe")
 HARMLESS = LEVELS[:2]
 """Verdicts without a measure against the pair."""
 EARLY = 0.1
 """Share of the averaged gradients, 1 / (1 - beta2), before which a step is early."""
 MODELS = 6
-ENDED = {"safe": (27, 27), "unproven": (74, 97), "caution": (21, 42), "unsafe": (20, 164)}
+ENDED = {"clean": (27, 27), "unproven": (74, 97), "caution": (21, 42), "unsafe": (20, 164)}
 """Of how many trained pairs of a verdict, from replays of whole runs of `MODELS` small models, how
 many ended at most 2 % slower than 32 bits (``python -m benchmarks.prediction.steps``,
 reports/prediction/steps.md)."""
 LEFT_OUT = (35, 44)
-"""The same of the pairs of each model up to the bound that the others give for safe."""
+"""The same of the pairs of each model up to the bound that the others give for clean."""
 REPLAYED = 9
 FROM_RECORDED = {
-    "unproven": {"safe": 6, "unproven": 74, "caution": 4, "unsafe": 0},
-    "caution": {"safe": 0, "unproven": 49, "caution": 87, "unsafe": 6},
-    "unsafe": {"safe": 1, "unproven": 1, "caution": 38, "unsafe": 94},
+    "unproven": {"clean": 6, "unproven": 74, "caution": 4, "unsafe": 0},
+    "caution": {"clean": 0, "unproven": 49, "caution": 87, "unsafe": 6},
+    "unsafe": {"clean": 1, "unproven": 1, "caution": 38, "unsafe": 94},
 }
 """For a verdict from simulated gradients, the numbers of pairs with each from recorded ones, after
 the same states of `REPLAYED` small models (``python -m benchmarks.simulated``,
@@ -50,7 +50,7 @@ UNMEASURED = "not measured"
 
 
 MEANINGS = {
-    "safe": f"step cost up to {SAFE:g}, where all trained pairs kept up with 32 bits",
+    "clean": f"step cost up to {CLEAN:g}, and second moments follow their gradients",
     "unproven": "no problem was found, but not all such pairs kept up with 32 bits, gradients were "
     "simulated, or the step is early",
     "caution": f"a step cost above {UNPROVEN:g}, or a tensor that is unsafe by itself",
@@ -70,9 +70,9 @@ def meaning(level: str, cost: float, gradients: str) -> str:
         return MEANINGS[level]
     kept_up, pairs = ENDED[level]
     reasons = []
-    if cost > SAFE:
+    if cost > CLEAN:
         reasons.append(
-            f"of {pairs} trained pairs with a step cost of {SAFE:g} to {UNPROVEN:g}, {kept_up} "
+            f"of {pairs} trained pairs with a step cost of {CLEAN:g} to {UNPROVEN:g}, {kept_up} "
             "kept up with 32 bits"
         )
     if gradients != "recorded":
@@ -84,7 +84,7 @@ class Verdict(NamedTuple):
     """The verdict on a pair.
 
     Attributes:
-        level: ``safe``, ``unproven``, ``caution`` or ``unsafe``.
+        level: ``clean``, ``unproven``, ``caution`` or ``unsafe``.
         reason: the decisive measure.
     """
 
@@ -98,8 +98,11 @@ def early(step: int, beta2: float) -> bool:
 
 
 def earned(level: str, proven: bool) -> str:
-    """A level, where ``safe`` becomes ``unproven`` if gradients were simulated or steps few."""
-    return "unproven" if level == "safe" and not proven else level
+    """A level, where ``clean`` (``safe`` before 0.4) becomes ``unproven`` if gradients were
+    simulated or steps few."""
+    if level in ("clean", "safe"):
+        return "clean" if proven else "unproven"
+    return level
 
 
 def magnitude(cost: float, gradients: str) -> str:
@@ -134,14 +137,14 @@ def experience(level: str, cost: float, gradients: str = "recorded") -> str:
             f"of {sum(counts.values())} pairs that simulated gradients of {REPLAYED} small models "
             f"call {level}, recorded ones call {recorded}"
         )
-    if level == "unproven" and cost <= SAFE:
+    if level == "unproven" and cost <= CLEAN:
         return "no trainings of pairs with this verdict and step cost were counted"
     kept_up, pairs = ENDED[level]
     text = (
         f"of {pairs} pairs that replays of whole runs of {MODELS} small models call {level}, "
         f"{kept_up} trained at most 2 % slower than 32 bits"
     )
-    if level == "safe":
+    if level == "clean":
         text += "; with each model left out of the choice of the bound, {} of {}".format(*LEFT_OUT)
     return text
 
@@ -174,9 +177,9 @@ def level(row: Mapping[str, Any]) -> str:
         return "unsafe"
     cost = cost_of(row)
     if not row["cost"] > 0:  # without updates nothing can be lost
-        return "safe"
-    if cost <= SAFE and follows(row):
-        return "safe"
+        return "clean"
+    if cost <= CLEAN and follows(row):
+        return "clean"
     if cost <= UNPROVEN:
         return "unproven"
     return "caution" if cost <= UNSAFE else "unsafe"
@@ -214,7 +217,7 @@ def _reason(row: Mapping[str, Any]) -> str:
     """The largest term of the step cost in words."""
     if math.isnan(cost_of(row)):
         return "updates are not finite" if row["cost"] > 0 else "there are no updates"
-    if cost_of(row) <= SAFE and not follows(row):
+    if cost_of(row) <= CLEAN and not follows(row):
         ratio = row["fall_ratio_second"]
         return f"second moments end at {ratio:.2g} times the exact ones where gradients fall"
     gain, noise, largest = row["update_gain"], row["update_noise"], row["largest_update"]

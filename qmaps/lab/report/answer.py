@@ -15,7 +15,7 @@ from qmaps.analyze.recommend.picks import BITS
 from qmaps.analyze.recommend.result import CHOICE, brief, snippets
 from qmaps.analyze.recommend.verdict import (
     HARMLESS,
-    SAFE,
+    CLEAN,
     cost_of,
     dangerous,
     earned,
@@ -67,10 +67,10 @@ def answer(
     trained = _trained(about["trained"], losses)
     keys = pairs["preset"].mask(pairs["quantizer"].eq(counts.index[-1]) & (len(counts) == 1), OWN)
     step_cost = math.nan if summary["step_cost"] is None else float(summary["step_cost"])
-    # Runs of version 0.2 call pairs safe of larger step costs.
-    summary["verdict"] = earned(summary["verdict"], proven=not step_cost > SAFE)
+    # Runs of version 0.3 call clean pairs safe, those of 0.2 also pairs of larger step costs.
+    summary["verdict"] = earned(summary["verdict"], proven=not step_cost > CLEAN)
     pairs["verdict"] = [
-        earned(row["verdict"], proven=not row["step_cost"] > SAFE) for row in records(pairs)
+        earned(row["verdict"], proven=not row["step_cost"] > CLEAN) for row in records(pairs)
     ]
     pairs["by_replay"] = pairs["verdict"]
     pairs[["verdict", "reason"]] = [
@@ -154,8 +154,8 @@ def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[st
     }
     simplest = ""
     if summary["simplest"]:
-        safe = pairs[pairs["by_replay"].isin(HARMLESS) & ~pairs["diagnostic"]]
-        simplest = str(safe.sort_values("nbytes")["quantizer"].iloc[0])
+        harmless = pairs[pairs["by_replay"].isin(HARMLESS) & ~pairs["diagnostic"]]
+        simplest = str(harmless.sort_values("nbytes")["quantizer"].iloc[0])
         codes[simplest] = summary["simplest"]
     for spec in sorted(codes, key=lambda option: rows[option]["nbytes"]):
         row = rows[spec]

@@ -13,12 +13,12 @@ import pandas as pd
 from markupsafe import Markup
 
 from qmaps.analyze.recommend.candidates import FULL
-from qmaps.analyze.recommend.verdict import SAFE, UNPROVEN, UNSAFE, cost_of, dangerous
+from qmaps.analyze.recommend.verdict import CLEAN, UNPROVEN, UNSAFE, cost_of, dangerous
 from qmaps.storage.files import exists, read_frame, records
 from qmaps.storage.units import bits, size
 
 TIMES = " \N{MULTIPLICATION SIGN} "
-STEPS = (SAFE, 0.003, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
+STEPS = (CLEAN, 0.003, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
 """Step costs at which the colour of a cell changes; verdicts do at 0.0005, 0.03 and 0.1."""
 
 
@@ -45,12 +45,12 @@ def heatmap(folder: Path, pairs: pd.DataFrame) -> dict[str, Any]:
         + [("32", 1)] * (len(specs) - len(pairs)),
         "rows": [_row(name, rows) for name, rows in options.items()],
         "key": [f"{100 * step:g}" for step in STEPS] + ["more, or !"],
-        "bounds": [f"{100 * bound:g}" for bound in (SAFE, UNPROVEN, UNSAFE)],
+        "bounds": [f"{100 * bound:g}" for bound in (CLEAN, UNPROVEN, UNSAFE)],
         "cards": _cards(folder, specs, options),
     }
 
 
-_FULL = {"first": "32-bit", "second": "32-bit", "preset": "", "bits": "32", "verdict": "safe"}
+_FULL = {"first": "32-bit", "second": "32-bit", "preset": "", "bits": "32", "verdict": "clean"}
 
 
 def _limit(value: Any) -> str:

@@ -26,7 +26,7 @@ def row(gain: float = 1.0, noise: float = 0.0, largest: float = 5.0, **others: o
 @pytest.mark.parametrize(
     ("measures", "found", "reason"),
     [
-        (row(0.9996), "safe", "updates keep 1.00 of their length"),
+        (row(0.9996), "clean", "updates keep 1.00 of their length"),
         (
             row(0.9996, fall_ratio_second=14.3),
             "unproven",
@@ -37,11 +37,11 @@ def row(gain: float = 1.0, noise: float = 0.0, largest: float = 5.0, **others: o
             "unproven",
             "second moments end at 0.4 times the exact ones where gradients fall",
         ),
-        (row(0.9996, fall_ratio_second=1.9), "safe", "updates keep 1.00 of their length"),
-        (row(0.9996, fall_ratio_second=math.nan), "safe", "updates keep 1.00 of their length"),
+        (row(0.9996, fall_ratio_second=1.9), "clean", "updates keep 1.00 of their length"),
+        (row(0.9996, fall_ratio_second=math.nan), "clean", "updates keep 1.00 of their length"),
         (row(0.98, fall_ratio_second=14), "unproven", "updates keep 0.98 of their length"),
         (row(0.98), "unproven", "updates keep 0.98 of their length"),
-        (row(1.2, 0.15), "safe", "noise 0.15 times the update"),
+        (row(1.2, 0.15), "clean", "noise 0.15 times the update"),
         (row(1.2, 0.5), "unproven", "noise 0.5 times the update"),
         (row(0.96), "caution", "updates keep 0.96 of their length"),
         (row(0.78, 1), "unsafe", "updates keep 0.78 of their length"),
@@ -51,7 +51,7 @@ def row(gain: float = 1.0, noise: float = 0.0, largest: float = 5.0, **others: o
         (row(2.0, 0, 3.1e5), "unsafe", "updates of up to 3e5 learning rates (most in w)"),
         (row(2.0, 0, math.inf), "unsafe", "updates of up to inf learning rates (most in w)"),
         (row(math.nan), "unsafe", "updates are not finite"),
-        (row(math.nan, cost=0.0), "safe", "there are no updates"),
+        (row(math.nan, cost=0.0), "clean", "there are no updates"),
         (
             row(zero_point_share=0.01, cost=0.0),
             "unsafe",

@@ -128,7 +128,7 @@ def test_rows_and_verdicts_have_them(tmp_path: Path) -> None:
     found = qmaps.recommend(folder, bits=9, candidates=specs, steps=12)
     verdicts = found.pairs.set_index("quantizer")
     assert verdicts["step_cost"].max() <= 0.0005
-    assert verdicts.loc[specs, "verdict"].tolist() == ["unproven", "safe"]
+    assert verdicts.loc[specs, "verdict"].tolist() == ["unproven", "clean"]
     assert verdicts.loc[specs[0], "reason"] == (
         f"second moments end at {nearest:.2g} times the exact ones where gradients fall"
     )

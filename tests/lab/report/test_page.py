@@ -211,7 +211,8 @@ def test_a_page_without_names_warns(run: Path, tmp_path: Path) -> None:
 
 def test_a_run_of_an_earlier_version_or_without_a_step_cost(run: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
-    for cost, told, shown in ((0.01, "safe", "unproven"), (None, "unsafe", "unsafe")):
+    former = ((0.01, "safe", "unproven"), (0.0001, "safe", "clean"), (None, "unsafe", "unsafe"))
+    for cost, told, shown in former:
         changed = {**summary(run), "step_cost": cost, "verdict": told}
         write_record(folder / "recommend" / "summary.json", changed)
         page = report.write(folder).read_text()
@@ -222,7 +223,7 @@ def test_trainings_of_the_run_overrule_replays(run: Path, tmp_path: Path) -> Non
     folder = shutil.copytree(run, tmp_path / "run")
     path = folder / "recommend" / "pairs.parquet"
     pairs = pd.read_parquet(path)
-    pairs.loc[pairs["preset"] == "paper-4bit", "verdict"] = "safe"
+    pairs.loc[pairs["preset"] == "paper-4bit", "verdict"] = "clean"
     pairs.to_parquet(path)
     differences = {"32-bit AdamW": 0.0, "paper": 0.0235, "mine": -0.0053, "8 bits": float("nan")}
     losses = pd.DataFrame({"run": list(differences), "difference": list(differences.values()),
@@ -238,7 +239,7 @@ def test_trainings_of_the_run_overrule_replays(run: Path, tmp_path: Path) -> Non
     assert f'<code>paper-4bit</code> is <span class="caution">caution</span>: {worse}' in before
     (row,) = (r for r in re.findall(r"<tr>.*?</tr>", before, re.DOTALL) if ">paper-4bit<" in r)
     assert ">caution<" in row
-    assert ">safe<" not in row
+    assert ">clean<" not in row
     (row,) = (r for r in re.findall(r"<tr>.*?</tr>", before, re.DOTALL) if ">8bit</td>" in r)
     assert ">unsafe<" in row
 
@@ -364,7 +365,7 @@ def test_tensors_without_updates_are_not_called_safe(tmp_path: Path) -> None:
     assert "Not measured: the replayed rows have no updates in never." in page
     (row,) = re.findall(r'<tr data-tensor="1">(.*?)</tr>', page, re.DOTALL)
     assert row.count('class="s-1') == row.count("<td")
-    assert "safe" not in row
+    assert "clean" not in row
     assert "unproven" not in row
     chosen = pd.read_parquet(tmp_path / "recommend" / "tensors.parquet")
     chosen = chosen[chosen["chosen"]].set_index("parameter")["quantizer"]

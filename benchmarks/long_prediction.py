@@ -1,0 +1,261 @@
+"""Numbers before a training beside how long trainings ended.
+
+``python -m benchmarks.long_prediction measure`` records a 32-bit run of each task of
+`benchmarks.long`, replays the arms' pairs on it and writes reports/long/replays.csv; ``report``
+writes reports/long/prediction.md and prediction.png from these rows and those of the trainings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+import qmaps
+from benchmarks.command import one_line_errors
+from benchmarks.long import ARMS, CONTROL, FOLDER, SHORTER, STUDIES, TRIALS, Study, ended
+from benchmarks.long_run import JUDGE, TUNING, tuned
+from benchmarks.markdown import markdown
+from benchmarks.prediction.scores import correlation
+from benchmarks.recorded import record
+from benchmarks.trials import FULL
+from qmaps import capture, sweep
+from qmaps.analyze._states import MIN_SIZE
+from qmaps.analyze.recommend.verdict import LEVELS, level
+from qmaps.capture import Gradients
+from qmaps.storage.files import records, replacing
+from reproduction.report_file import write_report
+
+WINDOW = 60
+"""Steps that are replayed, from half of the run on."""
+MARGIN = 0.05
+"""Share of steps by which a pair may be slower."""
+STEP_COST, NOISE, FALL = "step cost", "accumulated noise of m", "octaves of v after a fall"
+BOTH = "the larger of step cost and accumulated noise"
+PREDICTORS = (STEP_COST, "noise of the update", "error of one update", NOISE, FALL, BOTH)
+REPLAYS = "replays.csv"
+PAIRS = [pair for pair in ARMS.values() if pair not in (FULL, CONTROL)]
+
+
+def studies() -> list[Study]:
+    """Each task at its lower rate, in all its steps."""
+    return list({study.task: study for study in reversed(STUDIES)}.values())[::-1]
+
+
+def measured(study: Study) -> pd.DataFrame:
+    """The predictors of all pairs, from a 32-bit run of a seed of its own."""
+    work = study.work or tuned(pd.read_csv(FOLDER.parent / TUNING))
+    work = replace(work, lr=study.rate, steps=study.steps)
+    half, least = study.steps // 2, MIN_SIZE if study.task == JUDGE else 0
+    with tempfile.TemporaryDirectory() as folder:
+        states = record(work, Path(folder), [half], Gradients(WINDOW, 2**28))
+        taken = capture.load(states, step=half)
+        replays = qmaps.replay.run(taken, PAIRS, min_size=least)
+        errors = sweep.summarize(sweep.run(taken, PAIRS, min_size=least)).set_index("quantizer")
+    own = qmaps.replay.summarize(replays).set_index("quantizer")
+    frame = pd.DataFrame(
+        {
+            STEP_COST: own["step_cost"],
+            "noise of the update": own["update_noise"],
+            "error of one update": errors["mean_abs_error"],
+            NOISE: own["accumulated_noise_first"].fillna(0.0),
+            FALL: np.log2(own["fall_ratio_second"]).abs().fillna(0.0),
+        }
+    )
+    levels = [level(row) for row in records(own)]
+    return frame.assign(task=study.task, verdict=levels).reset_index(names="quantizer")
+
+
+def outcomes(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """How the pairs of a study ended.
+
+    Returns:
+        Indexed by quantizer, `slower` (the mean difference of the final loss from 32 bits, in units
+        of log steps), `low` and `high` (its 95 % interval) and `seeds`; empty if the slope is not
+        known or the runs have one seed.
+    """
+    result = ended(trials, study)
+    columns = ["slower", "low", "high", "seeds"]
+    if result is None or not result.fall > 0:
+        return pd.DataFrame(columns=columns)
+    rows = {}
+    for pair in result.losses.columns.intersection(PAIRS):
+        by = result.slower(pair)
+        seeds = int((result.losses[pair] - result.losses[FULL]).count())
+        if seeds > 1:
+            rows[pair] = (*(float(np.log1p(by[name])) for name in ("mean", "low", "high")), seeds)
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+
+def points(trials: pd.DataFrame, replays: pd.DataFrame) -> pd.DataFrame:
+    """A row for each task and pair: the predictors and the outcome."""
+    replays = replays.assign(
+        **{
+            BOTH: np.maximum(
+                replays[STEP_COST] / replays[STEP_COST].median(),
+                replays[NOISE] / replays[NOISE].median(),
+            )
+        }
+    )
+    return pd.concat(
+        replays[replays["task"] == study.task].merge(
+            outcomes(trials, study), left_on="quantizer", right_index=True
+        )
+        for study in studies()
+    )
+
+
+def bound(frame: pd.DataFrame, predictor: str) -> float:
+    """The largest value up to which all pairs are at most the margin slower."""
+    slow = frame[frame["slower"] > np.log1p(MARGIN)][predictor].min()
+    below = frame[predictor] if np.isnan(slow) else frame[predictor][frame[predictor] < slow]
+    return float(below.max())
+
+
+def compared(frame: pd.DataFrame) -> list[str]:
+    """A row for each predictor: rank correlations, and bounds chosen without one task."""
+    rows = []
+    for predictor in PREDICTORS:
+        groups = dict(list(frame.groupby("task", sort=False)))
+        ranks = [correlation(own[predictor], own["slower"]) for own in groups.values()]
+        told = kept_up = kept = 0
+        for task, own in groups.items():
+            most = bound(frame[frame["task"] != task], predictor)
+            below = own[own[predictor] <= most]
+            told += len(below)
+            kept_up += int((below["slower"] <= np.log1p(MARGIN)).sum())
+            kept += int((own["slower"] <= np.log1p(MARGIN)).sum())
+        rows.append(
+            (
+                predictor,
+                f"{np.nanmean(ranks):.2f}",
+                ", ".join(f"{rank:.2f}" for rank in ranks),
+                f"{kept_up} of {told}",
+                f"{kept_up} of {kept}",
+                f"{bound(frame, predictor):.2g}",
+            )
+        )
+    return markdown(
+        (
+            "predictor",
+            "rank correlation",
+            "by task",
+            "kept up below the bound of the others",
+            "of all that kept up",
+            "bound from all",
+        ),
+        rows,
+    )
+
+
+def ends(frame: pd.DataFrame) -> dict[str, tuple[int, int]]:
+    """For each verdict, how many pairs kept up, and of how many."""
+    kept_up = frame["slower"] <= np.log1p(MARGIN)
+    return {
+        name: (int(kept_up[frame["verdict"] == name].sum()), int((frame["verdict"] == name).sum()))
+        for name in LEVELS
+    }
+
+
+def page(frame: pd.DataFrame) -> str:
+    """The report."""
+    tasks = frame.groupby("task", sort=False)
+    lines = [
+        "# Which number predicts a long training?",
+        "",
+        "`python -m benchmarks.long_prediction report`, from [trials.csv](trials.csv) and "
+        "[replays.csv](replays.csv); the plan is in [preregistration.md](preregistration.md).",
+        "",
+        f"{len(frame)} pairs of {tasks.ngroups} tasks: "
+        + ", ".join(
+            f"`{task}` ({len(own)} pairs, {own['seeds'].min():.0f} to {own['seeds'].max():.0f} "
+            "seeds)"
+            for task, own in tasks
+        )
+        + f". A pair keeps up if its mean over seeds is at most {MARGIN:.0%} of steps slower. The "
+        "bound of the others is the largest value up to which all their pairs keep up.",
+        "",
+        *compared(frame),
+        "",
+        "What `qmaps recommend` says of these pairs, and how many of them kept up:",
+        "",
+        *markdown(
+            ("verdict", "kept up"),
+            [(name, f"{kept} of {pairs}") for name, (kept, pairs) in ends(frame).items()],
+        ),
+        "",
+        "![Steps lost against accumulated noise](prediction.png)",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def draw(trials: pd.DataFrame, replays: pd.DataFrame, path: Path) -> None:
+    """Write a PNG: steps lost against accumulated noise, a color a task, a panel a length."""
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    every = [*studies(), *SHORTER]
+    lengths = {"500 steps": (0, 500), "2,000 steps": (501, 2000), "8,000 and more": (2001, 10**9)}
+    panels = figure.subplots(1, len(lengths), sharey=True)
+    colors = {study.task: f"C{number}" for number, study in enumerate(studies())}
+    shown = {}
+    for panel, (title, (low, high)) in zip(panels, lengths.items(), strict=True):
+        for study in (study for study in every if low <= study.steps <= high):
+            own = replays[replays["task"] == study.task].set_index("quantizer")
+            told = outcomes(trials, study).join(own, how="inner")
+            if not len(told):
+                continue
+            mean, down, up = (100 * np.expm1(told[name]) for name in ("slower", "low", "high"))
+            shown[study.task] = panel.errorbar(
+                told[NOISE],
+                mean,
+                yerr=[mean - down, up - mean],
+                fmt="o",
+                markersize=4,
+                elinewidth=0.7,
+                alpha=0.7,
+                color=colors[study.task],
+            )
+        panel.axhline(0, color="#9498a0", linewidth=1)
+        panel.axhline(100 * MARGIN, color="#9498a0", linewidth=1, linestyle="--")
+        panel.set_xscale("symlog", linthresh=1e-3)
+        panel.set_yscale("symlog", linthresh=10)
+        panel.set(title=title, xlabel="accumulated noise of m", xlim=(-2e-4, 10))
+    panels[0].set_ylabel("slower by, % of steps")
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown) or 1)
+    figure.savefig(path, format="png", dpi=120)
+
+
+@one_line_errors
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.long_prediction")
+    parser.add_argument("command", choices=("measure", "report"))
+    parser.add_argument("--tasks", nargs="+", choices=[study.task for study in studies()])
+    options = parser.parse_args(argv)
+    path = FOLDER / REPLAYS
+    if options.command == "measure":
+        earlier = pd.read_csv(path) if path.exists() else pd.DataFrame({"task": []})
+        for study in studies():
+            if study.task in (options.tasks or (study.task,)):
+                others = earlier[earlier["task"] != study.task]
+                earlier = pd.concat([others, measured(study)], ignore_index=True)
+                with replacing(path) as temporary:
+                    earlier.to_csv(temporary, index=False)
+                print(f"measured {study.task}")
+    trials, replays = pd.read_csv(FOLDER / TRIALS), pd.read_csv(path)
+    with replacing(FOLDER / "prediction.png") as temporary:
+        draw(trials, replays, temporary)
+    write_report(FOLDER / "prediction.md", page(points(trials, replays)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
