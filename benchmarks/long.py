@@ -36,10 +36,11 @@ from reproduction.report_file import write_report
 
 CONTROL = "32-bit, nudged"
 FIRST = "B64xbf16/mu-law10:linear0@4s"
+FIVE = "B64xbf16/mu-law10:linear0@5s"
 SECOND = "B64xbf16/geometric"
 NEW = {
     "8bit": "B256/DE-sym@8s + B256/geometric@8u+qsr",
-    "4bit": f"{FIRST}+qsr + {SECOND}@4u+qsr",
+    "4bit": f"{FIVE}+qsr + {SECOND}@3u+qsr",
     "3bit": f"{FIRST}+qsr + {SECOND}@2u+qsr",
     "2bit": f"B16x8/linear0(full=true)@2s+qsr + {SECOND}@2u+qsr",
 }
@@ -49,6 +50,8 @@ FORMER = {
     "4bit, former": "B128/DE-sym@4s+sr + B128/DE-0@4u",
     "3bit, former": "B128/DE-sym@3s+sr + B128/DE-0@3u",
 }
+EVEN = {"4 bits for both": f"{FIRST}+qsr + {SECOND}@4u+qsr"}
+"""What `NEW` had as ``4bit`` at first."""
 PARTS = {
     "4bit, former, exchanged": "B128/DE-sym@4s + B128/DE-0@4u+sr",
     "8bit, former, v +sr": "B256/DE-sym@8s + B256/DE-0@8u+sr",
@@ -68,7 +71,7 @@ FIRST_PLAN = {
 }
 """Arms of the plan before, which have the seeds that were done when this one was committed."""
 CONTROLS = {"32 bits": FULL, "32 bits, nudged": CONTROL}
-ARMS = CONTROLS | NEW | FORMER | PARTS | FIRST_PLAN
+ARMS = CONTROLS | NEW | EVEN | FORMER | PARTS | FIRST_PLAN
 """Quantizers of Adam's moments by arm. The first two are one optimizer: their difference is the
 noise that any change of a rounding makes."""
 MARGINS = {"8bit": 0.05, "4bit": 0.05, "3bit": 0.15}
@@ -77,6 +80,13 @@ LENGTHS, CURVE_SEEDS = (0.7, 1.4), 4
 """Other lengths of 32 bits, which tell what a step is worth, and the seeds that have them."""
 FAILED = 0.1
 """Share of the median of 32 bits above which a run counts as failed."""
+SEEN = {
+    ("teacher", "4bit"): 4,
+    ("ratings", "4bit"): 4,
+    ("full-batch", "4bit"): 3,
+    ("moved-digits", "4bit"): 2,
+}
+"""Seeds of an arm that chose it; they do not count."""
 FOLDER = Path("reports/long")
 TRIALS = "trials.csv"
 
@@ -89,7 +99,7 @@ class Study:
         task: its name, in rows and in ``--tasks``.
         work: the workload at this rate; None for the one of `benchmarks.long_run`.
         rate: the learning rate.
-        arms: names in `ARMS`.
+        arms: names in `ARMS`; from the seed `FULL_SEEDS` on, those of `CORE`.
         seeds: number of seeds.
         steps: number of steps.
     """
@@ -104,15 +114,17 @@ class Study:
     def runs(self, language: Workload, seed: int) -> Iterator[Run]:
         """Those of a seed; `language` is the workload of `JUDGE`."""
         work = replace(self.work or language, lr=self.rate, steps=self.steps)
-        for arm in self.arms:
+        for arm in self.arms if seed < FULL_SEEDS else CORE:
             yield Run(self.task, work, ARMS[arm], seed)
         for length in LENGTHS if seed < CURVE_SEEDS else ():
             yield Run(self.task, replace(work, steps=round(self.steps * length)), FULL, seed)
 
 
-WITHOUT_PARTS = tuple(CONTROLS | NEW | FORMER)
+WITHOUT_PARTS = tuple(CONTROLS | NEW | EVEN | FORMER)
 ALL = (*WITHOUT_PARTS, *PARTS)
+CORE = ("32 bits", "4bit", "8bit", "3bit", "4bit, former")
 OF_LANGUAGE = (*CONTROLS, "4bit", "3bit", "8bit", "4bit, former")
+FULL_SEEDS = 4
 STUDIES = (
     Study("teacher", Teacher(), 0.0015, ALL, 24),
     Study("ratings", Ratings(), 0.01, ALL, 24),
@@ -227,6 +239,9 @@ def ended(frame: pd.DataFrame, study: Study) -> Ended | None:
         return None
     steps = study.steps
     whole = own[own["steps"] == steps].pivot_table("loss", "seed", "quantizer")
+    for (task, arm), seen in SEEN.items():
+        if task == study.task and ARMS[arm] in whole:
+            whole.loc[whole.index < seen, ARMS[arm]] = float("nan")
     others = own[(own["quantizer"] == FULL) & own["seed"].isin(own[own["steps"] != steps]["seed"])]
     known = others["steps"].nunique() == 1 + len(LENGTHS)
     return Ended(steps, whole, *(slope(others, steps) if known else (float("nan"),) * 2))

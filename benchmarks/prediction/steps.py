@@ -22,9 +22,9 @@ from benchmarks.markdown import markdown
 from benchmarks.prediction.plan import PARTS
 from benchmarks.prediction.report import BASE, of_pairs, parts
 from qmaps.analyze.recommend.verdict import (
+    CLEAN,
     HARMLESS,
     LEVELS,
-    CLEAN,
     UNPROVEN,
     UNSAFE,
     cost_of,

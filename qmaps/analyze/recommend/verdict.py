@@ -98,8 +98,7 @@ def early(step: int, beta2: float) -> bool:
 
 
 def earned(level: str, proven: bool) -> str:
-    """A level, where ``clean`` (``safe`` before 0.4) becomes ``unproven`` if gradients were
-    simulated or steps few."""
+    """A level, where ``clean`` (``safe`` in 0.3) needs recorded gradients and many steps."""
     if level in ("clean", "safe"):
         return "clean" if proven else "unproven"
     return level
