@@ -129,7 +129,7 @@ STUDIES = (
     Study("teacher", Teacher(), 0.0015, ALL, 24),
     Study("ratings", Ratings(), 0.01, ALL, 24),
     Study("full-batch", FullBatch(), 0.003, ALL, 8),
-    Study("moved-digits", MovedDigits(), 0.001, WITHOUT_PARTS, 24),
+    Study("moved-digits", MovedDigits(), 0.001, OF_LANGUAGE, 24),
     Study("lm-tiny", None, 0.003, OF_LANGUAGE, 24, 10_000),
     Study("teacher", Teacher(), 0.006, WITHOUT_PARTS, 24),
     Study("ratings", Ratings(), 0.02, WITHOUT_PARTS, 24),
@@ -240,7 +240,7 @@ def ended(frame: pd.DataFrame, study: Study) -> Ended | None:
     steps = study.steps
     whole = own[own["steps"] == steps].pivot_table("loss", "seed", "quantizer")
     for (task, arm), seen in SEEN.items():
-        if task == study.task and ARMS[arm] in whole:
+        if task == study.task and study in STUDIES and ARMS[arm] in whole:
             whole.loc[whole.index < seen, ARMS[arm]] = float("nan")
     others = own[(own["quantizer"] == FULL) & own["seed"].isin(own[own["steps"] != steps]["seed"])]
     known = others["steps"].nunique() == 1 + len(LENGTHS)

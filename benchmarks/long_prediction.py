@@ -58,8 +58,10 @@ def measured(study: Study) -> pd.DataFrame:
     with tempfile.TemporaryDirectory() as folder:
         states = record(work, Path(folder), [half], Gradients(WINDOW, 2**28))
         taken = capture.load(states, step=half)
-        replays = qmaps.replay.run(taken, PAIRS, min_size=least)
-        errors = sweep.summarize(sweep.run(taken, PAIRS, min_size=least)).set_index("quantizer")
+        replays = qmaps.replay.run(taken, PAIRS, min_quantized_size=least)
+        errors = sweep.summarize(sweep.run(taken, PAIRS, min_quantized_size=least)).set_index(
+            "quantizer"
+        )
     own = qmaps.replay.summarize(replays).set_index("quantizer")
     frame = pd.DataFrame(
         {
@@ -85,14 +87,14 @@ def outcomes(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     result = ended(trials, study)
     columns = ["slower", "low", "high", "seeds"]
     if result is None or not result.fall > 0:
-        return pd.DataFrame(columns=columns)
+        return pd.DataFrame(columns=columns, index=pd.Index([], dtype=str))
     rows = {}
     for pair in result.losses.columns.intersection(PAIRS):
         by = result.slower(pair)
         seeds = int((result.losses[pair] - result.losses[FULL]).count())
         if seeds > 1:
             rows[pair] = (*(float(np.log1p(by[name])) for name in ("mean", "low", "high")), seeds)
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+    return pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), dtype=str), columns=columns)
 
 
 def points(trials: pd.DataFrame, replays: pd.DataFrame) -> pd.DataFrame:

@@ -49,7 +49,7 @@ class Adam(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["exp_avg"]
-    QuantizedTensor('B64xbf16/mu-law10:linear0@4s+qsr', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B64xbf16/mu-law10:linear0@5s+qsr', shape=(64, 128), 5376 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}

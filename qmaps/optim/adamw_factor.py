@@ -60,7 +60,7 @@ class AdamWFactor(AdamW):
     >>> optimizer.step()
     >>> state = optimizer.state[layer.weight]
     >>> state["exp_avg"], state["exp_avg_sq_row"].shape, state["exp_avg_sq_col"].shape
-    (QuantizedTensor('B64xbf16/mu-law10:linear0@4s+qsr', shape=(64, 128), 4352 bytes),
+    (QuantizedTensor('B64xbf16/mu-law10:linear0@5s+qsr', shape=(64, 128), 5376 bytes),
      torch.Size([64, 1]), torch.Size([1, 128]))
     """
 
@@ -119,7 +119,7 @@ class AdamW8bitFactor(EightBit, AdamWFactor):
 
 
 class AdamW4bitFactor(FourBit, AdamWFactor):
-    """`AdamWFactor` with a 4-bit first moment: the preset ``4bit``. See `FixedWidth`.
+    """`AdamWFactor` with a first moment of 5 bits: the preset ``4bit``. See `FixedWidth`.
 
     The second moment of other tensors is quantized too. The paper's first moment is rounded to
     nearest: ``AdamWFactor(..., state_quantizers="paper-4bit")``.

@@ -72,7 +72,7 @@ class LAMB(QuantizedOptimizer):
     >>> round(float((layer.weight.detach() - before).norm() / before.norm()), 4)
     0.01
     >>> optimizer.state[layer.weight]["exp_avg"]
-    QuantizedTensor('B64xbf16/mu-law10:linear0@4s+qsr', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B64xbf16/mu-law10:linear0@5s+qsr', shape=(64, 128), 5376 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}

@@ -20,40 +20,53 @@ class Preset:
             stands for the block size.
         unsigned: the same for the other states.
         block_size: elements per scale, unless another size is asked for.
+        paired: the two specs of an optimizer with as many states of one kind as of the other, if
+            they differ: one kind may need bits that the other can do without.
     """
 
     signed: str | None
     unsigned: str | None
     block_size: int
+    paired: tuple[str, str] | None = None
 
     def specs(
         self, states: Iterable[str], signed: Collection[str], block_size: int | None = None
     ) -> dict[str, str | None]:
         """The spec of each state; None keeps it in 32 bits."""
         size = self.block_size if block_size is None else block_size
-        chosen = {name: self.signed if name in signed else self.unsigned for name in states}
+        names = list(states)
+        specs = self.signed, self.unsigned
+        if self.paired and len(names) == 2 * sum(name in signed for name in names):
+            specs = self.paired
+        chosen = {name: specs[0] if name in signed else specs[1] for name in names}
         return {name: spec and spec.format(block=size) for name, spec in chosen.items()}
 
 
-_FOUR_BIT = "B{block}xbf16/mu-law10:linear0@4s+qsr"
+_SIGNED, _UNSIGNED = "B{block}xbf16/mu-law10:linear0", "B{block}xbf16/geometric"
 
+# fmt: off
 PRESETS: dict[str, Preset] = {
     "32bit": Preset(None, None, 1),
     "8bit": Preset("B{block}/DE-sym@8s", "B{block}/geometric@8u+qsr", 256),
-    "4bit": Preset(_FOUR_BIT, "B{block}xbf16/geometric@4u+qsr", 64),
-    "3bit": Preset(_FOUR_BIT, "B{block}xbf16/geometric@2u+qsr", 64),
+    "4bit": Preset(
+        f"{_SIGNED}@4s+qsr", f"{_UNSIGNED}@4u+qsr", 64,
+        paired=(f"{_SIGNED}@5s+qsr", f"{_UNSIGNED}@3u+qsr"),
+    ),
+    "3bit": Preset(f"{_SIGNED}@4s+qsr", f"{_UNSIGNED}@2u+qsr", 64),
     "2bit": Preset("B16x8/linear0(full=true)@2s+qsr", "B64xbf16/geometric@2u+qsr", 64),
     "paper-8bit": Preset("B{block}/DE@8s", "B{block}/DE@8u", 2048),
     "paper-4bit": Preset("B{block}/DE@4s", "rank1/linear@4u", 128),
 }
+# fmt: on
 """Presets by name; ``paper-*`` are as published.
 
 The others keep second moments away from zero, and round them by thresholds that are spread over
 steps (``+qsr``): rounded to nearest, a second moment does not follow where its gradients get
 smaller. Every map of states that can be negative holds zero: a weight without gradients does not
-move. Those but ``paper-*`` hold both ends, -1 and +1: mirrored gradients train mirrored. ``3bit``
-has first moments of 4 bits and second moments of 2, since errors of the first cost more: 3.25 bits
-per element with scales. ``2bit`` has 2.4, and its own block sizes, whatever the block size.
+move. Those but ``paper-*`` hold both ends, -1 and +1: mirrored gradients train mirrored. Errors of
+first moments cost more, so where each has a second moment beside it ``4bit`` gives them 5 bits and
+3 to the other, and ``3bit`` 4 and 2: 4.25 and 3.25 bits per element with scales. ``2bit`` has 2.4,
+and its own block sizes, whatever the block size.
 
 Source: 8-bit optimizers, section 2; 4-bit optimizers, section 5; reports/long and
 reports/two-bits.md.

@@ -74,7 +74,7 @@ def test_the_report_is_one_self_contained_page(lab: Path) -> None:
     page = (lab / "report.html").read_text()
     assert len(re.findall(r'<img [^>]*src="data:image/png;base64,', page)) == 11
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
-    for text in ("B64xbf16/geometric@4u+qsr", "zero points", 'id="losses"', "stdlib-lm-tiny"):
+    for text in ("B64xbf16/geometric@3u+qsr", "zero points", 'id="losses"', "stdlib-lm-tiny"):
         assert text in page
     losses = pd.read_parquet(lab / "frames" / "losses.parquet")
     first = page[: page.index('id="tensors"')]

@@ -42,7 +42,7 @@ def test_weight_decay_is_coupled_and_that_of_adamw_is_not() -> None:
 def test_presets_of_fixed_widths() -> None:
     for cls, first, second in (
         (Adam8bit, "B256/DE-sym@8s", "B256/geometric@8u+qsr"),
-        (Adam4bit, "B64xbf16/mu-law10:linear0@4s+qsr", "B64xbf16/geometric@4u+qsr"),
+        (Adam4bit, "B64xbf16/mu-law10:linear0@5s+qsr", "B64xbf16/geometric@3u+qsr"),
     ):
         assert cls([torch.zeros(1)]).param_groups[0]["state_quantizers"] == {
             "exp_avg": first, "exp_avg_sq": second,

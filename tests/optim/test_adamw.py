@@ -150,8 +150,8 @@ def test_sizes_named_optimizers_and_block_size() -> None:
         "exp_avg_sq": "B256/geometric@8u+qsr",
     }
     assert AdamW4bit(net.parameters()).param_groups[0]["state_quantizers"] == {
-        "exp_avg": "B64xbf16/mu-law10:linear0@4s+qsr",
-        "exp_avg_sq": "B64xbf16/geometric@4u+qsr",
+        "exp_avg": "B64xbf16/mu-law10:linear0@5s+qsr",
+        "exp_avg_sq": "B64xbf16/geometric@3u+qsr",
     }
     paper = AdamW(net.parameters(), state_quantizers="paper-4bit")
     assert paper.param_groups[0]["state_quantizers"] == {

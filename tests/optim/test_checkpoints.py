@@ -257,7 +257,7 @@ def test_overrides_stay_where_the_checkpoint_has_none() -> None:
     optimizer.load_state_dict(saved)
     assert optimizer.quantizer_of("exp_avg", weight, optimizer.param_groups[0]) is None
     optimizer.load_state_dict(other.state_dict())
-    assert optimizer.quantizer_of("exp_avg", weight, optimizer.param_groups[0]).map.bits == 4
+    assert optimizer.quantizer_of("exp_avg", weight, optimizer.param_groups[0]).map.bits == 5
 
 
 @pytest.mark.parametrize("library", ["bitsandbytes", "torchao"])

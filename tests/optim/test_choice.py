@@ -17,7 +17,7 @@ from qmaps.optim import SGD, AdamW, AdamW4bit, AdamW8bit, keep_in_32_bits
 
 EIGHT, FOUR = (
     ("B256/DE-sym@8s", "B256/geometric@8u+qsr"),
-    ("B64xbf16/mu-law10:linear0@4s+qsr", "B64xbf16/geometric@4u+qsr"),
+    ("B64xbf16/mu-law10:linear0@5s+qsr", "B64xbf16/geometric@3u+qsr"),
 )
 FLOATS = (None, None)
 

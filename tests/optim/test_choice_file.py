@@ -77,7 +77,7 @@ def test_an_optimizer_from_a_file_equals_one_from_objects(ending: str, tmp_path:
         ("1.weight", "B128/DE@4s+sr"), ("1.weight", "B64/second@8u"),
         ("1.bias", "B32x8/First-3fa9c1@4s+sr"), ("1.bias", None),
         ("2.weight", "B128/DE@4s+sr"), ("2.weight", "B64/second@8u"),
-        ("2.bias", "B64xbf16/mu-law10:linear0@4s+qsr"), ("2.bias", "B64xbf16/geometric@4u+qsr"),
+        ("2.bias", "B64xbf16/mu-law10:linear0@5s+qsr"), ("2.bias", "B64xbf16/geometric@3u+qsr"),
     ]  # fmt: skip
     for one, other in zip(objects.state.items(), loaded.state.items(), strict=True):
         assert torch.equal(one[0], other[0])
@@ -267,7 +267,7 @@ def test_what_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def made(path: Path) -> Path:
     """A file with quantizers, overrides, a size and a codebook of one's own."""
     choice = Choice(
-        {"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "B64xbf16/geometric@4u+qsr"},
+        {"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "B64xbf16/geometric@3u+qsr"},
         {"1.weight": {"exp_avg": qmaps.quantizer("B64/mine@2s", [TINY])}, "*.bias": None},
         min_quantized_size=100,
     )
@@ -312,7 +312,7 @@ def test_what_is_given_beside_a_file_comes_first(tmp_path: Path) -> None:
     plain = tmp_path / "plain.json"
     Choice("4bit").save(plain)
     found = planned(AdamW(named(), overrides={"0.weight": str(plain)}))
-    assert ("0.weight", "exp_avg", "B64xbf16/mu-law10:linear0@4s+qsr") in found
+    assert ("0.weight", "exp_avg", "B64xbf16/mu-law10:linear0@5s+qsr") in found
     assert ("1.weight", "exp_avg", None) in found
 
 

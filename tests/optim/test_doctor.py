@@ -137,7 +137,7 @@ def test_times_are_per_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_, "seconds_of", lambda call, _: call() is not None or 2)
     times = doctor_.measured((128, 64), 0)
     assert times == dict.fromkeys(["32 bits", "8 bits", "4 bits"], 2e9 / (128 * 64))
-    sizes = (4 * 8192, 8192 + 4 * 32, 4096 + 4 * 64)
+    sizes = (4 * 8192, 8192 + 4 * 32, 5120 + 4 * 64)
     assert taken == [nbytes for nbytes in sizes for _ in range(2)]  # one step warms up
 
 

@@ -130,7 +130,7 @@ def test_every_parameter_has_a_ratio_of_its_own() -> None:
 def test_specs_of_fixed_widths() -> None:
     for cls, signed, unsigned in (
         (LAMB8bit, "B256/DE-sym@8s", "B256/geometric@8u+qsr"),
-        (LAMB4bit, "B64xbf16/mu-law10:linear0@4s+qsr", "B64xbf16/geometric@4u+qsr"),
+        (LAMB4bit, "B64xbf16/mu-law10:linear0@5s+qsr", "B64xbf16/geometric@3u+qsr"),
     ):
         found = cls([torch.zeros(1)]).param_groups[0]["state_quantizers"]
         assert found == {"exp_avg": signed, "exp_avg_sq": unsigned}

@@ -106,9 +106,9 @@ def test_rows_and_totals_in_a_script() -> None:
         "shape": (5000, 64),
         "dtype": "bfloat16",
         "state": "exp_avg",
-        "quantizer": "B64xbf16/mu-law10:linear0@4s+qsr",
+        "quantizer": "B64xbf16/mu-law10:linear0@5s+qsr",
         "why": "state_quantizers",
-        "nbytes": 170_000,
+        "nbytes": 210_000,
         "predicted": True,
         "count": 1,
     }

@@ -214,7 +214,7 @@ def test_a_group_may_have_another_weight_decay() -> None:
 def test_specs_of_fixed_widths() -> None:
     for cls, signed, unsigned in (
         (NAdam8bit, "B256/DE-sym@8s", "B256/geometric@8u+qsr"),
-        (NAdam4bit, "B64xbf16/mu-law10:linear0@4s+qsr", "B64xbf16/geometric@4u+qsr"),
+        (NAdam4bit, "B64xbf16/mu-law10:linear0@5s+qsr", "B64xbf16/geometric@3u+qsr"),
     ):
         assert cls([torch.zeros(1)]).param_groups[0]["state_quantizers"] == {
             "exp_avg": signed, "exp_avg_sq": unsigned,

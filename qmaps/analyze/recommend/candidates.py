@@ -23,7 +23,7 @@ CANDIDATES = (
     f"{_FIRST}@3s+qsr + {_SECOND}@2u+qsr",
     f"{_FIRST}@4s+qsr + {_SECOND}@3u+qsr",
     f"{_FIRST}(nearest=true)@4s + {_SECOND}@4u+qsr",
-    f"{_FIRST}@5s+qsr + {_SECOND}@3u+qsr",
+    f"{_FIRST}@4s+qsr + {_SECOND}@4u+qsr",
     f"{_FIRST}@6s+qsr + {_SECOND}@4u+qsr",
     f"{_FIRST}@4s+qsr + B256/geometric@8u+qsr",
     f"B256/DE-sym@8s + {_SECOND}@4u+qsr",

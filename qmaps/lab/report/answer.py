@@ -14,8 +14,8 @@ from qmaps.analyze.recommend.candidates import FULL, LIMITS
 from qmaps.analyze.recommend.picks import BITS
 from qmaps.analyze.recommend.result import CHOICE, brief, snippets
 from qmaps.analyze.recommend.verdict import (
-    HARMLESS,
     CLEAN,
+    HARMLESS,
     cost_of,
     dangerous,
     earned,

@@ -47,7 +47,55 @@ inline void write_eight(std::uint64_t value, std::uint8_t* to) {
 }
 
 #if defined(__AVX512BW__)
-// Half a byte a code, 64 codes at a time; returns how many were done.
+// Where the bytes of 8 codes lie in a lane of 64 bits, and where they lie packed.
+struct Lanes64 {
+    alignas(64) std::uint8_t packed[8][64], lanes[8][64];
+    constexpr Lanes64() : packed{}, lanes{} {
+        for (int bits = 1; bits < 8; ++bits) {
+            for (int at = 0; at < 64; ++at) {
+                packed[bits][at] = static_cast<std::uint8_t>((8 * (at / bits) + at % bits) & 63);
+                lanes[bits][at] = static_cast<std::uint8_t>((bits * (at / 8) + at % 8) & 63);
+            }
+        }
+    }
+};
+static constexpr Lanes64 kLanes64;
+
+// 64 codes of at most 7 bits at a time; returns how many were done.
+inline std::int64_t pack_lanes(const std::uint8_t* codes, int bits, std::int64_t count,
+                               std::uint8_t* to) {
+    const __m512i twos = _mm512_set1_epi16(static_cast<short>(1 | 256 << bits));
+    const __m512i fours = _mm512_set1_epi32(1 | 65536 << 2 * bits);
+    const __m512i low = _mm512_set1_epi64(0xFFFFFFFFll);
+    const __m128i shift = _mm_cvtsi32_si128(4 * bits);
+    const __m512i order = _mm512_load_si512(kLanes64.packed[bits]);
+    const __mmask64 stored = (std::uint64_t{1} << 8 * bits) - 1u;
+    std::int64_t i = 0;
+    for (; i + 64 <= count; i += 64, to += 8 * bits) {
+        const __m512i two = _mm512_maddubs_epi16(twos, _mm512_loadu_si512(codes + i));
+        const __m512i four = _mm512_madd_epi16(two, fours);
+        const __m512i above = _mm512_sll_epi64(_mm512_srli_epi64(four, 32), shift);
+        const __m512i eight = _mm512_or_si512(_mm512_and_si512(four, low), above);
+        _mm512_mask_storeu_epi8(to, stored, _mm512_permutexvar_epi8(order, eight));
+    }
+    return i;
+}
+inline std::int64_t unpack_lanes(const std::uint8_t* from, int bits, std::int64_t count,
+                                 std::uint8_t* codes) {
+    const __m512i order = _mm512_load_si512(kLanes64.lanes[bits]);
+    const __m512i shifts = _mm512_set1_epi64(0x0706050403020100ll * bits);
+    const __m512i mask = _mm512_set1_epi8(static_cast<char>((1 << bits) - 1));
+    const __mmask64 read = (std::uint64_t{1} << 8 * bits) - 1u;
+    std::int64_t i = 0;
+    for (; i + 64 <= count; i += 64, from += 8 * bits) {
+        const __m512i lanes =
+            _mm512_permutexvar_epi8(order, _mm512_maskz_loadu_epi8(read, from));
+        const __m512i code = _mm512_multishift_epi64_epi8(shifts, lanes);
+        _mm512_storeu_si512(codes + i, _mm512_and_si512(code, mask));
+    }
+    return i;
+}
+// Half a byte a code.
 inline std::int64_t pack_halves(const std::uint8_t* codes, std::int64_t count, std::uint8_t* to) {
     std::int64_t i = 0;
     for (; i + 64 <= count; i += 64) {
@@ -98,6 +146,10 @@ inline std::int64_t unpack_halves(const std::uint8_t* from, std::int64_t count,
 inline std::int64_t pack_halves(const std::uint8_t*, std::int64_t, std::uint8_t*) { return 0; }
 inline std::int64_t unpack_halves(const std::uint8_t*, std::int64_t, std::uint8_t*) { return 0; }
 #endif
+#if !defined(__AVX512BW__)
+inline std::int64_t pack_lanes(const std::uint8_t*, int, std::int64_t, std::uint8_t*) { return 0; }
+inline std::int64_t unpack_lanes(const std::uint8_t*, int, std::int64_t, std::uint8_t*) { return 0; }
+#endif
 
 // `codes` has room for the multiple of 8 above `count`.
 inline void pack(std::uint8_t* codes, int bits, std::int64_t at, std::int64_t count,
@@ -107,7 +159,7 @@ inline void pack(std::uint8_t* codes, int bits, std::int64_t at, std::int64_t co
         __builtin_memcpy(to, codes, static_cast<std::size_t>(count));
         return;
     }
-    std::int64_t i = bits == 4 ? pack_halves(codes, count, to) : 0;
+    std::int64_t i = bits == 4 ? pack_halves(codes, count, to) : pack_lanes(codes, bits, count, to);
     to += i * bits / 8;
     // What is written too much the next codes replace.
     for (; (count - i) * bits >= 64; i += 8, to += bits)
@@ -127,7 +179,7 @@ inline void unpack(const std::uint8_t* packed, int bits, std::int64_t at, std::i
         __builtin_memcpy(codes, from, static_cast<std::size_t>(count));
         return;
     }
-    std::int64_t i = bits == 4 ? unpack_halves(from, count, codes) : 0;
+    std::int64_t i = bits == 4 ? unpack_halves(from, count, codes) : unpack_lanes(from, bits, count, codes);
     from += i * bits / 8;
     // Of what is read the lowest 8 * bits bits count.
     for (; (count - i) * bits >= 64; i += 8, from += bits)
