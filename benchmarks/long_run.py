@@ -34,6 +34,7 @@ from qmaps.storage.files import exists, output_folder, records, replacing
 from reproduction.judges import JUDGES
 from reproduction.report_file import write_report
 
+REPORTS = Path(__file__).parents[1] / "reports"
 JUDGE = "lm-tiny"
 WORKLOAD: Workload = replace(JUDGES[JUDGE], steps=10_000, validation_batches=64)  # type: ignore[call-arg]
 SHOWN = ("8bit", "4bit", "3bit")
@@ -114,6 +115,19 @@ def page(frame: pd.DataFrame, tuning: pd.DataFrame, command: str) -> str:
             *markdown(("rate", "beta1", "weight decay", "seeds", "loss"), tuning_rows(tuning)),
             "",
         ]
+    )
+
+
+def summary() -> str:
+    """The committed differences from 32 bits, with the slope's error and the lengths measured."""
+    frame, work = pd.read_csv(REPORTS / TRIALS), tuned(pd.read_csv(REPORTS / TUNING))
+    rows = {row["quantizer"]: row for row in records(compared(frame, work))}
+    said = ", ".join(f"`{name}` by {percent(rows[PAIR_OF[name]])} %" for name in SHOWN)
+    error = rows[PAIR_OF["8bit"]]["slope_error"] / rows[PAIR_OF["8bit"]]["slope"]
+    lengths = sorted(frame["steps"] / work.steps)
+    return (
+        f"training was slower with {said}; the slope by which nats become steps, from runs of "
+        f"{lengths[0]:g} to {lengths[-1]:g} times the length, has a standard error of {error:.0%}"
     )
 
 

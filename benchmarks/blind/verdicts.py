@@ -12,19 +12,23 @@ import torch
 from torch import nn
 
 import qmaps
-from benchmarks import recorded
 from benchmarks.blind.judges import JUDGES
 from benchmarks.blind.plan import CHOICES, PAIRS, slug
+from benchmarks.trials import FULL
 from benchmarks.version_0_3 import PRESETS
 from qmaps import capture, sweep
 from qmaps.analyze.recommend.result import Recommendation
-from qmaps.capture import CapturedStates, Gradients
+from qmaps.capture import CapturedStates, Gradients, StateRecorder
 from qmaps.engines.step import MOMENTS
+from qmaps.lab.compare import Contender
+from qmaps.lab.workloads import train
 from qmaps.optim import Choice
 from qmaps.storage.files import exists, output_folder
 
 GRADIENTS = 60
 """Number of last steps whose gradients are recorded, as the documentation advises."""
+SEED = 1000
+"""Of the run that is recorded; no trial has it."""
 COLUMNS = ("quantizer", "preset", "bits_per_element", "verdict", "reason", "step_cost",
            "update_gain", "update_noise", "largest_update", "zero_point_share")  # fmt: skip
 BYTES_APART = 0.02
@@ -41,8 +45,12 @@ def record(judge: str, folder: Path) -> tuple[CapturedStates, CapturedStates]:
     Returns:
         States with the gradients of the steps after them, and those of the last checkpoint.
     """
-    work, checkpoint = JUDGES[judge], folder / "checkpoint.pt"
+    work, checkpoint, states = JUDGES[judge], folder / "checkpoint.pt", folder / "states"
     start = work.steps - GRADIENTS
+
+    def recorder(optimizer: torch.optim.Optimizer, model: nn.Module) -> StateRecorder:
+        gradients = Gradients(GRADIENTS)
+        return StateRecorder(optimizer, states, names=model, steps=[start], gradients=gradients)
 
     @contextmanager
     def saver(optimizer: torch.optim.Optimizer, model: nn.Module) -> Iterator[None]:
@@ -51,8 +59,17 @@ def record(judge: str, folder: Path) -> tuple[CapturedStates, CapturedStates]:
         torch.save({"optimizer": optimizer.state_dict(), "names": names}, checkpoint)
 
     if not exists(checkpoint):
-        recorded.record(work, folder, [start], Gradients(GRADIENTS), [saver])
-    return capture.load(folder / "states", step=start), capture.load(checkpoint)
+        train(
+            work,
+            Contender(FULL).optimizer,
+            out=folder / "run",
+            label=FULL,
+            seed=SEED,
+            checkpoint_every=work.steps,  # a resumed run would lack its first gradients
+            validate_every=work.steps,
+            hooks=[recorder, saver],
+        )
+    return capture.load(states, step=start), capture.load(checkpoint)
 
 
 def ask(judge: str, folder: Path, choices: Path) -> pd.DataFrame:

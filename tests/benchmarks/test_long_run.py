@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -56,16 +55,3 @@ def test_the_page_says_how_presets_ended() -> None:
     assert "`3bit`: slower by +5." in page
     assert page.count("equivalent") == 4  # two presets, in the summary and in the table
     assert "| 0.002 | 0.9 | 0.1 | 2 |" in page
-
-
-def test_numbers_of_the_documentation() -> None:
-    frame, rows = pd.read_csv(REPORTS / long_run.TRIALS), pd.read_csv(REPORTS / long_run.TUNING)
-    page = long_run.page(frame, rows, "command")
-    slower = dict(re.findall(r"^`(\dbit)`: slower by \+([\d.]+) ", page, re.MULTILINE))
-    safety, guide = (
-        " ".join((REPORTS.parent / name).read_text("utf-8").split())
-        for name in ("docs/safety.md", "docs/recommend.md")
-    )
-    said = f"`4bit` was {slower['4bit']} % and `3bit` {slower['3bit']} % slower**"
-    assert f"{said}, `8bit` {slower['8bit']} % (" in safety
-    assert f"`4bit` was {slower['4bit']} % slower and `3bit` {slower['3bit']} %" in guide
