@@ -34,7 +34,6 @@ MEASURED = {
     "monitor": ("qmaps/capture",),
     "offload": STEPS,
     "papers": ("reproduction", *MATHEMATICS, *STEPS),
-    "blind/": ("qmaps/analyze", *STEPS),
     "recorders": ("qmaps/capture", "qmaps/sweep"),
     "release": STEPS,
     "scale": ("qmaps/sweep", "qmaps/engines"),

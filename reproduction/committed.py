@@ -19,7 +19,7 @@ from reproduction.report_file import closed
 FULL = "32-bit"
 """AdamW in 32 bits among the runs of judges."""
 TUNED = closed("python -m benchmarks.tuned")
-JUDGES = "python -m benchmarks.judges"
+JUDGES = closed("python -m benchmarks.judges")
 RECOMMENDED = closed("python -m benchmarks.recommended lm-tiny docstring-lm minilm")
 PREDICTION = closed("python -m benchmarks.prediction")
 ABLATIONS = closed("python -m benchmarks.ablations")
