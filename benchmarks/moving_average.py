@@ -10,7 +10,6 @@ codes after every step.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 import qmaps
-from benchmarks.command import command_line, one_line_errors
+from benchmarks.command import command_line, one_line_errors, study_options, written
 from benchmarks.long import NEW
 from benchmarks.long_run import WORKLOAD
 from benchmarks.long_tasks import MovedDigits
@@ -34,8 +33,7 @@ from qmaps.analyze.replay.averages import accumulated_noise, fall_ratios
 from qmaps.engines.threads import one_thread
 from qmaps.lab.workloads import Workload
 from qmaps.optim.presets import FORMER, PRESETS, pair_of
-from qmaps.storage.files import output_folder, replacing
-from reproduction.report_file import write_report
+from qmaps.storage.files import output_folder
 
 FIRST = "B64xbf16/mu-law10:linear0"
 FIRST_MOMENTS = (
@@ -269,17 +267,10 @@ def page(
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.moving_average", description=__doc__
-    )
-    parser.add_argument("--out", type=Path, default=Path("reports"))
-    out = output_folder(parser.parse_args(argv).out)
+    out = output_folder(study_options("benchmarks.moving_average", __doc__).parse_args(argv).out)
     frame = pd.DataFrame(rows())
-    with replacing(out / "moving-average.csv") as temporary:
-        frame.to_csv(temporary, index=False, float_format="%.5g")
     command, pairs = command_line("benchmarks.moving_average", []), listed()
-    write_report(out / "moving-average.md", page(frame, pairs, log_normal(pairs), command))
-    return 0
+    return written(out, "moving-average", page(frame, pairs, log_normal(pairs), command), frame)
 
 
 if __name__ == "__main__":

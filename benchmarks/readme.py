@@ -197,7 +197,7 @@ def replaced(name: str, text: str, part: str, made: Sequence[str] | str) -> str:
     return text
 
 
-def main() -> int:
+def main(_: Sequence[str] | None = None) -> int:
     """Write the tables, the words and the picture."""
     for name in PAGES:
         path = ROOT / name
