@@ -52,9 +52,7 @@ def test_a_study_is_run_by_its_name(
 ) -> None:
     called: list[object] = []
     monkeypatch.setattr(command, "losses", lambda options: called.append(options) or 0)
-    monkeypatch.setattr(
-        "benchmarks.moving_average.main", lambda options: called.append(options) or 0
-    )
+    monkeypatch.setattr(moving_average, "main", lambda options: called.append(options) or 0)
     assert command.main(["parity", "--workers", "1"]) == 0
     assert command.main(["moving-average"]) == 0
     assert called == [["parity", "--workers", "1"], ()]
