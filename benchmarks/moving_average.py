@@ -269,6 +269,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     out = output_folder(study_options("benchmarks.moving_average", __doc__).parse_args(argv).out)
     frame = pd.DataFrame(rows())
+    frame["value"] = [float(f"{value:.5g}") for value in frame["value"]]
     command, pairs = command_line("benchmarks.moving_average", []), listed()
     return written(out, "moving-average", page(frame, pairs, log_normal(pairs), command), frame)
 
