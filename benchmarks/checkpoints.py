@@ -6,7 +6,6 @@ reports/checkpoints.{json,md}. Times are ratios of medians over rounds to those 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -16,13 +15,12 @@ import torch
 from torch import nn
 
 from benchmarks import machine
-from benchmarks.command import count, one_line_errors
+from benchmarks.command import count, one_line_errors, study_options, written
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import interleaved, ratio
 from qmaps.optim import AdamW4bit, AdamW8bit
 from qmaps.storage import checkpoint
-from qmaps.storage.files import output_folder, write_json
-from reproduction.report_file import write_report
+from qmaps.storage.files import output_folder
 
 TORCH = "torch.optim.AdamW"
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -109,20 +107,15 @@ def page(measured: dict[str, dict[str, float]], width: int, rounds: int) -> str:
 
 @one_line_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoints", description=__doc__)
+    parser = study_options("benchmarks.checkpoints", __doc__, rounds=9)
     parser.add_argument("--width", type=count, default=1024, help="of layers (default 1024)")
-    parser.add_argument("--rounds", type=count, default=9, help="that count (default 9)")
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder for results")
     options = parser.parse_args(arguments)
-    out = output_folder(options.out)
+    output_folder(options.out)
     with tempfile.TemporaryDirectory() as folder:
         measured = measure(options.width, options.rounds, Path(folder))
-    argv = sys.argv[1:] if arguments is None else list(arguments)
-    about = machine.about(argv, "benchmarks.checkpoints")
-    write_json(out / "checkpoints.json", {"about": about, "found": measured})
-    write_report(out / "checkpoints.md", page(measured, options.width, options.rounds))
-    print((out / "checkpoints.md").read_text())
-    return 0
+    results = {"about": machine.about(arguments, "benchmarks.checkpoints"), "found": measured}
+    text = page(measured, options.width, options.rounds)
+    return written(options.out, "checkpoints", text, results)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,13 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import pandas as pd
 
 from qmaps.errors import QmapsError, nearest
+from qmaps.storage.files import output_folder, write_json, write_text
+from reproduction.report_file import write_report
 
 
 def command_line(module: str, argv: Sequence[str] | None) -> str:
@@ -109,13 +113,33 @@ def shared_options(program: str, doc: str | None, *, rounds: int, budget: float,
     return parser
 
 
-def trial_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that train: processes, and where rows and reports go."""
-    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), help="trials and recordings, kept"
-    )
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="the report's folder")
+def study_options(
+    module: str, doc: str | None, *, rounds: int | None = None, out: str = "reports"
+) -> argparse.ArgumentParser:
+    """The options of a study: counted rounds, where it has any, and the folder of its results."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=doc)
+    if rounds is not None:
+        parser.add_argument(
+            "--rounds", type=count, default=rounds, help=f"that count (default {rounds})"
+        )
+    parser.add_argument("--out", type=Path, default=Path(out), help=f"results (default {out})")
+    return parser
+
+
+def written(out: Path, name: str, page: str, results: Any = None) -> int:
+    """Write a study's page, with its results as JSON or its rows as CSV beside, and print it.
+
+    Returns:
+        0, the status of the command.
+    """
+    out = output_folder(out)
+    if isinstance(results, pd.DataFrame):
+        write_text(out / f"{name}.csv", results.to_csv(index=False, lineterminator="\n"))
+    elif results is not None:
+        write_json(out / f"{name}.json", results)
+    write_report(out / f"{name}.md", page)
+    print(page)
+    return 0
 
 
 def selected(

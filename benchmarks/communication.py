@@ -28,7 +28,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import machine
-from benchmarks.command import count, one_line_errors
+from benchmarks.command import count, one_line_errors, study_options, written
 from benchmarks.link import link
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.markdown import spread
@@ -37,7 +37,6 @@ from qmaps.distributed import comm
 from qmaps.errors import BadValueError
 from qmaps.storage.files import output_folder, write_json
 from reproduction.parallelism_2015._one_bit import one_bit_hook
-from reproduction.report_file import write_report
 
 PLAIN, HALF = "plain DDP", "DDP's float16 hook"
 BITS = {PLAIN: 32, HALF: 16}
@@ -187,10 +186,8 @@ def markdown(result: dict[str, Any]) -> str:
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    words = sys.argv[1:] if argv is None else list(argv)
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.communication", description=__doc__)
+    parser = study_options("benchmarks.communication", __doc__, rounds=15)
     parser.add_argument("--world", type=count, default=2, help="ranks (2)")
-    parser.add_argument("--rounds", type=count, default=15, help="counted rounds (15)")
     parser.add_argument("--width", type=count, default=1024, help="of hidden layers (1024)")
     parser.add_argument("--layers", type=count, default=2, help="hidden layers (2)")
     parser.add_argument(
@@ -199,10 +196,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="give two ranks hosts of their own, joined by a link of this rate, as in 1gbit; needs "
         "root and iproute2",
     )
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
-    options = parser.parse_args(words)
+    options = parser.parse_args(argv)
     if options.worker is not None:
         worker(options)
         return 0
@@ -211,12 +207,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.link and options.world != 2:
         parser.error(f"--world {options.world} must be 2 with --link, which joins two hosts")
     result = launch(options)
-    result |= {"about": machine.about(words, "benchmarks.communication")}
+    result |= {"about": machine.about(argv, "benchmarks.communication")}
     result |= {"world": options.world, "load": load, "cores": os.cpu_count(), "link": options.link}
     name = "communication" + (f"-{options.link}" if options.link else "")
-    write_json(options.out / f"{name}.json", result)
-    write_report(options.out / f"{name}.md", markdown(result))
-    return 0
+    return written(options.out, name, markdown(result), result)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ and is written for larger processors to reports/bench/cores.{csv,md}.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
@@ -17,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import pandas as pd
 import torch
@@ -27,13 +25,12 @@ from benchmarks import machine
 from benchmarks.bandwidth import bandwidth
 from benchmarks.cases.adamw import EIGHT, FUSED, PRESET, traffic
 from benchmarks.cases.optimizers import LAMB, LARS, MOMENTUM, traffic_with_norms
-from benchmarks.command import count, one_line_errors, positive
+from benchmarks.command import count, one_line_errors, positive, study_options, written
 from benchmarks.data import matrices, new_gradients, parameters
 from benchmarks.markdown import markdown
 from benchmarks.timing import Work, interleaved
 from qmaps import optim
-from qmaps.storage.files import output_folder, replacing
-from reproduction.report_file import write_report
+from qmaps.storage.files import output_folder
 
 Make = Callable[[list[Tensor]], torch.optim.Optimizer]
 Bytes = Callable[[Sequence[str | None]], float]
@@ -372,27 +369,23 @@ def page(frame: pd.DataFrame, others: Sequence[Processor], about: Sequence[str])
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cores", description=__doc__)
-    parser.add_argument("--rounds", type=count, default=15)
+    parser = study_options("benchmarks.cores", __doc__, rounds=15, out="reports/bench")
     parser.add_argument("--scale", type=positive, default=1.0, help="size of the matrices")
     parser.add_argument("--threads", type=count, help="the most (default: as many as torch has)")
     parser.add_argument("--processor", nargs=2, type=positive, action="append", default=[],
                         metavar=("CORES", "GB/S"), help="model this one too")  # fmt: skip
-    parser.add_argument("--out", type=Path, default=Path("reports/bench"))
     options = parser.parse_args(argv)
-    out = output_folder(options.out)
+    output_folder(options.out)
     most = options.threads or min(torch.get_num_threads(), os.cpu_count() or 1)
     frame = measured(options.rounds, options.scale, most)
     asked = [
         Processor(f"{cores:g} cores, {rate:g} GB/s", int(cores), rate)
         for cores, rate in options.processor
     ]
-    about = machine.about(sys.argv[1:] if argv is None else argv, "benchmarks.cores")
+    about = machine.about(argv, "benchmarks.cores")
     frame.insert(0, "machine", machine.named(about["machine"]))
-    with replacing(out / "cores.csv") as temporary:
-        frame.to_csv(temporary, index=False)
-    write_report(out / "cores.md", page(frame, [*asked, *PROCESSORS], machine.described(about)))
-    return 0
+    text = page(frame, [*asked, *PROCESSORS], machine.described(about))
+    return written(options.out, "cores", text, frame)
 
 
 if __name__ == "__main__":

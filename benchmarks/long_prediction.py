@@ -16,26 +16,30 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from scipy import stats
 
 import qmaps
 from benchmarks.command import one_line_errors
 from benchmarks.long import ARMS, CONTROL, FOLDER, SHORTER, STUDIES, TRIALS, Study, ended
 from benchmarks.long_run import JUDGE, TUNING, tuned
 from benchmarks.markdown import markdown
-from benchmarks.prediction.scores import correlation
-from benchmarks.recorded import record
 from benchmarks.trials import FULL
 from qmaps import capture, sweep
 from qmaps.analyze._states import MIN_SIZE
 from qmaps.analyze.recommend.verdict import LEVELS, level
-from qmaps.capture import Gradients
+from qmaps.capture import Gradients, StateRecorder
+from qmaps.lab.compare import Contender
+from qmaps.lab.workloads import Workload, train
 from qmaps.storage.files import records, replacing
 from reproduction.report_file import write_report
 
 WINDOW = 60
 """Steps that are replayed, from half of the run on."""
+SEED = 1000
+"""Of the recorded runs; no trial has it."""
 MARGIN = 0.05
 """Share of steps by which a pair may be slower."""
 STEP_COST, NOISE, FALL = "step cost", "accumulated noise of m", "octaves of v after a fall"
@@ -50,13 +54,34 @@ def studies() -> list[Study]:
     return list({study.task: study for study in reversed(STUDIES)}.values())[::-1]
 
 
+def record(work: Workload, folder: Path, step: int) -> Path:
+    """Train in 32 bits with a seed of its own; the folder of the states of a step."""
+    states = folder / "states"
+
+    def recorder(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> StateRecorder:
+        gradients = Gradients(WINDOW, 2**28)
+        return StateRecorder(optimizer, states, names=model, steps=[step], gradients=gradients)
+
+    train(
+        work,
+        Contender(FULL).optimizer,
+        out=folder / "run",
+        label=FULL,
+        seed=SEED,
+        checkpoint_every=work.steps,
+        validate_every=work.steps,
+        hooks=[recorder],
+    )
+    return states
+
+
 def measured(study: Study) -> pd.DataFrame:
     """The predictors of all pairs, from a 32-bit run of a seed of its own."""
     work = study.work or tuned(pd.read_csv(FOLDER.parent / TUNING))
     work = replace(work, lr=study.rate, steps=study.steps)
     half, least = study.steps // 2, MIN_SIZE if study.task == JUDGE else 0
     with tempfile.TemporaryDirectory() as folder:
-        states = record(work, Path(folder), [half], Gradients(WINDOW, 2**28))
+        states = record(work, Path(folder), half)
         taken = capture.load(states, step=half)
         replays = qmaps.replay.run(taken, PAIRS, min_quantized_size=least)
         errors = sweep.summarize(sweep.run(taken, PAIRS, min_quantized_size=least)).set_index(
@@ -127,7 +152,10 @@ def compared(frame: pd.DataFrame) -> list[str]:
     rows = []
     for predictor in PREDICTORS:
         groups = dict(list(frame.groupby("task", sort=False)))
-        ranks = [correlation(own[predictor], own["slower"]) for own in groups.values()]
+        ranks = [
+            float(stats.spearmanr(own[predictor], own["slower"]).statistic)
+            for own in groups.values()
+        ]
         told = kept_up = kept = 0
         for task, own in groups.items():
             most = bound(frame[frame["task"] != task], predictor)

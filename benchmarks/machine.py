@@ -22,11 +22,11 @@ CPUINFO = Path("/proc/cpuinfo")
 PACKAGES = ("torch", "numpy", "bitsandbytes", "torchao")
 
 
-def about(arguments: Sequence[str], module: str = "benchmarks") -> dict[str, Any]:
+def about(arguments: Sequence[str] | None, module: str = "benchmarks") -> dict[str, Any]:
     """Machine, versions, engine, threads, date and command.
 
     Args:
-        arguments: those of the command.
+        arguments: those of the command; None for those of this process.
         module: which it is.
     """
     engine = next(backend for backend in qmaps.backends() if backend.name == qmaps.backend())

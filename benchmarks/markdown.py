@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from reproduction.claim import Claim, Verdict
-
-UNTUNED = (
-    "The learning rates were not tuned, so a quantizer may end below 32 bits because it makes "
-    "steps larger; [judges.md]({}) has tuned workloads."
-)
-"""What pages say that rest on a workload's default rate; takes the path to the judges."""
-
 
 class Texts:
     """Lines, each with the cases that it holds for."""
@@ -40,16 +32,6 @@ def spread(value: dict[str, float], middle: str) -> str:
 def number(value: float) -> str:
     """Three significant digits, never an exponent."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
-
-
-def verdicts(claims: Iterable[Claim]) -> list[str]:
-    """A list of claims, each with its verdict, and with its detail where it is not reproduced."""
-    return [
-        f"- {claim.verdict}: {claim.text}"
-        if claim.verdict is Verdict.REPRODUCED
-        else f"- **{claim.verdict}**: {claim.text} {claim.detail}".rstrip()
-        for claim in claims
-    ]
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -8,28 +8,25 @@ the steps covers it. All times are of the processor, so that other work on the m
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from itertools import count as counted
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks import machine
-from benchmarks.command import count, one_line_errors
+from benchmarks.command import among, count, one_line_errors, study_options, written
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import WARM_UPS, Work, interleaved, ratio
 from qmaps.capture import Monitor
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload
 from qmaps.optim import AdamW, QuantizedOptimizer
-from qmaps.storage.files import output_folder, write_json
-from reproduction.report_file import write_report
+from qmaps.storage.files import output_folder
 
 WORKLOADS = ("digits", "stdlib-lm-tiny", "stdlib-lm")
 PRESETS = ("8bit", "4bit")
@@ -148,18 +145,15 @@ def page(measured: dict[str, dict[str, float]], about: dict[str, Any], every: in
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.monitor", description=__doc__)
+    parser = study_options("benchmarks.monitor", __doc__, rounds=400)
     parser.add_argument(
         "workload", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}"
     )
-    parser.add_argument("--rounds", type=count, default=400, help="that count (default 400)")
     parser.add_argument("--threads", type=count, default=1, help="of torch (default 1)")
     parser.add_argument("--every", type=count, default=EVERY, help=f"default {EVERY}")
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder for results")
     options = parser.parse_args(argv)
-    if unknown := [name for name in options.workload if name not in WORKLOADS]:
-        parser.error(f"WORKLOAD={unknown[0]!r} is none of {', '.join(WORKLOADS)}")
-    out = output_folder(options.out)
+    among(parser, "workload", options.workload, list(WORKLOADS))
+    output_folder(options.out)
     torch.set_num_threads(options.threads)
     found = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -168,11 +162,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 torch.manual_seed(0)
                 measured = measure(name, preset, options.rounds, options.every, folder)
                 found[f"{name}, {preset}"] = measured
-    about = machine.about(sys.argv[1:] if argv is None else argv, "benchmarks.monitor")
-    write_json(out / "monitor.json", {"about": about, "found": found})
-    write_report(out / "monitor.md", page(found, about, options.every))
-    print((out / "monitor.md").read_text())
-    return 0
+    about = machine.about(argv, "benchmarks.monitor")
+    text = page(found, about, options.every)
+    return written(options.out, "monitor", text, {"about": about, "found": found})
 
 
 if __name__ == "__main__":

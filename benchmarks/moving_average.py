@@ -4,12 +4,13 @@
 
 First moments: a moving average of random numbers, whose standard deviation is that of an element's
 gradient in a model that was trained for a few steps in 32 bits. Second moments: that of squares
-whose size changes (`follow`). The averages are stored in codes after every step.
+whose size changes (`follow`), and `qmaps.replay`'s simulation of a fall. The averages are stored in
+codes after every step.
 """
 
 from __future__ import annotations
 
-import argparse
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,16 +22,18 @@ import torch
 from torch import Tensor
 
 import qmaps
-from benchmarks.command import command_line, one_line_errors
+from benchmarks.command import command_line, one_line_errors, study_options, written
 from benchmarks.long import NEW
 from benchmarks.long_run import WORKLOAD
 from benchmarks.long_tasks import MovedDigits
 from benchmarks.markdown import markdown
+from qmaps.algebra.pair import Pair
 from qmaps.algebra.philox import RoundingKey
+from qmaps.analyze.replay.averages import accumulated_noise, fall_ratios
+from qmaps.engines.threads import one_thread
 from qmaps.lab.workloads import Workload
-from qmaps.optim.presets import FORMER, pair_of
-from qmaps.storage.files import output_folder, replacing
-from reproduction.report_file import write_report
+from qmaps.optim.presets import FORMER, PRESETS, pair_of
+from qmaps.storage.files import output_folder
 
 FIRST = "B64xbf16/mu-law10:linear0"
 FIRST_MOMENTS = (
@@ -66,6 +69,9 @@ SECOND_MOMENTS = (
     *dict.fromkeys(str(pair_of(name).second) for name in NEW),
     "B64xbf16/geometric@3u+qsr",
 )
+FORMATS = Path(__file__).parents[1] / "docs" / "formats.md"
+SHAPE, DEVIATION = (16, 256), 0.7
+"""Elements of the log-normal simulation, and of the logarithms of their deviations."""
 CHANGES = ("fall", "fall to a hundredth", "rise", "one")
 BETA1, BETA2, STEPS, SECOND_STEPS = 0.95, 0.999, 120, 3000
 
@@ -145,6 +151,31 @@ def follow(spec: str | None, change: str, count: int = 8192) -> Tensor:
     return seen[changing]
 
 
+def listed() -> dict[str, Pair]:
+    """Pairs of moments by name: the presets and the published formats of docs/formats.md."""
+    text = FORMATS.read_text(encoding="utf-8")
+    formats = re.findall(r"^\| ([^|]+) \| [^|]+ \| `([^`]+ \+ [^`]+)` \|", text, re.MULTILINE)
+    presets = [(f"preset `{name}`", name) for name in PRESETS if name != "32bit"]
+    return {name: pair_of(spec) for name, spec in [*presets, *formats]}
+
+
+@one_thread()
+def log_normal(pairs: dict[str, Pair]) -> dict[str, tuple[float, float]]:
+    """Fall ratio of the second moment and accumulated noise of the first, as in a replay."""
+    draw = torch.Generator().manual_seed(0)
+    deviation = (DEVIATION * torch.randn(SHAPE, generator=draw)).exp()
+    first = [*dict.fromkeys(pair.first for pair in pairs.values() if pair.first)]
+    second = [*dict.fromkeys(pair.second for pair in pairs.values() if pair.second)]
+    noise = accumulated_noise(deviation, first, 0.9, RoundingKey(seed=0))
+    falls = fall_ratios(deviation.square(), second, BETA2, RoundingKey(seed=0))
+    both = dict(zip(first, noise, strict=True)), dict(zip(second, falls, strict=True))
+    return {
+        name: (both[1][pair.second], both[0][pair.first])
+        for name, pair in pairs.items()
+        if pair.first and pair.second
+    }
+
+
 def rows() -> Iterator[dict[str, Any]]:
     """A row for each quantizer and case."""
     deviation = deviations()
@@ -159,9 +190,22 @@ def rows() -> Iterator[dict[str, Any]]:
             yield {"moment": "second", "quantizer": spec, "case": change, "value": float(ratio)}
 
 
-def page(frame: pd.DataFrame, command: str) -> str:
-    """The report."""
-    tables = {}
+def page(
+    frame: pd.DataFrame,
+    pairs: dict[str, Pair],
+    measured: dict[str, tuple[float, float]],
+    command: str,
+) -> str:
+    """The report on `rows`, and on `log_normal` of pairs."""
+    tables = {
+        "pairs": markdown(
+            ("method", "pair", "v after fall", "noise of m"),
+            [
+                (name, f"`{pairs[name].spec}`", f"{v:.2g}" if v < 100 else f"{v:.0f}", f"{m:.2g}")
+                for name, (v, m) in measured.items()
+            ],
+        )
+    }
     for moment in ("first", "second"):
         own = frame[frame["moment"] == moment]
         wide = own.pivot_table("value", "quantizer", "case", sort=False)
@@ -201,6 +245,21 @@ def page(frame: pd.DataFrame, command: str) -> str:
             "",
             *tables["second"],
             "",
+            "## Presets and published formats",
+            "",
+            "`v after fall`: the gradients of every other element, but not the largest of each 16, "
+            f"fall tenfold; its second moment after {3 / (1 - BETA2):,.0f} steps at beta2 = "
+            f"{BETA2:g}, divided by the exact one, as a geometric mean of those that are not 0. 1 "
+            "is right, and 17 is a second moment that did not fall. `noise of m`: what quantizing "
+            "adds to a moving average of noise at beta1 = 0.9, as a mean square by that of the "
+            "average; 0 is right. Both are the columns `fall_ratio_second` and "
+            f"`accumulated_noise_first` of `qmaps.replay.run`, here for {SHAPE[0]} x {SHAPE[1]} "
+            "elements whose gradients are normal, with deviations that are log-normal "
+            f"({DEVIATION:g}). Second moments differ more within a block here than above, and the "
+            "smallest of them are below the range of 2 and 3 bits.",
+            "",
+            *tables["pairs"],
+            "",
         ]
     )
 
@@ -208,17 +267,11 @@ def page(frame: pd.DataFrame, command: str) -> str:
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.moving_average", description=__doc__
-    )
-    parser.add_argument("--out", type=Path, default=Path("reports"))
-    out = output_folder(parser.parse_args(argv).out)
+    out = output_folder(study_options("benchmarks.moving_average", __doc__).parse_args(argv).out)
     frame = pd.DataFrame(rows())
-    with replacing(out / "moving-average.csv") as temporary:
-        frame.to_csv(temporary, index=False, float_format="%.5g")
-    command = command_line("benchmarks.moving_average", [])
-    write_report(out / "moving-average.md", page(frame, command))
-    return 0
+    frame["value"] = [float(f"{value:.5g}") for value in frame["value"]]
+    command, pairs = command_line("benchmarks.moving_average", []), listed()
+    return written(out, "moving-average", page(frame, pairs, log_normal(pairs), command), frame)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ the extra ``deepspeed``, ninja's program on the path, and a compiler.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import os
@@ -27,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from benchmarks import machine
-from benchmarks.command import count, one_line_errors
+from benchmarks.command import count, one_line_errors, study_options, written
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.process import ALLOCATOR, resident
 from benchmarks.timing import interleaved, ratio
@@ -35,8 +34,7 @@ from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.distribution import install
 from qmaps.errors import BadValueError
 from qmaps.optim import AdamW4bit, AdamW8bit
-from qmaps.storage.files import output_folder, write_json
-from reproduction.report_file import write_report
+from qmaps.storage.files import output_folder
 
 RANKS, BATCH, LR, DEPTH, LAST = 2, 16, 1e-3, 4, 10
 TORCH, OWN = "torch.optim.AdamW, fused", "DeepSpeedCPUAdam"
@@ -230,28 +228,23 @@ def page(results: dict[str, dict[str, Any]], width: int, rounds: int) -> str:
 @one_line_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.offload", description=__doc__)
+    parser = study_options("benchmarks.offload", __doc__, rounds=40)
     parser.add_argument("--width", type=count, default=512, help="of layers (default 512)")
-    parser.add_argument("--rounds", type=count, default=40, help="that count (default 40)")
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder for results")
     options = parser.parse_args(arguments)
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     try:
         import deepspeed
     except ImportError:
         raise BadValueError(f"deepspeed is not installed ({install('deepspeed')})") from None
-    out = output_folder(options.out)
+    output_folder(options.out)
     results = in_processes(rank_main, "results.json", options.width, options.rounds)
     os.environ.update(ALLOCATOR)
     for name, result in results.items():
         result |= in_processes(memory_main, "memory.json", name, options.width)
-    argv = sys.argv[1:] if arguments is None else list(arguments)
-    about = machine.about(argv, "benchmarks.offload")
+    about = machine.about(arguments, "benchmarks.offload")
     about["versions"]["deepspeed"] = deepspeed.__version__
-    write_json(out / "offload.json", {"about": about, "results": results})
-    write_report(out / "offload.md", page(results, options.width, options.rounds))
-    print((out / "offload.md").read_text())
-    return 0
+    text = page(results, options.width, options.rounds)
+    return written(options.out, "offload", text, {"about": about, "results": results})
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from functools import lru_cache
 from statistics import median
 from typing import Any
 
-from benchmarks import safety
+from benchmarks import long_run, safety, verdict_counts
 from benchmarks.markdown import markdown
 from docsite.page import ROOT
 from qmaps.storage.files import write_text
@@ -164,7 +164,16 @@ PAGES: dict[str, dict[str, Callable[[], list[str] | str]]] = {
         "former": safety.former,
         "medians": safety.medians,
         "quarter": safety.quarter,
+        "long run": long_run.summary,
+        "blind": verdict_counts.blind_safe,
+        "trained pairs": verdict_counts.trained_pairs,
     },
+    "docs/recommend.md": {
+        "blind": verdict_counts.blind_safe,
+        "trained pairs": verdict_counts.trained_pairs,
+        "left out": verdict_counts.left_out,
+    },
+    "reports/README.md": {"blind": verdict_counts.blind_safe},
     "docs/speed.md": {"speed": speed, "avx2": avx2},
 }
 """Files, with what stands in them: tables are lists of lines, words are text."""
@@ -188,7 +197,7 @@ def replaced(name: str, text: str, part: str, made: Sequence[str] | str) -> str:
     return text
 
 
-def main() -> int:
+def main(_: Sequence[str] | None = None) -> int:
     """Write the tables, the words and the picture."""
     for name in PAGES:
         path = ROOT / name

@@ -42,15 +42,14 @@ import torch
 from torch import Tensor
 
 import qmaps
-from benchmarks.command import among, command_line, one_line_errors
+from benchmarks.command import among, command_line, one_line_errors, study_options, written
 from benchmarks.markdown import markdown, number
 from benchmarks.process import in_fresh_process
 from qmaps import optim
 from qmaps.capture import StateRecorder, load
 from qmaps.capture.conversion import convert_state_dict
 from qmaps.errors import one_line
-from qmaps.storage.files import output_folder, write_text
-from reproduction.report_file import write_report
+from qmaps.storage.files import output_folder
 
 PACKAGES = {
     "pytorch-optimizer": "pytorch_optimizer",
@@ -425,16 +424,15 @@ def page(results: Sequence[dict[str, Any]], command: str) -> str:
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> int:
     """Try all classes, and write the report."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.recorders", description=__doc__)
+    parser = study_options("benchmarks.recorders", __doc__)
     parser.add_argument("packages", nargs="*", default=list(PACKAGES), help="default: all")
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="the report's folder")
     parser.add_argument("--one", metavar="PACKAGE", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.one:
         print(json.dumps(of_package(options.one)))
         return 0
     among(parser, "package", options.packages, list(PACKAGES))
-    out = output_folder(options.out)
+    output_folder(options.out)
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     results = []
     for package in options.packages:
@@ -443,9 +441,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     frame = pd.DataFrame(
         [{"package": result["package"], **r} for result in results for r in result["rows"]]
     )
-    write_text(out / "recorders.csv", frame.to_csv(index=False, lineterminator="\n"))
-    write_report(out / "recorders.md", page(results, command_line("benchmarks.recorders", argv)))
-    return 0
+    text = page(results, command_line("benchmarks.recorders", argv))
+    return written(options.out, "recorders", text, frame)
 
 
 if __name__ == "__main__":

@@ -10,19 +10,16 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.command import command_line, one_line_errors
+from benchmarks.command import command_line, one_line_errors, study_options, written
 from benchmarks.markdown import markdown
 from benchmarks.process import in_fresh_process, peak
 from qmaps import optim
 from qmaps.errors import BadValueError
-from qmaps.storage.files import output_folder
-from reproduction.report_file import write_report
 
 OPTIMIZERS = ("AdamW", "AdamW8bit", "AdamW4bit", "Adafactor8bit")
 PLAIN, RELEASED = "plain", "released"
@@ -110,10 +107,9 @@ def page(table: list[tuple[str, ...]], layers: int, width: int, command: str) ->
 @one_line_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.release", description=__doc__)
+    parser = study_options("benchmarks.release", __doc__)
     parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--width", type=int, default=WIDTH)
-    parser.add_argument("--out", type=Path, default=Path("reports"))
     parser.add_argument("--one", nargs=2, metavar=("OPTIMIZER", "WAY"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one:
@@ -121,8 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     table = rows(options.layers, options.width)
     text = page(table, options.layers, options.width, command_line("benchmarks.release", arguments))
-    write_report(output_folder(options.out) / "release.md", text)
-    return 0
+    return written(options.out, "release", text)
 
 
 if __name__ == "__main__":

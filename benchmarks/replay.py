@@ -11,8 +11,10 @@ import argparse
 import json
 import math
 import resource
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -53,7 +55,7 @@ def spent() -> float:
     return processor_seconds() + processor_seconds(resource.RUSAGE_CHILDREN)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", choices=["standard", "distinct"], default="standard")
@@ -61,7 +63,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="number of steps")
     parser.add_argument("--share", type=float, default=0.01, help="share of the elements")
     parser.add_argument("--workers", type=int, default=2, help="processes, of one thread each")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     pairs = distinct_pairs(given.count)
@@ -96,7 +98,8 @@ def main() -> None:
         "processor_seconds": round(spent() - used, 1),
     }
     print(json.dumps(measured))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -109,9 +109,7 @@ def begun(
         argv: its arguments; None for those of this process.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=doc)
-    parser.add_argument(
-        "--rounds", type=count, default=rounds, help=f"that count (default {rounds})"
-    )
+    parser.add_argument("--rounds", type=count, default=rounds, help=f"default {rounds}")
     parser.add_argument(
         "--scale",
         type=positive,
@@ -120,7 +118,7 @@ def begun(
     )
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    about = machine.about(sys.argv[1:] if argv is None else argv, module)
+    about = machine.about(argv, module)
     print(f"{about['machine']['processor']}, {about['isa']}\n")
     return options
 

@@ -8,7 +8,6 @@ read the states and the time to measure them.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import resource
@@ -25,7 +24,7 @@ import pandas as pd
 import torch
 
 from benchmarks import machine
-from benchmarks.command import count, one_line_errors
+from benchmarks.command import count, one_line_errors, study_options, written
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import interleaved, ratio, stopwatch
 from qmaps import capture, sweep
@@ -33,9 +32,8 @@ from qmaps.analyze import executors
 from qmaps.capture import CapturedStates
 from qmaps.capture.recorder import write
 from qmaps.capture.snapshot import Lazy
-from qmaps.storage.files import output_folder, write_text
+from qmaps.storage.files import output_folder
 from qmaps.sweep.plan import Item, items_of
-from reproduction.report_file import write_report
 
 MODELLED = (1, 2, 4, 8, 16, 32, 64)
 HEAD = ("workers", "measured, times one process", "model of these states", "model of GPT-2 small")
@@ -275,17 +273,15 @@ def page(
 
 @one_line_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    parser = study_options("benchmarks.scale", __doc__, rounds=5)
     parser.add_argument("--layers", type=count, default=1, help="of 12 (default 1)")
     parser.add_argument("--width", type=count, default=768, help="of matrices (default 768)")
     parser.add_argument("--pairs", type=count, default=len(PAIRS), help="(default all)")
-    parser.add_argument("--rounds", type=count, default=5, help="that count (default 5)")
     parser.add_argument(
         "--whole", action="store_true", help="also sweep all of GPT-2 small once with two workers"
     )
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder for results")
     options = parser.parse_args(arguments)
-    out = output_folder(options.out)
+    output_folder(options.out)
     pairs = PAIRS[: options.pairs]
     threads, (load, *_) = torch.get_num_threads(), os.getloadavg()
     torch.set_num_threads(1)
@@ -297,13 +293,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         in_pool = whole(pairs) if options.whole else None
     finally:
         torch.set_num_threads(threads)
-    argv = sys.argv[1:] if arguments is None else list(arguments)
-    about = machine.about(argv, "benchmarks.scale")
+    about = machine.about(arguments, "benchmarks.scale")
     rows = frame(found, items, pairs)
-    write_text(out / "scale.csv", rows.to_csv(index=False, float_format="%.4g"))
-    write_report(out / "scale.md", page(rows, found, spent, items, about, in_pool, load))
-    print((out / "scale.md").read_text())
-    return 0
+    text = page(rows, found, spent, items, about, in_pool, load)
+    return written(options.out, "scale", text, rows)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 from benchmarks import machine
 from benchmarks.case import prepared, reason
 from benchmarks.cases.adamw import FUSED, TORCH
-from benchmarks.command import among, count, one_line_errors
+from benchmarks.command import among, one_line_errors, study_options, written
 from benchmarks.markdown import markdown
 from benchmarks.peers import BITSANDBYTES, TORCHAO, need, torchao
 from benchmarks.process import in_fresh_process, peak, resident
@@ -30,9 +29,8 @@ from qmaps import optim
 from qmaps.lab.workloads import Workload
 from qmaps.lab.workloads.gpt import GPTShape
 from qmaps.lab.workloads.stdlib_lm import StdlibLM
-from qmaps.storage.files import output_folder, write_json
+from qmaps.storage.files import output_folder
 from reproduction import workloads
-from reproduction.report_file import write_report
 
 GPT2 = GPTShape(vocabulary=16384, width=768, layers=4, heads=12)
 OWN: dict[str, Callable[[], Workload]] = {
@@ -196,29 +194,25 @@ def page(results: Mapping[str, Any]) -> str:
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__)
+    parser = study_options("benchmarks.training", __doc__, rounds=15, out="reports/bench")
     parser.add_argument("result", nargs="*", default=list(DEFAULT), metavar="WORKLOAD",
                         help=f"any of {', '.join(NAMES)}")  # fmt: skip
-    parser.add_argument("--rounds", type=count, default=15)
-    parser.add_argument("--out", type=Path, default=Path("reports/bench"))
     parser.add_argument("--memory-of", metavar="NAME", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     among(parser, "result", options.result, NAMES)
     if options.memory_of:
         print(json.dumps(memory(options.result[0], options.memory_of)))
         return 0
-    out = output_folder(options.out)
+    output_folder(options.out)
     results: dict[str, Any] = {
-        "about": machine.about(sys.argv[1:] if argv is None else argv, "benchmarks.training"),
+        "about": machine.about(argv, "benchmarks.training"),
         "workloads": {},
     }
     for name in options.result:
         model = get(name).model(0)
         parameters = sum(p.numel() for p in model.parameters())
         results["workloads"][name] = {"parameters": parameters, **measure(name, options.rounds)}
-    write_json(out / "training.json", results)
-    write_report(out / "training.md", page(results))
-    return 0
+    return written(options.out, "training", page(results), results)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ import pandas as pd
 import torch
 from torch import nn
 
-import qmaps
 from qmaps.errors import OutputError
 from qmaps.lab.compare import Contender
 from qmaps.lab.workloads import Workload, train
@@ -42,15 +41,12 @@ class Trial:
         workload: what is trained, with its learning rate.
         quantizer: a pair such as ``"B128/DE@4s + B128/DE-0@4u"``, or `FULL`.
         seed: of weights and batches.
-        choice: a file of `qmaps.optim.Choice` whose quantizers are taken; `quantizer` is then only
-            a name for tables. Empty for none.
     """
 
     judge: str
     workload: Workload
     quantizer: str
     seed: int
-    choice: str = ""
 
     def at(self, factor: float) -> Trial:
         """The same trial with the learning rate times `factor`."""
@@ -66,8 +62,6 @@ class Trial:
             "quantizer": self.quantizer,
             "seed": self.seed,
         }
-        if self.choice:
-            told["choice"] = json.loads(Path(self.choice).read_text(encoding="utf-8"))
         text = json.dumps(told, sort_keys=True, default=asdict)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -97,12 +91,8 @@ class Trial:
 
     def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
         """The optimizer that is trained."""
-        if self.choice:
-            contender = Contender(self.quantizer, **qmaps.load_choice(self.choice))
-        else:
-            quantizers = None if self.quantizer == FULL else self.quantizer
-            contender = Contender(self.quantizer, quantizers)
-        return contender.optimizer(model, workload)
+        quantizers = None if self.quantizer == FULL else self.quantizer
+        return Contender(self.quantizer, quantizers).optimizer(model, workload)
 
 
 def run_all(
@@ -157,15 +147,6 @@ def restore(report: Path, folder: str | os.PathLike[str]) -> None:
         path = rows_in / f"{row.pop('key')}.json"
         if not path.exists():
             write_record(path, {name: value for name, value in row.items() if not pd.isna(value)})
-
-
-def with_others(frame: pd.DataFrame, report: Path) -> pd.DataFrame:
-    """The rows of `frame`, and those of judges that it does not have from an earlier report."""
-    if not report.exists():
-        return frame
-    earlier = pd.read_csv(report)
-    others = earlier[~earlier["judge"].isin(frame["judge"])]
-    return pd.concat([frame, others], ignore_index=True)
 
 
 def _run(trials: list[Trial], workers: int) -> Iterator[tuple[Trial, dict[str, Any]]]:

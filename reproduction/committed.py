@@ -14,14 +14,15 @@ from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.judges import JUDGES as WORKLOADS
 from reproduction.numbers import LEVEL, MARGIN, interval, scientific
+from reproduction.report_file import closed
 
 FULL = "32-bit"
 """AdamW in 32 bits among the runs of judges."""
-TUNED = "python -m benchmarks.tuned"
-JUDGES = "python -m benchmarks.judges"
-RECOMMENDED = "python -m benchmarks.recommended lm-tiny docstring-lm minilm"
-PREDICTION = "python -m benchmarks.prediction"
-ABLATIONS = "python -m benchmarks.ablations"
+TUNED = closed("python -m benchmarks.tuned")
+JUDGES = closed("python -m benchmarks.judges")
+RECOMMENDED = closed("python -m benchmarks.recommended lm-tiny docstring-lm minilm")
+PREDICTION = closed("python -m benchmarks.prediction")
+ABLATIONS = closed("python -m benchmarks.ablations")
 BENCH = "python -m benchmarks"
 CLOSE = 0.02
 """Share of a loss that the margin never exceeds."""

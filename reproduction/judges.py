@@ -2,8 +2,7 @@
 
 At a rate that is too small for the model, anything that makes steps larger lowers the loss, be it
 an error or not. At the best rate an error of the updates costs something whichever way it goes.
-``python -m benchmarks.judges`` finds the rates; reports/judges.md shows them, and how small a
-difference each judge can tell.
+reports/judges.md shows the sweep of the rates, and how small a difference each judge can tell.
 """
 
 from __future__ import annotations

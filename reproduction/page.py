@@ -158,7 +158,7 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
     if len(left_out):
         lines += ["## Not made here", "", *table(left_out), ""]
     lines += [
-        "The same page in one file: `index.html`. Made by the command below.",
+        "The command below also writes this page in one file, `index.html`.",
         "",
         provenance(about),
     ]

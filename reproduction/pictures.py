@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
-from PIL import Image
+from PIL import Image, ImageChops
 
 from qmaps import figures
 from qmaps.storage.files import replacing
 
 DPI = 100
+CLOSE = 0.11
+"""Mean difference of a colour, of 255, up to which a palette replaces the colours."""
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write `figure` as a PNG in all its colours; equal figures give equal bytes.
-
-    A palette would take a third of the bytes, and draws bands into heat maps.
-    """
+    """Write `figure` as a PNG; equal figures give equal bytes."""
     figures.save(figure, path, dpi=DPI)
+    shrink(path)
+
+
+def shrink(path: Path) -> None:
+    """Give a PNG a palette, a third of the bytes; not a heat map, in which it would draw bands."""
     with Image.open(path) as picture:
-        opaque = picture.convert("RGB")
+        seen = picture.convert("RGBA")
+        opaque = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")
+    few = opaque.quantize(256, kmeans=3, dither=Image.Dither.NONE)
+    apart = np.asarray(ImageChops.difference(opaque, few.convert("RGB")))
     with replacing(path) as temporary:
-        opaque.save(temporary, format="PNG", optimize=True)
+        (few if apart.mean() <= CLOSE else opaque).save(temporary, format="PNG", optimize=True)

@@ -13,6 +13,8 @@ from qmaps.storage.files import write_text
 ROOT = Path(__file__).parents[1]
 CODE = ("qmaps", "reproduction", "benchmarks")
 """Packages whose uncommitted changes a report mentions."""
+CLOSED = "65a89a2e"
+"""The last commit with the commands of closed studies."""
 LINE = re.compile(r"Made with qmaps ([\w.]+)[^.`]*? commit (?:`|<code>)([0-9a-f]{7,40})")
 
 
@@ -33,6 +35,11 @@ class MadeAt:
     def __str__(self) -> str:
         commit = f" {self.how} commit `{self.commit}`" if self.commit else ""
         return f"Made with qmaps {self.version}{commit}."
+
+
+def closed(command: str) -> str:
+    """Return the command of a closed study, in text that is set between backticks."""
+    return f"{command}` at commit `{CLOSED}"
 
 
 def now() -> MadeAt:

@@ -21,7 +21,7 @@ POINT = ["lr", "beta1", "beta2", "eps"]
 
 def command(study: str) -> str:
     """Command that makes the table of a study."""
-    return f"python -m benchmarks.losses {study} --workers 1"
+    return f"python -m benchmarks {study} --workers 1"
 
 
 def runs(context: Context, study: str) -> pd.DataFrame:

@@ -11,7 +11,6 @@ from scipy import stats
 
 from benchmarks.blind.plan import MARGIN
 from benchmarks.trials import FULL
-from qmaps.errors import BadValueError
 from qmaps.storage.files import records
 
 LEVEL = 0.05
@@ -150,35 +149,6 @@ def percent(row: Mapping[str, Any] | None) -> str:
     if row["steps"] > 100 or not np.isfinite([row["low"], row["high"]]).all():
         return "diverged"
     return "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * row[n] for n in ("steps", "low", "high")))
-
-
-def needed_seeds(pilot: pd.DataFrame) -> tuple[float, int]:
-    """The spread of a paired difference in a pilot, and the number of seeds that it asks for.
-
-    Args:
-        pilot: rows of `benchmarks.blind.plan.pilot`.
-
-    Returns:
-        The standard deviation in units of log steps, and the smallest number of at least 4 seeds
-        with which two one-sided tests find no difference equivalent in at least 80 % of cases.
-
-    Raises:
-        BadValueError: the loss does not fall with the number of steps, or is not finite.
-    """
-    own = pilot.pivot_table("loss", "seed", ["steps", "quantizer"])
-    short, steps = sorted(pilot["steps"].unique())
-    other = next(name for name in pilot["quantizer"] if name != FULL)
-    fall = (own[short, FULL] - own[steps, FULL]).mean() / np.log(steps / short)
-    spread = float((own[steps, other] - own[steps, FULL]).std() / fall)
-    if not (fall > 0 and np.isfinite(spread)):
-        raise BadValueError(
-            f"the pilot's loss must be finite and fall with the steps; its slope is {-fall:.3g}"
-        )
-    for seeds in range(4, 1000):
-        t = stats.t(seeds - 1)
-        if (t.ppf(1 - LEVEL) + t.ppf(0.9)) * spread / np.sqrt(seeds) <= np.log1p(MARGIN):
-            return spread, seeds
-    return spread, 1000
 
 
 def outcome(row: dict[str, float]) -> str:

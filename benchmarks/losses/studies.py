@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.families import WIDTHS
-from benchmarks.losses.entrant import CLASSES, NEAREST, STOCHASTIC, Entrant
+from benchmarks.losses.methods import CLASSES, NEAREST, STOCHASTIC, WIDTHS, MethodTrial
 from benchmarks.trials import FULL
 from qmaps.lab.workloads import Workload
 from reproduction.judges import JUDGES
@@ -24,8 +23,8 @@ class Row:
     """A training at the best rate of its group.
 
     Attributes:
-        quantizer: of its `Entrant`.
-        family: of its `Entrant`; that of the group if empty.
+        quantizer: of its `MethodTrial`.
+        family: of its `MethodTrial`; that of the group if empty.
         factor: times the best rate.
         changes: other options of the workload that it changes.
     """
@@ -56,15 +55,15 @@ class Group:
     n: int = 1
     rate_seeds: int = 3
 
-    def baseline(self, factor: float, seed: int) -> Entrant:
+    def baseline(self, factor: float, seed: int) -> MethodTrial:
         """A run of the baseline at a multiple of the workload's rate."""
-        return self.entrant(Row(FULL, factor=factor), 1.0, seed)
+        return self.trial(Row(FULL, factor=factor), 1.0, seed)
 
-    def entrant(self, row: Row, best: float, seed: int) -> Entrant:
+    def trial(self, row: Row, best: float, seed: int) -> MethodTrial:
         """A run of a row, if the best rate is that multiple of the workload's."""
         rate = self.workload.lr * best * row.factor
         work = replace(self.workload, lr=rate, **dict(row.changes))
-        return Entrant(self.judge, work, row.quantizer, seed, family=row.family or self.family,
+        return MethodTrial(self.judge, work, row.quantizer, seed, family=row.family or self.family,
                        n=self.n)  # fmt: skip
 
 
@@ -208,9 +207,8 @@ def _parity() -> Iterator[Group]:
     """
     work = JUDGES["docstring-lm"]
     for name in PARITY:
-        family = CLASSES[name]
-        widths = WIDTHS[1:] if name in ("Adam", "AdamW") else WIDTHS[1:3]
-        at_rate = replace(work, lr=work.lr * family.rate)
+        widths = WIDTHS if name in ("Adam", "AdamW") else WIDTHS[:2]
+        at_rate = replace(work, lr=work.lr * CLASSES[name].rate)
         yield Group("docstring-lm", at_rate, f"optim.{name}", tuple(map(Row, widths)), rate_seeds=2)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.losses.entrant import Entrant
+from benchmarks.losses.methods import MethodTrial
 from benchmarks.losses.studies import SEEDS, Group, Row
 from benchmarks.trials import FULL, run_all
 from qmaps.errors import QmapsError
@@ -50,20 +50,20 @@ def run(group: Group, runs: Path, workers: int, seeds: int = SEEDS) -> pd.DataFr
     """
     factor, swept = best(group, runs, workers)
     rows = list(dict.fromkeys([Row(FULL), *group.rows]))
-    plan = [group.entrant(row, factor, seed) for row in rows for seed in range(seeds)]
+    plan = [group.trial(row, factor, seed) for row in rows for seed in range(seeds)]
     tuned = framed(group, plan, runs, workers)
     frame = pd.concat([swept.assign(best=False), tuned.assign(best=True)], ignore_index=True)
     start = group.workload.validate(group.workload.model(0))["loss"]
     return frame.assign(unstable=[not loss <= start for loss in frame["loss"]])
 
 
-def framed(group: Group, plan: Sequence[Entrant], runs: Path, workers: int) -> pd.DataFrame:
+def framed(group: Group, plan: Sequence[MethodTrial], runs: Path, workers: int) -> pd.DataFrame:
     """Run them; a row for each, with what tells it from the others."""
     frame = run_all(plan, runs, workers=workers)
-    works = [entrant.workload for entrant in plan]
+    works = [trial.workload for trial in plan]
     return frame.assign(
         group=f"{group.judge}, {group.family}" + (f", N = {group.n}" if group.n > 1 else ""),
-        optimizer=[entrant.family for entrant in plan],
+        optimizer=[trial.family for trial in plan],
         N=group.n,
         beta1=[work.betas[0] for work in works],
         beta2=[work.betas[1] for work in works],

@@ -9,8 +9,9 @@ from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import Interval, interval
+from reproduction.report_file import closed
 
-COMMAND = "python -m benchmarks.apollo"
+COMMAND = closed("python -m benchmarks.apollo")
 FACTORED, APOLLO = "factored", "APOLLO"
 CONTROLS = {
     "APOLLO, full rank": "of the full rank",

@@ -8,8 +8,9 @@ from reproduction.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
+from reproduction.report_file import closed
 
-COMMAND = "python -m benchmarks.adafactor"
+COMMAND = closed("python -m benchmarks.adafactor")
 OURS = "Adafactor8bit"
 PEERS = ("AdamW8bit", "bitsandbytes AdamW8bit", "torchao AdamW8bit")
 COMPARABLE = 1.5

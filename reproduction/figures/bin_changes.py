@@ -20,7 +20,7 @@ def bin_changes(frame: pd.DataFrame) -> Figure:
     The ordinate is logarithmic, and linear from 0 to 0.0001; all panels share it.
 
     Args:
-        frame: frames of `benchmarks.lpmm.update_sizes.Underflow.ratios` with two columns added. The
+        frame: rows of reports/lpmm/bin-changes.csv with two columns added. The
             columns are `parameter` (name), `step` (optimizer steps), `bin_change` (mean distance
             moved in units of delta), `width` (label of the parameters' precision) and `setting`
             (label of how the run rounds).

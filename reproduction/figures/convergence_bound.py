@@ -31,7 +31,7 @@ def convergence_bound(frame: pd.DataFrame) -> Figure:
     Both axes are logarithmic; a panel per setting, which says how loose the bound is at the end.
 
     Args:
-        frame: of `benchmarks.lpmm.quadratic.beside_bound`: `setting` (label), `seed`, `step` (from
+        frame: rows of reports/lpmm/bound.csv: `setting` (label), `seed`, `step` (from
             1 on, as the axis is logarithmic), `gap` (f at the mean of the iterates minus its
             minimum, above 0), `bound` (upper bound on the expectation of `gap`).
 

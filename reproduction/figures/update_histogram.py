@@ -25,7 +25,7 @@ def update_histogram(frame: pd.DataFrame) -> Figure:
     octave wide. Shares below delta / 8 and delta / 2 are written beside the curve.
 
     Args:
-        frame: frames of `benchmarks.lpmm.update_sizes.Underflow.distribution` with a column added.
+        frame: rows of reports/lpmm/update-histogram.csv with a column added.
             The columns are `parameter` (name), `bin_left`, `bin_right` (in units of delta; the
             first bin may start at 0, the last may end at infinity), `share` (of the elements, 0 to
             1), `cumulative` (share up to the bin's right end, 0 to 1) and `setting` (label; each

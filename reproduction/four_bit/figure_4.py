@@ -76,7 +76,7 @@ def find(frames: Frames) -> Finding:
         why="The paper fine-tunes LLaMA-7B. The curves are those of models that are trained from "
         "scratch for a few hundred steps. Aligned: the whole 95 % interval of the "
         "difference over seeds lies within the margin; the curve of one seed proves nothing. "
-        "The judges (`python -m benchmarks.judges`) are a pretrained "
+        "The judges (reports/judges.md) are a pretrained "
         "encoder, a small model that goes on from trained weights, and small models from scratch.",
         tables={"losses": losses, "judges": frames["judges"]},
     )

@@ -14,11 +14,12 @@ from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Frames
 from reproduction.numbers import interval, percent
+from reproduction.report_file import closed
 
 STUDY = "lpmm-sgdm"
 """Of `reproduction.tuned_losses`."""
-COMMAND = "python -m benchmarks.lpmm digits stdlib-lm-tiny"
-HEADLINE = "python -m benchmarks.lpmm stdlib-lm --headline"
+COMMAND = closed("python -m benchmarks.lpmm digits stdlib-lm-tiny")
+HEADLINE = closed("python -m benchmarks.lpmm stdlib-lm --headline")
 FULL, WIDTHS = 32, (12, 10, 8)
 NEAREST, STOCHASTIC = "nearest", "stochastic"
 UNTUNED = "The learning rate was not tuned, and is the same for all runs."

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pandas as pd
 
 from reproduction.context import Context
+from reproduction.report_file import closed
 
 WORKLOADS = {"digits": "lpmm", "stdlib-lm-tiny": "lpmm/stdlib-lm-tiny"}
 """Folder of each workload's tables."""
-DIGITS = "python -m benchmarks.lpmm.underflow digits"
+UNDERFLOW = "python -m benchmarks.lpmm.underflow"
+DIGITS = closed(f"{UNDERFLOW} digits")
 """It makes the table of the bound too."""
-COMMAND = f"{DIGITS}` and of `... stdlib-lm-tiny"
+COMMAND = closed(f"{UNDERFLOW} digits` and of `... stdlib-lm-tiny")
 
 PRINTED = {"nearest": "deterministic"}
 """Roundings as the paper names them."""
@@ -26,9 +28,7 @@ LAYERS = {
 def tables(context: Context, file: str) -> pd.DataFrame:
     """That file of every workload, with a column `workload`."""
     parts = [
-        context.table(f"{folder}/{file}", f"python -m benchmarks.lpmm.underflow {name}").assign(
-            workload=name
-        )
+        context.table(f"{folder}/{file}", closed(f"{UNDERFLOW} {name}")).assign(workload=name)
         for name, folder in WORKLOADS.items()
     ]
     return pd.concat(parts, ignore_index=True)

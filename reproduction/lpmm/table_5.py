@@ -15,9 +15,10 @@ from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _memory as kept
 from reproduction.lpmm._resnet import ResNet
 from reproduction.memory import GIB, architectures
+from reproduction.report_file import closed
 from reproduction.verdict import beside
 
-COMMAND = "python -m benchmarks.lpmm_step"
+COMMAND = closed("python -m benchmarks.lpmm_step")
 LOW = "12/8/8 bits"
 SHARE, LESS = "model memory saved", "model memory less"
 BITS, TOTAL = "model memory", "model memory in all"

@@ -13,9 +13,10 @@ from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import interval, percent
+from reproduction.report_file import closed
 from reproduction.verdict import beside
 
-COMMAND = "python -m benchmarks.parallel_training"
+COMMAND = closed("python -m benchmarks.parallel_training")
 FULL, DYNAMIC = "32-bit", "dynamic tree"
 LEVEL = 0.05
 """Below this a difference is called significant."""

@@ -9,9 +9,10 @@ from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
+from reproduction.report_file import closed
 from reproduction.verdict import beside
 
-COMMAND = "python -m benchmarks.approximation"
+COMMAND = closed("python -m benchmarks.approximation")
 QUANTITIES = {"abs": "mean absolute error", "rel": "mean relative error (%)"}
 
 

@@ -17,12 +17,12 @@ from reproduction.report_file import MadeAt
 
 
 def test_every_report_states_its_version_and_commit() -> None:
-    pages = [*ages.REPORTS.rglob("*.md"), *ages.REPORTS.rglob("*.html")]
+    pages = ages.REPORTS.rglob("*.md")
     silent = [page for page in pages if report_file.read(page.read_text("utf-8")) is None]
     assert silent == [ages.INDEX]
 
 
-def test_the_index_has_the_age_of_every_report() -> None:
+def test_the_index_has_the_age_of_every_open_report() -> None:
     text = ages.INDEX.read_text(encoding="utf-8").split("<!-- table: ages -->")[1]
     rows = re.findall(
         r"^\| `(\S+)` \| ([\d.]+) \| `([0-9a-f]{7,})` \| \d{4}-\d\d-\d\d \| (.+) \| "
@@ -35,6 +35,16 @@ def test_the_index_has_the_age_of_every_report() -> None:
         made = report_file.read((ages.REPORTS / name).read_text(encoding="utf-8"))
         assert made == MadeAt(version, commit), name
         assert code == ages.listed(ages.measured(name))
+
+
+def test_a_closed_report_names_its_command_and_its_commit() -> None:
+    index = ages.INDEX.read_text(encoding="utf-8")
+    closed = {*ages.REPORTS.rglob("*.md")} - {ages.REPORTS / name for name in ages.reports()}
+    for page in closed - {ages.INDEX}:
+        line = next(line for line in page.read_text("utf-8").split("\n") if line[:8] == "Closed: ")
+        command = re.match(r".* by `(python -m (\S+)[^`]*)` at commit `[0-9a-f]{7,}`\.", line)
+        assert command is not None, page
+        assert f"closed: `python -m {command[2]}" in index
 
 
 def test_the_measured_code_exists_and_every_entry_is_of_a_report() -> None:

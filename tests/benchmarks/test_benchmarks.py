@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import machine
+from benchmarks import machine, moving_average
 from benchmarks.case import OURS, Case, Options, Setup, UnavailableError, row
 from benchmarks.limits import Needs
 from benchmarks.machine import processor_folder
@@ -45,6 +45,21 @@ def test_a_contender_that_fails_does_not_stop_the_others() -> None:
     assert list(seconds) == ["b"]
     assert len(seconds["b"]) == 3
     assert str(failed["a"]) == "no such kernel"
+
+
+def test_a_study_is_run_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called: list[object] = []
+    monkeypatch.setattr(command, "losses", lambda options: called.append(options) or 0)
+    monkeypatch.setattr(moving_average, "main", lambda options: called.append(options) or 0)
+    assert command.main(["parity", "--workers", "1"]) == 0
+    assert command.main(["moving-average"]) == 0
+    assert called == [["parity", "--workers", "1"], ()]
+    assert command.main(["pariti"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: study='pariti' is unknown; allowed are ages, checkpoints, ")
+    assert said.endswith("; nearest match: parity\n")
 
 
 def test_quartiles_and_ratios() -> None:

@@ -1,9 +1,8 @@
-"""The judges' page: rates are inside their range, power is that of paired differences."""
+"""Models at their tuned rates: the rates are those of the sweep, differences are in steps."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -12,8 +11,6 @@ from benchmarks import judges
 from benchmarks.trials import FULL
 from qmaps.errors import BadValueError
 from reproduction.judges import JUDGES, judge
-
-REPORT = Path(__file__).parents[2] / "reports" / "judges.csv"
 
 
 def rows(differences: dict[str, list[float]]) -> pd.DataFrame:
@@ -25,24 +22,6 @@ def rows(differences: dict[str, list[float]]) -> pd.DataFrame:
               for q, each in differences.items() for seed, d in enumerate(each)]  # fmt: skip
     frame = pd.DataFrame(found, columns=["quantizer", "lr", "seed", "loss"])
     return frame.assign(judge="lm-tiny", steps=300, seconds=1.0)
-
-
-def test_the_best_rate_is_the_one_of_least_mean_loss() -> None:
-    table = judges.rates(rows({}))
-    assert table["lr"].tolist() == [JUDGES["lm-tiny"].lr * f for f in (0.5, 1, 2)]
-    assert table["best"].tolist() == [False, True, False]
-    assert table["mean"].tolist() == pytest.approx([2.6, 2.1, 3.1])
-
-
-def test_power_is_of_paired_differences() -> None:
-    table = judges.power(rows({judges.PAPER: [0.3, 0.2, 0.4], "other": [0.01, -0.01, 0.0]}))
-    by = table.set_index("quantizer")
-    assert by.loc[judges.PAPER, "difference"] == pytest.approx(0.3)
-    assert by.loc["other", "std"] == pytest.approx(0.01)
-    assert by.loc["other", "gap_ratio"] == pytest.approx(30)
-    # t-test with 2 degrees of freedom: (4.3027 + 1.0607) * 0.01 / sqrt(3)
-    assert by.loc["other", "detectable"] == pytest.approx(0.030966, rel=1e-3)
-    assert by.loc["other", "high"] == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-3)
 
 
 def other_lengths() -> pd.DataFrame:
@@ -61,37 +40,17 @@ def test_differences_in_steps() -> None:
     assert table["seeds"].to_dict() == {"more": 3, "two seeds": 2}
 
 
-def test_the_page_and_the_picture(tmp_path: Path) -> None:
-    frame = rows({judges.PAPER: [0.3, 0.2, 0.4]})
-    text = judges.page(frame, other_lengths(), "python -m benchmarks.judges")
-    assert "| lm-tiny | 300 | **0.003** | 3 | 2.1000 |" in text
-    assert "+0.3000" in text
-    assert "| +82.2 (+10.9 to +199.5) | worse |" in text
-    judges.draw(frame, tmp_path / "judges.png")
-    assert (tmp_path / "judges.png").stat().st_size > 5000
-
-
-def test_rows_of_judges_that_were_not_run_stay(tmp_path: Path) -> None:
-    earlier = pd.concat([rows({}), rows({}).assign(judge="digits")])
-    earlier.to_csv(tmp_path / "judges.csv", index=False)
-    found = judges.in_order(rows({}).assign(loss=7.0), tmp_path / "judges.csv")
-    assert list(dict.fromkeys(found["judge"])) == ["digits", "lm-tiny"]
-    assert found.groupby("judge")["loss"].max().to_dict() == {"digits": 3.2, "lm-tiny": 7.0}
-    assert len(judges.in_order(rows({}), tmp_path / "none")) == len(rows({}))
-
-
 def test_an_unknown_judge() -> None:
     with pytest.raises(BadValueError, match=r"judge='lm-tny' is unknown; allowed are digits, lm-"):
         judge("lm-tny")
-    with pytest.raises(SystemExit):
-        judges.main(["lm-tny"])
 
 
-@pytest.mark.parametrize("name", sorted(set(pd.read_csv(REPORT)["judge"]) if REPORT.exists() else
-                                        ()))  # fmt: skip
-def test_the_committed_rates_are_the_best_of_a_sweep_and_inside_it(name: str) -> None:
-    swept = judges.rates(pd.read_csv(REPORT))
-    own = swept[swept["judge"] == name].reset_index()
-    (best,) = own.index[own["best"]]
-    assert 0 < best < len(own) - 1
-    assert own["lr"][best] == pytest.approx(JUDGES[name].lr)
+@pytest.mark.parametrize("name", JUDGES)
+def test_a_rate_is_the_best_of_the_committed_sweep_and_inside_it(name: str) -> None:
+    frame = pd.read_csv(judges.JUDGED)
+    full = frame[(frame["quantizer"] == FULL) & (frame["judge"] == name)]
+    means = (
+        full[full["seed"] < full.groupby("lr")["seed"].nunique().min()].groupby("lr")["loss"].mean()
+    )
+    assert means.idxmin() == pytest.approx(JUDGES[name].lr)
+    assert means.index.min() < JUDGES[name].lr < means.index.max()

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.losses import __main__ as command
 from benchmarks.losses import tune
-from benchmarks.losses.entrant import CLASSES, FAMILIES, Entrant
+from benchmarks.losses.methods import CLASSES, METHODS, MethodTrial
 from benchmarks.losses.page import MANY, differences, page
 from benchmarks.losses.studies import PAPER_8BIT, SEEDS, STUDIES, Group, Row
 from benchmarks.paired import detectable
@@ -32,11 +32,11 @@ LOWS = {
 }  # fmt: skip
 
 
-def losses(monkeypatch: pytest.MonkeyPatch, of: dict[float, float]) -> list[Entrant]:
+def losses(monkeypatch: pytest.MonkeyPatch, of: dict[float, float]) -> list[MethodTrial]:
     """Put losses by multiple of the rate in the place of training; returns what is trained."""
-    trained: list[Entrant] = []
+    trained: list[MethodTrial] = []
 
-    def run_all(plan: Sequence[Entrant], *_: Any, **__: Any) -> pd.DataFrame:
+    def run_all(plan: Sequence[MethodTrial], *_: Any, **__: Any) -> pd.DataFrame:
         trained.extend(plan)
         return pd.DataFrame(
             {"judge": each.judge, "quantizer": each.quantizer, "lr": each.workload.lr,
@@ -153,8 +153,8 @@ def test_the_rates_of_classes_are_those_of_the_workload() -> None:
     work = replace(WORK, lr=0.125)
     for name in CLASSES:
         for quantizer in (FULL, "8bit"):
-            entrant = Entrant("tiny", work, quantizer, 0, family=f"optim.{name}")
-            made = entrant.optimizer(work.model(0), work)
+            trial = MethodTrial("tiny", work, quantizer, 0, family=f"optim.{name}")
+            made = trial.optimizer(work.model(0), work)
             assert made.param_groups[0]["lr"] == 0.125, name
             assert type(made).__name__.startswith(name)
 
@@ -164,7 +164,7 @@ def test_what_seeds_can_tell() -> None:
     assert math.isnan(detectable(1.0, 1))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", METHODS)
 def test_every_family_trains_in_32_bits_and_in_few(family: str) -> None:
     # The first momenta of SM3 have one magnitude, which 4 bits hold.
     longer = ("Momentum", "optim.Adagrad", "optim.LARS", "optim.SM3")
@@ -174,14 +174,14 @@ def test_every_family_trains_in_32_bits_and_in_few(family: str) -> None:
     assert full["quantizer"] == FULL
     assert full["loss"] < 6
     if LOWS[family]:
-        low = group.entrant(Row(LOWS[family]), 1.0, 0).run()
+        low = group.trial(Row(LOWS[family]), 1.0, 0).run()
         assert low["loss"] != full["loss"]
         assert low["state_mib"] < full["state_mib"]
 
 
 def test_all_that_decides_a_run_is_in_its_key() -> None:
     one = GROUP.baseline(1.0, 0)
-    others = [GROUP.baseline(2.0, 0), GROUP.entrant(GROUP.rows[1], 1.0, 0),
+    others = [GROUP.baseline(2.0, 0), GROUP.trial(GROUP.rows[1], 1.0, 0),
               replace(one, family="Adam"), replace(one, n=2)]  # fmt: skip
     assert len({each.key for each in [one, *others]}) == 5
 

@@ -9,12 +9,8 @@ import pandas as pd
 import pytest
 
 from benchmarks import safety
-from benchmarks.blind.equivalence import WITHIN
 from benchmarks.long import MARGINS, NEW, STUDIES, TRIALS, Ended
-from benchmarks.prediction import steps
 from benchmarks.trials import FULL
-from benchmarks.version_0_3 import PRESETS
-from qmaps.analyze.recommend import verdict
 
 TEXT = " ".join((safety.ROOT / "docs" / "safety.md").read_text("utf-8").split())
 
@@ -100,40 +96,3 @@ def test_every_study_has_a_kind() -> None:
     ]
     assert len(list(safety.trainings())) == len(STUDIES)
     assert list(MARGINS) == ["8bit", "4bit", "3bit"]
-
-
-def test_sentences_on_the_presets_of_0_3() -> None:
-    _, rows = safety.blind()
-    rows = rows[rows["quantizer"].isin(PRESETS)]
-    random = rows[(rows["factor"] == 1) & rows["judge"].isin(("digits", "lm-tiny", "stdlib-lm"))]
-    kept = random[random["outcome"].isin(WITHIN)]
-    assert {(row.judge, PRESETS[row.quantizer]) for row in kept.itertuples()} == {
-        ("lm-tiny", "3bit"),
-        ("lm-tiny", "paper-4bit"),
-    }
-    frame, tuning = (
-        pd.read_csv(safety.REPORTS / name) for name in (safety.LONG_RUN, safety.TUNING)
-    )
-    work = safety.tuned(tuning)
-    slope = safety.long_run(frame, work).iloc[0]
-    error = f"a standard error of {100 * slope['slope_error'] / slope['slope']:.0f} % there"
-    assert error in TEXT
-    lengths = sorted(frame["steps"] / work.steps)
-    assert f"the lengths that were measured, {lengths[0]:g} to {lengths[-1]:g} times" in TEXT
-    assert lengths[0] > 1 / (1 + 0.878)
-
-
-def test_32_bits_loses_steps_at_a_quarter_of_the_rate() -> None:
-    lost = [line.split(" | ")[1] for line in safety.quarter()[2:]]
-    known = sorted(float(cell) for cell in lost if cell != "not known")
-    assert (known[0], known[-1], len(lost)) == (5.2, 238.3, 8)
-
-
-def test_the_bound_of_safe_is_described() -> None:
-    pairs = steps.committed()
-    harmless = pairs[pairs["verdict"].isin(steps.HARMLESS)]
-    safe = harmless[harmless["verdict"] == "clean"]
-    failed = harmless[harmless["slower"] > np.log1p(steps.MARGIN)]["cost"].min()
-    assert verdict.CLEAN < failed < 1.02 * verdict.CLEAN
-    eight = ["@8s" in pair and "@8u" in pair for pair in safe["quantizer"]]
-    assert f"27 of 27 do, of which {sum(eight)} have 8 bits in both moments" in TEXT

@@ -169,3 +169,10 @@ def test_doctests_are_fenced() -> None:
         "One.\n\n    ```pycon\n    >>> 1 +\\\n    ... 1\n    2\n    ```\n\nTwo.\n\n"
         "```pycon\n>>> print()\n<BLANKLINE>\n```"
     )
+
+
+def test_every_picture_is_shown_by_a_page() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "reports").rglob("*.md")]
+    text = "".join(page.read_text("utf-8") for page in pages)
+    files = [file for top in ("docs", "reports") for file in (ROOT / top).rglob("*.[ps][nv]g")]
+    assert [file for file in files if file.name not in text] == []

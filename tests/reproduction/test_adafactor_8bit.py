@@ -169,8 +169,8 @@ def test_speed_is_read_and_can_fail(tmp_path: Path) -> None:
     with pytest.raises(NotYetError) as caught:
         training_speed.build(context)
     assert str(caught.value) == (
-        f"{tmp_path.name}/adafactor.json is not there yet; `python -m benchmarks.adafactor` makes "
-        "it"
+        f"{tmp_path.name}/adafactor.json is not there yet; `python -m benchmarks.adafactor` at "
+        "commit `65a89a2e` makes it"
     )
     times = {"Adafactor8bit": 1.0, "AdamW8bit": 0.7, "bitsandbytes AdamW8bit": 7.0}
     ratios = {name: {"ratio": each, "q1": each, "q3": each} for name, each in times.items()}
@@ -186,7 +186,7 @@ def test_the_committed_times_have_the_peers() -> None:
     frames = training_speed.build(Context(Path("runs")))
     assert {training_speed.OURS, *training_speed.PEERS} <= set(frames["steps"]["optimizer"])
     assert np.isfinite(frames["steps"]["times"]).all()
-    assert PAPER.exhibits[-2].command == "python -m benchmarks.adafactor"
+    assert PAPER.exhibits[-2].command == "python -m benchmarks.adafactor` at commit `65a89a2e"
 
 
 # APOLLO

@@ -30,7 +30,7 @@ EARLY = 0.1
 MODELS = 6
 ENDED = {"clean": (27, 27), "unproven": (74, 97), "caution": (21, 42), "unsafe": (20, 164)}
 """Of how many trained pairs of a verdict, from replays of whole runs of `MODELS` small models, how
-many ended at most 2 % slower than 32 bits (``python -m benchmarks.prediction.steps``,
+many ended at most 2 % slower than 32 bits (benchmarks/verdict_counts.py counts them,
 reports/prediction/steps.md)."""
 LEFT_OUT = (35, 44)
 """The same of the pairs of each model up to the bound that the others give for clean."""
@@ -41,7 +41,7 @@ FROM_RECORDED = {
     "unsafe": {"clean": 1, "unproven": 1, "caution": 38, "unsafe": 94},
 }
 """For a verdict from simulated gradients, the numbers of pairs with each from recorded ones, after
-the same states of `REPLAYED` small models (``python -m benchmarks.simulated``,
+the same states of `REPLAYED` small models (benchmarks/verdict_counts.py counts them,
 reports/simulated.md)."""
 RATIOS = (0.79, 10.0)
 """Step costs from simulated gradients by those from recorded ones: the range of 90 % of them."""

@@ -1,1 +1,0 @@
-"""Fine-tunings of models that others trained: one file per model."""

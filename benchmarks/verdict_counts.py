@@ -1,0 +1,159 @@
+"""The outcomes of trained pairs that `qmaps.recommend` and its pages quote, counted in rows."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.blind.equivalence import MAX_SLOPE_ERROR, of_known_slope
+from benchmarks.blind.judges import SEEN
+from benchmarks.blind.plan import MARGIN, PAIRS, SAFE_SHARE
+from benchmarks.judges import JUDGED, LENGTHS, REPORTS, slower
+from benchmarks.trials import FULL
+from qmaps.analyze.recommend.verdict import HARMLESS, LEVELS, cost_of, dangerous, level
+from qmaps.storage.files import records
+from reproduction.judges import JUDGES
+
+PARTS = {"small": "docstring-lm", "scratch": "lm-tiny", "minilm": "minilm", "lm": "stdlib-lm"}
+"""Models of the parts of reports/prediction at the tuned rate."""
+MIDDLE = 0.9
+"""Share of the pairs between the ends of the range that is told."""
+
+
+def points(trials: pd.DataFrame, measures: pd.DataFrame, slopes: pd.DataFrame) -> pd.DataFrame:
+    """Pairs at the tuned rates.
+
+    Args:
+        trials: rows of reports/prediction/trials.csv.
+        measures: rows of reports/prediction/measures.csv.
+        slopes: `judge`, `slope` and `slope_error` of `benchmarks.judges.slower`.
+
+    Returns:
+        `judge`, `quantizer`, `verdict`, `cost` (the step cost; NaN with zero points or very large
+        updates), and `slower` (the mean difference of the final loss from 32 bits, in units of log
+        steps; infinite where a run diverged). Models whose slope is not known are left out.
+    """
+    known = slopes[slopes["slope_error"] <= MAX_SLOPE_ERROR * slopes["slope"]]
+    falls = dict(zip(known["judge"], known["slope"], strict=True))
+    tables = []
+    for part, judge in PARTS.items():
+        if judge not in falls:
+            continue
+        own = trials[(trials["part"] == part) & (trials["lr"] == JUDGES[judge].lr)]
+        losses = own.pivot_table("loss", "quantizer", "seed", sort=False, dropna=False)
+        apart = losses.drop(FULL).sub(losses.loc[FULL]).mean(axis=1, skipna=False).fillna(np.inf)
+        replays = measures[measures["judge"] == judge].set_index("quantizer").loc[apart.index]
+        replays = replays.filter(like="replay_").rename(columns=lambda name: name[7:])
+        told = replays.reset_index().assign(judge=judge, slower=(apart / falls[judge]).to_numpy())
+        tables.append(_judged(told))
+    return pd.concat(tables, ignore_index=True)
+
+
+def blind(steps: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
+    """Rows as of `points` of the blind test, at the tuned rates, of models whose slope is known.
+
+    Args:
+        steps: rows of reports/blind/steps.csv.
+        told: rows of reports/blind/verdicts.csv.
+    """
+    told = told[told["mode"] == "gradients"].assign(cost=1.0)  # every pair has updates
+    own = of_known_slope(steps[(steps["factor"] == 1) & steps["quantizer"].isin(PAIRS)])
+    both = told.merge(own[["judge", "quantizer", "steps"]], on=["judge", "quantizer"])
+    return _judged(both.assign(slower=np.log1p(both["steps"])))
+
+
+def _judged(told: pd.DataFrame) -> pd.DataFrame:
+    rows = records(told)
+    costs = [np.nan if dangerous(row) else cost_of(row) for row in rows]
+    table = told[["judge", "quantizer", "slower"]]
+    return table.assign(verdict=[level(row) for row in rows], cost=costs)
+
+
+@lru_cache(1)
+def committed() -> pd.DataFrame:
+    """`points` and `blind` of the committed reports."""
+    folder = REPORTS / "prediction"
+    seen = points(
+        *(pd.read_csv(folder / name) for name in ("trials.csv", "measures.csv")),
+        slower(pd.read_csv(JUDGED), pd.read_csv(LENGTHS)).drop_duplicates("judge"),
+    )
+    tables = (pd.read_csv(REPORTS / "blind" / name) for name in ("steps.csv", "verdicts.csv"))
+    return pd.concat([seen, blind(*tables)], ignore_index=True)
+
+
+def bounds(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The bound of "clean" from all models but one, and how that one's pairs below it ended.
+
+    Returns:
+        `judge`, `bound` (the largest step cost of which at least `SAFE_SHARE` of the pairs of the
+        other models up to it were at most the margin slower), and `pairs` and `kept_up` of the
+        model, up to it.
+    """
+    harmless = pairs[pairs["verdict"].isin(HARMLESS)].sort_values("cost")
+    ended_well = harmless["slower"] <= np.log1p(MARGIN)
+    rows = []
+    for judge in pairs["judge"].unique():
+        own = harmless["judge"] == judge
+        costs = harmless.loc[~own, "cost"]
+        shares = ended_well[~own].expanding().mean()
+        bound = costs[shares >= SAFE_SHARE].max()
+        below = ended_well[own & (harmless["cost"] <= bound)]
+        rows.append((judge, bound, len(below), int(below.sum())))
+    return pd.DataFrame(rows, columns=["judge", "bound", "pairs", "kept_up"])
+
+
+def ended(pairs: pd.DataFrame) -> dict[str, tuple[int, int]]:
+    """By verdict, how many pairs were at most the margin slower, and how many there are."""
+    kept_up = (pairs["slower"] <= np.log1p(MARGIN)).groupby(pairs["verdict"])
+    counts = zip(kept_up.sum().items(), kept_up.count(), strict=True)
+    return {str(name): (int(well), int(count)) for (name, well), count in counts}
+
+
+def simulated() -> tuple[dict[str, dict[str, int]], tuple[float, float]]:
+    """Verdicts and costs from simulated gradients beside those from recorded ones.
+
+    Returns:
+        For each verdict from simulated gradients the counts of those from recorded ones, and the
+        ends of the range that holds `MIDDLE` of the ratios of step costs. Pairs that are dangerous
+        under either have no ratio.
+    """
+    rows = pd.read_csv(REPORTS / "simulated.csv")
+    counts = pd.crosstab(rows["verdict_simulated"], rows["verdict"])
+    table = counts.reindex(index=LEVELS, columns=LEVELS, fill_value=0)
+    by_level = {row: dict(zip(LEVELS, map(int, table.loc[row]), strict=True)) for row in LEVELS[1:]}
+    other = rows.filter(like="_simulated").rename(columns=lambda name: name[: -len("_simulated")])
+    calm = [
+        not dangerous(one) and not dangerous(two)
+        for one, two in zip(records(rows), records(other), strict=True)
+    ]
+    ratios = (other["step_cost"] / rows["step_cost"])[calm]
+    low, high = ratios.quantile([(1 - MIDDLE) / 2, (1 + MIDDLE) / 2])
+    return by_level, (float(low), float(high))
+
+
+def trained_pairs() -> str:
+    """How pairs of each harmless verdict ended."""
+    pairs = committed()
+    counts = ended(pairs)
+    (safe, all_safe), (well, unproven) = (counts[name] for name in HARMLESS)
+    eight = pairs.loc[pairs["verdict"] == "clean", "quantizer"].str.contains("@8s.*@8u").sum()
+    return (
+        f"{safe} of {all_safe} safe pairs, of which {eight} have 8 bits in both moments, and "
+        f"{well} of {unproven} unproven ones"
+    )
+
+
+def blind_safe() -> str:
+    """How the pairs called safe in the blind test ended."""
+    steps = pd.read_csv(REPORTS / "blind" / "steps.csv")
+    own = steps[(steps["factor"] == 1) & (steps["verdict_gradients"] == "safe")]
+    own = own[~own["judge"].isin(SEEN) & own["quantizer"].isin(PAIRS)].dropna(subset="steps")
+    return f"{(own['steps'] <= MARGIN).sum()} of {len(own)}"
+
+
+def left_out() -> str:
+    """The bound of safe without one of the models, and how that one's pairs ended."""
+    (row,) = records(bounds(committed()).query("judge == 'microbiome'"))
+    return f"{row['bound']:.2g}, and {row['pairs'] - row['kept_up']} of its {row['pairs']} pairs"
