@@ -119,7 +119,7 @@ def simulated() -> tuple[dict[str, dict[str, int]], tuple[float, float]]:
         ends of the range that holds `MIDDLE` of the ratios of step costs. Pairs that are dangerous
         under either have no ratio.
     """
-    rows = pd.read_csv(REPORTS / "simulated.csv")
+    rows = pd.read_csv(REPORTS / "simulated.csv").replace("safe", LEVELS[0])  # its former word
     counts = pd.crosstab(rows["verdict_simulated"], rows["verdict"])
     table = counts.reindex(index=LEVELS, columns=LEVELS, fill_value=0)
     by_level = {row: dict(zip(LEVELS, map(int, table.loc[row]), strict=True)) for row in LEVELS[1:]}
@@ -137,10 +137,10 @@ def trained_pairs() -> str:
     """How pairs of each harmless verdict ended."""
     pairs = committed()
     counts = ended(pairs)
-    (safe, all_safe), (well, unproven) = (counts[name] for name in HARMLESS)
+    (clean, all_clean), (well, unproven) = (counts[name] for name in HARMLESS)
     eight = pairs.loc[pairs["verdict"] == "clean", "quantizer"].str.contains("@8s.*@8u").sum()
     return (
-        f"{safe} of {all_safe} safe pairs, of which {eight} have 8 bits in both moments, and "
+        f"{clean} of {all_clean} clean pairs, of which {eight} have 8 bits in both moments, and "
         f"{well} of {unproven} unproven ones"
     )
 
@@ -154,6 +154,6 @@ def blind_safe() -> str:
 
 
 def left_out() -> str:
-    """The bound of safe without one of the models, and how that one's pairs ended."""
+    """The bound of clean without one of the models, and how that one's pairs ended."""
     (row,) = records(bounds(committed()).query("judge == 'microbiome'"))
     return f"{row['bound']:.2g}, and {row['pairs'] - row['kept_up']} of its {row['pairs']} pairs"

@@ -27,13 +27,13 @@ def test_what_recommend_says_of_simulated_gradients() -> None:
     assert ratios == pytest.approx(verdict.RATIOS, rel=0.01)
     assert verdict.experience("unproven", 0.001, "simulated") == (
         "of 84 pairs that simulated gradients of 9 small models call unproven, recorded ones call "
-        "6 safe, 74 unproven, 4 caution"
+        "6 clean, 74 unproven, 4 caution"
     )
     assert verdict.magnitude(0.01, "mixed") == "0.01, with recorded gradients about 0.001 to 0.01"
     assert verdict.magnitude(0.0123, "recorded") == "0.012"
 
 
-def test_the_bound_of_safe() -> None:
+def test_the_bound_of_clean() -> None:
     up_to = PAIRS[PAIRS["verdict"].isin(verdict.HARMLESS) & (PAIRS["cost"] <= verdict.CLEAN)]
     assert (up_to["slower"] <= np.log(1.02)).mean() >= 0.95
     harmless = PAIRS[PAIRS["verdict"].isin(verdict.HARMLESS)]
