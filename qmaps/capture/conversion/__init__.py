@@ -94,7 +94,7 @@ def convert_state_dict(
     >>> adam.step()
     >>> converted, report = convert_state_dict(adam.state_dict(), "qmaps", states="4bit")
     >>> report.states[0].became, report.states[0].how
-    ('B64xbf16/mu-law10:linear0@4s+qsr', 'quantized')
+    ('B64xbf16/mu-law10:linear0@5s+qsr', 'quantized')
     """
     if zeros not in POLICIES:
         raise BadValueError(f"zeros={zeros!r} must be one of {', '.join(POLICIES)}")
