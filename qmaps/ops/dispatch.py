@@ -14,11 +14,12 @@ from torch import Tensor
 from qmaps.algebra import packing
 from qmaps.algebra.philox import RoundingKey
 from qmaps.cuda import tensors as cuda_tensors
+from qmaps.cuda.support import CUDA
 from qmaps.engines import huge_pages, reference
 from qmaps.engines.addresses import in_memory
 from qmaps.engines.native import metrics as native_metrics
 from qmaps.engines.native import tensors
-from qmaps.engines.support import CUDA, NATIVE
+from qmaps.engines.support import NATIVE
 from qmaps.maps.base import Map
 from qmaps.metrics import Sums
 from qmaps.normalize.base import Normalizer, Scales

@@ -14,7 +14,7 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.rounding import Rounding
 from qmaps.cuda import layout
 from qmaps.cuda.codebooks import cells, guesses
-from qmaps.engines.support import CUDA
+from qmaps.cuda.support import CUDA
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps import Codebook
 from qmaps.maps.base import limits as thresholds_of

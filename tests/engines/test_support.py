@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import qmaps
+from qmaps.cuda.support import CUDA
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.step import Rule
-from qmaps.engines.support import CUDA, NATIVE, Support
+from qmaps.engines.support import NATIVE, Support
 from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW
 from tests.engines.test_step import adamw, given, native
