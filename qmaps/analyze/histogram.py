@@ -48,7 +48,7 @@ def histogram(
     histograms: list[dict[str, Any]] = []
     for q in distinct(map(quantizer, quantizers)):
         t = q.quantize(x)
-        factors = low_rank_of(t)
+        factors = [factor.dequantize() for factor in low_rank_of(t)]
         coded = x.float() - product(factors) if factors else x.float()
         normalized = q.normalizer.normalize(coded, t.scales)
         values = decode(t.codes(), t.quantizer.map)

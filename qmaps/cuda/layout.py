@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qmaps.engines.support import MAX_PARTS
+from qmaps.engines.support import MAX_PARTS as MAX_PARTS
 
 MAX_STATES = 4
 MAX_SCALARS = 24

@@ -171,7 +171,7 @@ class AdamWScheduleFree(QuantizedOptimizer):
 
     @torch.no_grad()
     def _switch(self, *, training: bool) -> None:
-        saved_states.take_in_all(self._parameters)
+        saved_states.take_in(self._parameters)
         for group in self.param_groups:
             if group["train_mode"] == training:
                 continue

@@ -247,7 +247,7 @@ class Prodigy(QuantizedOptimizer):
         """The numbers of the next step; None without gradients so far."""
         first = self.param_groups[0]
         d = first["d"]
-        saved_states.take_in_all(self._parameters)
+        saved_states.take_in(self._parameters)
         products: list[Tensor] = []
         sizes: list[Tensor] = []
         for group in self.param_groups:

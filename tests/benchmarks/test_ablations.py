@@ -16,6 +16,8 @@ from benchmarks.ablations.study import Point, Setting, Study, is_unstable, run, 
 from qmaps.lab.workloads import TrainingRun
 from reproduction.claim import Claim, published
 
+pytestmark = pytest.mark.slow
+
 assert ablations.__doc__
 
 SETTINGS = (Setting(("32",)), Setting(("8",), row="8 | no | no | no"))

@@ -10,6 +10,8 @@ import pytest
 from benchmarks import adafactor
 from benchmarks.case import UnavailableError
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_contender_is_measured_or_said_to_be_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

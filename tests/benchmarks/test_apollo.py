@@ -13,6 +13,8 @@ from benchmarks.apollo import APOLLO, BLOCKS, CONTROLS, FACTORED, OPTIONS, RANK,
 from benchmarks.trials import run_all
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 
+pytestmark = pytest.mark.slow
+
 WORK = StdlibLMTiny(steps=3, warmup_steps=1, validation_batches=1)
 
 

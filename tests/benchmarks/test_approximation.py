@@ -10,6 +10,8 @@ import torch
 
 from benchmarks import approximation
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_table_beside_the_papers(tmp_path: Path) -> None:
     given = ["--samples", "20000", "--steps", "3", "--out", str(tmp_path)]

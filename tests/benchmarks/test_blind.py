@@ -23,6 +23,8 @@ from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 from qmaps.storage.files import records
 from reproduction.workloads import docstring_lm
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "reports" / "blind"
 
 

@@ -9,6 +9,8 @@ import pytest
 from benchmarks import fall
 from qmaps.optim.presets import pair_of
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_format_of_the_page_and_every_preset_is_measured() -> None:
     of = fall.pairs()

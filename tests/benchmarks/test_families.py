@@ -11,6 +11,8 @@ from benchmarks.tuned import run
 from qmaps.errors import BadValueError
 from qmaps.lab import workloads
 
+pytestmark = pytest.mark.slow
+
 DIGITS = workloads.get("digits", steps=2)
 
 

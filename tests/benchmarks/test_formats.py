@@ -9,6 +9,8 @@ from benchmarks import formats
 from benchmarks.formats import SEEDS, differences, page
 from benchmarks.trials import FULL
 
+pytestmark = pytest.mark.slow
+
 
 def test_all_pairs_of_the_page_are_trained() -> None:
     found = formats.formats()

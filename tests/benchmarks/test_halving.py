@@ -9,6 +9,8 @@ from benchmarks import halving
 from qmaps.maps import Linear0
 from qmaps.maps.tree import DynamicTree
 
+pytestmark = pytest.mark.slow
+
 
 def plain(x: float, among: list[float]) -> float:
     """One number at a time, as the search is described."""

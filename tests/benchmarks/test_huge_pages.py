@@ -8,6 +8,8 @@ import torch
 from benchmarks import huge_pages as benchmark
 from qmaps.engines import huge_pages
 
+pytestmark = pytest.mark.slow
+
 
 def test_each_work_is_done_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []

@@ -13,6 +13,8 @@ from benchmarks.trials import FULL
 from qmaps.errors import BadValueError
 from reproduction.judges import JUDGES, judge
 
+pytestmark = pytest.mark.slow
+
 REPORT = Path(__file__).parents[2] / "reports" / "judges.csv"
 
 

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from benchmarks import long_run
 from benchmarks.version_0_3 import PAIR_OF
+
+pytestmark = pytest.mark.slow
 
 REPORTS = Path(__file__).parents[2] / "reports"
 

@@ -11,6 +11,8 @@ from torch import nn
 
 from benchmarks import long_trained
 
+pytestmark = pytest.mark.slow
+
 PAIRS = ("B256/DE@8s + B256/DE-0@8u", "B128/DE@4s + B128/DE@4u")
 
 

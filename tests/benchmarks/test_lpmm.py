@@ -14,6 +14,8 @@ from qmaps.lab import workloads
 from qmaps.lpmm import LowPrecisionParameter
 from reproduction import figures
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_headline_is_written_and_goes_on_from_what_is_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

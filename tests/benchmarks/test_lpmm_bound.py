@@ -15,6 +15,8 @@ from benchmarks.lpmm.quadratic import Case, Quadratic, beside_bound, rounding_va
 from qmaps.errors import BadValueError
 from reproduction import figures
 
+pytestmark = pytest.mark.slow
+
 RUN = Descent(lr=0.1, momentum=0.5, smoothness=1.0, distance=2.0, micro_batches=2)
 NONE = Noise()
 

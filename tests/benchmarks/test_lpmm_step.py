@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import lpmm_step
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_contender_is_measured(tmp_path: Path) -> None:
     options = ["--rounds", "2", "--scale", "0.001", "--out", str(tmp_path)]

@@ -15,6 +15,8 @@ from qmaps import lpmm
 from qmaps.errors import BadValueError
 from reproduction import figures
 
+pytestmark = pytest.mark.slow
+
 # 7 is the largest value and sets the scale: delta is 1 under 4 bits, from -7 to 7.
 BEFORE = torch.tensor([7.0, 0.0, 1.0, -2.0, 3.0, 0.0, 0.0, 0.0])
 UPDATE = torch.tensor([0.0, 0.25, 0.75, -0.125, 2.0, 0.5625, 0.0, 0.0])

@@ -14,6 +14,8 @@ from benchmarks.trials import FULL, Trial, run_all
 from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 
+pytestmark = pytest.mark.slow
+
 WORK = StdlibLMTiny(steps=3, warmup_steps=1, validation_batches=1)
 
 

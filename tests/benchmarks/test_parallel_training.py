@@ -12,6 +12,8 @@ import qmaps
 from benchmarks import parallel_training
 from benchmarks.parallel_training import FULL, TYPES
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_type_trains_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--net", "convolutional", "--seeds", "2", "--steps", "3", "--out", str(tmp_path)]

@@ -22,6 +22,8 @@ from qmaps.storage.files import output_folder, write_frame, write_record
 from reproduction import judges
 from reproduction.workloads.minilm import MiniLM
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_pairs_are_those_that_were_registered() -> None:
     found = pairs()

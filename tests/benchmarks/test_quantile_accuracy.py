@@ -7,6 +7,8 @@ import torch
 
 from benchmarks import quantile_accuracy as command
 
+pytestmark = pytest.mark.slow
+
 
 def test_errors_in_rank_and_in_value() -> None:
     ascending = torch.arange(512.0)

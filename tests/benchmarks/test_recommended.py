@@ -15,6 +15,8 @@ from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 from qmaps.optim import Choice
 from reproduction import judges
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_trial_trains_with_a_choice(tmp_path: Path) -> None:
     work = StdlibLMTiny(steps=3, warmup_steps=1, validation_batches=1)

@@ -16,6 +16,8 @@ from benchmarks.trials import FULL
 from benchmarks.version_0_3 import PRESETS
 from qmaps.analyze.recommend import verdict
 
+pytestmark = pytest.mark.slow
+
 TEXT = " ".join((safety.ROOT / "docs" / "safety.md").read_text("utf-8").split())
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import sharded
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_optimizer_steps_on_two_ranks(tmp_path: Path) -> None:
     assert sharded.main(["--width", "96", "--rounds", "1", "--out", str(tmp_path)]) == 0

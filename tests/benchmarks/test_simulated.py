@@ -10,6 +10,8 @@ import pytest
 from benchmarks import simulated
 from qmaps.analyze.recommend import verdict
 
+pytestmark = pytest.mark.slow
+
 ROWS = pd.read_csv(Path(__file__).parents[2] / "reports" / "simulated.csv")
 
 

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from benchmarks.ablations.stability import stability
 from tests.figures import checks
+
+pytestmark = pytest.mark.slow
 
 
 def stability_frame() -> pd.DataFrame:

@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks import stall
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_report_has_the_relative_losses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

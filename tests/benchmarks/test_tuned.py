@@ -12,6 +12,8 @@ from benchmarks import tuned
 from benchmarks.families import FAMILIES
 from qmaps.lab import workloads
 
+pytestmark = pytest.mark.slow
+
 RATE = workloads.get("digits").lr
 ADAMW = ("AdamW", "32bit")
 

@@ -20,6 +20,8 @@ from benchmarks.two_bits import (
 )
 from reproduction.judges import JUDGES
 
+pytestmark = pytest.mark.slow
+
 
 def test_bits_count_scales() -> None:
     assert bits(COARSE) == pytest.approx(2.25, abs=1e-3)  # 8 bits for 32 codes, 32 for 128

@@ -13,6 +13,8 @@ from qmaps.lab.pictures import Plot, of_run, plots
 from qmaps.storage.files import write_frame
 from tests.figures.synthetic import FRAMES
 
+pytestmark = pytest.mark.slow
+
 PICTURES = {picture.name: (picture, draw) for picture, draw in figures.pictures()}
 
 

@@ -280,7 +280,7 @@ def _add(folder: Path) -> None:
     (folder / "facts.json").write_text(told)
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.slow]
 
 
 def test_a_map_is_one_file(facts: dict[str, Any]) -> None:

@@ -15,6 +15,8 @@ from tests.cuda.emulation import EmulatedEngine
 from tests.cuda.test_optimizer import assert_same
 from tests.optim.ticklish import ticklish_gradient
 
+pytestmark = pytest.mark.slow
+
 # Matrices of one tile and of several, across and down, with ragged last ones.
 SHAPES = ((128, 70), (3, 1024), (66, 520), (2, 64, 32), (5, 3, 3), (300,), ())
 KINDS: tuple[tuple[type[QuantizedOptimizer], dict[str, Any]], ...] = (

@@ -45,6 +45,8 @@ from tests.cuda.emulation import EmulatedEngine, build
 from tests.helpers import Wrapped
 from tests.optim.families import same_bits
 
+pytestmark = pytest.mark.slow
+
 SHAPES = ((96, 50), (5000,), (7, 3), (2049,))
 QUANTIZED = tuple(shape for shape in SHAPES if shape != (7, 3))
 """Without the small one, whose states are float32: a kernel of its own for every rule."""
@@ -193,7 +195,7 @@ def test_every_kind_of_format(
 )
 def test_what_only_the_reference_knows(options: dict[str, Any], on_device: EmulatedEngine) -> None:
     ours = trained(optim.AdamW, 3, torch.float32, options)
-    assert ours._stepper.reference_count == sum(np.prod(shape) > 100 for shape in SHAPES)
+    assert ours.engine_counts().get("reference", 0) == sum(np.prod(shape) > 100 for shape in SHAPES)
     with use_backend("reference"):
         theirs = trained(optim.AdamW, 3, torch.float32, options)
     assert_same(ours, theirs)
@@ -213,7 +215,7 @@ def test_states_that_begin_anew(
 ) -> None:
     options = {**options, "reset_every": 2}
     assert_as_reference(kind, options, steps=5)
-    assert trained(kind, 5, torch.float32, options)._stepper.reference_count == 0
+    assert trained(kind, 5, torch.float32, options).engine_counts().get("reference", 0) == 0
     assert any(name.startswith("step<") for name in on_device.launched)
 
 

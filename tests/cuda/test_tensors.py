@@ -24,6 +24,8 @@ from qmaps.ops.backends import use_backend
 from tests.cuda.emulation import EmulatedEngine
 from tests.helpers import same_bits
 
+pytestmark = pytest.mark.slow
+
 SPECS = (
     "B256/DE@8s", "B2048/DE-0@8u", "B128/linear@4u", "B8/nf4@4s", "B64/linear0@3s", "B512/DE@6s",
     "tensor/linear@8u", "row/DE@5s", "rank1/linear@4u", "B64&rank1/DE@4s", "B100/power2@7s",

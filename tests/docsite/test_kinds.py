@@ -19,6 +19,8 @@ from qmaps.maps import REGISTRY, Map
 from qmaps.normalize import REGISTRY as NORMALIZERS
 from qmaps.normalize.scale_format import SUFFIXES
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from docsite.links import problems
+
+pytestmark = pytest.mark.slow
 
 
 def site(folder: Path, **pages: str) -> Path:

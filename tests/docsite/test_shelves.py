@@ -12,6 +12,8 @@ from docsite import kinds
 from docsite.kinds import notebooks, repository
 from docsite.page import ROOT, Page
 
+pytestmark = pytest.mark.slow
+
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 

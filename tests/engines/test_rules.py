@@ -119,6 +119,7 @@ def test_a_build_with_other_lists_is_refused(rules: Any, enumerators: Any) -> No
     )
 
 
+@pytest.mark.slow
 @needs_native
 def test_another_build_is_refused_at_first_use() -> None:
     # In the place of the module, before anything of qmaps is imported: one with a rule less.

@@ -81,4 +81,27 @@ def test_the_reference_steps_what_is_unsupported(specs: str, left: int) -> None:
         for _ in range(2):
             param.grad = torch.ones_like(param)
             optimizer.step()
-    assert optimizer._stepper.reference_count == left
+    assert optimizer.engine_counts() == {"reference" if left else "native": 1}
+
+
+@native
+def test_counts_are_those_of_the_last_step() -> None:
+    """Of a matrix with scales that only the reference has, and a vector that stays in 32 bits."""
+    params = [torch.nn.Parameter(torch.ones(64, 128)), torch.nn.Parameter(torch.ones(100))]
+    optimizer = AdamW(params, state_quantizers="rms4B64/DE@4s + 32-bit")
+    assert optimizer.engine_counts() == {}
+    for engine, counts in (
+        ("native", {"native": 1, "reference": 1}),
+        ("reference", {"reference": 2}),
+    ):
+        for param in params:
+            param.grad = torch.ones_like(param)
+        with use_backend(engine):
+            optimizer.step()
+        assert optimizer.engine_counts() == counts
+    params[0].grad = None
+    optimizer.step()
+    counts = optimizer.engine_counts()
+    assert counts == {"native": 1}
+    counts.clear()
+    assert optimizer.engine_counts() == {"native": 1}

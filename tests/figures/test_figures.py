@@ -27,6 +27,8 @@ from tests.figures import checks, synthetic
 from tests.figures.checks import legend, shown
 from tests.figures.synthetic import FRAMES, OTHER, PAIR, SUBJECTS
 
+pytestmark = pytest.mark.slow
+
 NAMES = sorted(FRAMES)
 # The package's attributes of these names are functions.
 replay_figure, monitor_figure = (

@@ -20,7 +20,7 @@ from qmaps.ops.backends import cuda_engine, use_backend
 from qmaps.optim import AdamW, QuantizedOptimizer
 from tests.optim.families import FUSED_FAMILIES, Family, label, same_bits
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 
 DEVICE, CPU = torch.device("cuda", 0), torch.device("cpu")
 # The large one has more elements than a device takes at once. No side is a multiple of anything.

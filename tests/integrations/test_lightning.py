@@ -89,7 +89,10 @@ def fit(
     return trainer
 
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of a loader without workers, and the like
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+]  # of a loader without workers, and the like
 
 
 def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(

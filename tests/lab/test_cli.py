@@ -22,6 +22,8 @@ from qmaps.cli import main
 from qmaps.figures import declare
 from qmaps.optim.presets import pair_of
 
+pytestmark = pytest.mark.slow
+
 
 def call(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as caught:

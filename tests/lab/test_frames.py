@@ -16,6 +16,8 @@ from qmaps.storage.files import read_frame
 from tests.analyze.test_analyze import states
 from tests.helpers import Pickling
 
+pytestmark = pytest.mark.slow
+
 
 def test_frames_that_are_damaged_or_of_unknown_states_are_made_again(tmp_path: Path) -> None:
     made = analyze_states(states(), tmp_path)

@@ -19,6 +19,8 @@ from qmaps.cli import main
 from qmaps.lab import workloads
 from tests.lab.test_cli import blank
 
+pytestmark = pytest.mark.slow
+
 LONG = "x" * 300
 NINES = "9" * 4301
 

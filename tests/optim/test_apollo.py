@@ -17,6 +17,8 @@ from qmaps.optim.apollo import Projection
 from tests.optim.adafactor_reference import adafactor, assert_close
 from tests.optim.families import give, run
 
+pytestmark = pytest.mark.slow
+
 SHAPES = ((30, 20), (20, 30), (16, 16), (4, 5, 6), (40, 2, 3), (11,))
 
 

@@ -19,6 +19,8 @@ from qmaps.optim.base import FixedWidth, Shared
 from tests.helpers import examples
 from tests.odd import CONTAINERS, NUMBERS, TEXTS, Hostile, objects, refused, tensors
 
+pytestmark = pytest.mark.slow
+
 CLASSES: list[Any] = [
     cls
     for name in optim.__all__

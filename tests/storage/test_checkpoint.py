@@ -19,6 +19,8 @@ from qmaps.errors import BadTypeError, BadValueError, OutputError
 from qmaps.storage import checkpoint, files
 from tests.outside import CALLS, NAME, Outside
 
+pytestmark = pytest.mark.slow
+
 KILLED = """
 import io, os, signal, sys
 from pathlib import Path

@@ -23,6 +23,8 @@ from qmaps.errors import BadTypeError, BadValueError, CaptureError, Communicatio
 from qmaps.sweep.plan import Item
 from tests.sweep.data import SPECS, Deadly, on_disk, plan, same, tensors
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -12,6 +12,8 @@ from torch.optim import lr_scheduler
 
 from tests.training.runs import EVERY, assert_same, every_with, gradients, loss_of, make, net
 
+pytestmark = pytest.mark.slow
+
 
 @EVERY
 def test_clipped_gradients_are_what_steps_see(kind: str, engine: str) -> None:

@@ -13,6 +13,8 @@ from qmaps.optim import AdamW8bit
 from tests.helpers import Wrapped
 from tests.training.runs import EVERY, assert_same, every_with, gradients, make, net
 
+pytestmark = pytest.mark.slow
+
 
 @EVERY
 def test_frozen_parameters_stay_and_thaw(kind: str, engine: str) -> None:

@@ -11,6 +11,8 @@ from torch import nn
 from qmaps import optim
 from tests.training.runs import assert_same, every_with, gradients, make, net
 
+pytestmark = pytest.mark.slow
+
 HARMLESS = [
     {"foreach": True},
     {"foreach": False, "fused": True},

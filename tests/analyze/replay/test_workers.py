@@ -18,6 +18,8 @@ from qmaps.errors import BadValueError, CommunicationError
 from tests.helpers import Pickling
 from tests.sweep.data import on_disk, same, tensors
 
+pytestmark = pytest.mark.slow
+
 PAIRS = ["B128/DE@4s+sr + rank1/linear@4u", "tensor/DE@8s + 32-bit", "B128/lloyd@4s + B64/DE-0@4u"]
 
 

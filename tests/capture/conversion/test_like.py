@@ -20,6 +20,8 @@ from qmaps.errors import BadValueError, CaptureError, OutputError, QmapsError
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
 
+pytestmark = pytest.mark.slow
+
 ZERO = ("zero1", "zero1-bf16", "zero2", "zero2-round-robin", "zero3", "zero3-sub-groups")
 UNIVERSAL = ("zero1-universal", "zero3-universal")
 DCP = ("fsdp1-full", "fsdp1-sharded", "fsdp2", "fsdp2-flattened", "plain")

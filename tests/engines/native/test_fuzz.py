@@ -29,7 +29,7 @@ from tests.optim.families import FUSED, same_bits
 LARGEST = 1500
 """Elements of a tensor."""
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
 
 shapes = st.one_of(
     st.integers(0, LARGEST).map(lambda n: (n,)),

@@ -28,6 +28,8 @@ from tests import helpers
 from tests.engines.native.test_tensors import wide
 from tests.helpers import about
 
+pytestmark = pytest.mark.slow
+
 RTOL = 1e-12
 SETTINGS = settings(
     max_examples=60,

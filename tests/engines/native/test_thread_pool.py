@@ -16,6 +16,8 @@ import torch
 import qmaps
 from qmaps.optim import AdamW, AdamW8bit
 
+pytestmark = pytest.mark.slow
+
 TRAINING = """
 import hashlib, os, sys
 import torch

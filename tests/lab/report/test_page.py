@@ -27,6 +27,8 @@ from qmaps.storage.files import write_record
 from qmaps.storage.units import size
 from tests.browser import CHROMIUM, WHY_NOT, check, look
 
+pytestmark = pytest.mark.slow
+
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
