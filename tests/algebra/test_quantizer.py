@@ -273,7 +273,7 @@ def test_codes_beyond_the_codebook_stand_for_its_last_value(backend: str) -> Non
         assert torch.equal(t.dequantize(), torch.ones(8) * q.map.codebook()[-1])
 
 
-@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("engine", [b.name for b in qmaps.backends() if b.available])
 @pytest.mark.parametrize("mode", [torch.device("meta"), FakeTensorMode()])
 def test_what_is_kept_of_a_map_is_real(mode: AbstractContextManager[object], engine: str) -> None:
     level = len(engine) / (50 + len(type(mode).__name__))  # of a codebook that no test has used
