@@ -31,8 +31,8 @@ def test_log2_is_accurate_and_exact_at_powers_of_two() -> None:
 def test_exp2_is_accurate_and_exact_at_integers() -> None:
     y = torch.rand(200_000, generator=torch.Generator().manual_seed(1)) * 253 - 126
     exact = np.exp2(y.double().numpy())
-    found = float32.exp2(y).double().numpy()
-    assert np.all(np.abs(found - exact) <= 2 * np.spacing(exact.astype(np.float32)))
+    actual = float32.exp2(y).double().numpy()
+    assert np.all(np.abs(actual - exact) <= 2 * np.spacing(exact.astype(np.float32)))
     integers = torch.arange(-149, 128)
     assert torch.equal(float32.exp2(integers.float()), torch.exp2(integers.double()).float())
     beyond = float32.exp2(torch.tensor([-math.inf, -336.0, -200.0, 200.0, 600.0, math.inf]))

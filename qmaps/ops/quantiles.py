@@ -46,6 +46,7 @@ def exact(x: Tensor, num: int = 256, offset: float | None = None) -> Tensor:
         BadTypeError: `x` is not a floating-point tensor.
         BadValueError: `x` is empty or not finite, or `num` or `offset` is out of range.
 
+    >>> import torch
     >>> exact(torch.arange(9.0), num=3, offset=0.0)
     tensor([0., 4., 8.])
     """

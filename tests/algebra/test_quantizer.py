@@ -184,8 +184,8 @@ def test_a_failed_quantize_leaves_out_as_it_was() -> None:
 
 
 def test_error_returns_every_metric() -> None:
-    found = qmaps.quantizer("B128/DE@4s").error(X)
-    assert set(found) == {"bits_per_element", *qmaps.metrics.METRICS}
+    errors = qmaps.quantizer("B128/DE@4s").error(X)
+    assert set(errors) == {"bits_per_element", *qmaps.metrics.METRICS}
 
 
 def test_stochastic_rounding_of_log2_is_unbiased_in_value() -> None:

@@ -88,12 +88,12 @@ def test_outputs_and_gradients_have_the_bits_of_the_plain_layer(name: str) -> No
     plain = with_decoded_weights(model, spec)
     assert lpmm.convert(model, spec, GRADS) is model
     expected = run(plain)
-    found = run(model)
-    assert torch.equal(found, expected)
-    assert type(found) is Tensor
-    weights = torch.linspace(-1, 2, found.numel()).view(found.shape)
+    outcome = run(model)
+    assert torch.equal(outcome, expected)
+    assert type(outcome) is Tensor
+    weights = torch.linspace(-1, 2, outcome.numel()).view(outcome.shape)
     (expected * weights).sum().backward()
-    (found * weights).sum().backward()
+    (outcome * weights).sum().backward()
     q = qmaps.quantizer(GRADS)
     for (key, param), (_, other) in zip(
         model.named_parameters(), plain.named_parameters(), strict=True
@@ -147,9 +147,9 @@ def test_tied_weights_stay_tied_and_add_each_use() -> None:
     assert len(list(model.parameters())) == 1
     model(TOKENS).square().sum().backward()
     plain(TOKENS).square().sum().backward()
-    found, expected = model.head.weight.grad.decode(), plain.head.weight.grad
+    actual, expected = model.head.weight.grad.decode(), plain.head.weight.grad
     assert model.head.weight.accumulator.count == 2
-    assert torch.allclose(found, expected, atol=float(expected.abs().max()) * 2**-15)
+    assert torch.allclose(actual, expected, atol=float(expected.abs().max()) * 2**-15)
 
 
 class Live(TorchDispatchMode):

@@ -260,8 +260,8 @@ def test_hifloat8() -> None:
     close(values("hif8@8u"), [value / 2**15 for value in finite if value >= 0])
     q = qmaps.quantizer("unscaled/hif8@8s")
     close(q.map.codebook().tolist(), finite)
-    found = q.quantize(torch.tensor(list(TO_HIF8))).dequantize()
-    assert found.tolist() == list(TO_HIF8.values())
+    decoded = q.quantize(torch.tensor(list(TO_HIF8))).dequantize()
+    assert decoded.tolist() == list(TO_HIF8.values())
     # Under powers of two all values are exact, and ties go away from zero there too.
     mx = qmaps.quantizer("B4xe8m0/hif8@8s")
     close(mx.map.codebook().tolist(), [value / 2**16 for value in finite])

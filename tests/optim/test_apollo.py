@@ -69,8 +69,8 @@ def test_states_of_a_projection(shape: tuple[int, ...], low: tuple[int, int]) ->
     ):
         optimizer = Adafactor([p], apollo_rank=4, **options)
         optimizer.step()
-        found = {name: tuple(value.shape) for name, value in optimizer.state[p].items()}
-        assert found == {"step": (), **expected, "update_norm": ()}
+        results = {name: tuple(value.shape) for name, value in optimizer.state[p].items()}
+        assert results == {"step": (), **expected, "update_norm": ()}
     optimizer = Adafactor([p], apollo_rank=4, fira_margin=math.inf)
     optimizer.step()
     assert "update_norm" not in optimizer.state[p]

@@ -109,7 +109,7 @@ def test_a_step_that_is_left_out_leaves_no_states(engine: str) -> None:
 
 
 def test_gradients_in_codes_are_divided_by_a_scale() -> None:
-    found = []
+    results = []
     for scale in (None, torch.tensor(1024.0)):
         model = lpmm.convert(nn.Linear(64, 64, bias=False), seed=1)
         optimizer: Any = lpmm.LPMMSGD(model.parameters(), lr=0.1)
@@ -119,8 +119,8 @@ def test_gradients_in_codes_are_divided_by_a_scale() -> None:
             factor = 1.0 if given is None else 1024.0
             (model(torch.ones(2, 64)).square().mean() * factor).backward()
             optimizer.step()
-        found.append(float((model.weight.decode() - before).abs().mean()))
-    assert found[1] == pytest.approx(found[0], rel=0.2)
+        results.append(float((model.weight.decode() - before).abs().mean()))
+    assert results[1] == pytest.approx(results[0], rel=0.2)
 
 
 def test_groups_that_do_not_step_are_not_asked() -> None:

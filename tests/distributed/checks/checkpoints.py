@@ -205,9 +205,9 @@ def uneven_values(net: Uneven, source: str) -> None:
     load_saved(net, optimizer, here.folder / source)
     whole = torch.load(here.folder / f"{source}.pt", weights_only=True)
     for name, value in whole.items():
-        expected, found = cut(net.w, value), floats(optimizer.state[net.w][name])
+        expected, actual = cut(net.w, value), floats(optimizer.state[net.w][name])
         # Neighbours in 8 bits are an eighth of an octave apart.
-        assert bool(((found - expected).abs() <= 0.13 * value.abs().max()).all()), name
+        assert bool(((actual - expected).abs() <= 0.13 * value.abs().max()).all()), name
 
 
 def of_matrices(net: nn.Sequential, lr: float, seed: int) -> list[QuantizedOptimizer]:
@@ -315,6 +315,6 @@ def check_memory_counts_what_is_here() -> None:
     optimizer = AdamW8bit(parts.parameters())
     predicted = optimizer.memory()
     train(parts, optimizer, range(1))
-    found = optimizer.memory()
-    assert found.nbytes == predicted.nbytes == optimizer.state_nbytes
-    assert found.numel == sum(local(p).numel() for p in parts.parameters())
+    memory = optimizer.memory()
+    assert memory.nbytes == predicted.nbytes == optimizer.state_nbytes
+    assert memory.numel == sum(local(p).numel() for p in parts.parameters())

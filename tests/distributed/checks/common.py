@@ -99,13 +99,13 @@ def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
     for p, q in zip(params_of(ours), params_of(theirs), strict=True):
         assert torch.equal(cut(q, p), local(q))
         for name, value in ours.state[p].items():
-            found = theirs.state[q][name]
-            assert type(found) is type(value), name
+            actual = theirs.state[q][name]
+            assert type(actual) is type(value), name
             if is_whole(ours, name):
-                assert not found.shape[0] or torch.equal(floats(found), floats(value)), name
+                assert not actual.shape[0] or torch.equal(floats(actual), floats(value)), name
                 continue
             if name in NUMBERS or not isinstance(value, QuantizedTensor):
-                assert torch.equal(found, value if name in NUMBERS else cut(q, value)), name
+                assert torch.equal(actual, value if name in NUMBERS else cut(q, value)), name
                 continue
-            assert torch.equal(cut(q, value.codes()), found.codes()), name
-            assert torch.equal(cut(q, value.dequantize()), found.dequantize()), name
+            assert torch.equal(cut(q, value.codes()), actual.codes()), name
+            assert torch.equal(cut(q, value.dequantize()), actual.dequantize()), name

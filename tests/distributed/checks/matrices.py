@@ -57,11 +57,11 @@ def check_whole_tensor_rules() -> None:
                 dims = state_dims(ours, state, p.dim())
                 shard = shard_of(q)
                 assert shard is not None
-                found = floats(theirs.state[q][state])
+                actual = floats(theirs.state[q][state])
                 expected = shard.following(dims).cut(floats(ours.state[p][state]))
-                assert tuple(found.shape) == tuple(expected.shape), (name, state, shape)
+                assert tuple(actual.shape) == tuple(expected.shape), (name, state, shape)
                 if not isinstance(theirs.state[q][state], QuantizedTensor):
-                    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+                    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-9)
 
 
 def matrices(params: Any) -> list[Tensor]:

@@ -389,8 +389,8 @@ def test_states_without_scales_saturate(map_: str, rounding: str, each_isa) -> N
     assert scales == [1, 1, 1, 1, 0, 0, 1, 1]
     for isa in each_isa():
         with about(isa):
-            ours, found = run("native")
-            assert found == scales
+            ours, actual = run("native")
+            assert actual == scales
             assert_same(ours, expected)
 
 

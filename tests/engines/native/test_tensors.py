@@ -291,9 +291,9 @@ def test_signs_under_unsigned_maps(spec: str, at: int, each_isa) -> None:
         with use_backend("reference"), pytest.raises(qmaps.QmapsError) as expected:
             q.quantize(x)
         for isa in each_isa():
-            with pytest.raises(qmaps.QmapsError) as found:
+            with pytest.raises(qmaps.QmapsError) as actual:
                 q.quantize(x)
-            assert (type(found.value), str(found.value)) == (
+            assert (type(actual.value), str(actual.value)) == (
                 type(expected.value),
                 str(expected.value),
             ), isa
@@ -506,11 +506,11 @@ def around_halves(dtype: torch.dtype) -> Tensor:
     halves = torch.arange(1 << 15, dtype=torch.int32).to(torch.int16).view(dtype).float()
     halves = halves[halves.isfinite()]
     ties = (halves[1:] + halves[:-1]) / 2
-    found = torch.cat([halves, ties, halves[-1:] * 1.01, torch.tensor([3e38])])
+    actual = torch.cat([halves, ties, halves[-1:] * 1.01, torch.tensor([3e38])])
     up, down = torch.tensor(math.inf), torch.tensor(-math.inf)
-    found = torch.cat([found, found.nextafter(up), found.nextafter(down)])
-    found = found[found.isfinite()]
-    return torch.cat([found, -found])
+    actual = torch.cat([actual, actual.nextafter(up), actual.nextafter(down)])
+    actual = actual[actual.isfinite()]
+    return torch.cat([actual, -actual])
 
 
 @pytest.mark.parametrize("rounding", ["", "+sr"])
