@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.engines import reference_plan
+from qmaps.engines.reference_plan import ReferencePlan
 from qmaps.engines.step import ParameterStep
 from qmaps.errors import BadValueError
 from qmaps.maps.base import table
@@ -84,15 +84,15 @@ def watched(observer: Observer) -> Iterator[None]:
             the step from 1 on, its float32 values before, those computed by the rule, and the new
             codes.
     """
-    write = reference_plan._write
+    write = ReferencePlan._write
 
-    def observed(parameter: ParameterStep, step: int, values: Tensor) -> None:
+    def observed(plan: ReferencePlan, parameter: ParameterStep, step: int, values: Tensor) -> None:
         before = None if parameter.codes is None else parameter.codes.dequantize()
-        write(parameter, step, values)
+        write(plan, parameter, step, values)
         if before is not None:
             observer(parameter.label, step, before, values, parameter.codes)
 
-    with use_backend("reference"), mock.patch.object(reference_plan, "_write", observed):
+    with use_backend("reference"), mock.patch.object(ReferencePlan, "_write", observed):
         yield
 
 
