@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
 
 import pytest
 import torch
@@ -273,8 +276,17 @@ def quantizers_of(family: Family, kind: str) -> object:
     return of_states.get(kind, kind)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("family", "options"), FUSED, ids=label)
+def of_every_rule() -> Iterator[Any]:
+    """All options of a rule, with one kind of quantizers each; the first options with all kinds."""
+    for _, cases in groupby(FUSED, key=lambda case: case[0].name):
+        for number, (family, options) in enumerate(cases):
+            yield pytest.param(family, options, KINDS[number % len(KINDS)])
+            if not number:
+                for kind in KINDS[1:]:
+                    yield pytest.param(family, options, kind, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("family", "options", "kind"), of_every_rule(), ids=label)
 def test_every_rule(
     family: Family, options: dict[str, object], kind: str, taken: list[int], each_isa
 ) -> None:
