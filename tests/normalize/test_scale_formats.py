@@ -16,6 +16,7 @@ from qmaps.engines.reference import encode
 from qmaps.errors import shown
 from qmaps.normalize import BlockWise, Float16, PowerOfTwo, Rank1
 from qmaps.normalize.base import Normalizer
+from qmaps.ops.backends import use_backend
 from tests.flashoptim import FIRST_CODES, FIRST_SCALES, SECOND_CODES, SECOND_SCALES, moments
 from tests.helpers import LARGEST, SMALLEST, sample
 
@@ -299,3 +300,14 @@ def test_what_does_not_go_together(make: object, message: str) -> None:
     with pytest.raises(qmaps.errors.SpecError) as caught:
         make()  # type: ignore[operator]
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("backend", [b.name for b in qmaps.backends() if b.available])
+def test_the_second_level_is_a_normal_number(backend: str) -> None:
+    """As a subnormal one it would have few bits, and scales would be inexact multiples of it."""
+    q = qmaps.quantizer("B16xe4m3/e2m1@4s")
+    x = torch.full((64,), 1e-37)
+    with use_backend(backend):
+        t = q.quantize(x)
+    assert t.scales[-1].item() == torch.finfo(torch.float32).tiny
+    assert t.dequantize().tolist() == pytest.approx(x.tolist(), rel=1 / 16)
