@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import qmaps
-from qmaps.errors import BadTypeError
+from qmaps.errors import BadTypeError, BadValueError
 from qmaps.ops.backends import use_backend
 
 X = torch.linspace(-2, 3, 300)
@@ -307,3 +307,19 @@ def test_a_repeated_call_goes_through_few_functions(spec: str) -> None:
         sys.setprofile(None)
     assert len(set(files)) <= MOST_FILES
     assert len(files) <= MOST_CALLS
+
+
+def test_tensors_stored_beside_the_codes_must_fit() -> None:
+    q = qmaps.quantizer("lowrank2(B64/DE@8s)+B64/DE@4s")
+    t = q.quantize(torch.ones(40, 30))
+    for beside in ((), t.beside[:1], t.beside[::-1]):
+        with pytest.raises(BadValueError, match=r"beside holds .*; lowrank2.* of shape .* needs"):
+            replace(t, beside=beside)
+    plain = qmaps.quantizer("B64/DE@4s").quantize(torch.ones(40, 30))
+    with pytest.raises(BadValueError, match=r"needs nothing$"):
+        replace(plain, beside=t.beside)
+
+
+def test_bytes_of_a_frozen_codebook_are_counted_before_quantizing() -> None:
+    q = qmaps.quantizer("B64/quantile@4s").fit(X)
+    assert q.nbytes(X.shape) == q.quantize(X).nbytes

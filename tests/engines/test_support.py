@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -105,3 +107,12 @@ def test_counts_are_those_of_the_last_step() -> None:
     assert counts == {"native": 1}
     counts.clear()
     assert optimizer.engine_counts() == {"native": 1}
+
+
+def test_reasons_of_gradients() -> None:
+    rule = Rule("adamw", takes_norms=False, apply=adamw)
+    step = given("B128/DE@4s")
+    assert isinstance(step.gradient, torch.Tensor)
+    double = replace(step, gradient=step.gradient.double())
+    reasons = list(NATIVE.of_parameter(rule, double, torch.device("cpu")))
+    assert reasons == ["its gradient is torch.float64"]

@@ -554,3 +554,22 @@ def test_a_pickled_model_keeps_a_codebook_of_ones_own() -> None:
         each(X).sum().backward()
     assert again.weight.thawed[0] == mine
     assert torch.equal(again.weight.grad.decode(), model.weight.grad.decode())
+
+
+def test_gradients_can_be_set() -> None:
+    """A tensor in place of the accumulated gradient, by name or at conversion."""
+    plain = nn.Linear(8, 5, bias=False)
+    plain.weight.grad = torch.linspace(-1, 1, 40).view(5, 8)
+    model = lpmm.convert(plain, params="B64/linear0@16s", grads="B64/linear0@16s")
+    weight: Any = model.weight
+    expected = torch.linspace(-1, 1, 40).view(5, 8)
+    assert torch.allclose(weight.grad.dequantize(), expected, atol=1e-4)
+    for _ in range(2):  # the second takes the place of the first
+        weight.grad = 0.5 * expected
+        assert torch.allclose(weight.grad.dequantize(), 0.5 * expected, atol=1e-4)
+    weight.grad = weight.grad  # its own codes
+    assert torch.allclose(weight.grad.dequantize(), 0.5 * expected, atol=1e-4)
+    with pytest.raises(BadTypeError, match=r"a gradient must be a floating-point tensor, got"):
+        weight.grad = torch.ones(5, 8, dtype=torch.int64)
+    weight.grad = None
+    assert weight.grad is None
