@@ -254,6 +254,7 @@ def test_a_failed_write_leaves_whole_snapshots_only(
     assert load(tmp_path).steps == [1]
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_a_readable_folder(tmp_path: Path) -> None:
     code = (
         "import sys, torch, qmaps\n"

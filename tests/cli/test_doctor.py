@@ -52,6 +52,7 @@ def test_a_problem_is_told_by_the_exit_code(call, monkeypatch: pytest.MonkeyPatc
     assert f"problem: The native engine is missing.\n  Run:\n    {build.command()}\n" in out
 
 
+@pytest.mark.slow
 def test_a_wrong_instruction_set_is_named() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import qmaps; qmaps.backend()"],

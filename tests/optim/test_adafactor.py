@@ -78,6 +78,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_100_steps_are_those_of_the_papers(options: dict[str, Any]) -> None:
     start, _, _ = run(Adafactor, options, 0, SHAPES)

@@ -7,6 +7,8 @@ import pytest
 from benchmarks.moving_average import follow
 from qmaps.optim.presets import PRESETS, pair_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("gradients", ["fall", "fall to a hundredth", "rise", "one"])
 @pytest.mark.parametrize("preset", ["8bit", "4bit", "3bit", "2bit"])

@@ -34,6 +34,7 @@ def quantizers(family: Family, signed: str, unsigned: str) -> dict[str, str]:
     return {name: signed if name in family.full.signed_states else unsigned for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", ["eight", "four"])
 @EVERY
 def test_low_bits_learn_as_32_bits_do(family: Family, width: str) -> None:

@@ -28,6 +28,7 @@ def trained(make, steps: int = 100, dtype: torch.dtype = torch.float32) -> list[
     return [param.detach() for param in params]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize(
     "options",

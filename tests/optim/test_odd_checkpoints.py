@@ -65,6 +65,7 @@ def changed(saved: Any, place: tuple[Any, ...], value: Any) -> Any:
     return saved
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @settings(
     max_examples=examples(150),

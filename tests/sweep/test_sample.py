@@ -69,6 +69,7 @@ def test_a_name_that_is_no_valid_unicode() -> None:
     )
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_whole_sweep() -> None:
     states = tensors(range(40))
     whole, part = sweep.run(states, SPECS), sweep.run(states, SPECS, sample=0.01)

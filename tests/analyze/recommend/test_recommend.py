@@ -180,6 +180,7 @@ def test_parameters_of_a_kind_get_the_same_pair() -> None:
     assert picks == {name: pairs[".x" in name] for name in states.parameters()}
 
 
+@pytest.mark.slow
 def test_a_step_cost_gets_the_smallest_pair_that_keeps_to_it(states: CapturedStates) -> None:
     table = recommend(states).pairs
     costs = table.set_index("quantizer")["step_cost"]
@@ -199,6 +200,7 @@ def test_diagnostic_pairs_are_not_chosen(states: CapturedStates) -> None:
     assert chosen.tensors.loc[chosen.tensors["chosen"], "quantizer"].tolist() == [FOUR]
 
 
+@pytest.mark.slow
 def test_second_moments_that_can_be_zero_are_not_chosen_unless_named() -> None:
     draw = torch.Generator().manual_seed(0)
     v = torch.rand(48, 128, generator=draw) + 0.5  # with no zero points under any map
@@ -356,6 +358,7 @@ def test_presets_are_candidates_by_name(states: CapturedStates) -> None:
     )
 
 
+@pytest.mark.slow
 def test_parameters_that_are_not_named_stay_in_32_bits(states: CapturedStates) -> None:
     recommendation = recommend(states, parameters=["a*", "c"])
     assert recommendation.choice.overrides["b"] is None
@@ -381,6 +384,7 @@ def test_overrides_are_patterns() -> None:
     assert choice.min_quantized_size is None
 
 
+@pytest.mark.slow
 def test_a_parameter_without_updates_counts_as_all_together() -> None:
     ones = {"exp_avg": torch.full((48, 128), 0.1), "exp_avg_sq": torch.ones(48, 128)}
     still = {name: torch.zeros(48, 128) for name in ones}

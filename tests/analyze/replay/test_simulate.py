@@ -100,6 +100,7 @@ def test_a_checkpoint_is_replayed_and_says_so(tmp_path: Path) -> None:
     assert unknown["gradients"].item() == "simulated"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_the_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)

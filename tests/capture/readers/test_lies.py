@@ -153,6 +153,7 @@ def read(path: Path) -> None:
 COUNT = itertools.count()
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @settings(
     max_examples=examples(30),
