@@ -28,8 +28,8 @@ from benchmarks.long_run import JUDGE, TUNING, tuned
 from benchmarks.markdown import markdown
 from benchmarks.trials import FULL
 from qmaps import capture, sweep
-from qmaps.analyze._states import MIN_SIZE
 from qmaps.analyze.recommend.verdict import LEVELS, level
+from qmaps.analyze.states import MIN_SIZE
 from qmaps.capture import Gradients, StateRecorder
 from qmaps.lab.compare import Contender
 from qmaps.lab.workloads import Workload, train

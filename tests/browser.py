@@ -91,10 +91,10 @@ def look(
             timeout=240,
             check=True,
         )
-    found = re.search(r'<pre id="answer">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found, done.stderr[-2000:]
+    match = re.search(r'<pre id="answer">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert match, done.stderr[-2000:]
     console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
-    return json.loads(html.unescape(found[1])), console
+    return json.loads(html.unescape(match[1])), console
 
 
 def check(page: Path) -> None:

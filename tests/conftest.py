@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
+import re
 import signal
 from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
@@ -26,22 +26,8 @@ settings.register_profile("repeatable", derandomize=True)
 if "QMAPS_FUZZ" not in os.environ:
     settings.load_profile("repeatable")
 
-SLOW = (
-    "analyze/replay/test_workers.py", "benchmarks", "capture/conversion/test_file.py",
-    "capture/conversion/test_folder.py", "capture/conversion/test_like.py",
-    "capture/conversion/test_torchao.py", "capture/test_interruption.py",
-    "cli/test_output.py", "cli/test_plot.py", "conformance/test_additions.py", "cuda",
-    "distributed", "docsite", "engines/native/test_at_exit.py", "engines/native/test_build.py",
-    "engines/native/test_fuzz.py", "engines/native/test_least_squares.py",
-    "engines/native/test_metrics.py", "engines/native/test_thread_pool.py", "figures", "gpu",
-    "integrations", "lab/report/test_page.py", "lab/test_cli.py", "lab/test_frames.py",
-    "lab/test_odd_arguments.py", "lab/test_pipeline.py", "lab/workloads/test_corpus.py",
-    "lab/workloads/test_digits.py", "lab/workloads/test_gpt.py",
-    "lab/workloads/test_processes.py", "lab/workloads/test_stdlib_lm.py", "optim/test_apollo.py",
-    "optim/test_odd_options.py", "reproduction", "storage/test_checkpoint.py",
-    "sweep/test_executors.py", "training",
-)  # fmt: skip
-"""Files left to `make test-all`: processes, pages, figures, emulated kernels, long products."""
+MARKED = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)
+"""Beginning of the marks of a file that is left to `make test-all`."""
 GRID = 12
 """Largest number of cases that `make test` runs of one test without choosing among them."""
 
@@ -67,19 +53,15 @@ def made_once(
     return once
 
 
-@functools.cache
-def _is_slow(path: Path) -> bool:
-    here = Path(__file__).parent
-    return any(path.is_relative_to(here / name) for name in SLOW)
-
-
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even import what ``-m "not slow"`` leaves out."""
-    return True if config.option.markexpr == "not slow" and _is_slow(collection_path) else None
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return True if MARKED.search(collection_path.read_text("utf-8")) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow tests: slow files, further instruction sets, two threads, the rest of grids.
+    """Mark more tests as slow: further instruction sets, two threads, the rest of grids.
 
     Of a grid of three axes or more the rest is also marked as products beyond every pair.
     """
@@ -90,19 +72,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if hasattr(item, "callspec") and item.get_closest_marker("gpu") is None:
             grids.setdefault((item.path, item.originalname), []).append(item)
-        elif hasattr(item, "callspec") or _is_slow(item.path):
-            item.add_marker(pytest.mark.slow)
     for cases in grids.values():
         marked = [_names(mark) for mark in cases[0].iter_markers("parametrize")]
         known = {name for names in marked for name in names}
         axes = [*marked, *([name] for name in cases[0].callspec.params if name not in known)]
-        fast: set[pytest.Function] = set()
-        if not _is_slow(cases[0].path):
-            params = [(item, item.callspec.params) for item in cases]
-            fast = _covering(
-                [i for i, p in params if p.get("isa") not in others and p.get("threads") != 2],
-                marked,
-            )
+        quick = [item for item in cases if item.get_closest_marker("slow") is None]
+        params = [(item, item.callspec.params) for item in quick]
+        fast = _covering(
+            [i for i, p in params if p.get("isa") not in others and p.get("threads") != 2],
+            marked,
+        )
         chosen = _covering(cases, axes, fast) if len(axes) > 2 else set(cases)
         for item in set(cases) - fast:
             item.add_marker(pytest.mark.slow)

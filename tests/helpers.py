@@ -37,8 +37,8 @@ class Pickling(ThreadPoolExecutor):
 def formula_maps() -> list[Map]:
     """Every map that needs no data, at every width and sign it allows, and some of users."""
     classes = [maps.REGISTRY[name] for name in maps.names()]
-    found = [map_ for cls in classes if not cls.fitted for map_ in forms(cls)]
-    return [*found, *users_codebooks()]
+    results = [map_ for cls in classes if not cls.fitted for map_ in forms(cls)]
+    return [*results, *users_codebooks()]
 
 
 def users_codebooks() -> list[Codebook]:

@@ -29,17 +29,17 @@ def flashoptim(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """FlashOptim's remainders, and the values that they lead back to."""
     from flashoptim import optimizers
 
-    narrow, found, back = x.bfloat16(), torch.empty(len(x), dtype=dtype), torch.empty_like(x)
+    narrow, actual, back = x.bfloat16(), torch.empty(len(x), dtype=dtype), torch.empty_like(x)
     largest = torch.iinfo(dtype).max
     common = {"BLOCK_SIZE": 128, "NUM_MANTISSA_BITS": 7, "SIGNED_MAX_VAL": largest}
     kind = {torch.int8: optimizers.tl.int8, torch.int16: optimizers.tl.int16}[dtype]
     signed = lambda size, like: optimizers.tl.where(like < 0, -size, size)  # noqa: E731
     with mock.patch.object(optimizers.libdevice, "copysign", signed):
         optimizers._compute_ecc_bits_kernel[(1,)](
-            x, narrow, found, len(x), SIGNED_ERROR_T=kind, **common
+            x, narrow, actual, len(x), SIGNED_ERROR_T=kind, **common
         )
-    optimizers._reconstruct_fp32_kernel[(1,)](narrow, found, back, len(x), **common)
-    return found, back
+    optimizers._reconstruct_fp32_kernel[(1,)](narrow, actual, back, len(x), **common)
+    return actual, back
 
 
 def heavyball(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

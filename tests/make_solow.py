@@ -37,8 +37,8 @@ def draws() -> Tensor:
 def _made(package: dict[str, Any], bits: int, quantile: float) -> dict[str, list[float]]:
     def codes(of: str, noise: Callable[..., Tensor]) -> Tensor:
         with mock.patch("torch.rand", noise):
-            found = package[of](scaled, alpha, bits)
-        return 2**bits - 1 - found.view(-1).int()  # their code 0 is the largest value
+            actual = package[of](scaled, alpha, bits)
+        return 2**bits - 1 - actual.view(-1).int()  # their code 0 is the largest value
 
     x = moment()
     package["quantize_with_alpha"].__globals__["adaq_generator"] = None

@@ -61,9 +61,9 @@ def test_the_other_project_is_named(other: str) -> None:
     with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
         distribution.warn_of_conflict()
     cpu = {"threads": 1, "cores": 1}
-    found = list(doctor.findings(backends(), cpu))
-    assert (found[0].level, found[0].message) == ("problem", f"T{other[1:]}.")
-    assert found[0].repair == "pip uninstall -y qmaps, then install torch-qmaps again."
+    actual = list(doctor.findings(backends(), cpu))
+    assert (actual[0].level, actual[0].message) == ("problem", f"T{other[1:]}.")
+    assert actual[0].repair == "pip uninstall -y qmaps, then install torch-qmaps again."
 
 
 def test_without_it_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from qmaps.algebra.coder import Coder
 from qmaps.algebra.philox import RoundingKey, normal
 from qmaps.algebra.quantizer import LowRank, QuantizedTensor
 
@@ -40,37 +41,39 @@ TINY = torch.finfo(torch.float32).tiny
 def split(
     low_rank: LowRank,
     x: Tensor,
+    coder: Coder,
     after: QuantizedTensor | None,
     out: tuple[QuantizedTensor, ...] | None = None,
 ) -> tuple[Tensor, tuple[QuantizedTensor, ...]]:
     """The rest of a float32 matrix, and its quantized factors P and R.
 
-    `after` is the tensor encoded before, with a low-rank part of this rank or without. The factors
-    are written into `out`, if it is not None. All three are NaN where an element of `x` is not
-    finite.
+    Args:
+        low_rank: the part of the quantizer.
+        x: the matrix; an element that is not finite makes the result NaN.
+        coder: encodes and decodes the factors.
+        after: the tensor encoded before, with a low-rank part of this rank or without.
+        out: the factors are written into these, if it is not None.
     """
     p, r = (x.new_full(shape, torch.nan) for shape in low_rank.shapes(x.shape))
     finite = bool(x.isfinite().all())
     if finite:
-        p, r = _power_iterations(low_rank, x, after)
+        p, r = _power_iterations(low_rank, x, _previous(low_rank, x, coder, after))
     targets = (None, None) if out is None else out
-    factors = _quantized(low_rank, (p, r), targets)
-    residual = x - product(factors)
+    factors = _quantized(low_rank, (p, r), targets, coder)
+    residual = x - product([coder.decode(factor) for factor in factors])
     if finite and not bool(residual.isfinite().all()):
         # Sums over rows of the largest numbers overflow: then the codes hold all of x.
-        factors = _quantized(low_rank, (p.zero_(), r.zero_()), targets)
+        factors = _quantized(low_rank, (p.zero_(), r.zero_()), targets, coder)
         residual = x
     return residual, factors
 
 
-def _power_iterations(
-    low_rank: LowRank, x: Tensor, after: QuantizedTensor | None
-) -> tuple[Tensor, Tensor]:
-    """P and R by power iterations on finite x, without over- or underflow of products."""
+def _power_iterations(low_rank: LowRank, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    """P and R by power iterations on finite x from an R, without over- or underflow of products."""
     size = x.abs().max()
     size = torch.where(size > 0, size, 1)
     unit = x / size
-    r = before = _previous(low_rank, x, after)
+    r = before
     if r is None:
         columns, rank = x.shape[1], low_rank.rank
         r = normal(columns * rank, RoundingKey(), x.device).view(columns, rank)
@@ -82,19 +85,24 @@ def _power_iterations(
 
 
 def _quantized(
-    low_rank: LowRank, factors: tuple[Tensor, Tensor], out: Sequence[QuantizedTensor | None]
+    low_rank: LowRank,
+    factors: tuple[Tensor, Tensor],
+    out: Sequence[QuantizedTensor | None],
+    coder: Coder,
 ) -> tuple[QuantizedTensor, ...]:
     return tuple(
-        low_rank.factors.quantize_unchecked(factor, out=target)
+        coder.encode(low_rank.factors, factor, out=target)
         for factor, target in zip(factors, out, strict=True)
     )
 
 
-def _previous(low_rank: LowRank, x: Tensor, after: QuantizedTensor | None) -> Tensor | None:
+def _previous(
+    low_rank: LowRank, x: Tensor, coder: Coder, after: QuantizedTensor | None
+) -> Tensor | None:
     """The R before this one; None if there is none, or nothing in it."""
     if after is None or len(factors := low_rank_of(after)) != 2:
         return None
-    before = factors[1].dequantize()
+    before = coder.decode(factors[1])
     fits = tuple(before.shape) == low_rank.shapes(x.shape)[1]
     return before if fits and bool(before.isfinite().all() and before.any()) else None
 
@@ -105,8 +113,8 @@ def low_rank_of(t: QuantizedTensor) -> tuple[QuantizedTensor, ...]:
     return t.beside[: len(low_rank.shapes(t.shape))] if low_rank is not None else ()
 
 
-def product(factors: Sequence[QuantizedTensor]) -> Tensor:
-    """P R^T, float32."""
-    p, r = (factor.dequantize() for factor in factors)
+def product(factors: Sequence[Tensor]) -> Tensor:
+    """P R^T of the decoded factors, float32."""
+    p, r = factors
     with torch.autocast(p.device.type, enabled=False):
         return p @ r.T

@@ -13,7 +13,7 @@ from torch import Tensor
 from qmaps.algebra.low_rank import low_rank_of, product
 from qmaps.algebra.pair import UNQUANTIZED, distinct
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, joined
+from qmaps.analyze.states import MIN_SIZE, States, adam_pairs, joined
 from qmaps.engines.reference import decode
 from qmaps.errors import BadValueError
 from qmaps.maps.base import Map
@@ -48,7 +48,7 @@ def histogram(
     histograms: list[dict[str, Any]] = []
     for q in distinct(map(quantizer, quantizers)):
         t = q.quantize(x)
-        factors = low_rank_of(t)
+        factors = [factor.dequantize() for factor in low_rank_of(t)]
         coded = x.float() - product(factors) if factors else x.float()
         normalized = q.normalizer.normalize(coded, t.scales)
         values = decode(t.codes(), t.quantizer.map)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-MAX_PARTS = 8
+from qmaps.engines.support import MAX_PARTS as MAX_PARTS
+
 MAX_STATES = 4
 MAX_SCALARS = 24
 MAX_CODES = 256

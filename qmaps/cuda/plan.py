@@ -22,6 +22,7 @@ from qmaps.cuda.codebooks import DeviceCodebook, codebook
 from qmaps.cuda.compiler import kernel
 from qmaps.cuda.engine import Engine, recording
 from qmaps.cuda.factored import Statistics, slices, work_of
+from qmaps.cuda.support import CUDA
 from qmaps.cuda.tensors import (
     DTYPES,
     ScaleLayout,
@@ -50,7 +51,6 @@ from qmaps.engines.step import (
     StepPlan,
 )
 from qmaps.engines.step_scalars import StepScalar
-from qmaps.engines.support import CUDA
 from qmaps.errors import BackendError
 
 SPLIT_TYPES = {torch.int8: "Split<std::int8_t>", torch.int16: "Split<std::int16_t>"}
@@ -59,6 +59,8 @@ SPLIT_TYPES = {torch.int8: "Split<std::int8_t>", torch.int16: "Split<std::int16_
 
 class CudaSteps(StepEngine):
     """Steps of one optimizer on one CUDA device."""
+
+    name = "cuda"
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

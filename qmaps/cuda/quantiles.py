@@ -25,7 +25,10 @@ LONGEST = layout.SORTED
 def add_quantiles(
     engine: Engine, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor
 ) -> Tensor:
-    """As `qmaps.ops.quantiles.Executor.add_quantiles`; the count is 0-d int64 on the device."""
+    """As `add_quantiles` of `qmaps.engines.order_statistics.Executor`.
+
+    The count is 0-d int64 on the device.
+    """
     x = (x if x.dtype in DTYPES else x.float()).contiguous()
     bits = (size - 1).bit_length()
     rows, num = x.numel() // size, below.numel()

@@ -70,7 +70,7 @@ class ScaleLayout:
 def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout:
     """The layout of the scales of a tensor, under a normalizer supported by the engine."""
     geometry = normalizer.geometry(shape)
-    assert geometry is not None  # `qmaps.engines.support.CUDA` was asked
+    assert geometry is not None  # `qmaps.cuda.support.CUDA` was asked
     return ScaleLayout(geometry, block_of(geometry, torch.Size(shape).numel()))
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from qmaps.algebra import packing
 from qmaps.algebra.philox import RoundingKey, uniform
 from qmaps.maps.base import Map, cached, limits, table
 
@@ -110,3 +111,28 @@ def quantize(
 def dequantize(codes: Tensor, scales: Scales, normalizer: Normalizer, map_: Map) -> Tensor:
     """Decode codes of the tensor's shape to float32."""
     return normalizer.denormalize(decode(codes, map_), scales)
+
+
+def quantize_packed(
+    x: Tensor,
+    normalizer: Normalizer,
+    map_: Map,
+    key: RoundingKey | None = None,
+    out: tuple[Tensor, Scales] | None = None,
+) -> tuple[Tensor, Scales]:
+    """As `quantize`, with packed codes; `out` are codes and scales to be written into."""
+    codes, scales = quantize(x, normalizer, map_, key)
+    packed = packing.pack(codes, map_.bits)
+    if out is None:
+        return packed, scales
+    for target, part in zip((out[0], *out[1]), (packed, *scales), strict=True):
+        target.copy_(part)
+    return out
+
+
+def dequantize_packed(
+    packed: Tensor, scales: Scales, normalizer: Normalizer, map_: Map, shape: tuple[int, ...]
+) -> Tensor:
+    """Decode packed codes to float32 of `shape`."""
+    codes = packing.unpack(packed, map_.bits, torch.Size(shape).numel()).view(shape)
+    return dequantize(codes, scales, normalizer, map_)

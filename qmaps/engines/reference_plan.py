@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor, values_of
+from qmaps.algebra.coder import Coder
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.engines.bfloat16 import round_stochastically, split
 from qmaps.engines.masters import REMAINDER, exact, updated
+from qmaps.engines.reference_coder import REFERENCE
 from qmaps.engines.sharding.exchange import Request, SharedScales
 from qmaps.engines.sharding.over_shards import whole_of
 from qmaps.engines.sharding.owners import Matrix, Owned, gather, rounds, scatter
@@ -36,10 +38,17 @@ class ReferencePlan(StepPlan):
     """Parameters stepped one after another: it decodes states, applies the rule, and encodes.
 
     Every rule, parameter and device is supported, so no engine stands before it.
+
+    Args:
+        rule: the rule of all parameters.
+        parameters: their descriptions.
+        coder: encodes and decodes their states.
     """
 
-    def __init__(self, rule: Rule, parameters: Sequence[ParameterStep]) -> None:
-        self._rule, self._parameters = rule, parameters
+    def __init__(
+        self, rule: Rule, parameters: Sequence[ParameterStep], coder: Coder = REFERENCE
+    ) -> None:
+        self._rule, self._parameters, self._coder = rule, parameters, coder
         self._scalars: dict[tuple[int, int, float | None], dict[str, float]] = {}
 
     def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
@@ -71,8 +80,8 @@ class ReferencePlan(StepPlan):
                     described = inputs.scalars[p.group].values()
                     after = product_after(described, p.since_reset(step), float(product))
                     product.fill_(after)
-                _write(p, step, values)
-                _store(p, states, step, shared)
+                self._write(p, step, values)
+                self._store(p, states, step, shared)
         self._run_on_owners([p for p in self._parameters if p.matrices], inputs, shared)
 
     def _run_on_owners(
@@ -90,7 +99,7 @@ class ReferencePlan(StepPlan):
                 if p.number not in started:
                     step = _begun(p)
                     prepared, states = self._advanced(p, step, inputs)
-                    _store(p, states, step, shared)
+                    self._store(p, states, step, shared)
                     started[p.number] = _Started(step, prepared, len(p.matrices))
             whole = gather([started[p.number].part(p, index) for p, index in members])
             for p, index in members:
@@ -115,12 +124,12 @@ class ReferencePlan(StepPlan):
         Float32 tensors are changed in place, unless `keep` is set.
         """
         later = _owned_here if parameter.matrices else lambda _: False
-        states = {s.name: _decoded(parameter, s) for s in parameter.states if not later(s)}
+        states = {s.name: self._decoded(parameter, s) for s in parameter.states if not later(s)}
         if keep:
             states = {name: value.clone() for name, value in states.items()}
         gradient = parameter.gradient
         if isinstance(gradient, QuantizedTensor):
-            gradient = gradient.dequantize()
+            gradient = self._coder.decode(gradient)
         gradient = gradient.float()
         if inputs.grad_scale is not None:
             gradient = gradient / inputs.grad_scale.to(gradient)
@@ -130,7 +139,7 @@ class ReferencePlan(StepPlan):
                 assert self._rule.phases is not None
                 prepared = self._rule.phases.prepare(context, gradient, states, scalars)
                 return prepared, states
-            values = _read(parameter).clone() if keep else _read(parameter)
+            values = self._read(parameter).clone() if keep else self._read(parameter)
             self._rule.apply(context, values, gradient, states, scalars)
         return values, states
 
@@ -139,19 +148,19 @@ class ReferencePlan(StepPlan):
     ) -> Tensor:
         """The update of a matrix that this process owns; the states it owns are stored."""
         assert whole is not None and self._rule.phases is not None  # noqa: PT018
-        states = {s.name: _decoded(parameter, s) for s in parameter.states if _owned_here(s)}
+        states = {s.name: self._decoded(parameter, s) for s in parameter.states if _owned_here(s)}
         context, scalars = self._context(parameter, step, inputs)
         update = self._rule.phases.transform(context, whole, states, scalars)
-        _store(parameter, states, step, NONE_SHARED)
+        self._store(parameter, states, step, NONE_SHARED)
         return update
 
     def _finish(self, parameter: ParameterStep, started: _Started, inputs: Inputs) -> None:
         assert self._rule.phases is not None
-        values = _read(parameter)
+        values = self._read(parameter)
         context, scalars = self._context(parameter, started.step, inputs)
         with whole_of(parameter.shard):
             self._rule.phases.finish(context, values, started.tensor, scalars)
-        _write(parameter, started.step, values)
+        self._write(parameter, started.step, values)
 
     def _context(
         self, parameter: ParameterStep, step: int, inputs: Inputs
@@ -169,6 +178,75 @@ class ReferencePlan(StepPlan):
             exact = torch.tensor(values_at(scalars.values(), *kind[1:]), dtype=torch.float64)
             self._scalars[kind] = dict(zip(scalars, exact.float().tolist(), strict=True))
         return self._scalars[kind]
+
+    def _store(
+        self,
+        parameter: ParameterStep,
+        states: Mapping[str, Tensor],
+        step: int,
+        shared: Mapping[Scaled, SharedScales],
+    ) -> None:
+        """Store new states."""
+        for state in parameter.states:
+            if state.name in states:
+                scales = shared.get((parameter.number, state.name))
+                value = states[state.name]
+                parameter.storage[state.name] = self._encoded(parameter, state, value, step, scales)
+
+    def _read(self, parameter: ParameterStep) -> Tensor:
+        """The float32 values of a parameter; not a copy if it, or its master copy, is float32."""
+        if parameter.codes is not None:
+            return self._coder.decode(parameter.codes)
+        target = updated(parameter)
+        return target.float() if parameter.remainder is None else exact(target, parameter.storage)
+
+    def _write(self, parameter: ParameterStep, step: int, values: Tensor) -> None:
+        """Write the new float32 `values` to a parameter, rounded as it is stored."""
+        key = None if parameter.key is None else replace(parameter.key, step=step)
+        if parameter.codes is not None:
+            coded = parameter.codes
+            self._coder.encode(coded.quantizer, values, out=coded, key=key)
+            return
+        if parameter.remainder is not None:
+            values, remainder = split(values, parameter.remainder)
+            parameter.storage[REMAINDER].copy_(remainder)
+        if key is not None:
+            values = round_stochastically(values, key)
+        if values is not parameter.param:
+            parameter.param.copy_(values)
+
+    def _decoded(self, parameter: ParameterStep, state: StateStep) -> Tensor:
+        """A state in float32: its initial value everywhere before the first step."""
+        value = parameter.storage.get(state.name)
+        if value is None:
+            if state.shape != tuple(parameter.param.shape):
+                return torch.full(
+                    state.shape, state.initial, dtype=torch.float32, device=parameter.param.device
+                )
+            return torch.full_like(parameter.param, state.initial, dtype=torch.float32)
+        return self._coder.decode(value) if isinstance(value, QuantizedTensor) else value
+
+    def _encoded(
+        self,
+        target: ParameterStep,
+        state: StateStep,
+        value: Tensor,
+        step: int,
+        scales: SharedScales | None,
+    ) -> Tensor | QuantizedTensor:
+        """A new state as it is stored; `scales` are those over other processes' shards."""
+        q = state.quantizer
+        previous = target.storage.get(state.name)
+        if q is None:
+            return value
+        fresh = (step - 1) % target.refit_every == 0
+        if isinstance(q.map, FittedMap) and isinstance(previous, QuantizedTensor) and not fresh:
+            q = previous.quantizer
+        key = None if state.key is None else replace(state.key, step=step)
+        if scales is not None:
+            return self._coder.encode_scaled(q, value, scales.stored, key=key)
+        after = previous if isinstance(previous, QuantizedTensor) else None
+        return self._coder.encode(q, value, key=key, after=after)
 
 
 @dataclass
@@ -209,70 +287,3 @@ def _begun(parameter: ParameterStep) -> int:
 def _owned_here(state: StateStep) -> bool:
     """Return True for a state that this process, as the owner, has whole."""
     return isinstance(state.shard, Owned) and state.shard.here
-
-
-def _store(
-    parameter: ParameterStep,
-    states: Mapping[str, Tensor],
-    step: int,
-    shared: Mapping[Scaled, SharedScales],
-) -> None:
-    """Store new states."""
-    for state in parameter.states:
-        if state.name in states:
-            scales = shared.get((parameter.number, state.name))
-            value = states[state.name]
-            parameter.storage[state.name] = _encoded(parameter, state, value, step, scales)
-
-
-def _read(parameter: ParameterStep) -> Tensor:
-    """The float32 values of a parameter; not a copy if it, or its master copy, is float32."""
-    if parameter.codes is not None:
-        return parameter.codes.dequantize()
-    target = updated(parameter)
-    return target.float() if parameter.remainder is None else exact(target, parameter.storage)
-
-
-def _write(parameter: ParameterStep, step: int, values: Tensor) -> None:
-    """Write the new float32 `values` to a parameter, rounded as it is stored."""
-    key = None if parameter.key is None else replace(parameter.key, step=step)
-    if parameter.codes is not None:
-        parameter.codes.quantizer.quantize_unchecked(values, out=parameter.codes, key=key)
-        return
-    if parameter.remainder is not None:
-        values, remainder = split(values, parameter.remainder)
-        parameter.storage[REMAINDER].copy_(remainder)
-    if key is not None:
-        values = round_stochastically(values, key)
-    if values is not parameter.param:
-        parameter.param.copy_(values)
-
-
-def _decoded(parameter: ParameterStep, state: StateStep) -> Tensor:
-    """A state in float32: its initial value everywhere before the first step."""
-    value = parameter.storage.get(state.name)
-    if value is None:
-        if state.shape != tuple(parameter.param.shape):
-            return torch.full(
-                state.shape, state.initial, dtype=torch.float32, device=parameter.param.device
-            )
-        return torch.full_like(parameter.param, state.initial, dtype=torch.float32)
-    return values_of(value)
-
-
-def _encoded(
-    target: ParameterStep, state: StateStep, value: Tensor, step: int, scales: SharedScales | None
-) -> Tensor | QuantizedTensor:
-    """A new state as it is stored; `scales` are those over other processes' shards."""
-    q = state.quantizer
-    previous = target.storage.get(state.name)
-    if q is None:
-        return value
-    fresh = (step - 1) % target.refit_every == 0
-    if isinstance(q.map, FittedMap) and isinstance(previous, QuantizedTensor) and not fresh:
-        q = previous.quantizer
-    key = None if state.key is None else replace(state.key, step=step)
-    if scales is not None:
-        return q.quantize_scaled(value, scales.stored, key=key)
-    after = previous if isinstance(previous, QuantizedTensor) else None
-    return q.quantize_unchecked(value, key=key, after=after)

@@ -1,8 +1,8 @@
 """Support of the fused engines, with the reason where one supports something not.
 
-`NATIVE` and `CUDA` are the only places that decide about a tensor or a parameter. The reference
-runs everything else. A reason is a phrase such as "its gradient is torch.float64"; an empty reason
-means that the engine supports it.
+`NATIVE` and `qmaps.cuda.support.CUDA` are the only places that decide about a tensor or a
+parameter. The reference runs everything else. A reason is a phrase such as "its gradient is
+torch.float64"; an empty reason means that the engine supports it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.cuda.layout import MAX_PARTS, TILE, UNIT
-from qmaps.cuda.tensors import block_of
 from qmaps.engines.addresses import in_memory
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.plan import readable
 from qmaps.engines.rules import rules
-from qmaps.engines.step import ParameterStep, Rule, StateStep, spanning_states
+from qmaps.engines.step import ParameterStep, Rule, StateStep
 from qmaps.maps.base import Map
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer, geometry_of
@@ -30,6 +28,8 @@ from qmaps.normalize.geometry import Geometry
 from qmaps.normalize.scale_kind import ScaleKind
 
 BYTE, MAX_BITS = 8, 16
+MAX_PARTS = 8
+"""Most lists of scales of a tensor."""
 MAX_LOG_BLOCK = 1024
 """Most elements of a block with a log2 range in the native engine."""
 LONGEST_BLOCK = 8192
@@ -183,30 +183,7 @@ class NativeSupport(Support):
         return q.low_rank is None and readable(t) and self.supports(q.normalizer, q.map, t.shape)
 
 
-class CudaSupport(Support):
-    """Limits of the CUDA engine."""
-
-    def _of_scales(self, geometry: Geometry, numel: int) -> str:
-        if (geometry.quantile or geometry.ratio) and not block_of(geometry, numel):
-            return f"its blocks are not a power of two from {UNIT} to {TILE} elements"
-        return ""
-
-    def _takes_wide_maps(self, normalizer: Normalizer) -> bool:
-        return not normalizer.log_domain
-
-    def _of_engine(self, parameter: ParameterStep, device: torch.device) -> Iterator[str]:
-        gradient = parameter.gradient
-        if not isinstance(gradient, Tensor):
-            yield "it is stored as codes"
-        elif gradient.device != device:
-            yield f"its gradient is on {gradient.device}, not on {device}"
-        if any(state.factored and state.quantizer is not None for state in parameter.states):
-            yield "its factored statistics are quantized"
-        if any(spanning_states(parameter)):
-            yield "its states have scales over several shards"
-
-
-NATIVE, CUDA = NativeSupport(), CudaSupport()
+NATIVE = NativeSupport()
 
 
 @functools.lru_cache(maxsize=4096)

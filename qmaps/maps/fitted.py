@@ -1,18 +1,31 @@
-"""Maps whose codebook is computed from data, and the computations that need an engine."""
+"""Maps whose codebook is computed from data."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import ModuleType
-from typing import ClassVar, Self
+from inspect import signature
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor
 
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
+
+
+class FitFunctions(NamedTuple):
+    """The heavy parts of fits; every engine has its own, with the same bits.
+
+    Attributes:
+        quantiles: ``quantiles(values, num, offset=None)`` of finite 1-D `values`: exact ones on the
+            CPU, on CUDA those of SRAM-Quantiles.
+        cells: ``cells(values, weights)``, a `qmaps.maps.lloyd.Cells`.
+    """
+
+    quantiles: Callable[..., Tensor]
+    cells: Callable[[Tensor, Tensor | None], Any]
 
 
 @dataclass(frozen=True)
@@ -30,7 +43,12 @@ class FittedMap(Map):
             "call Quantizer.fit(x) or Map.fit(values)"
         )
 
-    def fit(self, values: Tensor, weights: Tensor | None = None) -> Codebook:
+    def fit(
+        self,
+        values: Tensor,
+        weights: Tensor | None = None,
+        functions: FitFunctions | None = None,
+    ) -> Codebook:
         """The codebook fitted to `values`, frozen.
 
         Args:
@@ -38,12 +56,17 @@ class FittedMap(Map):
             weights: importance of each value, same shape; only least-squares fits use it.
                 A quantizer passes the squared scales, so that the fit minimizes the error
                 of the tensor and not that of the normalized values.
+            functions: those of an engine; if left out, of the engine in use.
         """
-        return self.fit_each([self], values, weights)[0]
+        return self.fit_each([self], values, weights, functions)[0]
 
     @classmethod
     def fit_each(
-        cls, maps: Sequence[Self], values: Tensor, weights: Tensor | None = None
+        cls,
+        maps: Sequence[Self],
+        values: Tensor,
+        weights: Tensor | None = None,
+        functions: FitFunctions | None = None,
     ) -> list[Codebook]:
         """The codebooks of several maps of this class fitted to the same `values`.
 
@@ -52,6 +75,7 @@ class FittedMap(Map):
             values: normalized values of any shape, read as float32. For an empty tensor every
                 codebook is all zeros.
             weights: importance of each value, same shape; see `fit`.
+            functions: see `fit`.
 
         Returns:
             One frozen codebook for each map, in the same order.
@@ -69,7 +93,8 @@ class FittedMap(Map):
             fitted = [flat.new_zeros(2**map_.bits) for map_ in maps]
         else:
             weights = None if weights is None else weights.reshape(-1)
-            fitted = cls.fit_values_each(maps, flat, weights)
+            given = _functions(cls.fit_values_each, functions or in_use())
+            fitted = cls.fit_values_each(maps, flat, weights, **given)
         return [
             Codebook(
                 codebook.cpu(), bits=map_.bits, signed=map_.signed, label=map_.spec, per_tensor=True
@@ -79,22 +104,35 @@ class FittedMap(Map):
 
     @classmethod
     def fit_values_each(
-        cls, maps: Sequence[Self], values: Tensor, weights: Tensor | None
+        cls,
+        maps: Sequence[Self],
+        values: Tensor,
+        weights: Tensor | None,
+        functions: FitFunctions | None = None,
     ) -> list[Tensor]:
         """`fit_values` of several maps; override it to share the work that they have in common.
 
         `values` are float32 of shape (n,), n at least 1, all finite; `weights` None if all count
-        the same.
+        the same. `functions` are passed to methods that have this parameter.
         """
-        return [map_.fit_values(values, weights) for map_ in maps]
+        functions = functions or in_use()
+        return [
+            map_.fit_values(values, weights, **_functions(map_.fit_values, functions))
+            for map_ in maps
+        ]
 
     @abstractmethod
     def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:
         """The ascending codebook fitted to 1-D non-empty float32 `values`."""
 
 
-def engine() -> ModuleType:
-    """The module with the heavy parts of fits, `quantiles` and `cells`."""
-    from qmaps.ops import fit
+def _functions(fit: Callable[..., Any], functions: FitFunctions) -> dict[str, Any]:
+    """The argument `functions` of a method, if it has this parameter."""
+    return {"functions": functions} if "functions" in signature(fit).parameters else {}
 
-    return fit
+
+def in_use() -> FitFunctions:
+    """The functions of the engine in use."""
+    from qmaps.ops.fit import FUNCTIONS
+
+    return FUNCTIONS

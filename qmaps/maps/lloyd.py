@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from qmaps.maps.fitted import FittedMap, engine
+from qmaps.maps.fitted import FitFunctions, FittedMap, in_use
 
 BINS = 1024
 """Cells in which the starting point is optimal; refined on the data itself afterwards."""
@@ -30,16 +30,22 @@ class LloydMax(FittedMap, name="lloyd"):
     after Panter and Dite (1951).
     """
 
-    def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:
-        return self.fit_values_each([self], values, weights)[0]
+    def fit_values(
+        self, values: Tensor, weights: Tensor | None, functions: FitFunctions | None = None
+    ) -> Tensor:
+        return self.fit_values_each([self], values, weights, functions)[0]
 
     @classmethod
     def fit_values_each(
-        cls, maps: Sequence[Self], values: Tensor, weights: Tensor | None
+        cls,
+        maps: Sequence[Self],
+        values: Tensor,
+        weights: Tensor | None,
+        functions: FitFunctions | None = None,
     ) -> list[Tensor]:
         if weights is not None and not bool((weights > 0).any()):
             weights = None
-        cells = engine().cells(values, weights)
+        cells = (functions or in_use()).cells(values, weights)
         return [_best(cells, 2**map_.bits) for map_ in maps]
 
 

@@ -1,13 +1,12 @@
 """Quantiles of the data: every code is used equally often."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from qmaps.errors import check_bool
-from qmaps.maps.fitted import FittedMap, engine
+from qmaps.maps.fitted import FitFunctions, FittedMap, in_use
 
 
 @dataclass(frozen=True)
@@ -31,8 +30,10 @@ class Quantile(FittedMap, name="quantile"):
         check_bool("midpoints", self.midpoints)
         super().__post_init__()
 
-    def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:
-        quantiles: Callable[..., Tensor] = engine().quantiles
+    def fit_values(
+        self, values: Tensor, weights: Tensor | None, functions: FitFunctions | None = None
+    ) -> Tensor:
+        quantiles = (functions or in_use()).quantiles
         if not self.midpoints:
             return quantiles(values, num=2**self.bits)
         edges = quantiles(values, num=2**self.bits + 1, offset=0.0).double()

@@ -11,14 +11,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from qmaps.algebra import packing
 from qmaps.algebra.philox import RoundingKey
 from qmaps.cuda import tensors as cuda_tensors
+from qmaps.cuda.support import CUDA
 from qmaps.engines import huge_pages, reference
 from qmaps.engines.addresses import in_memory
 from qmaps.engines.native import metrics as native_metrics
 from qmaps.engines.native import tensors
-from qmaps.engines.support import CUDA, NATIVE
+from qmaps.engines.support import NATIVE
 from qmaps.maps.base import Map
 from qmaps.metrics import Sums
 from qmaps.normalize.base import Normalizer, Scales
@@ -63,12 +63,7 @@ def quantize(
     suspect = check and holds_bad(x, map_)
     if suspect and out is not None:
         return *out, True
-    codes, scales = reference.quantize(x.float(), normalizer, map_, key)
-    packed = packing.pack(codes, map_.bits)
-    if out is not None:
-        for target, part in zip((out[0], *out[1]), (packed, *scales), strict=True):
-            target.copy_(part)
-        packed, scales = out
+    packed, scales = reference.quantize_packed(x.float(), normalizer, map_, key, out)
     return packed, scales, suspect
 
 
@@ -93,8 +88,7 @@ def dequantize(
         target = _target(out, shape, dtype, packed.device)
         tensors.dequantize(packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)
-    codes = packing.unpack(packed, map_.bits, _product(shape)).view(shape)
-    values = reference.dequantize(codes, scales, normalizer, map_)
+    values = reference.dequantize_packed(packed, scales, normalizer, map_, shape)
     return values.to(dtype) if out is None else out.copy_(values)
 
 

@@ -12,16 +12,16 @@ few MiB. The CUDA engine returns them too for `sram`, with chunks of at most 409
 
 from __future__ import annotations
 
-import sys
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from qmaps.algebra.dense import unsupported_reason
 from qmaps.cuda import quantiles as cuda
+from qmaps.engines import order_statistics
 from qmaps.engines.addresses import in_memory, plain
 from qmaps.engines.native import quantiles as native
+from qmaps.engines.order_statistics import CHUNK, Count, positions
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, check_int, shown
 from qmaps.ops.backends import cuda_engine, native_runs
 
@@ -29,9 +29,6 @@ __all__ = ["exact", "sram"]
 
 MOST = 2**24
 """Quantiles asked for at a time, at most."""
-
-Count = int | Tensor
-"""A number, or an integer tensor without dimensions, on a device that may still be at work."""
 
 
 def exact(x: Tensor, num: int = 256, offset: float | None = None) -> Tensor:
@@ -49,18 +46,15 @@ def exact(x: Tensor, num: int = 256, offset: float | None = None) -> Tensor:
         BadTypeError: `x` is not a floating-point tensor.
         BadValueError: `x` is empty or not finite, or `num` or `offset` is out of range.
 
+    >>> import torch
     >>> exact(torch.arange(9.0), num=3, offset=0.0)
     tensor([0., 4., 8.])
     """
     flat, levels = _checked(x, num, offset)
-    below, above, fraction = _positions(levels, flat.numel())
-    statistics, bad = _executor(flat).order_statistics(flat, torch.cat([below, above]))
-    _refuse(bad)
-    values = statistics.double()
-    return _between(values[:num], values[num:], fraction).float()
+    return _finite(*order_statistics.exact(flat, levels, _executor(flat)))
 
 
-def sram(x: Tensor, num: int = 256, chunk: int = 4096, offset: float | None = None) -> Tensor:
+def sram(x: Tensor, num: int = 256, chunk: int = CHUNK, offset: float | None = None) -> Tensor:
     """Quantiles estimated chunk by chunk, by SRAM-Quantiles.
 
     Each chunk of `chunk` elements is sorted on its own (it fits the fast memory of a GPU) and
@@ -84,15 +78,7 @@ def sram(x: Tensor, num: int = 256, chunk: int = 4096, offset: float | None = No
     """
     _check_int("chunk", chunk, 1)
     flat, levels = _checked(x, num, offset)
-    end = flat.numel() // chunk * chunk
-    sums = torch.zeros(num, dtype=torch.float64, device=x.device)
-    bad: Count = 0
-    for part, size in ((flat[:end], chunk), (flat[end:], flat.numel() - end)):
-        if part.numel():
-            bad = bad + _add_quantiles(part, size, levels, sums)
-    _refuse(bad)
-    # Dividing by a Python number on CUDA would multiply by its reciprocal.
-    return (sums / torch.full_like(sums, flat.numel())).float()
+    return _finite(*order_statistics.sram(flat, levels, chunk, _add))
 
 
 def _checked(x: Tensor, num: int, offset: float | None) -> tuple[Tensor, Tensor]:
@@ -109,14 +95,12 @@ def _checked(x: Tensor, num: int, offset: float | None) -> tuple[Tensor, Tensor]
     _check_int("num", num, 2)
     if num > MOST:
         raise BadValueError(f"num={shown(num)} must be at most {MOST}")
-    if offset is None:
-        offset = 1 / (2 * num)
-    if isinstance(offset, bool) or not isinstance(offset, (int, float)):
-        raise BadTypeError(f"offset={shown(offset)} must be a number or None")
-    if not 0 <= offset < 0.5:
-        raise BadValueError(f"offset={shown(offset)} must be at least 0 and below 0.5")
-    i = torch.arange(num, dtype=torch.float64, device=x.device)
-    return plain(x.detach(), "x").reshape(-1), offset + i * ((1 - 2 * offset) / (num - 1))
+    if offset is not None:
+        if isinstance(offset, bool) or not isinstance(offset, (int, float)):
+            raise BadTypeError(f"offset={shown(offset)} must be a number or None")
+        if not 0 <= offset < 0.5:
+            raise BadValueError(f"offset={shown(offset)} must be at least 0 and below 0.5")
+    return plain(x.detach(), "x").reshape(-1), order_statistics.levels_of(num, offset, x.device)
 
 
 def _check_int(name: str, value: int, minimum: int) -> None:
@@ -125,76 +109,24 @@ def _check_int(name: str, value: int, minimum: int) -> None:
         raise BadValueError(f"{name}={shown(value)} must be at least {minimum}")
 
 
-def _refuse(bad: Count) -> None:
+def _finite(values: Tensor, bad: Count) -> Tensor:
+    """The values, unless there are elements that are not finite."""
     if count := int(bad):
         raise NonFiniteError(
             f"x holds {count} NaN or infinite elements; all elements must be finite"
         )
+    return values
 
 
-def _positions(levels: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the ranks on both sides of each level, and the fraction between them."""
-    position = (levels * (count - 1)).clamp(0, count - 1)
-    below = position.floor()
-    above = (below.long() + 1).clamp(max=count - 1)
-    return below.long(), above, position - below
-
-
-def _between(low: Tensor, high: Tensor, fraction: Tensor) -> Tensor:
-    return low + (high - low) * fraction
-
-
-def _add_quantiles(part: Tensor, size: int, levels: Tensor, sums: Tensor) -> Count:
-    below, above, fraction = _positions(levels, size)
+def _add(part: Tensor, size: int, levels: Tensor, sums: Tensor) -> Count:
+    """See `order_statistics.add_quantiles`, on the engine in use."""
     if size <= cuda.LONGEST and (device := cuda_engine(part)) is not None:
+        below, _, fraction = positions(levels, size)
         return cuda.add_quantiles(device, part, size, below, fraction, sums)
-    executor = _executor(part)
-    if size <= executor.LONGEST:
-        counted: Count = executor.add_quantiles(part, size, below, fraction, sums)
-        return counted
-    total: Count = 0
-    for stretch in part.view(-1, size):
-        values, bad = executor.order_statistics(stretch, torch.cat([below, above]))
-        low, high = values.double().view(2, -1)
-        sums += _between(low, high, fraction) * size
-        total = total + bad
-    return total
+    return order_statistics.add_quantiles(part, size, levels, sums, _executor(part))
 
 
 def _executor(flat: Tensor) -> Any:
     if flat.device.type == "cpu" and native_runs() and in_memory(flat):
         return native
-    return Executor()
-
-
-class Executor:
-    """Order statistics in plain PyTorch, from sorted elements; other engines have these members.
-
-    Each function takes `x`, a floating-point tensor of shape (n,), read as float32, and also
-    returns the number of NaN or infinite elements; if there are any, its other results are
-    meaningless. `LONGEST` is the largest stretch of `add_quantiles`.
-    """
-
-    LONGEST: ClassVar[int] = sys.maxsize
-
-    def order_statistics(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
-        """The elements at some int64 ranks in ascending order, float32; -0 comes before 0."""
-        return x.float().sort().values[ranks], _non_finite(x)
-
-    def add_quantiles(
-        self, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor
-    ) -> int:
-        """Add to `sums` the quantiles of each stretch of `size` elements, times `size`, in order.
-
-        A quantile lies between the ranks `below` (int64) and ``below + 1`` of a stretch, `fraction`
-        (float64) of the way. `size` divides the number of elements and is at most `LONGEST`.
-        """
-        rows = x.float().view(-1, size).sort(dim=1).values
-        above = (below + 1).clamp(max=size - 1)
-        for row in _between(rows[:, below].double(), rows[:, above].double(), fraction):
-            sums += row * size
-        return _non_finite(x)
-
-
-def _non_finite(x: Tensor) -> int:
-    return int((~x.float().isfinite()).sum())
+    return order_statistics.Executor()

@@ -14,8 +14,8 @@ from qmaps.algebra import low_rank, packing
 from qmaps.algebra.dense import overlaps_itself, unsupported_reason
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import FLOATS, QuantizedTensor, Quantizer, nbytes_of
-from qmaps.engines import reference
 from qmaps.engines.addresses import check_memory, in_memory, plain
+from qmaps.engines.reference_coder import REFERENCE, ReferenceCoder
 from qmaps.engines.sharding.shards import is_distributed
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
 from qmaps.maps.base import table
@@ -57,7 +57,7 @@ def quantize(
         if check:
             _refuse_bad(q, x)
         targets = None if out is None else low_rank.low_rank_of(out)
-        x, factors = low_rank.split(q.low_rank, x.float().contiguous(), after, targets)
+        x, factors = low_rank.split(q.low_rank, x.float().contiguous(), CODER, after, targets)
     storage = None
     if out is not None:
         q, storage = out.quantizer, (out.packed, out.scales)
@@ -75,13 +75,7 @@ def quantize_scaled(
     q: Quantizer, x: Tensor, scales: Scales, *, key: RoundingKey | None = None
 ) -> QuantizedTensor:
     """See `Quantizer.quantize_scaled`."""
-    if q.low_rank is not None and q.low_rank.shapes(x.shape):
-        raise BadValueError(
-            f"quantizer={q.spec} keeps factors of a whole matrix; with scales from "
-            "elsewhere use one without a low-rank part"
-        )
-    codes, _ = reference.quantize(x, q.normalizer, q.map, q.noise(key), scales)
-    return QuantizedTensor(q, tuple(x.shape), packing.pack(codes, q.map.bits), scales)
+    return REFERENCE.encode_scaled(q, x, scales, key=key)
 
 
 def check(t: QuantizedTensor) -> None:
@@ -124,7 +118,7 @@ def dequantize(
     )
     if not factors:
         return values
-    values = values + low_rank.product(factors)
+    values = values + low_rank.product([dequantize(factor) for factor in factors])
     return values.to(dtype) if out is None else out.copy_(values)
 
 
@@ -151,6 +145,29 @@ def measured(
     values = metrics.measure_sums(sums)
     encoded = None if packed is None else QuantizedTensor(q, tuple(x.shape), packed, scales)
     return {"bits_per_element": 8 * nbytes / x.numel(), **values}, encoded
+
+
+class EngineCoder(ReferenceCoder):
+    """A `qmaps.algebra.coder.Coder` that chooses the engine of each tensor."""
+
+    def encode(
+        self,
+        q: Quantizer,
+        x: Tensor,
+        *,
+        out: QuantizedTensor | None = None,
+        key: RoundingKey | None = None,
+        after: QuantizedTensor | None = None,
+    ) -> QuantizedTensor:
+        """See `Quantizer.quantize_unchecked`."""
+        return quantize(q, x, out=out, key=key, after=after, check=False)
+
+    def decode(self, t: QuantizedTensor) -> Tensor:
+        """See `QuantizedTensor.dequantize`."""
+        return dequantize(t)
+
+
+CODER = EngineCoder()
 
 
 def _floats(x: Tensor) -> Tensor:

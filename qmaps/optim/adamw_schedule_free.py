@@ -14,7 +14,7 @@ from qmaps.engines.masters import MASTER
 from qmaps.engines.sharding.shards import local
 from qmaps.engines.step_scalars import AveragedRest, RootCorrection, StepScalar, Warmed
 from qmaps.errors import BadValueError, shown
-from qmaps.normalize._float32 import sqrt
+from qmaps.float32 import sqrt
 from qmaps.optim import saved_states
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import (
@@ -171,7 +171,7 @@ class AdamWScheduleFree(QuantizedOptimizer):
 
     @torch.no_grad()
     def _switch(self, *, training: bool) -> None:
-        saved_states.take_in_all(self._parameters)
+        saved_states.take_in(self._parameters)
         for group in self.param_groups:
             if group["train_mode"] == training:
                 continue

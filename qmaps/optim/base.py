@@ -243,6 +243,15 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         """Number of steps skipped since construction."""
         return self._stepper.skipped
 
+    def engine_counts(self) -> dict[str, int]:
+        """Number of parameters that each engine stepped in the last call of `step`.
+
+        Keys are names of `qmaps.backends`. The dict is empty before the first step, and leaves out
+        parameters that `release_gradients` steps. `qmaps.engines.support` gives the reasons for
+        parameters that the reference steps.
+        """
+        return dict(self._stepper.counts)
+
     def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
         """The values of `step_scalars` in step 1, 2, ... since a reset, in float64."""
         scalars = self.step_scalars(group)
@@ -283,13 +292,13 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     def memory(self) -> Memory:
         """Memory of all states, now or after the first step, as a printable table."""
-        saved_states.take_in_all(self._parameters)
+        saved_states.take_in(self._parameters)
         return memory(self._parameters)
 
     @property
     def state_nbytes(self) -> int:
         """Bytes of all states now, scales and codebooks included."""
-        saved_states.take_in_all(self._parameters)
+        saved_states.take_in(self._parameters)
         return sum(
             value.nbytes
             for state in self.state.values()

@@ -15,7 +15,7 @@ from qmaps.engines.sharding.shards import is_distributed, is_flat
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import StepScalar, power
 from qmaps.errors import BadValueError, shown
-from qmaps.normalize._float32 import sqrt
+from qmaps.float32 import sqrt
 from qmaps.optim import saved_states
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.records import Place, places
@@ -247,7 +247,7 @@ class Prodigy(QuantizedOptimizer):
         """The numbers of the next step; None without gradients so far."""
         first = self.param_groups[0]
         d = first["d"]
-        saved_states.take_in_all(self._parameters)
+        saved_states.take_in(self._parameters)
         products: list[Tensor] = []
         sizes: list[Tensor] = []
         for group in self.param_groups:

@@ -89,7 +89,7 @@ def written(record: ParameterRecord, name: str, value: Any) -> Any:
 
 def saved(parameters: Parameters) -> dict[str, Any]:
     """The state_dict of an optimizer; entries of `state` without a parameter are kept."""
-    take_in_all(parameters)
+    take_in(parameters)
     records = {id(record.param): record for record in parameters.records()}
     groups = [
         {**_plain(group), "params": [records[id(param)].number for param in group["params"]]}
@@ -120,22 +120,21 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def take_in(parameters: Parameters, record: ParameterRecord) -> None:
-    """Convert a parameter's state from the form of a state_dict, stored by other code.
+def take_in(parameters: Parameters, records: Sequence[ParameterRecord] | None = None) -> None:
+    """Convert states from the form of a state_dict, stored by other code.
 
     `torch.distributed.optim.ZeroRedundancyOptimizer` stores such states. Code that reads states
     stored by others calls this function first.
+
+    Args:
+        parameters: of the optimizer.
+        records: those of the parameters whose states are read; all if left out.
     """
-    state = parameters.state.get(record.param)
-    if isinstance(state, dict) and any(isinstance(value, dict) for value in state.values()):
-        with parameters.choices.learning({record.number: state}):
-            parameters.state[record.param] = read_state(record, state)
-
-
-def take_in_all(parameters: Parameters) -> None:
-    """`take_in` for all parameters."""
-    for record in parameters.records():
-        take_in(parameters, record)
+    for record in parameters.records() if records is None else records:
+        state = parameters.state.get(record.param)
+        if isinstance(state, dict) and any(isinstance(value, dict) for value in state.values()):
+            with parameters.choices.learning({record.number: state}):
+                parameters.state[record.param] = read_state(record, state)
 
 
 def read(

@@ -32,10 +32,11 @@ from qmaps.engines.step import (
     StepPlan,
 )
 from qmaps.ops.backends import cuda_engine_on, native_runs, requested
+from qmaps.ops.quantize import CODER
 from qmaps.optim.checks import check_gradient, check_shard, check_states
 from qmaps.optim.choice import choice_settings
 from qmaps.optim.nonfinite import leaves_out
-from qmaps.optim.records import Entry, Parameters, Place, states_of
+from qmaps.optim.records import Entry, ParameterRecord, Parameters, Place, states_of
 from qmaps.optim.resets import begin_count, reset
 from qmaps.optim.rule import MatrixRule, UpdateRule
 from qmaps.optim.saved_states import take_in
@@ -49,11 +50,11 @@ class Stepper:
     It holds no reference to its optimizer, and does not keep it alive.
 
     Attributes:
-        reference_count: number of parameters of the last step that the reference stepped.
+        counts: number of parameters that each engine stepped in the last step.
     """
 
     def __init__(self, native_rule: str | None) -> None:
-        self.reference_count = 0
+        self.counts: dict[str, int] = {}
         self._native_rule = native_rule
         self._cached: _PlannedStep | None = None
         self._cuda: dict[torch.device, CudaSteps] = {}
@@ -113,7 +114,12 @@ class Stepper:
         planned = self._cached
         if planned is None or not planned.fits(parameters, entries):
             entries = _localized(entries)
-            planned = self._planned(parameters, entries, states, scaled, only)
+            records = parameters.records(only)
+            if only is None:
+                records = [records[entry[0]] for entry in entries]
+            if parameters.state:
+                take_in(parameters, records)
+            planned = self._planned(parameters, entries, records, states, scaled)
             if not planned.reference_count and not scaled and planned is not self._cached:
                 planned.remember(parameters, entries, settings, policed)
                 self._cached = planned
@@ -138,7 +144,7 @@ class Stepper:
             if skips or (inputs.found_inf is not None and float(inputs.found_inf) != 0):
                 self._skipped += 1
                 return
-        self.reference_count = planned.reference_count
+        self.counts = planned.counts
         try:
             _run_together(planned.plans, inputs)
         finally:
@@ -150,21 +156,16 @@ class Stepper:
         self,
         parameters: Parameters,
         entries: list[Entry],
+        records: Sequence[ParameterRecord],
         states: dict[Tensor, dict[str, Any]],
         scaled: bool,
-        only: Sequence[Place] | None,
     ) -> _PlannedStep:
         """A new plan of a step, or the cached one if it fits after all."""
         cached = self._cached
-        records = parameters.records(only)
-        if only is None:
-            records = [records[entry[0]] for entry in entries]
         for record, entry in zip(records, entries, strict=True):
             check_gradient(record, entry[3])
             if record.shard is not None:
                 check_shard(record)
-            if record.param in parameters.state:
-                take_in(parameters, record)
         # Autograd of complex numbers leaves negations to be done later.
         entries = [(*entry[:3], plain(entry[3], "a gradient")) for entry in entries]
         if cached is not None and cached.fits(parameters, entries):
@@ -213,9 +214,11 @@ class Stepper:
             if engine is not None and supported:
                 planned.plans.append(engine.plan(rule, [steps[at] for at in supported]))
                 planned.positions.append(supported)
+                before = planned.counts.get(engine.name, 0)
+                planned.counts[engine.name] = before + len(supported)
         if for_reference:
-            planned.reference_count = len(for_reference)
-            planned.plans.append(ReferencePlan(rule, for_reference))
+            planned.reference_count = planned.counts["reference"] = len(for_reference)
+            planned.plans.append(ReferencePlan(rule, for_reference, CODER))
         return planned
 
     def _alone(self, entries: Sequence[Entry]) -> bool:
@@ -263,6 +266,7 @@ class _PlannedStep:
         alone: True if one CUDA engine decides by itself whether to skip the step.
         plans: plans of fused engines, and of the reference.
         positions: for each fused engine, the positions of its parameters in the step.
+        counts: number of parameters of each engine.
         reference_count: number of parameters stepped by the reference.
         settings: result of `_settings`; empty before `remember`.
         policed: result of `_policed`.
@@ -273,6 +277,7 @@ class _PlannedStep:
         self._storages = storages
         self.plans: list[StepPlan] = []
         self.positions: list[list[int]] = []
+        self.counts: dict[str, int] = {}
         self.reference_count = 0
         self.settings: list[Any] = []
         self.policed = True

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import qmaps
-from qmaps import sweep
 from qmaps.algebra.low_rank import low_rank_of
 from qmaps.algebra.quantizer import LowRank, QuantizedTensor
 from qmaps.algebra.saved import from_plain, to_plain
@@ -20,10 +19,8 @@ from qmaps.capture import Monitor
 from qmaps.capture.conversion import convert_state_dict
 from qmaps.distributed.comm.coder import Coder
 from qmaps.distributed.rows import by_rows
-from qmaps.engines.support import NATIVE
 from qmaps.errors import BadTypeError, BadValueError, SpecError
 from qmaps.optim import AdamW, Muon
-from qmaps.sweep import sample
 
 SPEC = "lowrank4(B128/DE@8s)+B128/DE@4s"
 GRASP = "lowrank4(rank1B128x128/linear@8s)+rank1B128x128/linear@4s"
@@ -200,7 +197,7 @@ def test_adam_leaves_it_to_the_reference() -> None:
     param = nn.Parameter(torch.ones(96, 64))
     optimizer = AdamW([param], state_quantizers=f"{SPEC} + B128/DE-0@4u", min_quantized_size=0)
     train(optimizer, range(2))
-    assert optimizer._stepper.reference_count == 1
+    assert optimizer.engine_counts().get("reference", 0) == 1
     state = optimizer.state[param]["exp_avg"]
     assert len(state.beside) == 2
     saved = optimizer.state_dict()
@@ -232,47 +229,6 @@ def test_who_cannot_use_it_says_so() -> None:
     with by_rows(), pytest.raises(BadValueError) as caught:
         optimizer.state_dict()
     assert str(caught.value) == f"{SPEC} {FACTORS}; it cannot be saved by rows"
-    states = {"a": {"exp_avg": matrix(), "exp_avg_sq": matrix().square()}}
-    with pytest.raises(BadValueError) as caught:
-        qmaps.replay.run(states, f"{SPEC} + 32-bit", steps=4)
-    assert str(caught.value) == (
-        f"{SPEC} has a low-rank part, whose codes alone tell nothing of a move; a replay supports "
-        "quantizers without one"
-    )
-
-
-def test_errors_of_updates_have_the_product_in_them() -> None:
-    """Engines that decode codes and scales alone leave such a tensor to the reference."""
-    m, v = matrix(), matrix().square() + 0.1
-    states = {"a": {"exp_avg": m, "exp_avg_sq": v}}
-    pair = f"{SPEC} + B128/DE-0@8u"
-    row = sweep.run(states, [pair]).query("state == 'update'")
-    t, s = qmaps.quantizer(SPEC).quantize(m), qmaps.quantizer("B128/DE-0@8u").quantize(v)
-    error = (m / (v.sqrt() + 1e-8) - t.dequantize() / (s.dequantize().sqrt() + 1e-8)).abs()
-    assert row["mean_abs_error"].item() == pytest.approx(float(error.mean()), rel=1e-4)
-    assert not NATIVE.decodes(t)
-    assert NATIVE.decodes(replace(t, quantizer=replace(t.quantizer, low_rank=None),
-                                          beside=()))  # fmt: skip
-    frame = qmaps.analyze.update_error(states, [pair])
-    assert frame["mean_abs_error"].item() == pytest.approx(float(error.mean()), rel=1e-4)
-
-
-def test_a_sweep_measures_whole_matrices_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    large = {"exp_avg": matrix(4000), "exp_avg_sq": matrix(4000).square()}
-    row = sweep.run({"a": large}, [SPEC]).query("state == 'exp_avg'")
-    t = qmaps.quantizer(SPEC).quantize(large["exp_avg"])
-    assert row["mse"].item() == pytest.approx(
-        float((t.dequantize() - large["exp_avg"]).double().square().mean()), rel=1e-6
-    )
-    assert row["bits_per_element"].item() == t.bits_per_element
-    monkeypatch.setattr(sample, "LARGEST", 0)
-    large_row = sweep.run({"a": large}, [SPEC]).query("state == 'exp_avg'")
-    assert large_row["mse"].item() == row["mse"].item()
-    with pytest.raises(BadValueError) as caught:
-        sweep.run({"a": large}, [SPEC], sample=0.01)
-    assert str(caught.value) == (
-        f"{SPEC} {FACTORS}; sweep it without sample, and with memory for the largest"
-    )
 
 
 @pytest.mark.parametrize(

@@ -84,11 +84,11 @@ def test_depth_of_the_stack_does_not_matter() -> None:
 
 
 def _frames() -> list[Any]:
-    found, frame = [], sys._getframe()
+    actual, frame = [], sys._getframe()
     while frame is not None:
-        found.append(frame)
+        actual.append(frame)
         frame = frame.f_back  # type: ignore[assignment]
-    return found
+    return actual
 
 
 CALLS: dict[str, Callable[[Any], Any]] = {

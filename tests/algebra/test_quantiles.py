@@ -18,9 +18,9 @@ def test_exact_agrees_with_numpy(count: int, offset: float | None) -> None:
         trim = 1 / (2 * num) if offset is None else offset
         levels = trim + np.arange(num) * (1 - 2 * trim) / (num - 1)
         expected = np.quantile(x.double().numpy(), levels)
-        found = quantiles.exact(x, num, offset)
-        assert found.dtype == torch.float32
-        assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-9)
+        actual = quantiles.exact(x, num, offset)
+        assert actual.dtype == torch.float32
+        assert actual.tolist() == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-9)
 
 
 def test_default_levels_are_centres_of_equal_cells() -> None:
@@ -47,9 +47,9 @@ def test_sram_for_any_chunk_and_offset(count: int, chunk: int, offset: float | N
     levels = trim + np.arange(16) * (1 - 2 * trim) / 15
     chunks = [c.double().numpy() for c in x.split(chunk)]
     expected = sum(np.quantile(c, levels) * len(c) for c in chunks) / count
-    found = quantiles.sram(x, 16, chunk, offset)
-    assert found.dtype == torch.float32
-    assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-8)
+    actual = quantiles.sram(x, 16, chunk, offset)
+    assert actual.dtype == torch.float32
+    assert actual.tolist() == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-8)
 
 
 def test_exact_agrees_with_torch() -> None:

@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import qmaps
-from qmaps.errors import BadTypeError
+from qmaps.errors import BadTypeError, BadValueError
 from qmaps.ops.backends import use_backend
 
 X = torch.linspace(-2, 3, 300)
@@ -184,8 +184,8 @@ def test_a_failed_quantize_leaves_out_as_it_was() -> None:
 
 
 def test_error_returns_every_metric() -> None:
-    found = qmaps.quantizer("B128/DE@4s").error(X)
-    assert set(found) == {"bits_per_element", *qmaps.metrics.METRICS}
+    errors = qmaps.quantizer("B128/DE@4s").error(X)
+    assert set(errors) == {"bits_per_element", *qmaps.metrics.METRICS}
 
 
 def test_stochastic_rounding_of_log2_is_unbiased_in_value() -> None:
@@ -273,7 +273,7 @@ def test_codes_beyond_the_codebook_stand_for_its_last_value(backend: str) -> Non
         assert torch.equal(t.dequantize(), torch.ones(8) * q.map.codebook()[-1])
 
 
-@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("engine", [b.name for b in qmaps.backends() if b.available])
 @pytest.mark.parametrize("mode", [torch.device("meta"), FakeTensorMode()])
 def test_what_is_kept_of_a_map_is_real(mode: AbstractContextManager[object], engine: str) -> None:
     level = len(engine) / (50 + len(type(mode).__name__))  # of a codebook that no test has used
@@ -307,3 +307,19 @@ def test_a_repeated_call_goes_through_few_functions(spec: str) -> None:
         sys.setprofile(None)
     assert len(set(files)) <= MOST_FILES
     assert len(files) <= MOST_CALLS
+
+
+def test_tensors_stored_beside_the_codes_must_fit() -> None:
+    q = qmaps.quantizer("lowrank2(B64/DE@8s)+B64/DE@4s")
+    t = q.quantize(torch.ones(40, 30))
+    for beside in ((), t.beside[:1], t.beside[::-1]):
+        with pytest.raises(BadValueError, match=r"beside holds .*; lowrank2.* of shape .* needs"):
+            replace(t, beside=beside)
+    plain = qmaps.quantizer("B64/DE@4s").quantize(torch.ones(40, 30))
+    with pytest.raises(BadValueError, match=r"needs nothing$"):
+        replace(plain, beside=t.beside)
+
+
+def test_bytes_of_a_frozen_codebook_are_counted_before_quantizing() -> None:
+    q = qmaps.quantizer("B64/quantile@4s").fit(X)
+    assert q.nbytes(X.shape) == q.quantize(X).nbytes

@@ -15,6 +15,8 @@ from benchmarks import ages
 from reproduction import report_file
 from reproduction.report_file import MadeAt
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_report_states_its_version_and_commit() -> None:
     pages = ages.REPORTS.rglob("*.md")

@@ -18,6 +18,8 @@ from benchmarks.process import peak
 from benchmarks.table import table
 from benchmarks.timing import interleaved, quartiles, ratio
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

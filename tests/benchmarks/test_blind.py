@@ -9,6 +9,8 @@ import pytest
 from benchmarks.blind import equivalence
 from benchmarks.trials import FULL
 
+pytestmark = pytest.mark.slow
+
 
 def runs(difference: float, spread: float = 1e-4, slope: float = 0.1) -> pd.DataFrame:
     """Runs of 32 bits and of one pair on a loss of -slope log(steps), three lengths and 4 seeds."""

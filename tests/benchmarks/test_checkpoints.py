@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks import checkpoints
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_optimizer_is_measured(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from benchmarks import communication
 from benchmarks.link import link
 from qmaps.errors import BadValueError
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_contender_is_measured(tmp_path: Path) -> None:
     given = ["--rounds", "1", "--width", "64", "--out", str(tmp_path)]

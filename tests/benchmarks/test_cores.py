@@ -11,6 +11,8 @@ import torch
 from benchmarks import cores, machine
 from benchmarks.cores import Processor, enough, modelled, nanoseconds, thread_counts
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_longer_of_arithmetic_and_memory() -> None:
     assert nanoseconds(1.0, 16, 2, 20e9) == 0.8

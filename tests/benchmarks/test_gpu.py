@@ -27,6 +27,8 @@ from benchmarks.gpu.table import table
 from benchmarks.gpu.worker import LostError, Worker
 from qmaps.cuda import engine
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 DRY = Place(CPU, 1e-5, 1, dry=True)
 

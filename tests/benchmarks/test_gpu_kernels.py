@@ -10,6 +10,8 @@ from qmaps.cuda import compiler
 from qmaps.cuda.compiler import Entry, kernel
 from qmaps.cuda.source import kernels
 
+pytestmark = pytest.mark.slow
+
 needs_nvrtc = pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())
 GRIDS = kernel("new_tensor_grids")
 

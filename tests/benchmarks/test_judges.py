@@ -12,6 +12,8 @@ from benchmarks.trials import FULL
 from qmaps.errors import BadValueError
 from reproduction.judges import JUDGES, judge
 
+pytestmark = pytest.mark.slow
+
 
 def rows(differences: dict[str, list[float]]) -> pd.DataFrame:
     """Rows on ``lm-tiny``: 32 bits at three rates, others at its own."""

@@ -10,6 +10,8 @@ from benchmarks.bandwidth import MOVED, bandwidth, one_way
 from benchmarks.limits import Limits, Needs, arithmetic, decoding, encoding, shares
 from qmaps.engines import native
 
+pytestmark = pytest.mark.slow
+
 LIMITS = Limits(10e9, 8e9, 4e9, divisions=2e9, roots=1e9, shuffles=0.5e9)
 needs_engine = pytest.mark.skipif(native.core is None, reason="needs the native engine")
 

@@ -17,6 +17,8 @@ from qmaps.algebra.pair import Pair
 from qmaps.lab.workloads import Workload
 from qmaps.optim.presets import pair_of
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / long.FOLDER
 TASKS = [study.work for study in long.STUDIES if study.work is not None]
 

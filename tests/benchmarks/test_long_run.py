@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks import long_run
 
+pytestmark = pytest.mark.slow
+
 
 def test_options_are_those_of_the_committed_sweep() -> None:
     work = long_run.tuned(pd.read_csv(long_run.REPORTS / long_run.TUNING))

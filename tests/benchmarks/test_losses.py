@@ -21,6 +21,8 @@ from benchmarks.trials import FULL
 from qmaps.errors import QmapsError
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 
+pytestmark = pytest.mark.slow
+
 REPORTS = Path(__file__).parents[2] / "reports" / "losses"
 WORK = StdlibLMTiny(steps=2, warmup_steps=1, validation_batches=1)
 GROUP = Group("tiny", WORK, "AdamW", (Row(PAPER_8BIT), Row(FULL, changes=(("eps", 1e-6),))))

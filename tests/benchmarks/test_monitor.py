@@ -10,6 +10,8 @@ import torch
 
 from benchmarks import monitor
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_kind_of_step_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "PRESETS", ("8bit",))

@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import offload
 
+pytestmark = pytest.mark.slow
+
 
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

@@ -10,6 +10,8 @@ import pytest
 from benchmarks import readme
 from qmaps.optim import AdamW8bit
 
+pytestmark = pytest.mark.slow
+
 
 def text_of(name: str) -> str:
     return (readme.ROOT / name).read_text(encoding="utf-8")

@@ -11,6 +11,8 @@ import torch
 
 from benchmarks import recorders
 
+pytestmark = pytest.mark.slow
+
 REPORT = Path(__file__).parents[2] / "reports" / "recorders.csv"
 
 

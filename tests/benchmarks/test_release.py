@@ -12,6 +12,8 @@ from benchmarks import release
 from benchmarks.process import in_fresh_process
 from qmaps.errors import BadValueError
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_report_has_both_peaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

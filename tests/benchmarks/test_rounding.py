@@ -7,6 +7,8 @@ import torch
 
 from benchmarks import rounding
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_pair_has_its_ratio(capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()

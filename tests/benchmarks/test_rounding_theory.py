@@ -14,6 +14,8 @@ from benchmarks import rounding_theory as theory
 from qmaps.algebra.philox import RoundingKey
 from qmaps.analyze.replay.recursion import Recursion
 
+pytestmark = pytest.mark.slow
+
 Round = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 

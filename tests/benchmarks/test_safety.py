@@ -12,6 +12,8 @@ from benchmarks import safety
 from benchmarks.long import MARGINS, NEW, STUDIES, TRIALS, Ended
 from benchmarks.trials import FULL
 
+pytestmark = pytest.mark.slow
+
 TEXT = " ".join((safety.ROOT / "docs" / "safety.md").read_text("utf-8").split())
 
 

@@ -12,6 +12,8 @@ from benchmarks.gpu.chips import CHIPS
 from benchmarks.gpu.sass import Kernel, blocks, seconds, usual_path
 from qmaps.cuda import compiler
 
+pytestmark = pytest.mark.slow
+
 LISTING = """
 .text.step:
 	//## File "/src/step.cuh", line 1

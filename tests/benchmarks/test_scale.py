@@ -13,6 +13,8 @@ from benchmarks import scale
 from qmaps.capture import CapturedStates
 from qmaps.sweep.plan import items_of
 
+pytestmark = pytest.mark.slow
+
 
 def test_measured_and_modelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale, "spin", time.process_time)  # at once; a core spins for a second

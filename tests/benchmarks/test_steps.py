@@ -7,6 +7,8 @@ import torch
 
 from benchmarks import steps
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_optimizer_has_its_ratio(capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()

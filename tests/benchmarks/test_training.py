@@ -12,6 +12,8 @@ from benchmarks import training
 from benchmarks.case import UnavailableError
 from benchmarks.training import FUSED, rows
 
+pytestmark = pytest.mark.slow
+
 
 def test_rows() -> None:
     found = {

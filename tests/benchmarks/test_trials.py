@@ -11,6 +11,8 @@ from benchmarks.trials import FULL, Trial, kept, restore, run_all
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 from qmaps.storage.files import write_record
 
+pytestmark = pytest.mark.slow
+
 WORK = StdlibLMTiny(steps=2, warmup_steps=1, validation_batches=1)
 TRIALS = [Trial("tiny", WORK, q, seed) for q in (FULL, "B128/DE@4s+sr + B128/DE-0@4u") for seed in
           (0, 1)]  # fmt: skip

@@ -8,6 +8,8 @@ import pytest
 from benchmarks import verdict_counts
 from qmaps.analyze.recommend import verdict
 
+pytestmark = pytest.mark.slow
+
 PAIRS = verdict_counts.committed()
 
 

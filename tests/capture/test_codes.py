@@ -84,9 +84,9 @@ def test_parameters_whose_moments_are_codes_are_left_out_with_a_warning() -> Non
     mixed = {"exp_avg": (100 * m).to(torch.int8), "exp_avg_sq": v}
     states = CapturedStates.from_tensors({"w": moments(80, 80), "mixed": mixed})
     with pytest.warns(UserWarning, match=WHY) as told:
-        found = qmaps.recommend(states, candidates=["8bit"], bits=8.3, steps=2)
+        recommendation = qmaps.recommend(states, candidates=["8bit"], bits=8.3, steps=2)
     assert {str(w.message) for w in told} == {f"{WHY}mixed: exp_avg (int8)"}
-    assert set(found.tensors["parameter"]) == {"w"}
+    assert set(recommendation.tensors["parameter"]) == {"w"}
 
 
 def test_a_capture_keeps_codes_and_lint_does_not_judge_them(tmp_path: Path) -> None:

@@ -45,9 +45,9 @@ def test_the_windows_after_each_snapshot_bit_for_bit(tmp_path: Path) -> None:
         states = capture.load(tmp_path, step=start)
         assert states.window() == window
         assert states.rows("weight") is None
-        found = dict(states.gradients("weight"))
-        assert list(found) == window
-        assert all(torch.equal(found[step], seen[step]) for step in window)
+        actual = dict(states.gradients("weight"))
+        assert list(actual) == window
+        assert all(torch.equal(actual[step], seen[step]) for step in window)
     assert len(list(tmp_path.glob("gradients-*"))) == 5
 
 
@@ -132,9 +132,9 @@ def test_missing_gradients(tmp_path: Path) -> None:
             seen[step] = table.weight.grad.clone()
             optimizer.step()
     states = capture.load(tmp_path)
-    found = dict(states.gradients("table"))
-    assert list(found) == [2, 3]
-    assert all(torch.equal(found[step], seen[step]) for step in found)
+    actual = dict(states.gradients("table"))
+    assert list(actual) == [2, 3]
+    assert all(torch.equal(actual[step], seen[step]) for step in actual)
     assert states.parameters() == ["table"]
 
 

@@ -19,6 +19,8 @@ from qmaps.capture import StateRecorder, snapshot
 from qmaps.errors import CaptureError, OutputError
 from qmaps.storage import locks
 
+pytestmark = pytest.mark.slow
+
 OTHER = "other parameters ('bias' is only there); give another folder for this choice of parameters"
 
 LOOP = """

@@ -76,16 +76,16 @@ def test_quantized_checkpoints_are_read_decoded(tmp_path: Path) -> None:
     layer(torch.randn(3, 100)).sum().backward()
     optimizer.step()
     torch.save(optimizer.state_dict(), tmp_path / "o.pt")
-    found = load(tmp_path / "o.pt").tensor("weight", "exp_avg")
-    assert torch.equal(found, optimizer.state[layer.weight]["exp_avg"].dequantize())
+    actual = load(tmp_path / "o.pt").tensor("weight", "exp_avg")
+    assert torch.equal(actual, optimizer.state[layer.weight]["exp_avg"].dequantize())
 
 
 def test_numbers_of_numpy_in_groups(trained, tmp_path: Path) -> None:
     net, optimizer = trained
     optimizer.param_groups[0]["lr"] = np.cos(np.float64(0.3))  # as a schedule computes it
     torch.save(optimizer.state_dict(), tmp_path / "o.pt")
-    found = load(tmp_path / "o.pt", names=net).hyperparameters("0.weight")["lr"]
-    assert (found, type(found)) == (math.cos(0.3), float)
+    actual = load(tmp_path / "o.pt", names=net).hyperparameters("0.weight")["lr"]
+    assert (actual, type(actual)) == (math.cos(0.3), float)
 
 
 def test_a_checkpoint_as_a_capture(trained, tmp_path: Path) -> None:

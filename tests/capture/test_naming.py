@@ -214,8 +214,8 @@ DECAY, NO = 0.1, 0.0
 )
 def test_who_decays(norms: str, groups: list) -> None:
     known = Known("here", SHAPES, frozenset({norms}))
-    found = fitted(known, [Group([SHAPES[n] for n in names], decay) for names, decay in groups])
-    assert found == [name for names, _ in groups for name in names]
+    actual = fitted(known, [Group([SHAPES[n] for n in names], decay) for names, decay in groups])
+    assert actual == [name for names, _ in groups for name in names]
 
 
 def test_names_that_cannot_be_told() -> None:

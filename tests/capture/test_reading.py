@@ -339,6 +339,7 @@ def test_states_that_are_not_finite(bad: float, tmp_path: Path) -> None:
     states.tensor("1.weight", "exp_avg")
 
 
+@pytest.mark.slow
 def test_only_torch_numpy_and_safetensors_are_needed() -> None:
     code = (
         "import sys\n"

@@ -103,10 +103,10 @@ def test_quantized_states_are_recorded_decoded(tmp_path: Path) -> None:
         layer(torch.randn(3, 100)).sum().backward()
         optimizer.step()
     state = optimizer.state[layer.weight]
-    found = load(tmp_path)
-    assert found.parameters() == ["group0.param0", "group0.param1"]
+    loaded = load(tmp_path)
+    assert loaded.parameters() == ["group0.param0", "group0.param1"]
     for name in ("exp_avg", "exp_avg_sq"):
-        assert torch.equal(found.tensor("group0.param0", name), state[name].dequantize())
+        assert torch.equal(loaded.tensor("group0.param0", name), state[name].dequantize())
 
 
 def test_a_resumed_training_goes_on_numbering(tmp_path: Path) -> None:
@@ -254,6 +254,7 @@ def test_a_failed_write_leaves_whole_snapshots_only(
     assert load(tmp_path).steps == [1]
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_a_readable_folder(tmp_path: Path) -> None:
     code = (
         "import sys, torch, qmaps\n"

@@ -54,13 +54,13 @@ def adamw(model: nn.Module, **options: object) -> torch.optim.AdamW:
 
 def tensors_in(state: dict[str, object]) -> dict[str, Tensor]:
     """What must have been recorded, found independently of the recorder."""
-    found = {}
+    results = {}
     for name, value in state.items():
         if isinstance(value, list):
-            found |= {f"{name}.{i}": v for i, v in enumerate(value) if isinstance(v, Tensor)}
+            results |= {f"{name}.{i}": v for i, v in enumerate(value) if isinstance(v, Tensor)}
         elif isinstance(value, Tensor) and name != "step":
-            found[name] = value
-    return found
+            results[name] = value
+    return results
 
 
 @pytest.mark.parametrize(

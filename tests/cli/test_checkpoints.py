@@ -35,6 +35,7 @@ def large(tmp_path: Path) -> Path:
     return tmp_path / "large"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_sweep_and_recommend(call, large: Path, tmp_path: Path) -> None:
     pair = "B128/DE@4s + B128/DE-0@4u"

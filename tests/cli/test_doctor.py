@@ -34,14 +34,14 @@ def test_a_report(call) -> None:
 def test_json(call) -> None:
     code, out, _ = call("doctor --seconds 0 --json")
     assert code == 0
-    found = json.loads(out)
-    assert found["steps"][0] == {
+    loaded = json.loads(out)
+    assert loaded["steps"][0] == {
         "states": "32 bits", "bits_per_state_element": 32.0, "state_bytes_per_parameter": 8.0,
         "ns_per_parameter": None,
     }  # fmt: skip
-    (note,) = found["findings"]
+    (note,) = loaded["findings"]
     assert note == {"level": "note", "message": "A note.", "repair": "Nothing.", "command": ""}
-    assert set(found) == {"versions", "backends", "processor", "steps", "findings"}
+    assert set(loaded) == {"versions", "backends", "processor", "steps", "findings"}
 
 
 def test_a_problem_is_told_by_the_exit_code(call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +52,7 @@ def test_a_problem_is_told_by_the_exit_code(call, monkeypatch: pytest.MonkeyPatc
     assert f"problem: The native engine is missing.\n  Run:\n    {build.command()}\n" in out
 
 
+@pytest.mark.slow
 def test_a_wrong_instruction_set_is_named() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import qmaps; qmaps.backend()"],

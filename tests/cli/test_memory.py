@@ -24,8 +24,8 @@ LLAMA = {
 def table(call: Any, arguments: str) -> dict[str, dict[str, Any]]:
     code, out, err = call(f"memory {arguments} --json")
     assert (code, err) == (0, "")
-    found = json.loads(out)
-    return {row["preset"]: {**row, "numel": found["numel"]} for row in found["presets"]}
+    loaded = json.loads(out)
+    return {row["preset"]: {**row, "numel": loaded["numel"]} for row in loaded["presets"]}
 
 
 def test_a_size(call: Any) -> None:

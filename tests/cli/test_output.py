@@ -13,6 +13,8 @@ import pytest
 from qmaps.storage.files import write_frame
 from tests.figures.synthetic import FRAMES
 
+pytestmark = pytest.mark.slow
+
 
 def shell(command: str, folder: Path, **environment: str) -> tuple[int, str, str]:
     """Run a command of a shell in a folder, where ``qmaps`` is this package."""

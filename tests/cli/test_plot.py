@@ -13,6 +13,8 @@ from qmaps.lab.pictures import Plot, of_run, plots
 from qmaps.storage.files import write_frame
 from tests.figures.synthetic import FRAMES
 
+pytestmark = pytest.mark.slow
+
 PICTURES = {picture.name: (picture, draw) for picture, draw in figures.pictures()}
 
 
@@ -29,12 +31,12 @@ def test_every_figure_is_listed(call) -> None:
         code, out, _ = call(command)
         assert code == 0
         assert all(name in out for name in plots())
-    found = {each["name"]: each for each in json.loads(call("plot --json")[1])}
-    assert set(PICTURES) <= set(found)
+    results = {each["name"]: each for each in json.loads(call("plot --json")[1])}
+    assert set(PICTURES) <= set(results)
     assert {each.draw for each in plots().values()} == set(figures.FIGURES.values())
-    assert found["pareto_exp_avg"]["title"] == PICTURES["pareto_exp_avg"][0].title
-    assert found["pareto_exp_avg"]["frame"] == "sweep/sweep.parquet"
-    assert found["replay"]["frame"] == "replay/summary.parquet"
+    assert results["pareto_exp_avg"]["title"] == PICTURES["pareto_exp_avg"][0].title
+    assert results["pareto_exp_avg"]["frame"] == "sweep/sweep.parquet"
+    assert results["replay"]["frame"] == "replay/summary.parquet"
 
 
 def test_a_run_draws_what_figures_draws(call, run: Path, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.slow
 def test_no_torch_for_help_and_facts() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(FORMS)], capture_output=True, text=True
@@ -42,6 +43,7 @@ def test_no_torch_for_help_and_facts() -> None:
     assert json.loads(done.stdout) == []
 
 
+@pytest.mark.slow
 def test_qmaps_is_imported_without_torch_and_has_all_its_names() -> None:
     program = (
         "import sys, qmaps\n"

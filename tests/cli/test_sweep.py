@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from qmaps import sweep
 from qmaps.cli.output import by_width
@@ -91,6 +92,7 @@ def test_quantizers_and_moments_without_a_pair_are_rows_too(call, tmp_path: Path
     assert "learning rates" not in out
 
 
+@pytest.mark.slow
 def test_workers_and_every_digit(call, place: Path, tmp_path: Path) -> None:
     expected = sweep.run(place / "states", SPECS)
     code, out, err = call(f"sweep states {OPTIONS} --out {tmp_path}/one --workers 2 --json")

@@ -66,8 +66,8 @@ def from_sums(sums):
 FIGURE = '''
 """Largest errors."""
 
-from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import axes, new
+from qmaps.figures.declare import Picture, figure
+from qmaps.figures.style import axes, new
 
 
 @figure(Picture("largest_errors", "The largest errors", "Of all.", frame="update_error"))
@@ -253,8 +253,8 @@ print(json.dumps(facts))
 def facts(made_once: Callable[[str, Callable[[Path], None]], Path]) -> dict[str, Any]:
     """What a process says that runs all of it once on the copy with the files in it."""
     folder = made_once("additions", _add)
-    found: dict[str, Any] = json.loads((folder / "facts.json").read_text())
-    return found
+    loaded: dict[str, Any] = json.loads((folder / "facts.json").read_text())
+    return loaded
 
 
 def _add(folder: Path) -> None:
@@ -280,7 +280,7 @@ def _add(folder: Path) -> None:
     (folder / "facts.json").write_text(told)
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.slow]
 
 
 def test_a_map_is_one_file(facts: dict[str, Any]) -> None:
@@ -311,17 +311,19 @@ def test_a_figure_is_one_file(facts: dict[str, Any]) -> None:
 
 
 def test_a_format_of_checkpoints_is_one_file(facts: dict[str, Any]) -> None:
-    found = facts["converted"]
-    assert found == {
+    actual = facts["converted"]
+    assert actual == {
         "formats": ["bitsandbytes", "marked", "torchao", "qmaps", "torch"], "source": "marked",
-    }, found  # fmt: skip
+    }, actual  # fmt: skip
 
 
 def test_an_optimizer_is_one_file(facts: dict[str, Any]) -> None:
     assert facts["suite_of_optimizers"] is None, facts["suite_of_optimizers"]
-    found = facts["optimized"]
-    assert {"Heavy", "Heavy8bit"} <= set(found["exported"]), found
-    assert found["swept"] == ["average"]
-    assert ["Heavy", "Heavy8bit"] in found["pages"]
-    assert found["family"] == "heavy"
-    assert found["refused"].startswith("the checkpoint has states of heavy; bitsandbytes has adam,")
+    actual = facts["optimized"]
+    assert {"Heavy", "Heavy8bit"} <= set(actual["exported"]), actual
+    assert actual["swept"] == ["average"]
+    assert ["Heavy", "Heavy8bit"] in actual["pages"]
+    assert actual["family"] == "heavy"
+    assert actual["refused"].startswith(
+        "the checkpoint has states of heavy; bitsandbytes has adam,"
+    )

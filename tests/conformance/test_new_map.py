@@ -109,9 +109,9 @@ def test_a_declared_normalizer_has_a_spec_and_joins_the_suite() -> None:
         q = qmaps.quantizer("DOUBLEDx8&B64/linear0@8s")
         assert str(q) == "doubledx8&B64/linear0@8s"
         x = torch.tensor([1.0, -0.5])
-        found = qmaps.quantizer("doubled/linear@2u").quantize(x.abs())
-        assert found.scales[0] == 2.0
-        assert found.dequantize().tolist() == [1.0, 0.5]
+        quantized = qmaps.quantizer("doubled/linear@2u").quantize(x.abs())
+        assert quantized.scales[0] == 2.0
+        assert quantized.dequantize().tolist() == [1.0, 0.5]
         assert {"doubled", "doubledx8"} <= {str(n) for n in normalizers()}
     finally:
         normalize.REGISTRY.remove(Doubled)

@@ -14,6 +14,8 @@ from qmaps.optim import QuantizedOptimizer
 from tests.cuda.emulation import EmulatedEngine
 from tests.optim.changes import OF_GRADIENTS, OF_PARAMETERS, OF_STATES, same, tensors_of, trained
 
+pytestmark = pytest.mark.slow
+
 
 def check(setting: str, before: Callable[..., None], **options: Any) -> list[str]:
     ours = trained(setting, before, **options)

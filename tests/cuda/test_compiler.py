@@ -20,6 +20,8 @@ from qmaps.cuda.compiler import Entry, kernel
 from qmaps.errors import BackendError, BadValueError
 from qmaps.ops.backends import Backend, cuda_engine, use_backend
 
+pytestmark = pytest.mark.slow
+
 needs_nvrtc = pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())
 GRIDS = kernel("new_tensor_grids")
 

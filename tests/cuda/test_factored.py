@@ -15,6 +15,8 @@ from tests.cuda.emulation import EmulatedEngine
 from tests.cuda.test_optimizer import assert_same
 from tests.optim.ticklish import ticklish_gradient
 
+pytestmark = pytest.mark.slow
+
 # Matrices of one tile and of several, across and down, with ragged last ones.
 SHAPES = ((128, 70), (3, 1024), (66, 520), (2, 64, 32), (5, 3, 3), (300,), ())
 KINDS: tuple[tuple[type[QuantizedOptimizer], dict[str, Any]], ...] = (
@@ -77,8 +79,8 @@ def test_gradients_under_a_scale_and_steps_left_out(
         optimizer = trained(kind, options, torch.bfloat16)
         params = optimizer.param_groups[0]["params"]
         optimizer.grad_scale = torch.tensor(8.0)
-        for found in (0.0, 1.0, 0.0):
-            optimizer.found_inf = torch.tensor(found)
+        for actual in (0.0, 1.0, 0.0):
+            optimizer.found_inf = torch.tensor(actual)
             for place, p in enumerate(params):
                 p.grad = ticklish_gradient(tuple(p.shape), place).to(p.dtype)
             optimizer.step()

@@ -17,6 +17,8 @@ from qmaps.cuda.engine import CudaEngine
 from qmaps.cuda.libraries import DRIVER, Library
 from qmaps.errors import BackendError
 
+pytestmark = pytest.mark.slow
+
 ENTRY = kernel("find_maxima", "float")
 CONTEXT, MODULE, FUNCTION, STREAM = 0xC0FFEE << 32, 0x1234 << 32, 0x9ABC << 32, 0x77 << 32
 """Addresses that are more than 32 bits, which `ctypes` cuts off where a type is missing."""

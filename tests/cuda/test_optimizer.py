@@ -45,6 +45,8 @@ from tests.cuda.emulation import EmulatedEngine, build
 from tests.helpers import Wrapped
 from tests.optim.families import same_bits
 
+pytestmark = pytest.mark.slow
+
 SHAPES = ((96, 50), (5000,), (7, 3), (2049,))
 QUANTIZED = tuple(shape for shape in SHAPES if shape != (7, 3))
 """Without the small one, whose states are float32: a kernel of its own for every rule."""
@@ -106,14 +108,14 @@ def trained(
 
 
 def pieces(optimizer: QuantizedOptimizer) -> list[Tensor]:
-    found = []
+    results = []
     for group in optimizer.param_groups:
         for p in group["params"]:
-            found.append(p.detach())
+            results.append(p.detach())
             for value in optimizer.state[p].values():
                 quantized = isinstance(value, QuantizedTensor)
-                found += [value.packed, *value.scales] if quantized else [value]
-    return found
+                results += [value.packed, *value.scales] if quantized else [value]
+    return results
 
 
 def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
@@ -193,7 +195,7 @@ def test_every_kind_of_format(
 )
 def test_what_only_the_reference_knows(options: dict[str, Any], on_device: EmulatedEngine) -> None:
     ours = trained(optim.AdamW, 3, torch.float32, options)
-    assert ours._stepper.reference_count == sum(np.prod(shape) > 100 for shape in SHAPES)
+    assert ours.engine_counts().get("reference", 0) == sum(np.prod(shape) > 100 for shape in SHAPES)
     with use_backend("reference"):
         theirs = trained(optim.AdamW, 3, torch.float32, options)
     assert_same(ours, theirs)
@@ -213,7 +215,7 @@ def test_states_that_begin_anew(
 ) -> None:
     options = {**options, "reset_every": 2}
     assert_as_reference(kind, options, steps=5)
-    assert trained(kind, 5, torch.float32, options)._stepper.reference_count == 0
+    assert trained(kind, 5, torch.float32, options).engine_counts().get("reference", 0) == 0
     assert any(name.startswith("step<") for name in on_device.launched)
 
 
@@ -453,8 +455,8 @@ def test_what_has_no_elements_at_its_address_goes_to_the_reference(
     assert on_device.launched
     plain = trained(optim.AdamW8bit, 2, torch.float32, {})
     for param, expected in zip(params, plain.param_groups[0]["params"], strict=True):
-        found = param.inner if isinstance(param, Wrapped) else param
-        assert torch.equal(found, expected)
+        actual = param.inner if isinstance(param, Wrapped) else param
+        assert torch.equal(actual, expected)
     x = torch.linspace(-1, 1, 600)
     q = quantizer("B64/DE@4s")
     assert torch.equal(q.quantize(Wrapped(x)).packed, q.quantize(x).packed)
@@ -546,9 +548,9 @@ def test_step_scalars_have_the_hosts_bits(
         for step in (1, 2, 3, 6, 7, 8, 99, 1000, 54321, 100_000, 2**24 + 1, 2**33 + 1):
             before = 0.75 ** min(step, 300)
             arguments = ctypes.c_void_p(given.ctypes.data), ctypes.c_uint64(step)
-            found = library.value(*arguments, ctypes.c_float(before))
+            actual = library.value(*arguments, ctypes.c_float(before))
             (expected,) = values_at([constant], step, ctypes.c_float(before).value)
-            assert found.hex() == expected.hex(), (constant, step)
+            assert actual.hex() == expected.hex(), (constant, step)
 
 
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 1000, 123456])

@@ -29,6 +29,8 @@ from tests.quantile_data import (
     pick,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def clusters(n: int) -> Tensor:
     """A cell for each rank from the first digits on, and many elements in each."""

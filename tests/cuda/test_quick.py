@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 
 import numpy as np
+import pytest
 
 from qmaps.cuda.source import source_of
 from tests.cuda.emulation import EmulatedEngine, build
+
+pytestmark = pytest.mark.slow
 
 SOURCE = """
 extern "C" void run(const float* x, const float* d, float* quotient, float* root, int count) {

@@ -13,6 +13,8 @@ from qmaps.engines import step_scalars
 from qmaps.engines.kernels.declarations import Flags
 from tests.cuda.emulation import EmulatedEngine, build
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def anew(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:

@@ -14,7 +14,7 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.rounding import Rounding
 from qmaps.cuda import layout
 from qmaps.cuda.codebooks import cells, guesses
-from qmaps.engines.support import CUDA
+from qmaps.cuda.support import CUDA
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps import Codebook
 from qmaps.maps.base import limits as thresholds_of
@@ -23,6 +23,8 @@ from qmaps.normalize import PerTensor
 from qmaps.ops.backends import use_backend
 from tests.cuda.emulation import EmulatedEngine
 from tests.helpers import same_bits
+
+pytestmark = pytest.mark.slow
 
 SPECS = (
     "B256/DE@8s", "B2048/DE-0@8u", "B128/linear@4u", "B8/nf4@4s", "B64/linear0@3s", "B512/DE@6s",
@@ -183,17 +185,17 @@ def test_guesses_are_lower_bounds_that_the_halvings_reach() -> None:
     generator = np.random.default_rng(0)
     for spec in ("DE@8s", "DE-0@8u", "linear@8s", "e4m3@8s", "inverse@8s", "nf4@4s", "tree@8s"):
         limits = thresholds_of(qmaps.quantizer(f"tensor/{spec}").map).numpy()
-        found = guesses(limits)
-        assert len(found.counts) <= layout.MAX_GUESSES
-        assert found.steps <= 1, spec  # one comparison for maps with structure
+        actual = guesses(limits)
+        assert len(actual.counts) <= layout.MAX_GUESSES
+        assert actual.steps <= 1, spec  # one comparison for maps with structure
         x = np.concatenate([limits, -limits, generator.uniform(-1, 1, 5000)]).astype(np.float32)
         bits = x.view(np.uint32)
-        negative, sides = bits >> 31 != 0, len(found.counts) - found.buckets
-        bucket = ((bits & 0x7FFFFFFF) >> found.shift).astype(np.int64) - found.first
-        bucket = bucket.clip(0, found.buckets - 1) * ~(negative & (sides == 0))
-        rest = np.searchsorted(limits, x) - found.counts[bucket + negative * sides].astype(int)
+        negative, sides = bits >> 31 != 0, len(actual.counts) - actual.buckets
+        bucket = ((bits & 0x7FFFFFFF) >> actual.shift).astype(np.int64) - actual.first
+        bucket = bucket.clip(0, actual.buckets - 1) * ~(negative & (sides == 0))
+        rest = np.searchsorted(limits, x) - actual.counts[bucket + negative * sides].astype(int)
         assert rest.min() >= 0
-        assert rest.max() < 2**found.steps
+        assert rest.max() < 2**actual.steps
 
 
 def test_cells_leave_one_comparison() -> None:
@@ -239,8 +241,8 @@ def test_of_equal_values_the_lowest_code_is_taken(
     values: list[float], normalizer: str, stochastic: bool, on_device: EmulatedEngine
 ) -> None:
     map_ = Codebook(values, label="lloyd@8s", signed=True, per_tensor=True)
-    found = qmaps.quantizer(f"{normalizer}/DE@8s").normalizer
-    q = qmaps.Quantizer(found, map_, rounding=Rounding("+sr" if stochastic else ""))
+    actual = qmaps.quantizer(f"{normalizer}/DE@8s").normalizer
+    q = qmaps.Quantizer(actual, map_, rounding=Rounding("+sr" if stochastic else ""))
     x = torch.cat([table(map_).repeat(3), torch.linspace(-1, 1, 400)])
     assert_as_reference(q, x)
     codes = q.quantize(x).codes()

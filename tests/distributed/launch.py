@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def launch(folder: Path, *groups: tuple[int, tuple[str, ...]], seconds: float = 400) -> None:
-    """Run checks of ``tests.distributed.worker`` in one group of processes after the other.
+    """Run checks of ``tests.distributed.checks`` in one group of processes after the other.
 
     Args:
         folder: for the stores by which they find each other, their outputs and their files.

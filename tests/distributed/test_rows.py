@@ -13,6 +13,8 @@ from qmaps.engines.sharding.shards import Shard
 from qmaps.errors import BadValueError
 from tests.helpers import sample
 
+pytestmark = pytest.mark.slow
+
 SPECS = (
     "B64/DE@4s", "B64x8/DE@3s", "logB16/log2@8u", "rank1/linear@4u", "row/DE@8s", "col/DE@8s",
     "tensor/linear@5u", "B16&col/DE@6s", "rank1x8/DE@4s", "B7/linear@12s",

@@ -9,9 +9,12 @@ import torch
 
 from tests.distributed.launch import launch
 
-pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_available(), reason="this torch is built without torch.distributed"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not torch.distributed.is_available(), reason="this torch is built without torch.distributed"
+    ),
+]
 
 EVERYWHERE = (
     "blocks_are_those_of_the_whole",

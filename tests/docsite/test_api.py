@@ -10,6 +10,8 @@ import pytest
 
 from docsite import api
 
+pytestmark = pytest.mark.slow
+
 TEXT = api.FILE.read_text("utf-8")
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from docsite import catalogue
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_catalogue_is_up_to_date() -> None:

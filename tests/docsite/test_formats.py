@@ -14,6 +14,8 @@ from qmaps.algebra.pair import Pair
 from qmaps.optim.presets import preset
 from tests.helpers import sample
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(qmaps.__file__).parent.parent / "docs" / "formats.md"
 ROWS = re.findall(r"^\| ([^|]+) \| [^|]+ \| `([^`|]+)` \| ([\d.]+) \|", PAGE.read_text(), re.M)
 

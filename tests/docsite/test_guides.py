@@ -15,6 +15,8 @@ from qmaps import analyze, figures, maps, normalize
 from qmaps.algebra.rounding import SUFFIXES as ROUNDINGS
 from qmaps.normalize.scale_format import SUFFIXES as FORMATS
 
+pytestmark = pytest.mark.slow
+
 
 def guide(name: str) -> str:
     return (ROOT / "docs" / name).read_text("utf-8")

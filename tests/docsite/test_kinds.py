@@ -19,6 +19,8 @@ from qmaps.maps import REGISTRY, Map
 from qmaps.normalize import REGISTRY as NORMALIZERS
 from qmaps.normalize.scale_format import SUFFIXES
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +142,8 @@ def test_every_report_stands_in_the_index_of_reports() -> None:
     text = (ROOT / "reports" / "README.md").read_text("utf-8")
     linked = set(re.findall(r"\]\(([^)]+\.md)\)", text))
     folder = ROOT / "reports"
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.md")}
-    assert linked == found - {"README.md"}
+    results = {path.relative_to(folder).as_posix() for path in folder.rglob("*.md")}
+    assert linked == results - {"README.md"}
 
 
 def test_every_optimizer_stands_in_the_table_of_engines() -> None:

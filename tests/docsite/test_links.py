@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from docsite.links import problems
+
+pytestmark = pytest.mark.slow
 
 
 def site(folder: Path, **pages: str) -> Path:
@@ -15,22 +19,22 @@ def site(folder: Path, **pages: str) -> Path:
 
 def test_links_within_a_site(tmp_path: Path) -> None:
     (tmp_path / "a picture.png").write_bytes(b"")
-    found = site(
+    actual = site(
         tmp_path,
         index='<a href="other.html#there">x</a><img src="a%20picture.png"><a href=".">x</a>'
         '<a href="https://example.org/not-checked">x</a><a href="#"></a><a href="#here" id="here">',
         other='<h2 id="there">x</h2><a href="mailto:someone@example.org">x</a>',
     )
-    assert problems(found) == []
+    assert problems(actual) == []
 
 
 def test_links_to_nothing(tmp_path: Path) -> None:
-    found = site(
+    actual = site(
         tmp_path,
         index='<a href="gone.html">x</a><a href="other.html#gone">x</a><img src="gone.png">',
         other='<a href="#gone">x</a><a href="../outside.html">x</a>',
     )
-    assert problems(found) == [
+    assert problems(actual) == [
         "index.html: nothing at gone.html",
         "index.html: no anchor at other.html#gone",
         "index.html: nothing at gone.png",
@@ -41,12 +45,12 @@ def test_links_to_nothing(tmp_path: Path) -> None:
 
 def test_what_comes_from_a_network(tmp_path: Path) -> None:
     loaded = "https://example.org/x"
-    found = site(
+    actual = site(
         tmp_path,
         index=f'<script src="{loaded}"></script><link rel="stylesheet" href="{loaded}">'
         '<img src="//example.org/x.png"><link rel="canonical" href="https://example.org/">',
     )
-    assert problems(found) == [
+    assert problems(actual) == [
         f"index.html: loads {loaded} from a network",
         f"index.html: loads {loaded} from a network",
         "index.html: loads //example.org/x.png from a network",

@@ -15,6 +15,8 @@ from PIL import Image
 
 from docsite import outputs
 
+pytestmark = pytest.mark.slow
+
 NOTEBOOKS = sorted(outputs.SOURCES.glob("*.ipynb"))
 ABSOLUTE = re.compile(r"(?<![\w<./])/[a-z]+/|[A-Z]:\\\\")
 """An absolute path; not a closing tag, a spec or a relative path."""

@@ -12,6 +12,8 @@ from docsite import kinds
 from docsite.kinds import notebooks, repository
 from docsite.page import ROOT, Page
 
+pytestmark = pytest.mark.slow
+
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -29,11 +31,11 @@ def test_the_navigation_has_the_shelves(monkeypatch: pytest.MonkeyPatch) -> None
     pages = [Page(repository.place_of(path), path.stem, "") for path in NOTEBOOKS]
     monkeypatch.setattr(notebooks, "pages", lambda: pages)
     monkeypatch.setattr(kinds, "SECTIONS", {"Reference": {"Maps": lambda: pages[:1]}})
-    found = kinds.navigation()
-    assert list(found) == ["Home", *repository.shelves()]
-    assert [page.path for page in found["Home"]] == ["index.md", "contents.md"]
-    assert "choosing.md" in [page.path for page in found["Start"]]
-    assert found["Reference"][-1] == ("Maps", pages[:1])
+    actual = kinds.navigation()
+    assert list(actual) == ["Home", *repository.shelves()]
+    assert [page.path for page in actual["Home"]] == ["index.md", "contents.md"]
+    assert "choosing.md" in [page.path for page in actual["Start"]]
+    assert actual["Reference"][-1] == ("Maps", pages[:1])
     pages.append(Page("new.md", "New", ""))
     with pytest.raises(ValueError, match=r"^docs/README\.md has no entry for new\.md$"):
         kinds.navigation()

@@ -9,6 +9,8 @@ import pytest
 from docsite import stub
 from qmaps.engines import native
 
+pytestmark = pytest.mark.slow
+
 
 def signatures(text: str) -> str:
     """The code of a stub: docstrings and layout do not count."""

@@ -26,8 +26,8 @@ def everything() -> Tensor:
 
 def bits(x: Tensor) -> np.ndarray:
     """The bits of float32 numbers."""
-    found: np.ndarray = x.numpy().view(np.uint32)
-    return found
+    actual: np.ndarray = x.numpy().view(np.uint32)
+    return actual
 
 
 def in_24_bits(x: np.ndarray) -> np.ndarray:

@@ -32,8 +32,8 @@ from qmaps.algebra.philox import RoundingKey, draws, philox4x32, uniform
 def test_known_answers_of_random123(rounds: int, counter: str, key: str, expected: str) -> None:
     block = torch.tensor([int(word, 16) for word in counter.split()])
     k0, k1 = (int(word, 16) for word in key.split())
-    found = philox4x32(block, (k0, k1), rounds).tolist()
-    assert " ".join(f"{word:08x}" for word in found) == expected
+    actual = philox4x32(block, (k0, k1), rounds).tolist()
+    assert " ".join(f"{word:08x}" for word in actual) == expected
 
 
 def philox_by_hand(counter: list[int], key: list[int], rounds: int) -> list[int]:
@@ -55,8 +55,8 @@ word = st.integers(0, 2**32 - 1) | st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**3
     rounds=st.sampled_from([7, 10]),
 )
 def test_any_counter_and_key(counter: list[int], key: list[int], rounds: int) -> None:
-    found = philox4x32(torch.tensor(counter), (key[0], key[1]), rounds).tolist()
-    assert found == philox_by_hand(counter, key, rounds)
+    actual = philox4x32(torch.tensor(counter), (key[0], key[1]), rounds).tolist()
+    assert actual == philox_by_hand(counter, key, rounds)
 
 
 @given(
@@ -75,9 +75,9 @@ def test_every_number_by_hand(count: int, **parts: int) -> None:
         # Eight numbers of 16 bits, as the four words lie in memory on a little-endian machine.
         expected.append(int(np.array(block, dtype="<u4").view("<u2")[g % 8]))
     assert draws(count, key).tolist() == expected
-    found = uniform(count, key)
-    assert found.dtype == torch.float32
-    assert found.tolist() == [(draw + 0.5) / 2**16 for draw in expected]
+    actual = uniform(count, key)
+    assert actual.dtype == torch.float32
+    assert actual.tolist() == [(draw + 0.5) / 2**16 for draw in expected]
 
 
 def test_the_last_element_that_can_be_numbered() -> None:
@@ -246,12 +246,12 @@ def test_rounding_is_unbiased(spec: str, fraction: float) -> None:
     x = n.repeat(count).view(-1, 64)
     x[:, 0] = 1.0  # so that every scale is 1
     key = RoundingKey(seed=11, step=int(1000 * fraction))
-    found = q.dequantize(q.quantize(x, key=key))[:, 1:].double()
-    assert set(found.unique().tolist()) == {float(low), float(high)}
+    actual = q.dequantize(q.quantize(x, key=key))[:, 1:].double()
+    assert set(actual.unique().tolist()) == {float(low), float(high)}
     gap = float(high.double() - low.double())
     share = float(n.double() - low.double()) / gap
-    deviation = (share * (1 - share) / found.numel()) ** 0.5
-    assert abs(float(found.mean() - n.double())) < (6 * deviation + 2.0**-17) * gap
+    deviation = (share * (1 - share) / actual.numel()) ** 0.5
+    assert abs(float(actual.mean() - n.double())) < (6 * deviation + 2.0**-17) * gap
 
 
 def test_small_fractions_are_rounded_up_as_often_as_16_bits_can() -> None:

@@ -119,6 +119,7 @@ def test_a_build_with_other_lists_is_refused(rules: Any, enumerators: Any) -> No
     )
 
 
+@pytest.mark.slow
 @needs_native
 def test_another_build_is_refused_at_first_use() -> None:
     # In the place of the module, before anything of qmaps is imported: one with a rule less.
@@ -169,8 +170,8 @@ def test_scalars_bind_by_name(cls: type[Any]) -> None:
 def test_scalars_of_other_names_are_refused() -> None:
     class Renamed(optim.AdamW):
         def step_scalars(self, group: dict[str, Any]) -> dict[str, Any]:
-            found = super().step_scalars(group)
-            return {"epsilon" if name == "eps" else name: found[name] for name in found}
+            actual = super().step_scalars(group)
+            return {"epsilon" if name == "eps" else name: actual[name] for name in actual}
 
     with pytest.raises(BadValueError) as caught:
         stepped(Renamed)

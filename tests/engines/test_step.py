@@ -75,13 +75,13 @@ def test_an_engine_needs_no_optimizer(spec: str) -> None:
     rule = Rule("adamw", takes_norms=False, apply=adamw)
     assert not NativeEngine().unsupported_reason(rule, given(spec))
     planners: list[Callable[..., StepPlan]] = [NativeEngine().plan, ReferencePlan]
-    found = []
+    results = []
     for planner in planners:
         one = given(spec)
         for _ in range(3):
             planner(rule, [one]).run(Inputs([SCALARS]))
-        found.append(one)
-    ours, theirs = found
+        results.append(one)
+    ours, theirs = results
     assert torch.equal(ours.param, theirs.param)
     assert int(ours.storage["step"]) == 3
     for state in ours.states:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import qmaps
+from qmaps.cuda.support import CUDA
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.step import Rule
-from qmaps.engines.support import CUDA, NATIVE, Support
+from qmaps.engines.support import NATIVE, Support
 from qmaps.ops.backends import use_backend
 from qmaps.optim import AdamW
 from tests.engines.test_step import adamw, given, native
@@ -80,4 +83,36 @@ def test_the_reference_steps_what_is_unsupported(specs: str, left: int) -> None:
         for _ in range(2):
             param.grad = torch.ones_like(param)
             optimizer.step()
-    assert optimizer._stepper.reference_count == left
+    assert optimizer.engine_counts() == {"reference" if left else "native": 1}
+
+
+@native
+def test_counts_are_those_of_the_last_step() -> None:
+    """Of a matrix with scales that only the reference has, and a vector that stays in 32 bits."""
+    params = [torch.nn.Parameter(torch.ones(64, 128)), torch.nn.Parameter(torch.ones(100))]
+    optimizer = AdamW(params, state_quantizers="rms4B64/DE@4s + 32-bit")
+    assert optimizer.engine_counts() == {}
+    for engine, counts in (
+        ("native", {"native": 1, "reference": 1}),
+        ("reference", {"reference": 2}),
+    ):
+        for param in params:
+            param.grad = torch.ones_like(param)
+        with use_backend(engine):
+            optimizer.step()
+        assert optimizer.engine_counts() == counts
+    params[0].grad = None
+    optimizer.step()
+    counts = optimizer.engine_counts()
+    assert counts == {"native": 1}
+    counts.clear()
+    assert optimizer.engine_counts() == {"native": 1}
+
+
+def test_reasons_of_gradients() -> None:
+    rule = Rule("adamw", takes_norms=False, apply=adamw)
+    step = given("B128/DE@4s")
+    assert isinstance(step.gradient, torch.Tensor)
+    double = replace(step, gradient=step.gradient.double())
+    reasons = list(NATIVE.of_parameter(rule, double, torch.device("cpu")))
+    assert reasons == ["its gradient is torch.float64"]

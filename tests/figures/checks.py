@@ -75,9 +75,9 @@ def the_frame_is_left_alone(draw: Draw, subject: Subject) -> None:
 def text_is_legible_and_inside(figure: Figure) -> None:
     figure.draw_without_rendering()
     page = figure.bbox.padded(1)
-    found = [figure.get_supxlabel(), figure.get_supylabel()]
+    results = [figure.get_supxlabel(), figure.get_supylabel()]
     for axis in shown(figure):
-        found += [axis.get_xlabel(), axis.get_ylabel()]
+        results += [axis.get_xlabel(), axis.get_ylabel()]
         labels = [
             *axis.get_xticklabels(),
             *axis.get_yticklabels(),
@@ -92,7 +92,7 @@ def text_is_legible_and_inside(figure: Figure) -> None:
             if text.get_text():
                 assert page.x0 <= box.x0 < box.x1 <= page.x1
                 assert page.y0 <= box.y0 < box.y1 <= page.y1
-    assert len([label for label in found if label]) >= 2
+    assert len([label for label in results if label]) >= 2
 
 
 def save_as_drawn(figure: Figure, path: Path) -> None:
@@ -137,8 +137,8 @@ def names_are_literal_text(name: str, draw: Draw, subject: Subject, folder: Path
     figure = draw(frame)
     save_as_drawn(figure, folder / "odd.svg")
     ElementTree.parse(folder / "odd.svg")
-    found = [text.get_text() for text in figure.findobj(Text)]
-    odd = [text for text in found if "frac" in text or "lines" in text]
+    results = [text.get_text() for text in figure.findobj(Text)]
+    odd = [text for text in results if "frac" in text or "lines" in text]
     assert odd or not columns or name in ("convergence_bound",)
     assert not any(map(is_math_text, odd))
-    assert not any("two\nlines" in text or "x" * 130 in text for text in found)
+    assert not any("two\nlines" in text or "x" * 130 in text for text in results)

@@ -22,10 +22,12 @@ from qmaps import figures
 from qmaps.analyze.recommend.verdict import CLEAN, LEVELS, UNPROVEN, UNSAFE
 from qmaps.capture import Thresholds
 from qmaps.errors import BadValueError, OutputError
-from qmaps.figures._style import as_text
+from qmaps.figures.style import as_text, log_ticks
 from tests.figures import checks, synthetic
 from tests.figures.checks import legend, shown
 from tests.figures.synthetic import FRAMES, OTHER, PAIR, SUBJECTS
+
+pytestmark = pytest.mark.slow
 
 NAMES = sorted(FRAMES)
 # The package's attributes of these names are functions.
@@ -653,3 +655,14 @@ def test_the_figure_of_a_monitor_has_its_limits() -> None:
     assert panels[1].get_title(loc="left") == "worst at the end: layers.2.weight, 0.5"
     with pytest.raises(BadValueError, match="frame has text in the column sqnr_db"):
         figures.monitor(frame.assign(sqnr_db="x"))
+
+
+def test_ticks_of_a_narrow_range_are_its_ends() -> None:
+    assert log_ticks(1.23, 1.24) == [1.23, 1.24]
+
+
+def test_texts_at_any_depth_are_literal() -> None:
+    assert as_text({"$a": ["$b", ("c", 1)]}) == {r"\$a": [r"\$b", ("c", 1)]}
+    column = pd.Series(["$a", "b", "$a"], dtype="category")
+    shown = as_text(pd.DataFrame({"x": column}))
+    assert shown["x"].tolist() == [r"\$a", "b", r"\$a"]

@@ -12,6 +12,8 @@ import qmaps
 from qmaps import analyze, figures
 from tests.analyze.test_analyze import PAIR, states
 
+pytestmark = pytest.mark.slow
+
 PAIRS = [PAIR, "tensor/quantile@4s + rank1/linear@4u"]
 
 

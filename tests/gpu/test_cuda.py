@@ -20,7 +20,7 @@ from qmaps.ops.backends import cuda_engine, use_backend
 from qmaps.optim import AdamW, QuantizedOptimizer
 from tests.optim.families import FUSED_FAMILIES, Family, label, same_bits
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 
 DEVICE, CPU = torch.device("cuda", 0), torch.device("cpu")
 # The large one has more elements than a device takes at once. No side is a multiple of anything.
@@ -63,12 +63,12 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def assert_same(answers: Callable[[torch.device], Answers]) -> None:
     """Equal bits from the engine, from the reference on the same device, and from the CPU."""
-    found = answers(DEVICE)
+    actual = answers(DEVICE)
     with use_backend("reference"):
         reference = answers(DEVICE)
     for whose, expected in (("the reference", reference), ("the CPU", answers(CPU))):
-        assert found.keys() == expected.keys()
-        for name, value in found.items():
+        assert actual.keys() == expected.keys()
+        for name, value in actual.items():
             assert same_bits(value.cpu(), expected[name].cpu()), f"{name} is not that of {whose}"
 
 
@@ -208,14 +208,14 @@ class Stepping:
 
     def answers(self) -> Answers:
         """Parameters and states."""
-        found = {f"parameter {number}": p for number, p in enumerate(self.params)}
+        results = {f"parameter {number}": p for number, p in enumerate(self.params)}
         for number, p in enumerate(self.params):
             for name, state in self.optimizer.state[p].items():
                 if isinstance(state, QuantizedTensor):
-                    found |= {f"{name} {number} {of}": each for of, each in parts(state).items()}
+                    results |= {f"{name} {number} {of}": each for of, each in parts(state).items()}
                 elif isinstance(state, Tensor):
-                    found[f"{name} {number}"] = state.float()
-        return {name: each.detach() for name, each in found.items()}
+                    results[f"{name} {number}"] = state.float()
+        return {name: each.detach() for name, each in results.items()}
 
 
 def stepped(
@@ -299,9 +299,9 @@ def test_a_checkpoint_goes_from_one_device_to_the_other_small() -> None:
 
 
 def assert_equal(one: Stepping, other: Stepping) -> None:
-    found, expected = one.answers(), other.answers()
-    assert found.keys() == expected.keys()
-    for name, value in found.items():
+    actual, expected = one.answers(), other.answers()
+    assert actual.keys() == expected.keys()
+    for name, value in actual.items():
         assert same_bits(value.cpu(), expected[name].cpu()), name
 
 
@@ -328,19 +328,19 @@ def test_gradients_that_are_not_finite(shape: tuple[int, ...]) -> None:
 def test_a_side_stream_small(pair: str) -> None:
     expected = Stepping(adamw(pair), DEVICE, SIZES["small"], torch.float32)
     expected.take(4)
-    found = Stepping(adamw(pair), DEVICE, SIZES["small"], torch.float32)
-    found.take(1)
+    actual = Stepping(adamw(pair), DEVICE, SIZES["small"], torch.float32)
+    actual.take(1)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
-            new = [g.to(DEVICE) for g in found.gradients()]
+            new = [g.to(DEVICE) for g in actual.gradients()]
             # What runs in another stream does not wait for this, and reads the last gradients.
             torch.cuda._sleep(20_000_000)
-            found.give(new, in_place=True)
-            found.optimizer.step()
+            actual.give(new, in_place=True)
+            actual.optimizer.step()
     torch.cuda.current_stream().wait_stream(stream)
-    assert_equal(found, expected)
+    assert_equal(actual, expected)
 
 
 @sizes
@@ -371,27 +371,27 @@ def test_a_recorded_step_is_an_eager_one(
 @pytest.mark.parametrize("pair", ["8bit", "4bit", "paper-4bit"])
 def test_a_scaler_of_gradients_small(pair: str) -> None:
     expected = Stepping(adamw(pair), DEVICE, SIZES["small"], torch.float32)
-    found = Stepping(adamw(pair), DEVICE, SIZES["small"], torch.float32)
+    actual = Stepping(adamw(pair), DEVICE, SIZES["small"], torch.float32)
     scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10, growth_interval=1000)
     scaler.scale(torch.ones((), device=DEVICE))  # makes the scale, which is a power of two
     for step in range(4):
-        new = found.gradients()
+        new = actual.gradients()
         scaled = [1024 * g for g in new]
         if step == 2:
             scaled[1][17] = float("inf")
-            for p in found.params:
+            for p in actual.params:
                 p.grad = None
-            before = {name: each.clone() for name, each in found.answers().items()}
-        found.give(scaled)
-        scaler.step(found.optimizer)
+            before = {name: each.clone() for name, each in actual.answers().items()}
+        actual.give(scaled)
+        scaler.step(actual.optimizer)
         if step == 2:
-            assert all(same_bits(each, before[name]) for name, each in found.answers().items())
-            assert scaler._found_inf_per_device(found.optimizer)[DEVICE] == 1
+            assert all(same_bits(each, before[name]) for name, each in actual.answers().items())
+            assert scaler._found_inf_per_device(actual.optimizer)[DEVICE] == 1
         else:
             expected.give(new)
             expected.optimizer.step()
         scaler.update(1024.0)
-    assert_equal(found, expected)
+    assert_equal(actual, expected)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -456,12 +456,12 @@ def test_quantiles(kind: Callable[..., Tensor], shape: tuple[int, ...]) -> None:
 def test_metrics(spec: str, shape: tuple[int, ...]) -> None:
     q = qmaps.quantizer(spec)
     x = sample(shape, signed=q.map.signed)
-    found = q.error(x.to(DEVICE))
+    errors = q.error(x.to(DEVICE))
     with use_backend("reference"):
         reference = q.error(x.to(DEVICE))
     for expected in (reference, q.error(x)):
         # Sums are taken in any order, in float64.
-        assert found == pytest.approx(expected, rel=1e-9, nan_ok=True)
+        assert errors == pytest.approx(expected, rel=1e-9, nan_ok=True)
     bad = x.to(DEVICE)
     bad[3, 5] = float("inf")
     with pytest.raises(NonFiniteError):

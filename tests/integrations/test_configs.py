@@ -12,6 +12,8 @@ from torch import nn
 from qmaps import optim
 from tests.training.runs import assert_same, gradients, net
 
+pytestmark = pytest.mark.slow
+
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
 

@@ -89,7 +89,10 @@ def fit(
     return trainer
 
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of a loader without workers, and the like
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+]  # of a loader without workers, and the like
 
 
 def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(
@@ -128,9 +131,9 @@ def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(
     for name in one.parameters():
         for kind in one.states(name):
             assert torch.equal(one.tensor(name, kind), other.tensor(name, kind))
-    found = dict(capture.load(tmp_path / "a", step=2).gradients("net.0.weight"))
-    assert list(found) == [3, 4, 5, 6, 7, 8]
-    assert all(bool(gradient.any()) for gradient in found.values())
+    actual = dict(capture.load(tmp_path / "a", step=2).gradients("net.0.weight"))
+    assert list(actual) == [3, 4, 5, 6, 7, 8]
+    assert all(bool(gradient.any()) for gradient in actual.values())
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
@@ -165,10 +168,10 @@ def test_several_optimizers_have_a_folder_each(
     )
     recorder = callback(tmp_path / "states", every=3)
     fit(lightning, tmp_path, subject, 12, recorder)
-    found = [capture.load(tmp_path / "states" / str(number)) for number in (0, 1)]
-    assert [states.steps for states in found] == [[3, 6], [3, 6]]
-    assert found[0].parameters() == ["net.0.weight", "net.0.bias"]
-    assert found[1].states("net.2.weight") == ["momentum_buffer"]
+    results = [capture.load(tmp_path / "states" / str(number)) for number in (0, 1)]
+    assert [states.steps for states in results] == [[3, 6], [3, 6]]
+    assert results[0].parameters() == ["net.0.weight", "net.0.bias"]
+    assert results[1].states("net.2.weight") == ["momentum_buffer"]
     # Without the callback nothing is recorded any more.
     fit(lightning, tmp_path, module(lightning, lambda p: optim.Lion8bit(p)), 3)
     assert capture.load(tmp_path / "states" / "0").steps == [3, 6]

@@ -16,6 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from qmaps import optim
 from qmaps.algebra.quantizer import QuantizedTensor
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[2] / "docs" / "trainers.md").read_text(encoding="utf-8")
 
 

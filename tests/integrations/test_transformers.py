@@ -21,6 +21,8 @@ from qmaps.capture.conversion import convert_file
 from qmaps.engines.masters import MASTER
 from tests.training.runs import assert_same
 
+pytestmark = pytest.mark.slow
+
 WHY = "the extra huggingface is not installed"
 transformers = pytest.importorskip("transformers", reason=WHY)
 pytest.importorskip("accelerate", reason=WHY)

@@ -16,6 +16,8 @@ from qmaps.storage.files import read_frame
 from tests.analyze.test_analyze import states
 from tests.helpers import Pickling
 
+pytestmark = pytest.mark.slow
+
 
 def test_frames_that_are_damaged_or_of_unknown_states_are_made_again(tmp_path: Path) -> None:
     made = analyze_states(states(), tmp_path)
@@ -89,13 +91,13 @@ def test_workers_compute_the_same_frames(named: CapturedStates, tmp_path: Path) 
     assert [done for done, _, _ in notes[1:]] == [*range(1, count + 1), count]
     assert set(read_frame(pool[-1])["parameter"]) == {"up.weight", "down.weight"}
     with Pickling(2) as executor:
-        found = analyze_states(named, tmp_path / "executor", executor=executor)
-        assert contents(found) == expected
-        stamps = {path: path.stat().st_mtime_ns for path in found}
-        found[2].unlink()
+        actual = analyze_states(named, tmp_path / "executor", executor=executor)
+        assert contents(actual) == expected
+        stamps = {path: path.stat().st_mtime_ns for path in actual}
+        actual[2].unlink()
         again = analyze_states(named, tmp_path / "executor", executor=executor)
     assert contents(again) == expected
-    assert [path for path in again if path.stat().st_mtime_ns != stamps[path]] == [found[2]]
+    assert [path for path in again if path.stat().st_mtime_ns != stamps[path]] == [actual[2]]
 
 
 def test_states_in_memory_are_not_for_workers(tmp_path: Path) -> None:

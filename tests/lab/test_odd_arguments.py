@@ -19,6 +19,8 @@ from qmaps.cli import main
 from qmaps.lab import workloads
 from tests.lab.test_cli import blank
 
+pytestmark = pytest.mark.slow
+
 LONG = "x" * 300
 NINES = "9" * 4301
 
@@ -135,9 +137,9 @@ def test_json_is_strict_json(place: Path, capsys, monkeypatch) -> None:
     for command in JSON:
         code, out, _ = call(shlex.split(command), capsys)
         assert code == 0, command
-        found = strictly(out)
+        actual = strictly(out)
         if command.startswith("train"):
-            assert found[0]["std"] is None
+            assert actual[0]["std"] is None
     files = [file for file in place.rglob("*.json") if file.name != "nan.json"]
     written = {file.name for file in files}
     assert {"result.json", "run.json", "sweep.json"} <= written

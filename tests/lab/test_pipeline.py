@@ -21,6 +21,8 @@ from qmaps.lab import pipeline
 from qmaps.lab.workloads.processes import Training, Trainings
 from tests.lab.test_cli import call
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:

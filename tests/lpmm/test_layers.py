@@ -88,12 +88,12 @@ def test_outputs_and_gradients_have_the_bits_of_the_plain_layer(name: str) -> No
     plain = with_decoded_weights(model, spec)
     assert lpmm.convert(model, spec, GRADS) is model
     expected = run(plain)
-    found = run(model)
-    assert torch.equal(found, expected)
-    assert type(found) is Tensor
-    weights = torch.linspace(-1, 2, found.numel()).view(found.shape)
+    outcome = run(model)
+    assert torch.equal(outcome, expected)
+    assert type(outcome) is Tensor
+    weights = torch.linspace(-1, 2, outcome.numel()).view(outcome.shape)
     (expected * weights).sum().backward()
-    (found * weights).sum().backward()
+    (outcome * weights).sum().backward()
     q = qmaps.quantizer(GRADS)
     for (key, param), (_, other) in zip(
         model.named_parameters(), plain.named_parameters(), strict=True
@@ -147,9 +147,9 @@ def test_tied_weights_stay_tied_and_add_each_use() -> None:
     assert len(list(model.parameters())) == 1
     model(TOKENS).square().sum().backward()
     plain(TOKENS).square().sum().backward()
-    found, expected = model.head.weight.grad.decode(), plain.head.weight.grad
+    actual, expected = model.head.weight.grad.decode(), plain.head.weight.grad
     assert model.head.weight.accumulator.count == 2
-    assert torch.allclose(found, expected, atol=float(expected.abs().max()) * 2**-15)
+    assert torch.allclose(actual, expected, atol=float(expected.abs().max()) * 2**-15)
 
 
 class Live(TorchDispatchMode):
@@ -554,3 +554,22 @@ def test_a_pickled_model_keeps_a_codebook_of_ones_own() -> None:
         each(X).sum().backward()
     assert again.weight.thawed[0] == mine
     assert torch.equal(again.weight.grad.decode(), model.weight.grad.decode())
+
+
+def test_gradients_can_be_set() -> None:
+    """A tensor in place of the accumulated gradient, by name or at conversion."""
+    plain = nn.Linear(8, 5, bias=False)
+    plain.weight.grad = torch.linspace(-1, 1, 40).view(5, 8)
+    model = lpmm.convert(plain, params="B64/linear0@16s", grads="B64/linear0@16s")
+    weight: Any = model.weight
+    expected = torch.linspace(-1, 1, 40).view(5, 8)
+    assert torch.allclose(weight.grad.dequantize(), expected, atol=1e-4)
+    for _ in range(2):  # the second takes the place of the first
+        weight.grad = 0.5 * expected
+        assert torch.allclose(weight.grad.dequantize(), 0.5 * expected, atol=1e-4)
+    weight.grad = weight.grad  # its own codes
+    assert torch.allclose(weight.grad.dequantize(), 0.5 * expected, atol=1e-4)
+    with pytest.raises(BadTypeError, match=r"a gradient must be a floating-point tensor, got"):
+        weight.grad = torch.ones(5, 8, dtype=torch.int64)
+    weight.grad = None
+    assert weight.grad is None

@@ -82,8 +82,8 @@ def test_lloyd_is_the_global_optimum_of_small_data(seed: int, weighted: bool) ->
     w = torch.rand(60, generator=g).square() if weighted else torch.ones(60)
     for bits in (2, 3):
         best = optimum(x.tolist(), w.tolist(), 2**bits)
-        found = mse(LloydMax(bits=bits).fit(x, w).codebook(), x, w)
-        assert best * (1 - 1e-5) <= found <= best * 1.001
+        actual = mse(LloydMax(bits=bits).fit(x, w).codebook(), x, w)
+        assert best * (1 - 1e-5) <= actual <= best * 1.001
 
 
 @pytest.mark.parametrize("span", [0, 4, 12])
@@ -91,13 +91,13 @@ def test_lloyd_beats_every_map_under_blocks_of_unlike_scales(span: int) -> None:
     g = torch.Generator().manual_seed(span)
     x = torch.randn(128, 64, generator=g) * torch.logspace(-span, 0, 128)[:, None]
     fitted = qmaps.quantizer("B64/lloyd@4s")
-    found = fitted.error(x)["mse"]
+    actual = fitted.error(x)["mse"]
     codebook = fitted.fit(x).map.codebook()
     assert float(codebook.abs().max()) <= 1
     rivals = [m for m in formula_maps() if m.bits == 4 and m.signed]
     for rival in [*rivals, *fitted_maps(4)]:
         if rival.signed:
-            assert found <= (fitted.normalizer / rival).error(x)["mse"] * (1 + 1e-6), rival
+            assert actual <= (fitted.normalizer / rival).error(x)["mse"] * (1 + 1e-6), rival
 
 
 def test_lloyd_under_blocks_minimizes_the_error_of_the_tensor() -> None:
@@ -137,8 +137,8 @@ def test_equation_five_takes_midpoints_of_neighbouring_quantiles() -> None:
     x = torch.rand(1000, generator=torch.Generator().manual_seed(0))
     edges = np.quantile(x.double().numpy(), np.linspace(0, 1, 17))
     expected = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
-    found = Quantile(bits=4, signed=False, midpoints=True).fit(x).codebook().tolist()
-    assert found == pytest.approx(expected, rel=1e-6)
+    actual = Quantile(bits=4, signed=False, midpoints=True).fit(x).codebook().tolist()
+    assert actual == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("map_", fitted_maps(3), ids=str)

@@ -36,8 +36,8 @@ def both_signs(magnitudes: list[Fraction], signed: bool) -> set[Fraction]:
 
 def dynamic(bits: int, signed: bool) -> set[Fraction]:
     free = bits - signed  # bits that are not the sign
-    found = [TENTH**zeros * m for zeros in range(bits - 1) for m in cells(_cells(free, zeros))]
-    return both_signs(found, signed) | {Fraction(0), ONE}
+    results = [TENTH**zeros * m for zeros in range(bits - 1) for m in cells(_cells(free, zeros))]
+    return both_signs(results, signed) | {Fraction(0), ONE}
 
 
 def _cells(free: int, zeros: int) -> Fraction | int:
@@ -56,27 +56,27 @@ def table(bits: int, signed: bool) -> set[Fraction]:
 def inverse(bits: int, signed: bool) -> set[Fraction]:
     free = bits - signed
     most = max(zeros for zeros in range(bits - 1) if _cells(free, zeros))
-    found = [TENTH ** (most - zeros) * m for zeros in range(most + 1)
+    results = [TENTH ** (most - zeros) * m for zeros in range(most + 1)
              for m in cells(_cells(free, zeros))]  # fmt: skip
-    return both_signs(found, signed) | {Fraction(0), ONE}
+    return both_signs(results, signed) | {Fraction(0), ONE}
 
 
 def tree(bits: int, signed: bool) -> set[Fraction]:
     free = bits - signed
-    found = [TENTH**zeros * m for zeros in range(free - 1)
+    results = [TENTH**zeros * m for zeros in range(free - 1)
              for m in bisect_leaves(TENTH, ONE, free - 1 - zeros)]  # fmt: skip
-    return both_signs([*found, ONE], signed) | {Fraction(0)}
+    return both_signs([*results, ONE], signed) | {Fraction(0)}
 
 
 def static_tree(bits: int, signed: bool) -> set[Fraction]:
     leaves = bisect_leaves(TENTH, ONE, 3)
-    found = [TENTH**e * m for e in range(2 ** (bits - signed - 3)) for m in leaves]
-    return both_signs(found, signed)
+    results = [TENTH**e * m for e in range(2 ** (bits - signed - 3)) for m in leaves]
+    return both_signs(results, signed)
 
 
 def mantissa(bits: int, signed: bool) -> set[Fraction]:
-    found = [m * TENTH ** (e + 1) for m in range(2 ** (bits - signed - 3)) for e in range(8)]
-    return both_signs(found, signed)
+    results = [m * TENTH ** (e + 1) for m in range(2 ** (bits - signed - 3)) for e in range(8)]
+    return both_signs(results, signed)
 
 
 def linear(bits: int, signed: bool) -> set[Fraction]:
@@ -119,14 +119,14 @@ FORMULAS: dict[str, Callable[[int, bool], set[Fraction]]] = {
 @pytest.mark.parametrize("map_", [m for m in formula_maps() if m.spec_name in FORMULAS], ids=str)
 def test_every_value_is_that_of_the_formula(map_: Map) -> None:
     expected = sorted(FORMULAS[map_.spec_name](map_.bits, map_.signed))
-    found = map_.codebook().numpy()
-    assert found.size == len(expected)
+    actual = map_.codebook().numpy()
+    assert actual.size == len(expected)
     # One rounding to float64 and one to float32 apart from the fraction.
     assert np.all(
-        np.abs(found - np.array([float(v) for v in expected])) <= np.spacing(np.abs(found))
+        np.abs(actual - np.array([float(v) for v in expected])) <= np.spacing(np.abs(actual))
     )
     exact_float32 = np.array([float(v) for v in expected], dtype=np.float64).astype(np.float32)
-    assert np.mean(found == exact_float32) > 0.95
+    assert np.mean(actual == exact_float32) > 0.95
 
 
 @pytest.mark.parametrize("map_", formula_maps(), ids=str)

@@ -1,4 +1,4 @@
-"""Values spaced evenly in their logarithm, and moving averages that are stored in them."""
+"""Values spaced evenly in their logarithm."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import math
 import pytest
 import torch
 
-from benchmarks.moving_average import follow
 from qmaps.maps.geometric import Geometric
-from qmaps.optim.presets import PRESETS, pair_of
 
 
 @pytest.mark.parametrize(
@@ -32,24 +30,3 @@ def test_the_smallest_value_and_the_gaps(bits: int, octaves: float) -> None:
 
 def test_values_of_4_bits() -> None:
     assert torch.equal(Geometric(4).codebook(), 2.0 ** torch.arange(-15.0, 1.0))
-
-
-@pytest.mark.parametrize("gradients", ["fall", "fall to a hundredth", "rise", "one"])
-@pytest.mark.parametrize("preset", ["8bit", "4bit", "3bit", "2bit"])
-def test_second_moments_of_presets_follow(preset: str, gradients: str) -> None:
-    """Geometric mean over the elements, within a factor of 2, or a tenth in 8 bits."""
-    second = pair_of(preset).second
-    assert second is not None
-    ratio = (
-        (follow(second.spec, gradients, 2048) / follow(None, gradients, 2048)).log().mean().exp()
-    )
-    # Of "one", few elements count.
-    within = 2.0 if preset != "8bit" else 1.2 if gradients == "one" else 1.1
-    assert 1 / within < float(ratio) < within
-
-
-def test_second_moments_rounded_to_nearest_do_not_follow() -> None:
-    assert PRESETS["paper-8bit"].unsigned == "B{block}/DE@8u"
-    for spec in ("B256/DE-0@8u", "B256/geometric@8u", "rank1/linear@4u"):
-        ratio = (follow(spec, "fall", 2048) / follow(None, "fall", 2048)).log().mean().exp()
-        assert float(ratio) > 5

@@ -63,19 +63,19 @@ def test_every_metric_against_numpy(values: list[tuple[float, float, int]]) -> N
         }
     if not kept.any():
         expected["sqnr_db"] = expected["bias"] = math.nan
-    found = metrics.measure(x, decoded, codes, 8)
-    assert found == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
+    measured = metrics.measure(x, decoded, codes, 8)
+    assert measured == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
     as_matrix = metrics.measure(x[:, None], decoded[:, None], codes[:, None], 8)
-    assert as_matrix == pytest.approx(found, rel=1e-12, nan_ok=True)
+    assert as_matrix == pytest.approx(measured, rel=1e-12, nan_ok=True)
 
 
 def test_sums_are_taken_in_float64() -> None:
     x = torch.full((1 << 20,), 1.0)
     decoded = torch.full_like(x, 1.0 + 2.0**-12)
     codes = torch.zeros(1 << 20, dtype=torch.int32)
-    found = metrics.measure(x, decoded, codes, 2)
-    assert found["mse"] == 2.0**-24
-    assert found["mean_rel_error"] == 2.0**-12
+    measured = metrics.measure(x, decoded, codes, 2)
+    assert measured["mse"] == 2.0**-24
+    assert measured["mean_rel_error"] == 2.0**-12
     huge = metrics.measure(torch.tensor([3e38]), torch.tensor([-3e38]), codes[:1], 2)
     assert huge["max_abs_error"] == pytest.approx(6e38)
     assert huge["mse"] == pytest.approx(3.6e77)

@@ -143,9 +143,11 @@ def stays_in_32_bits(layer: nn.Module, make=AdamW4bit, **options) -> bool:
     for p in layer.parameters():
         p.grad = torch.ones_like(p)
     optimizer.step()
-    found = {(row.quantizer, row.why) for row in optimizer.memory()}
+    results = {(row.quantizer, row.why) for row in optimizer.memory()}
     values = [v for state in optimizer.state.values() for v in state.values()]
-    return predicted == found == {(None, WHY)} and all(isinstance(v, torch.Tensor) for v in values)
+    return predicted == results == {(None, WHY)} and all(
+        isinstance(v, torch.Tensor) for v in values
+    )
 
 
 @pytest.mark.parametrize("width", ["eight", "four"])

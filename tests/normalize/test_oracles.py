@@ -180,8 +180,8 @@ def test_layout_by_hand(spec: str, shape: tuple[int, ...]) -> None:
     normalizer = qmaps.quantizer(f"{spec}/{map_}").normalizer
     expected = LAYOUTS[spec, shape]
     assert normalizer.layout(shape) == expected
-    found = normalizer.scales(torch.rand(shape))
-    assert tuple((part.dtype, tuple(part.shape)) for part in found) == expected
+    actual = normalizer.scales(torch.rand(shape))
+    assert tuple((part.dtype, tuple(part.shape)) for part in actual) == expected
 
 
 @pytest.mark.parametrize("spec", ["tensor", "B4", "row", "col", "rank1", "B4&rank1", "B1"])
@@ -241,10 +241,10 @@ def test_log_codes_against_float64(bits: int) -> None:
         logs = np.log2(block, where=block > 0, out=np.full(50, np.nan))
         low, high = np.nanmin(logs), np.nanmax(logs)
         position = (logs - low) / (high - low) * steps
-        found = codes[start : start + 50]
-        assert np.all((found == 0) == (block == 0))
-        assert np.nanmax(np.abs(found - 1 - position)) <= 0.5 + 1e-4
-        decoded = np.exp2(low + (found - 1.0) / steps * (high - low))
+        actual = codes[start : start + 50]
+        assert np.all((actual == 0) == (block == 0))
+        assert np.nanmax(np.abs(actual - 1 - position)) <= 0.5 + 1e-4
+        decoded = np.exp2(low + (actual - 1.0) / steps * (high - low))
         kept = block > 0
         assert y[start : start + 50][kept] == pytest.approx(decoded[kept], rel=1e-5)
         assert not y[start : start + 50][~kept].any()
@@ -287,8 +287,8 @@ def test_root_mean_squares_at_the_ends_of_float32() -> None:
     for value, factor, expected in (
         (LARGEST, 8, LARGEST), (SMALLEST, 0.125, SMALLEST), (0.0, 4, 0.0), (math.inf, 1, math.inf)
     ):  # fmt: skip
-        found = normalize.RootMeanSquare(factor, 4).scales(torch.full((4,), value))[0]
-        assert found.tolist() == [expected]
+        actual = normalize.RootMeanSquare(factor, 4).scales(torch.full((4,), value))[0]
+        assert actual.tolist() == [expected]
     nan = normalize.RootMeanSquare(1, 2).scales(torch.tensor([math.nan, 1.0, 2.0, 2.0]))[0]
     assert nan[0].isnan()
     assert nan[1] == 2

@@ -16,6 +16,7 @@ from qmaps.engines.reference import encode
 from qmaps.errors import shown
 from qmaps.normalize import BlockWise, Float16, PowerOfTwo, Rank1
 from qmaps.normalize.base import Normalizer
+from qmaps.ops.backends import use_backend
 from tests.flashoptim import FIRST_CODES, FIRST_SCALES, SECOND_CODES, SECOND_SCALES, moments
 from tests.helpers import LARGEST, SMALLEST, sample
 
@@ -37,8 +38,8 @@ def scales(spec: str, amax: list[float]) -> list[float]:
 def half(value: float) -> float:
     """By numpy: the nearest float16, finite, and not 0 where the value is not."""
     with np.errstate(over="ignore"):
-        found = float(np.float16(np.float32(value)))
-    return min(max(found, 2.0**-24 if value else 0.0), 65504.0)
+        actual = float(np.float16(np.float32(value)))
+    return min(max(actual, 2.0**-24 if value else 0.0), 65504.0)
 
 
 def test_float16() -> None:
@@ -49,8 +50,8 @@ def test_float16() -> None:
 
 def test_bfloat16() -> None:
     x = torch.randn(1000, generator=torch.Generator().manual_seed(2)).abs().tolist()
-    found = scales("xbf16", x)
-    for value, scale in zip(x, found, strict=True):
+    actual = scales("xbf16", x)
+    for value, scale in zip(x, actual, strict=True):
         gap = 2.0 ** (math.frexp(value)[1] - 8)
         assert scale % gap == 0
         assert abs(scale - value) <= gap / 2
@@ -200,9 +201,9 @@ def test_nvfp4_is_that_of_torchao() -> None:
     generator = torch.Generator().manual_seed(0)
     spread = torch.exp2(torch.randn(64, 8, generator=generator)).repeat_interleave(16, 1)
     x = torch.randn(64, 128, generator=generator) * spread
-    found, packed = nvfp4_quantize(x, 16, x.abs().max() / (6 * 448))
+    actual, packed = nvfp4_quantize(x, 16, x.abs().max() / (6 * 448))
     t = qmaps.quantizer("B16xe4m3/e2m1@4s").quantize(x)
-    assert torch.equal(t.scales[0].view(64, 8), found.view(torch.uint8))
+    assert torch.equal(t.scales[0].view(64, 8), actual.view(torch.uint8))
     # Their codes are the bits of e2m1, sign first, the lower half of a byte before the upper one.
     theirs = torch.stack([packed & 15, packed >> 4], dim=-1).view(64, 128).int()
     magnitude, negative = theirs & 7, theirs >> 3 == 1
@@ -299,3 +300,14 @@ def test_what_does_not_go_together(make: object, message: str) -> None:
     with pytest.raises(qmaps.errors.SpecError) as caught:
         make()  # type: ignore[operator]
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("backend", [b.name for b in qmaps.backends() if b.available])
+def test_the_second_level_is_a_normal_number(backend: str) -> None:
+    """As a subnormal one it would have few bits, and scales would be inexact multiples of it."""
+    q = qmaps.quantizer("B16xe4m3/e2m1@4s")
+    x = torch.full((64,), 1e-37)
+    with use_backend(backend):
+        t = q.quantize(x)
+    assert t.scales[-1].item() == torch.finfo(torch.float32).tiny
+    assert t.dequantize().tolist() == pytest.approx(x.tolist(), rel=1 / 16)

@@ -18,9 +18,9 @@ Change = Callable[[Tensor], Any]
 
 def negative(x: Tensor) -> Tensor:
     """The values of `x`, with torch's negative bit: its memory holds the other sign."""
-    found = torch.complex(torch.zeros_like(x), -x).conj().imag
-    assert found.is_neg()
-    return found
+    actual = torch.complex(torch.zeros_like(x), -x).conj().imag
+    assert actual.is_neg()
+    return actual
 
 
 def strided(x: Tensor) -> Tensor:
@@ -102,12 +102,12 @@ def outcome(work: Callable[[], Any]) -> str:
 
 def snapshot(optimizer: QuantizedOptimizer, params: list[Tensor]) -> list[Tensor]:
     """Copies of all parameters and states, but for counters, of those that can be read."""
-    found = [p.detach().clone() for p in params if not missing_bytes(p)]
+    results = [p.detach().clone() for p in params if not missing_bytes(p)]
     for p in params:
         # Plans keep counters in one storage, so that what befalls one befalls all.
         stored = [x for name, x in tensors_of(optimizer, p) if name != "step[0]"]
-        found += [x.clone() for x in stored if not missing_bytes(x)]
-    return found
+        results += [x.clone() for x in stored if not missing_bytes(x)]
+    return results
 
 
 SHAPES = ((32, 40), (20, 20), (500,), (1,))
@@ -132,7 +132,7 @@ def trained(
     make, options = SETTINGS[setting]
     generator = torch.Generator().manual_seed(1)
     params = [torch.randn(shape, generator=generator).requires_grad_() for shape in SHAPES]
-    found = []
+    results = []
     optimizer = make(params, min_quantized_size=64, **options)
     for number in range(4):
         if number == CHANGED and not of_gradients:
@@ -142,8 +142,8 @@ def trained(
             p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
         if number == CHANGED and of_gradients:
             before(optimizer, params)
-        found.append(outcome(optimizer.step))
-    return found, snapshot(optimizer, params)
+        results.append(outcome(optimizer.step))
+    return results, snapshot(optimizer, params)
 
 
 def same(ours: Trained, theirs: Trained) -> list[str]:

@@ -57,13 +57,13 @@ class Family:
         if self.full.takes_norms:
             p, states = self.oracle(start, rows, options)
             return {"p": p, **states}
-        found = [
+        results = [
             self.oracle(x, list(column), options)
             for x, column in zip(start, zip(*rows, strict=True), strict=True)
         ]
-        names = found[0][1]
-        return {"p": [p for p, _ in found]} | {
-            name: [states[name] for _, states in found] for name in names
+        names = results[0][1]
+        return {"p": [p for p, _ in results]} | {
+            name: [states[name] for _, states in results] for name in names
         }
 
 

@@ -39,8 +39,8 @@ def step(
         }
     p.grad = torch.from_numpy(arrays["g"].copy())
     optimizer.step()
-    found = {short: optimizer.state[p][name].numpy() for name, short in states.items()}
-    return {"p": p.detach().numpy(), **found}
+    results = {short: optimizer.state[p][name].numpy() for name, short in states.items()}
+    return {"p": p.detach().numpy(), **results}
 
 
 def assert_bits(found: dict[str, Array], **expected: Array) -> None:

@@ -33,9 +33,9 @@ def losses(
     ours, theirs, start = net(torch.float32), net(torch.float64), net(torch.float64)
     optimizer = cls(ours.parameters(), state_quantizers=None, **options)
     memory: list[dict[str, Matrix]] = [{} for _ in theirs.parameters()]
-    found: tuple[list[float], list[float]] = ([], [])
+    actual: tuple[list[float], list[float]] = ([], [])
     for step, x in enumerate(inputs, 1):
-        for model, kept in ((ours, found[0]), (theirs, found[1])):
+        for model, kept in ((ours, actual[0]), (theirs, actual[1])):
             given = x.to(next(model.parameters()).dtype)
             loss = (model(given) - given[:, :5]).square().mean()
             model.zero_grad()
@@ -50,4 +50,4 @@ def losses(
         for model in (ours, theirs, start)
     ]
     apart = (columns[0] - columns[1]).norm() / (columns[2] - columns[1]).norm()
-    return *found, float(apart)
+    return *actual, float(apart)

@@ -39,7 +39,7 @@ def test_the_documented_operations(scale: bool, factored: bool, maximize: bool) 
     x = {name: value.reshape(50, 80) for name, value in x.items()}
     x |= {"r": v[:50].reshape(50, 1), "c": v[50:130].reshape(1, 80)}
     names = {"exp_avg": "m"} | ({"row_var": "r", "col_var": "c"} if factored else {"variance": "v"})
-    found = step(
+    actual = step(
         Adafactor, x, 200, names, lr=0.1, beta1=0.8, weight_decay=0.3, eps=(1e-3, 0.5), d=0.25,
         scale_parameter=scale, scale_weight_decay=scale, factored=factored, maximize=maximize,
     )  # fmt: skip
@@ -61,7 +61,7 @@ def test_the_documented_operations(scale: bool, factored: bool, maximize: bool) 
     u = u / (rms(u) / f(0.25))
     m = m * f(0.8) + u * f(1 - 0.8)
     p = p - m * alpha
-    assert_bits(found, p=p, m=m, **({"r": r, "c": c} if factored else {"v": v}))
+    assert_bits(actual, p=p, m=m, **({"r": r, "c": c} if factored else {"v": v}))
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -78,6 +78,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_100_steps_are_those_of_the_papers(options: dict[str, Any]) -> None:
     start, _, _ = run(Adafactor, options, 0, SHAPES)

@@ -38,14 +38,14 @@ def test_what_is_quantized() -> None:
     )  # fmt: skip
     for options, expected in cases:
         params, optimizer, _ = run(Adafactor8bit, options, 1, shapes)
-        found = []
+        results = []
         for p in params:
             state = dict(optimizer.state[p])
             del state["step"]
             specs = {name: getattr(value, "quantizer", None) for name, value in state.items()}
-            found.append({name: q if q is None else str(q) for name, q in specs.items()})
+            results.append({name: q if q is None else str(q) for name, q in specs.items()})
         # The first parameter has (5000, 2): low rank 2, which is 10000 elements.
-        assert found == expected
+        assert results == expected
         assert optimizer.state_nbytes == sum(
             value.nbytes
             for state in optimizer.state.values()
@@ -81,13 +81,13 @@ def test_a_step_decodes_updates_and_encodes(options: dict[str, object]) -> None:
     for number, (p, twin) in enumerate(zip(params, twins, strict=True)):
         assert torch.equal(p, twin)
         for name, value in exact.state[twin].items():
-            found = optimizer.state[p][name]
-            if isinstance(found, qmaps.QuantizedTensor):
+            actual = optimizer.state[p][name]
+            if isinstance(actual, qmaps.QuantizedTensor):
                 place = list(Adafactor8bit.states).index(name)
                 key = RoundingKey(tensor=number, state=place, step=int(optimizer.state[p]["step"]))
-                assert torch.equal(found.packed, found.quantizer.quantize(value, key=key).packed)
+                assert torch.equal(actual.packed, actual.quantizer.quantize(value, key=key).packed)
             else:
-                assert torch.equal(found, value)
+                assert torch.equal(actual, value)
 
 
 def test_second_moments_of_many_magnitudes_survive() -> None:

@@ -24,10 +24,10 @@ def test_the_documented_operations(decay: float, maximize: bool) -> None:
     if decay:
         g = g + f(0.1) * p
     for taken, v in ((4, x["v"]), (0, np.full_like(p, 0.7))):
-        found = step(Adagrad, x, taken, STATES, **options)
+        actual = step(Adagrad, x, taken, STATES, **options)
         v = v + g * g
         moved = p - f(0.01 / (1 + taken * 0.3)) * (g / (np.sqrt(v) + f(1e-3)))
-        assert_bits(found, p=moved, v=v)
+        assert_bits(actual, p=moved, v=v)
 
 
 def test_the_sum_starts_from_the_value_before_it_is_encoded() -> None:

@@ -17,7 +17,7 @@ STATES = {"exp_avg": "m", "exp_avg_sq": "v"}
 def test_the_documented_operations(decay: float, maximize: bool) -> None:
     f = np.float32
     x = given("m", "V")
-    found = step(Adam, x, 4, STATES, lr=0.01, betas=(0.9, 0.99), eps=1e-6, weight_decay=decay,
+    actual = step(Adam, x, 4, STATES, lr=0.01, betas=(0.9, 0.99), eps=1e-6, weight_decay=decay,
                  maximize=maximize)  # fmt: skip
     p, g, m, v = (x[name] for name in "pgmv")
     g = -g if maximize else g
@@ -27,7 +27,7 @@ def test_the_documented_operations(decay: float, maximize: bool) -> None:
     v = f(0.99) * v + f(1 - 0.99) * (g * g)
     denominator = np.sqrt(v) / f((1 - 0.99**5) ** 0.5) + f(1e-6)
     p = p - f(0.01 / (1 - 0.9**5)) * (m / denominator)
-    assert_bits(found, p=p, m=m, v=v)
+    assert_bits(actual, p=p, m=m, v=v)
 
 
 def test_weight_decay_is_coupled_and_that_of_adamw_is_not() -> None:

@@ -80,15 +80,15 @@ def test_states_are_what_quantizing_the_exact_moments_gives(name: str) -> None:
         exact = {"exp_avg": p.grad * (1 - 0.9), "exp_avg_sq": (p.grad * p.grad) * (1 - 0.999)}
         for index, (state, value) in enumerate(exact.items()):
             spec = optimizer.param_groups[0]["state_quantizers"].get(state)
-            found = optimizer.state[p][state]
+            actual = optimizer.state[p][state]
             if spec is None or p.numel() <= 4096:
-                assert torch.equal(found, value)
+                assert torch.equal(actual, value)
                 continue
             key = qmaps.RoundingKey(seed=7, step=1, tensor=number, state=index)
             expected = qmaps.quantizer(spec).quantize(value, key=key)
-            assert str(found.quantizer) == spec
-            assert torch.equal(found.packed, expected.packed)
-            assert torch.equal(found.dequantize(), expected.dequantize())
+            assert str(actual.quantizer) == spec
+            assert torch.equal(actual.packed, expected.packed)
+            assert torch.equal(actual.dequantize(), expected.dequantize())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -222,11 +222,11 @@ def test_a_torch_checkpoint_is_taken_over() -> None:
     assert "fused" not in ours.param_groups[0]
     for p, q in zip(net.parameters(), other.parameters(), strict=True):
         m = torch_optimizer.state[p]["exp_avg"]
-        found = ours.state[q]["exp_avg"]
+        actual = ours.state[q]["exp_avg"]
         if p.numel() > 4096:
-            assert torch.equal(found.packed, qmaps.quantizer("B256/DE-sym@8s").quantize(m).packed)
+            assert torch.equal(actual.packed, qmaps.quantizer("B256/DE-sym@8s").quantize(m).packed)
         else:
-            assert torch.equal(found, m)
+            assert torch.equal(actual, m)
     train(other, ours, range(5, 8))
 
 

@@ -32,7 +32,7 @@ def test_the_documented_operations(maximize: bool) -> None:
     x |= {"r": v[:50].reshape(50, 1), "c": v[50:130].reshape(1, 80)}
     options = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.1}
     names = {"exp_avg": "m", "exp_avg_sq_row": "r", "exp_avg_sq_col": "c"}
-    found = step(AdamWFactor, x, 4, names, maximize=maximize, **options)
+    actual = step(AdamWFactor, x, 4, names, maximize=maximize, **options)
     p, g, m, r, c = (x[name] for name in "pgmrc")
     g = -g if maximize else g
     p = p * f(1 - 0.01 * 0.1)
@@ -41,7 +41,7 @@ def test_the_documented_operations(maximize: bool) -> None:
     c = c * f(0.99) + mean(g * g, 0)[None, :] * f(1 - 0.99)
     v = (r / mean(r, 0)) * c
     p = p - (m / (np.sqrt(v) / f((1 - 0.99**5) ** 0.5) + f(1e-6))) * f(0.01 / (1 - 0.9**5))
-    assert_bits(found, p=p, m=m, r=r, c=c)
+    assert_bits(actual, p=p, m=m, r=r, c=c)
 
 
 def reference(p: Array, grads: list[Array], lr: float, decay: float) -> Array:

@@ -24,7 +24,7 @@ def test_the_documented_operations(decay: float, engine: str) -> None:
     f = np.float32
     x = given("d", "V")
     with use_backend(engine):
-        found = step(
+        actual = step(
             AdamWScheduleFree, x, 4, STATES, lr=0.01, betas=(0.9, 0.99), eps=1e-4,
             weight_decay=decay, warmup_steps=8, maximize=True,
         )  # fmt: skip
@@ -35,7 +35,7 @@ def test_the_documented_operations(decay: float, engine: str) -> None:
     u = u + f(decay) * p if decay else u
     u = u * f(0.01 * (5 / 8))
     e = (d - f(0.9) * u) * f(1 - 25 / (1 + 4 + 9 + 16 + 25))
-    assert_bits(found, p=p + ((d - u) - e), d=e, v=v)
+    assert_bits(actual, p=p + ((d - u) - e), d=e, v=v)
 
 
 def net() -> nn.Module:

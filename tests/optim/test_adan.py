@@ -64,8 +64,8 @@ def test_the_first_gradient_has_no_change() -> None:
     for step, change in ((1, 0), (2, 1)):
         param.grad = torch.full((8,), float(step))
         optimizer.step()
-        found = optimizer.state[param]["exp_avg_diff"]
-        torch.testing.assert_close(found, torch.full((8,), 0.08 * change))
+        actual = optimizer.state[param]["exp_avg_diff"]
+        torch.testing.assert_close(actual, torch.full((8,), 0.08 * change))
 
 
 @pytest.mark.parametrize(

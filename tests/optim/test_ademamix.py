@@ -28,7 +28,7 @@ def test_the_documented_operations(schedules: bool, maximize: bool) -> None:
     if schedules:
         options |= {"t_alpha": 8, "t_beta3": 50}
         alpha, beta3 = 6.0 * (5 / 8), Lengthened(0.999, 0.9, 50).at(5)
-    found = step(AdEMAMix, x, 4, STATES, **options)
+    actual = step(AdEMAMix, x, 4, STATES, **options)
     p, g, m, n, v = x["p"], -x["g"] if maximize else x["g"], x["m"], x["n"], x["v"]
     p = p * f(1 - 0.01 * 0.3)
     m = f(0.9) * m + f(1 - 0.9) * g
@@ -38,7 +38,7 @@ def test_the_documented_operations(schedules: bool, maximize: bool) -> None:
     first, second = (b * ((b * b) * (b * b)) for b in (0.9, 0.99))
     u = f(1 / (1 - first)) * m + f(alpha) * n
     p = p - f(0.01) * (u / (np.sqrt(v) / f(math.sqrt(1 - second)) + f(1e-4)))
-    assert_bits(found, p=p, m=m, n=n, v=v)
+    assert_bits(actual, p=p, m=m, n=n, v=v)
 
 
 @pytest.mark.parametrize("schedules", [{}, {"t_alpha": 80, "t_beta3": 60}], ids=str)

@@ -17,6 +17,8 @@ from qmaps.optim.apollo import Projection
 from tests.optim.adafactor_reference import adafactor, assert_close
 from tests.optim.families import give, run
 
+pytestmark = pytest.mark.slow
+
 SHAPES = ((30, 20), (20, 30), (16, 16), (4, 5, 6), (40, 2, 3), (11,))
 
 
@@ -67,8 +69,8 @@ def test_states_of_a_projection(shape: tuple[int, ...], low: tuple[int, int]) ->
     ):
         optimizer = Adafactor([p], apollo_rank=4, **options)
         optimizer.step()
-        found = {name: tuple(value.shape) for name, value in optimizer.state[p].items()}
-        assert found == {"step": (), **expected, "update_norm": ()}
+        results = {name: tuple(value.shape) for name, value in optimizer.state[p].items()}
+        assert results == {"step": (), **expected, "update_norm": ()}
     optimizer = Adafactor([p], apollo_rank=4, fira_margin=math.inf)
     optimizer.step()
     assert "update_norm" not in optimizer.state[p]

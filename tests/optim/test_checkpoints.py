@@ -41,14 +41,14 @@ def trained(cls: type[QuantizedOptimizer] = AdamW8bit, **options: Any) -> Quanti
 
 def fingerprint(optimizer: QuantizedOptimizer) -> list[Any]:
     """All that a load could change."""
-    found: list[Any] = []
+    results: list[Any] = []
     for group in optimizer.param_groups:
-        found.append({key: value for key, value in group.items() if key != "params"})
+        results.append({key: value for key, value in group.items() if key != "params"})
         for param in group["params"]:
             state = optimizer.state.get(param, {})
-            found += [(name, id(value)) for name, value in state.items()]
-            found += [floats(value).reshape(-1).tolist() for value in state.values()]
-    return copy.deepcopy(found)
+            results += [(name, id(value)) for name, value in state.items()]
+            results += [floats(value).reshape(-1).tolist() for value in state.values()]
+    return copy.deepcopy(results)
 
 
 def first(saved: dict[str, Any]) -> dict[str, Any]:
@@ -379,10 +379,10 @@ def test_what_distributed_checkpoints_put_into_a_state_dict_is_refused(tmp_path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one process has no group
         dcp.save({"optimizer": saved.state_dict()}, checkpoint_id=tmp_path, no_dist=True)
-        found = {"optimizer": trained().state_dict()}
-        dcp.load(found, checkpoint_id=tmp_path, no_dist=True)
+        results = {"optimizer": trained().state_dict()}
+        dcp.load(results, checkpoint_id=tmp_path, no_dist=True)
     with pytest.raises(BadValueError) as caught:
-        trained().load_state_dict(found["optimizer"])
+        trained().load_state_dict(results["optimizer"])
     assert str(caught.value) == (
         "state_dict has a state under the string '0', as dcp.load returns it; with "
         "torch.distributed.checkpoint use get_optimizer_state_dict and "

@@ -38,10 +38,10 @@ NAMES = [name for name, _ in Net().named_parameters()]
 
 def chosen(optimizer) -> dict[str, tuple[str | None, ...]]:
     """The specs of each parameter's states, in prospect."""
-    found: dict[str, tuple[str | None, ...]] = {}
+    results: dict[str, tuple[str | None, ...]] = {}
     for row in optimizer.memory():
-        found[row.parameter] = (*found.get(row.parameter, ()), row.quantizer)
-    return found
+        results[row.parameter] = (*results.get(row.parameter, ()), row.quantizer)
+    return results
 
 
 def stored(optimizer) -> dict[str, tuple[str | None, ...]]:

@@ -90,14 +90,14 @@ def test_an_optimizer_from_a_file_equals_one_from_objects(ending: str, tmp_path:
 
 
 def test_the_code_makes_the_same_optimizer() -> None:
-    found = {}
+    results = {}
     text = choice().code
     assert max(map(len, text.splitlines())) <= 100
     text = text.replace("optimizer = AdamW(\n    model.named_parameters(),", "found.update(")
-    exec(text, {"found": found})
-    assert found["state_quantizers"] == choice().state_quantizers
-    assert Choice(**found).overrides == choice().overrides
-    assert list(found["overrides"]) == list(choice().overrides)
+    exec(text, {"found": results})
+    assert results["state_quantizers"] == choice().state_quantizers
+    assert Choice(**results).overrides == choice().overrides
+    assert list(results["overrides"]) == list(choice().overrides)
 
 
 def test_a_file_by_hand(tmp_path: Path) -> None:
@@ -303,17 +303,17 @@ def test_a_file_in_place_of_a_preset(kind: str, tmp_path: Path) -> None:
 
 def test_what_is_given_beside_a_file_comes_first(tmp_path: Path) -> None:
     path = str(made(tmp_path / "c.json"))
-    found = planned(
+    actual = planned(
         AdamW(named(), state_quantizers=path, overrides={"1.*": "8bit"}, min_quantized_size=64)
     )
-    assert ("1.weight", "exp_avg", "B256/DE-sym@8s") in found
-    assert ("1.bias", "exp_avg", None) in found  # 64 elements
-    assert ("0.bias", "exp_avg", None) in found  # by the file
+    assert ("1.weight", "exp_avg", "B256/DE-sym@8s") in actual
+    assert ("1.bias", "exp_avg", None) in actual  # 64 elements
+    assert ("0.bias", "exp_avg", None) in actual  # by the file
     plain = tmp_path / "plain.json"
     Choice("4bit").save(plain)
-    found = planned(AdamW(named(), overrides={"0.weight": str(plain)}))
-    assert ("0.weight", "exp_avg", "B64xbf16/mu-law10:linear0@5s+qsr") in found
-    assert ("1.weight", "exp_avg", None) in found
+    actual = planned(AdamW(named(), overrides={"0.weight": str(plain)}))
+    assert ("0.weight", "exp_avg", "B64xbf16/mu-law10:linear0@5s+qsr") in actual
+    assert ("1.weight", "exp_avg", None) in actual
 
 
 @pytest.mark.parametrize(("argument", "minimum"), [(None, 100), (4096, 4096), (0, 0)])

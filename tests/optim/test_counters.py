@@ -33,13 +33,13 @@ def counters(optimizer: torch.optim.Optimizer) -> set[int]:
 
 
 def tensors(optimizer: QuantizedOptimizer) -> list[torch.Tensor]:
-    found = []
+    results = []
     for p, state in optimizer.state.items():
-        found.append(p.detach())
+        results.append(p.detach())
         for value in state.values():
             quantized = isinstance(value, QuantizedTensor)
-            found += [value.packed, *value.scales] if quantized else [value]
-    return found
+            results += [value.packed, *value.scales] if quantized else [value]
+    return results
 
 
 def parameters(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:

@@ -110,10 +110,10 @@ def test_groups_and_overrides_quantize_what_they_name() -> None:
         AdamW(param_groups(net, overrides={"2.*": "8bit"})),
     ):  # fmt: skip
         train(net, optimizer, range(1))
-        found = {row.parameter: row.quantizer for row in optimizer.memory()
+        results = {row.parameter: row.quantizer for row in optimizer.memory()
                  if row.state == "exp_avg"}  # fmt: skip
-        assert found["2.weight"] == "B256/DE-sym@8s"
-        assert found["0.weight"] is None
+        assert results["2.weight"] == "B256/DE-sym@8s"
+        assert results["0.weight"] is None
         late = nn.Parameter(torch.zeros(5000))
         optimizer.add_param_group({"params": [("late", late)]})
         assert optimizer.quantizer_of("exp_avg", late, optimizer.param_groups[-1]) is None

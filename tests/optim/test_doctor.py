@@ -76,16 +76,16 @@ def test_threads_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
                 "Set OMP_NUM_THREADS=4, unless other processes need the other cores."),
     ]  # fmt: skip
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    (found,) = findings(ALL_RUN, processor(threads=2, cores=1))
-    assert found.message == (
+    (actual,) = findings(ALL_RUN, processor(threads=2, cores=1))
+    assert actual.message == (
         "2 threads share 1 core (OMP_NUM_THREADS=2); they wait for each other."
     )
 
 
 def test_no_cuda_engine() -> None:
-    (found,) = findings([*ALL_RUN[:2], NO_CUDA], processor())
-    assert found.message == "There is no CUDA engine: torch is built without CUDA."
-    assert found.level == NOTE
+    (actual,) = findings([*ALL_RUN[:2], NO_CUDA], processor())
+    assert actual.message == "There is no CUDA engine: torch is built without CUDA."
+    assert actual.level == NOTE
 
 
 def test_problems_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,14 +109,14 @@ def test_cores_of_a_container(tmp_path: Path) -> None:
         "99900000 100000\n": whole,
     }.items():
         (tmp_path / "sys/fs/cgroup/cpu.max").write_text(text)
-        found = doctor_.processor(tmp_path)
-        assert (found["cores"], found["name"]) == (cores, "Some CPU @ 2 GHz")
+        actual = doctor_.processor(tmp_path)
+        assert (actual["cores"], actual["name"]) == (cores, "Some CPU @ 2 GHz")
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = doctor_.versions()
-    assert list(found) == ["qmaps", "torch", "numpy", "Python", "system", "compiler"]
-    assert (found["torch"], found["compiler"]) == (torch.__version__, "GCC 1.2")
+    actual = doctor_.versions()
+    assert list(actual) == ["qmaps", "torch", "numpy", "Python", "system", "compiler"]
+    assert (actual["torch"], actual["compiler"]) == (torch.__version__, "GCC 1.2")
     monkeypatch.setattr(native, "core", SimpleNamespace())  # of an earlier version
     assert doctor_.versions()["compiler"] == "unknown"
     monkeypatch.setattr(native, "core", None)

@@ -65,6 +65,7 @@ def equal(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(p, q) for p, q in pairs)
 
 
+@pytest.mark.slow
 @EVERY
 def test_it_learns(make: Make) -> None:
     net = model()
@@ -198,6 +199,7 @@ NEVER = pytest.mark.parametrize(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @NEVER
 def test_a_step_asks_no_tensor_on_a_device_for_its_values(make: Make) -> None:
     """Tensors of the meta device have no values: whoever wants one gets an error."""

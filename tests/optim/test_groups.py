@@ -32,10 +32,10 @@ def test_groups_by_names_and_module_types() -> None:
     ]
     optimizer = AdamW(groups, state_quantizers="paper-8bit", min_quantized_size=0)
     step(net, optimizer)
-    found = stored(optimizer)
-    assert found["tokens.weight"] == FLOATS
-    assert found["head.bias"] == found["body.0.weight"] == EIGHT
-    assert found["body.1.bias"] == FOUR
+    actual = stored(optimizer)
+    assert actual["tokens.weight"] == FLOATS
+    assert actual["head.bias"] == actual["body.0.weight"] == EIGHT
+    assert actual["body.1.bias"] == FOUR
     why = reasons(optimizer)
     assert why["tokens.weight"] == "override Embedding"
     assert why["body.1.weight"] == "override 'body.1.*'"

@@ -269,7 +269,7 @@ def test_groups_that_torch_takes() -> None:
 
 @pytest.mark.parametrize(("cls", "near"), [(AdamW4bit, 5e-3), (AdamW8bit, 2e-3), (AdamW, 2e-3)])
 def test_a_parameter_that_is_given_twice_steps_twice(cls: Any, near: float) -> None:
-    found = []
+    results = []
     for kind in (torch.optim.AdamW, cls):
         param = nn.Parameter(torch.ones(5000))
         with warnings.catch_warnings():
@@ -279,6 +279,6 @@ def test_a_parameter_that_is_given_twice_steps_twice(cls: Any, near: float) -> N
             param.grad = torch.full_like(param, number + 1.0)
             optimizer.step()
         optimizer.load_state_dict(optimizer.state_dict())
-        found.append((param.detach(), int(optimizer.state[param]["step"])))
-    assert found[0][1] == found[1][1] == 6
-    torch.testing.assert_close(found[1][0], found[0][0], rtol=near, atol=near)
+        results.append((param.detach(), int(optimizer.state[param]["step"])))
+    assert results[0][1] == results[1][1] == 6
+    torch.testing.assert_close(results[1][0], results[0][0], rtol=near, atol=near)

@@ -36,7 +36,7 @@ def test_the_documented_operations(
     x = given("m", "V")
     options = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-4, "weight_decay": decay,
                "bias_correction": corrects, "maximize": maximize}  # fmt: skip
-    found = step(LAMB, x, 4, STATES, **options, **bounds)
+    actual = step(LAMB, x, 4, STATES, **options, **bounds)
     p, g, m, v = x["p"], -x["g"] if maximize else x["g"], x["m"], x["v"]
     m = f(0.9) * m + f(1 - 0.9) * g
     v = f(0.99) * v + f(1 - 0.99) * (g * g)
@@ -53,7 +53,7 @@ def test_the_documented_operations(
     if "max_unorm" in bounds:
         ratio = min(float(f(bounds["max_unorm"])) * length(p) / length(r), 1.0)
         assert (ratio == 1) == (bounds["max_unorm"] == 9)
-    assert_bits(found, p=p - (f(ratio) * f(0.01)) * r, m=m, v=v)
+    assert_bits(actual, p=p - (f(ratio) * f(0.01)) * r, m=m, v=v)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_specs_of_fixed_widths() -> None:
         (LAMB8bit, "B256/DE-sym@8s", "B256/geometric@8u+qsr"),
         (LAMB4bit, "B64xbf16/mu-law10:linear0@5s+qsr", "B64xbf16/geometric@3u+qsr"),
     ):
-        found = cls([torch.zeros(1)]).param_groups[0]["state_quantizers"]
-        assert found == {"exp_avg": signed, "exp_avg_sq": unsigned}
+        actual = cls([torch.zeros(1)]).param_groups[0]["state_quantizers"]
+        assert actual == {"exp_avg": signed, "exp_avg_sq": unsigned}
 
 
 @pytest.mark.parametrize(

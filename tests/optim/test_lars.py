@@ -33,7 +33,7 @@ def test_the_documented_operations(
     options = {"lr": 0.3, "momentum": momentum, "weight_decay": decay, "nesterov": nesterov,
                "maximize": maximize, "trust_coefficient": 0.02, "max_unorm": max_unorm}  # fmt: skip
     p, g, b = x["p"], -x["g"] if maximize else x["g"], x["b"]
-    found = step(LARS, x, 4, STATES if momentum else {}, **options)
+    actual = step(LARS, x, 4, STATES if momentum else {}, **options)
     u = g + f(decay) * p if decay else g
     if max_unorm is None:
         over = length(g) + float(f(decay)) * length(p)
@@ -47,7 +47,7 @@ def test_the_documented_operations(
         ratio = min(float(f(max_unorm)) * length(p) / length(u), 1.0)
         assert (ratio == 1) == (max_unorm == 50)
         u = f(ratio) * u
-    assert_bits(found, p=p - f(0.3) * u, **states)
+    assert_bits(actual, p=p - f(0.3) * u, **states)
 
 
 @pytest.mark.parametrize("options", [{}, {"nesterov": True}, {"max_unorm": 0.02}], ids=str)

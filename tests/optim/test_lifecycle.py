@@ -34,6 +34,7 @@ def quantizers(family: Family, signed: str, unsigned: str) -> dict[str, str]:
     return {name: signed if name in family.full.signed_states else unsigned for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", ["eight", "four"])
 @EVERY
 def test_low_bits_learn_as_32_bits_do(family: Family, width: str) -> None:
@@ -117,17 +118,17 @@ def test_a_torch_checkpoint_is_quantized(family: Family, options: Options) -> No
     ours = [nn.Parameter(p.detach().clone()) for p in theirs]
     optimizer = family.full(ours, state_quantizers=specs, min_quantized_size=0, seed=4)
     optimizer.load_state_dict(reference.state_dict())
-    found, expected = optimizer.state[ours[0]], reference.state[theirs[0]]
+    actual, expected = optimizer.state[ours[0]], reference.state[theirs[0]]
     # torch's SGD counts no steps: one at least has been taken.
     taken = int(expected.get("step", 1))
     saved = optimizer.state_dict()["state"].get(0, {})
     assert set(saved) == ({"step", *expected} if expected else set())
     for index, name in enumerate(family.full.state_names):
-        if name in found:
+        if name in actual:
             key = qmaps.RoundingKey(seed=4, step=taken, state=index)
             quantized = qmaps.quantizer(specs[name]).quantize(expected[name], key=key)
-            assert torch.equal(found[name].packed, quantized.packed)
-    assert int(found.get("step", 1)) == taken
+            assert torch.equal(actual[name].packed, quantized.packed)
+    assert int(actual.get("step", 1)) == taken
 
 
 @EVERY

@@ -61,9 +61,9 @@ def test_the_table_takes_their_steps_where_the_nearest_value_does_not(
     expected, _ = train(theirs, steps)
     exact, _ = train(lambda params: torch.optim.AdamW(params, lr=LR), steps)
     with use_backend(backend):
-        found = {pair: train(ours(pair), steps) for pair in (DYNAMIC, TABLE, DEFAULT)}
-    apart = {pair: float((p - expected).abs().max()) for pair, (p, _) in found.items()}
-    zeros = {pair: any(bool((v == 0).any()) for v in vs) for pair, (_, vs) in found.items()}
+        results = {pair: train(ours(pair), steps) for pair in (DYNAMIC, TABLE, DEFAULT)}
+    apart = {pair: float((p - expected).abs().max()) for pair, (p, _) in results.items()}
+    zeros = {pair: any(bool((v == 0).any()) for v in vs) for pair, (_, vs) in results.items()}
     assert zeros == {DYNAMIC: True, TABLE: False, DEFAULT: False}
     # m / eps is many steps at once; codes beside theirs are a part of one.
     assert apart[DYNAMIC] > 20 * LR
@@ -85,9 +85,9 @@ def test_the_table_holds_what_theirs_reaches(sign: str) -> None:
     values = q.map.codebook()
     assert torch.allclose(reached.unique(), values, rtol=1e-6, atol=0)
     # Theirs is nearest to the middle of a cell, which is 3e-5 wide.
-    found = q.quantize(x).dequantize().reshape(-1)
-    other = ~torch.isclose(found, reached, rtol=1e-6, atol=0)
-    assert bool(((found - x.reshape(-1)).abs() <= (reached - x.reshape(-1)).abs() + 1e-7).all())
+    actual = q.quantize(x).dequantize().reshape(-1)
+    other = ~torch.isclose(actual, reached, rtol=1e-6, atol=0)
+    assert bool(((actual - x.reshape(-1)).abs() <= (reached - x.reshape(-1)).abs() + 1e-7).all())
     assert float(other.float().mean()) < 0.01
     tiny = x.reshape(-1).abs() < 2.9e-5
-    assert torch.allclose(found[tiny].abs(), reached[tiny].abs(), rtol=1e-6, atol=0)
+    assert torch.allclose(actual[tiny].abs(), reached[tiny].abs(), rtol=1e-6, atol=0)

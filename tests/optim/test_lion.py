@@ -18,12 +18,12 @@ def test_the_documented_operations(maximize: bool) -> None:
     x["g"][:500] = 0
     x["m"][:250] = 0
     options = {"lr": 0.01, "betas": (0.9, 0.98), "weight_decay": 0.3, "maximize": maximize}
-    found = step(Lion, x, 4, {"exp_avg": "m"}, **options)
+    actual = step(Lion, x, 4, {"exp_avg": "m"}, **options)
     p, g, m = x["p"], -x["g"] if maximize else x["g"], x["m"]
     p = p * f(1 - 0.01 * 0.3)
     p = p - f(0.01) * np.sign(f(0.9) * m + f(1 - 0.9) * g)
     m = f(0.98) * m + f(1 - 0.98) * g
-    assert_bits(found, p=p, m=m)
+    assert_bits(actual, p=p, m=m)
 
 
 def test_the_sign_of_odd_values() -> None:

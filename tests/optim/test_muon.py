@@ -28,6 +28,7 @@ def trained(make, steps: int = 100, dtype: torch.dtype = torch.float32) -> list[
     return [param.detach() for param in params]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize(
     "options",
@@ -88,11 +89,11 @@ def test_singular_values_end_near_1() -> None:
     for shape in SHAPES:
         matrix = torch.randn(shape)
         before = matrix.clone()
-        found = orthogonal(matrix, (3.4445, -4.7750, 2.0315), 5, 1e-7)
-        assert found.shape == shape
-        assert found.dtype == torch.bfloat16
+        actual = orthogonal(matrix, (3.4445, -4.7750, 2.0315), 5, 1e-7)
+        assert actual.shape == shape
+        assert actual.dtype == torch.bfloat16
         assert torch.equal(matrix, before)
-        values = torch.linalg.svdvals(found.float())
+        values = torch.linalg.svdvals(actual.float())
         assert values.min() > 0.2 and values.max() < 1.4  # noqa: PT018
     assert orthogonal(torch.zeros(4, 3), (2.0, -1.5, 0.5), 5, 1e-7).abs().max() == 0
 

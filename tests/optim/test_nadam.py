@@ -28,7 +28,7 @@ def test_the_documented_operations(decoupled: bool, maximize: bool) -> None:
     options = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-4, "weight_decay": 0.3,
                "momentum_decay": 0.02, "decoupled_weight_decay": decoupled,
                "maximize": maximize}  # fmt: skip
-    found = step(NAdam, x, 4, STATES, **options)
+    actual = step(NAdam, x, 4, STATES, **options)
     p, g, m, v = x["p"], -x["g"] if maximize else x["g"], x["m"], x["v"]
     if decoupled:
         p = p * f(1 - 0.01 * 0.3)
@@ -45,7 +45,7 @@ def test_the_documented_operations(decoupled: bool, maximize: bool) -> None:
         + f(0.01 * following / (1 - product * following)) * m
     )
     p = p - u / (np.sqrt(v) / f(math.sqrt(1 - second)) + f(1e-4))
-    assert_bits(found, p=p, m=m, v=v)
+    assert_bits(actual, p=p, m=m, v=v)
 
 
 @pytest.mark.parametrize("beta1", [0.9, 0.999, 0.0])
@@ -180,8 +180,8 @@ def test_a_shard_loads_a_checkpoint_with_the_product(make: Any) -> None:
         pytest.skip("this torch is built without torch.distributed")
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    _, found = trained(make, 3)
-    saved = found.state_dict()
+    _, actual = trained(make, 3)
+    saved = actual.state_dict()
     dist.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=4)
     try:
         mesh = dist.init_device_mesh("cpu", (4,))

@@ -60,9 +60,9 @@ def test_odd_values_and_no_values() -> None:
 def test_threads_do_not_matter() -> None:
     x = torch.randn(300_000, generator=torch.Generator().manual_seed(0))
     before = torch.get_num_threads()
-    found = set()
+    actual = set()
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        found.add(float(square_sum(x)))
+        actual.add(float(square_sum(x)))
     torch.set_num_threads(before)
-    assert len(found) == 1
+    assert len(actual) == 1

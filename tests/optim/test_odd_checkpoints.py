@@ -48,12 +48,12 @@ def trained(cls: Any = optim.AdamW8bit) -> Any:
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place in nested containers."""
-    found = [path] if path else []
+    actual = [path] if path else []
     members = (
         value.items() if isinstance(value, dict)
         else enumerate(value) if isinstance(value, list) else ()
     )  # fmt: skip
-    return found + [place for key, member in members for place in places(member, (*path, key))]
+    return actual + [place for key, member in members for place in places(member, (*path, key))]
 
 
 def changed(saved: Any, place: tuple[Any, ...], value: Any) -> Any:
@@ -65,6 +65,7 @@ def changed(saved: Any, place: tuple[Any, ...], value: Any) -> Any:
     return saved
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @settings(
     max_examples=examples(150),

@@ -19,6 +19,8 @@ from qmaps.optim.base import FixedWidth, Shared
 from tests.helpers import examples
 from tests.odd import CONTAINERS, NUMBERS, TEXTS, Hostile, objects, refused, tensors
 
+pytestmark = pytest.mark.slow
+
 CLASSES: list[Any] = [
     cls
     for name in optim.__all__
@@ -37,8 +39,8 @@ def options_of(cls: type[Any]) -> list[str]:
     own: set[str] = set(Shared.__annotations__)
     for base in cls.__mro__[:-1]:
         if issubclass(base, optim.QuantizedOptimizer) and "__init__" in vars(base):
-            found = inspect.signature(base.__init__).parameters.values()
-            own |= {p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+            actual = inspect.signature(base.__init__).parameters.values()
+            own |= {p.name for p in actual if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     own -= {"self", "params", "defaults"}
     return sorted(own - ({"state_quantizers"} if issubclass(cls, FixedWidth) else set()))
 

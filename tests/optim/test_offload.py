@@ -196,8 +196,8 @@ def test_gradients_of_a_dtype_of_their_own() -> None:
 @pytest.mark.parametrize("options", [{"master_weights": True}, {"stochastic_rounding": True}])
 def test_bfloat16(options: dict[str, Any], device: str) -> None:
     options = {"lr": 0.01, **options}
-    found = trained(True, plain, AdamW8bit, options, device, torch.bfloat16)
-    check_same(found, trained(False, plain, AdamW8bit, options, device, torch.bfloat16))
+    actual = trained(True, plain, AdamW8bit, options, device, torch.bfloat16)
+    check_same(actual, trained(False, plain, AdamW8bit, options, device, torch.bfloat16))
 
 
 def test_states_stay_on_the_cpu_and_are_shown(device: str) -> None:
@@ -286,13 +286,13 @@ def test_a_refused_group_leaves_no_trace() -> None:
 
 
 def test_a_parameter_that_is_listed_twice_steps_twice() -> None:
-    found, expected = nn.Parameter(torch.ones(5)), nn.Parameter(torch.ones(5))
-    found.grad = expected.grad = torch.ones(5)
+    actual, expected = nn.Parameter(torch.ones(5)), nn.Parameter(torch.ones(5))
+    actual.grad = expected.grad = torch.ones(5)
     with pytest.warns(UserWarning, match="duplicate parameters"):
-        CPUOffloadOptimizer([found, found], SGD8bit, lr=0.1, momentum=0.9).step()
+        CPUOffloadOptimizer([actual, actual], SGD8bit, lr=0.1, momentum=0.9).step()
     with pytest.warns(UserWarning, match="duplicate parameters"):
         SGD8bit([expected, expected], lr=0.1, momentum=0.9).step()
-    assert torch.equal(found, expected)
+    assert torch.equal(actual, expected)
 
 
 def test_marked_parameters_stay_in_32_bits() -> None:
@@ -411,7 +411,7 @@ def test_fully_shard_offloads_by_itself() -> None:
                 param.grad.to_local().copy_(noise + local)
             optimizer.step()
             optimizer.zero_grad()
-        found = [param.full_tensor().detach() for param in model.parameters()]
+        results = [param.full_tensor().detach() for param in model.parameters()]
     finally:
         dist.destroy_process_group()
-    check_same(found, [param.detach() for param in expected.parameters()])
+    check_same(results, [param.detach() for param in expected.parameters()])

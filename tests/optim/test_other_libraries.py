@@ -22,9 +22,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "bitsandbytes-and-torchao.md"
 
 
 def test_the_documentation_prints_the_table() -> None:
-    found = re.findall(r"^\| `(\w+)` \| (bitsandbytes|torchao) \| (.*) \|$", PAGE.read_text(), re.M)
-    found = [row for row in found if row[0] in INSTEAD]
-    assert found == [(name, library, here) for name, (library, _, here) in INSTEAD.items()]
+    actual = re.findall(
+        r"^\| `(\w+)` \| (bitsandbytes|torchao) \| (.*) \|$", PAGE.read_text(), re.M
+    )
+    actual = [row for row in actual if row[0] in INSTEAD]
+    assert actual == [(name, library, here) for name, (library, _, here) in INSTEAD.items()]
 
 
 def test_the_documentation_lists_the_values_that_are_accepted() -> None:

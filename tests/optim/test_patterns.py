@@ -16,11 +16,11 @@ NAMES = st.lists(PARTS, min_size=1, max_size=4).map(".".join)
 
 def resolved(patterns: dict[str, int], names: list[str]) -> dict[str, int]:
     """What an optimizer finds: the first pattern that matches."""
-    found = {
+    results = {
         name: next((value for p, value in patterns.items() if fnmatchcase(name, p)), None)
         for name in names
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in results.items() if value is not None}
 
 
 @settings(max_examples=150, deadline=None)

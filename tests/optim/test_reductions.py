@@ -71,11 +71,11 @@ def of_a_column(values: list[float]) -> float:
 def test_the_documented_orders_of_rows_and_columns(shape: tuple[int, ...]) -> None:
     x = ticklish(shape, seed=1)
     rows = x.reshape(-1, shape[-1]).double().tolist()
-    found = torch.tensor([of_a_row(row) / len(row) for row in rows], dtype=torch.float64)
-    assert torch.equal(row_means(x).reshape(-1), found.float())
+    actual = torch.tensor([of_a_row(row) / len(row) for row in rows], dtype=torch.float64)
+    assert torch.equal(row_means(x).reshape(-1), actual.float())
     columns = x.transpose(-1, -2).reshape(-1, shape[-2]).double().tolist()
-    found = torch.tensor([of_a_column(c) / len(c) for c in columns], dtype=torch.float64)
-    assert torch.equal(column_means(x).reshape(-1), found.float())
+    actual = torch.tensor([of_a_column(c) / len(c) for c in columns], dtype=torch.float64)
+    assert torch.equal(column_means(x).reshape(-1), actual.float())
 
 
 def test_other_orders_have_other_bits() -> None:

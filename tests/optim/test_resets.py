@@ -64,11 +64,11 @@ def test_it_is_a_new_optimizer_every_few_steps(case: str, engine: str) -> None:
         assert int(optimizer.state[p]["step"]) == 8
         for name, value in again.state[q].items():
             if name != "step":
-                found = optimizer.state[p][name]
+                actual = optimizer.state[p][name]
                 if isinstance(value, qmaps.QuantizedTensor):
-                    assert torch.equal(found.packed, value.packed)
-                    found, value = found.dequantize(), value.dequantize()
-                assert torch.equal(found, value), name
+                    assert torch.equal(actual.packed, value.packed)
+                    actual, value = actual.dequantize(), value.dequantize()
+                assert torch.equal(actual, value), name
 
 
 @pytest.mark.parametrize("cls", [Muon, SOAP])
@@ -123,9 +123,9 @@ def test_random_numbers_go_on() -> None:
         optimizer.step()
     q = qmaps.quantizer("B64/DE@4s+sr")
     first = param.grad * torch.tensor(1 - 0.9, dtype=torch.float32)
-    found = optimizer.state[param]["exp_avg"]
-    assert torch.equal(found.packed, q.quantize(first, key=RoundingKey(step=3)).packed)
-    assert not torch.equal(found.packed, q.quantize(first, key=RoundingKey(step=1)).packed)
+    actual = optimizer.state[param]["exp_avg"]
+    assert torch.equal(actual.packed, q.quantize(first, key=RoundingKey(step=3)).packed)
+    assert not torch.equal(actual.packed, q.quantize(first, key=RoundingKey(step=1)).packed)
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])

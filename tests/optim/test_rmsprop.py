@@ -26,7 +26,7 @@ def test_the_documented_operations(
         names["momentum_buffer"] = "b"
     if centered:
         names["grad_avg"] = "a"
-    found = step(RMSprop, x, 4, names, lr=0.01, alpha=0.9, eps=1e-3, weight_decay=decay,
+    actual = step(RMSprop, x, 4, names, lr=0.01, alpha=0.9, eps=1e-3, weight_decay=decay,
                  momentum=momentum, centered=centered, maximize=maximize)  # fmt: skip
     p, g, v, b, a = (x[name] for name in "pgvba")
     g = -g if maximize else g
@@ -43,7 +43,7 @@ def test_the_documented_operations(
     if momentum:
         u = b = f(0.8) * b + u
     expected = {"p": p - f(0.01) * u, "v": v, "b": b, "a": a}
-    assert_bits(found, **{name: expected[name] for name in ("p", *names.values())})
+    assert_bits(actual, **{name: expected[name] for name in ("p", *names.values())})
 
 
 def test_quantized_variances_stay_usable() -> None:

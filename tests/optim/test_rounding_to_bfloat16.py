@@ -31,10 +31,10 @@ pattern = st.integers(0, 2**32 - 1) | st.builds(
 def test_only_neighbours_and_by_the_elements_own_bits(bits: list[int], seed: int) -> None:
     key = RoundingKey(seed=seed, purpose=1)
     x = floats(bits)
-    found = round_stochastically(x, key)
-    assert found.dtype == torch.bfloat16
+    actual = round_stochastically(x, key)
+    assert actual.dtype == torch.bfloat16
     for b, draw, y, plain in zip(
-        bits, draws(len(bits), key).tolist(), found, x.to(torch.bfloat16), strict=True
+        bits, draws(len(bits), key).tolist(), actual, x.to(torch.bfloat16), strict=True
     ):
         if b >> 23 & 0xFF == 0xFF:
             assert torch.equal(y, plain) or bool(y.isnan() & plain.isnan())
@@ -47,10 +47,10 @@ def test_only_neighbours_and_by_the_elements_own_bits(bits: list[int], seed: int
 
 def test_what_bfloat16_holds_stays() -> None:
     every = floats(np.arange(2**16, dtype=np.uint32) << 16)
-    found = round_stochastically(every, RoundingKey(seed=1))
+    actual = round_stochastically(every, RoundingKey(seed=1))
     numbers = ~every.isnan()
-    assert np.array_equal(bits_of(found)[numbers], bits_of(every)[numbers])
-    assert bool(found[~numbers].isnan().all())
+    assert np.array_equal(bits_of(actual)[numbers], bits_of(every)[numbers])
+    assert bool(actual[~numbers].isnan().all())
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -65,10 +65,10 @@ def test_it_is_unbiased(high: int, low: int, sign: int) -> None:
     count, share = 2**18, low / 2**16
     x = sign * floats([high << 16 | low]).expand(count)
     key = RoundingKey(seed=7, purpose=1, step=low, tensor=high, state=int(sign == 1))
-    found = round_stochastically(x, key)
+    actual = round_stochastically(x, key)
     lower, upper = (sign * floats([bits << 16]).item() for bits in (high, high + 1))
-    up = int((found == upper).sum())
-    assert up + int((found == lower).sum()) == count
+    up = int((actual == upper).sum())
+    assert up + int((actual == lower).sum()) == count
     deviation = (count * share * (1 - share)) ** 0.5
     # Poisson with mean 4 (low = 1 and 0xFFFF): 26 or more have a chance of 2e-13.
     assert abs(up - count * share) < max(6 * deviation, 22)

@@ -87,9 +87,9 @@ def test_in_32_bits_it_is_the_textbook_rule(family: Family, options: Options) ->
         del kept["step"]
         assert expected.keys() == kept.keys()
         for name, value in kept.items():
-            found = value.reshape(-1).double()
+            actual = value.reshape(-1).double()
             exact = torch.tensor(expected[name], dtype=torch.float64)
-            torch.testing.assert_close(found, exact, rtol=5e-6, atol=1e-6)
+            torch.testing.assert_close(actual, exact, rtol=5e-6, atol=1e-6)
 
 
 @EVERY_OPTION
@@ -185,13 +185,13 @@ def test_a_step_decodes_updates_and_encodes(family: Family, options: Options) ->
         for index, name in enumerate(family.full.state_names):
             if name not in optimizer.state[p]:
                 continue
-            value, found = exact.state[twin][name], optimizer.state[p][name]
+            value, actual = exact.state[twin][name], optimizer.state[p][name]
             if p.numel() <= 20:
-                assert torch.equal(found, value)
+                assert torch.equal(actual, value)
                 continue
             key = qmaps.RoundingKey(seed=3, step=3, tensor=number, state=index)
             expected = qmaps.quantizer(quantizers[name]).quantize(value, key=key)
-            assert torch.equal(found.packed, expected.packed)
+            assert torch.equal(actual.packed, expected.packed)
 
 
 @EVERY
@@ -210,7 +210,7 @@ def test_a_constant_below_float32_counts_as_zero(family: Family) -> None:
 def test_presets_follow_the_sign_of_a_state() -> None:
     for name, preset in qmaps.optim.PRESETS.items():
         for family in FAMILIES:
-            found = family.full([torch.zeros(1)], state_quantizers=name).defaults
+            actual = family.full([torch.zeros(1)], state_quantizers=name).defaults
             expected = {
                 state: None if name == "32bit" else preset.signed if signed else preset.unsigned
                 for state in family.full.state_names
@@ -218,7 +218,7 @@ def test_presets_follow_the_sign_of_a_state() -> None:
                 for signed in [state in family.full.signed_states]
             }
             expected = {s: e and e.format(block=preset.block_size) for s, e in expected.items()}
-            assert found["state_quantizers"] == expected
+            assert actual["state_quantizers"] == expected
     assert AdamW([torch.zeros(1)], state_quantizers="paper-8bit").defaults["state_quantizers"] == {
         "exp_avg": "B2048/DE@8s", "exp_avg_sq": "B2048/DE@8u",
     }  # fmt: skip

@@ -24,16 +24,16 @@ def test_the_documented_operations(decay: float, maximize: bool) -> None:
     if decay:
         g = g + f(0.1) * p
     assert_bits(step(SGD, x, 4, {}, **options), p=p - f(0.3) * g)
-    found = step(SGD, x, 4, STATES, momentum=0.9, dampening=0.2, **options)
+    actual = step(SGD, x, 4, STATES, momentum=0.9, dampening=0.2, **options)
     damped = f(0.9) * b + f(1 - 0.2) * g
-    assert_bits(found, p=p - f(0.3) * damped, b=damped)
-    found = step(SGD, x, 4, STATES, momentum=0.9, nesterov=True, **options)
+    assert_bits(actual, p=p - f(0.3) * damped, b=damped)
+    actual = step(SGD, x, 4, STATES, momentum=0.9, nesterov=True, **options)
     b = f(0.9) * b + g
-    assert_bits(found, p=p - f(0.3) * (g + f(0.9) * b), b=b)
-    found = step(SGD, x, 0, STATES, momentum=0.9, dampening=0.2, **options)
-    assert_bits(found, p=p - f(0.3) * g, b=g)
-    found = step(SGD, x, 0, STATES, momentum=0.9, nesterov=True, **options)
-    assert_bits(found, p=p - f(0.3) * (g + f(0.9) * g), b=g)
+    assert_bits(actual, p=p - f(0.3) * (g + f(0.9) * b), b=b)
+    actual = step(SGD, x, 0, STATES, momentum=0.9, dampening=0.2, **options)
+    assert_bits(actual, p=p - f(0.3) * g, b=g)
+    actual = step(SGD, x, 0, STATES, momentum=0.9, nesterov=True, **options)
+    assert_bits(actual, p=p - f(0.3) * (g + f(0.9) * g), b=g)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -66,8 +66,8 @@ def test_momentum_that_comes_later_and_rests_meanwhile() -> None:
         optimizer.param_groups[0]["momentum"] = momentum
         p.grad = torch.ones(2)
         optimizer.step()
-        found = optimizer.state[p].get("momentum_buffer")
-        assert (found if found is None else found.tolist()) == (buffer and [buffer, buffer])
+        actual = optimizer.state[p].get("momentum_buffer")
+        assert (actual if actual is None else actual.tolist()) == (buffer and [buffer, buffer])
 
 
 def test_old_checkpoints_of_torch_name_buffers_that_are_not_there() -> None:

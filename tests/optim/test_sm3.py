@@ -24,7 +24,7 @@ def test_the_documented_operations(maximize: bool, momentum: float) -> None:
     names = {"accumulator_0": "r", "accumulator_1": "s", "accumulator_2": "t"}
     names |= {"momentum_buffer": "b"} if momentum else {}
     options = {"lr": 0.01, "momentum": momentum, "weight_decay": 0.3, "maximize": maximize}
-    found = step(SM3, x, 4, names, **options)
+    actual = step(SM3, x, 4, names, **options)
     p, g, b = x["p"], -x["g"] if maximize else x["g"], x["b"]
     g = g + p * f(0.3)
     least = np.minimum(np.minimum(x["r"][:, None, None], x["s"][:, None]), x["t"])
@@ -35,7 +35,7 @@ def test_the_documented_operations(maximize: bool, momentum: float) -> None:
         u = b * f(momentum) + u * f(1 - momentum)
         buffers = {"b": u}
     p = p - u * f(0.01)
-    assert_bits(found, p=p, r=v.max((1, 2)), s=v.max((0, 2)), t=v.max((0, 1)), **buffers)
+    assert_bits(actual, p=p, r=v.max((1, 2)), s=v.max((0, 2)), t=v.max((0, 1)), **buffers)
 
 
 def reference(p: Array, grads: list[Array], momentum: float) -> Array:

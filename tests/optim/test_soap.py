@@ -116,9 +116,9 @@ def test_what_does_not_converge_is_tried_in_float64(monkeypatch: pytest.MonkeyPa
 
     gram = torch.diag(torch.tensor([1.0, 3.0, 2.0]))
     monkeypatch.setattr(torch.linalg, "eigh", fails)
-    found = eigenbasis(gram)
-    assert found.dtype == torch.float32
-    assert found.abs().tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 0]]
+    actual = eigenbasis(gram)
+    assert actual.dtype == torch.float32
+    assert actual.abs().tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 0]]
 
 
 def test_without_a_basis_it_is_adam_after_the_first_gradient() -> None:

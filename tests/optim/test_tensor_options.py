@@ -98,16 +98,16 @@ def test_tensors_count_as_their_numbers_and_stay(
     with use_backend(backend):
         complete = make(nn.Linear(2, 2).parameters(), **chosen).defaults
         given = {k: tensors(v, dtype) for k, v in complete.items() if k not in SHARED}
-        found = list(numbers(tuple(given.values())))
-        assert len(found) >= 2  # lr, and what the test is about
-        before = [each.clone() for each in found]
+        actual = list(numbers(tuple(given.values())))
+        assert len(actual) >= 2  # lr, and what the test is about
+        before = [each.clone() for each in actual]
         net, optimizer = trained(make, {**given, **small})
         same, other = trained(make, {**{k: floats(v) for k, v in given.items()}, **small})
-    assert all(map(torch.equal, found, before))
+    assert all(map(torch.equal, actual, before))
     group = optimizer.param_groups[0]
     kept = list(numbers(tuple(group[key] for key in given)))
-    assert len(kept) == len(found)
-    assert all(one is two for one, two in zip(kept, found, strict=True))
+    assert len(kept) == len(actual)
+    assert all(one is two for one, two in zip(kept, actual, strict=True))
     for one, two in zip(net.state_dict().values(), same.state_dict().values(), strict=True):
         assert torch.equal(one, two)
     for one, two in zip(optimizer.state.values(), other.state.values(), strict=True):

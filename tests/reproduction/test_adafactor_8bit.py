@@ -23,6 +23,8 @@ from reproduction.exhibit import Frames, explain
 from reproduction.memory import FACTORED, architectures, quantizers, state_bytes
 from tests.reproduction.conftest import adam_states
 
+pytestmark = pytest.mark.slow
+
 PAPER = PAPERS["8-bit-adafactor"]
 REPORTS = Path(__file__).parents[2] / "reports"
 

@@ -10,6 +10,8 @@ from reproduction.claim import Verdict
 from reproduction.eight_bit import _vocabulary, appendix_b
 from reproduction.exhibit import explain
 
+pytestmark = pytest.mark.slow
+
 STATES = pd.DataFrame(
     {"states": ["grid", "pretrained"], "words": [256, 30522], "embedding": [1.1, 0.3],
      "others": [1.0, 1.0]}

@@ -10,6 +10,8 @@ from qmaps.maps.base import Map
 from reproduction import analyses
 from reproduction.analyses.bit_fields import fields_of, patterns
 
+pytestmark = pytest.mark.slow
+
 SPECS = ["tree@8s", "tree@4s", "static-tree@8s", "static-tree(tree_bits=2)@6s", "mantissa@8s",
          "mantissa(offset=2)@7s", "linear0@8s", "linear0@3s"]  # fmt: skip
 

@@ -12,8 +12,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from reproduction import PAPERS
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = ROOT / "reproduction" / "papers"

@@ -9,6 +9,8 @@ import pytest
 from reproduction.claim import Claim, Verdict
 from reproduction.numbers import number, percent
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("holds", "verdict"),

@@ -10,6 +10,8 @@ import pytest
 from reproduction import committed
 from reproduction.context import Context
 
+pytestmark = pytest.mark.slow
+
 REPORTS = Path(__file__).parents[2] / "reports"
 LOSSES = sorted((REPORTS / "losses").glob("*.csv"))
 TRAINED = ["judge", "optimizer", "quantizer", "lr", "beta1", "beta2", "eps", "N", "seed"]

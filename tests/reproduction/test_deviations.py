@@ -12,6 +12,8 @@ from reproduction import PAPERS, workloads
 from reproduction.deviations import DEVIATIONS, deviations
 from reproduction.page import write
 
+pytestmark = pytest.mark.slow
+
 ABOUT = {
     "command": "python -m reproduction", "workload": "w", "machine": "m", "quick": False,
     "own": False, "versions": {"qmaps": "1", "torch": "2", "python": "3"},

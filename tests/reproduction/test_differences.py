@@ -13,6 +13,8 @@ from reproduction.differences import Difference, lines
 from reproduction.exhibit import Finding, explain, weakest
 from reproduction.verdict import beside
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CONTROL, NONE = Difference("A control.", True, "^size: a|^So"), Difference("None.", False)
 

@@ -19,6 +19,8 @@ from reproduction.eight_bit.table_6 import (
     WITH_ZERO,
 )  # fmt: skip
 
+pytestmark = pytest.mark.slow
+
 
 def errors(quantile: list[float], absolute: list[float]) -> pd.DataFrame:
     """Two seeds; absolute errors in the order of `ORDER`."""

@@ -11,6 +11,8 @@ from qmaps.errors import BadValueError
 from qmaps.normalize import BlockWise, PerTensor
 from reproduction import analyses
 
+pytestmark = pytest.mark.slow
+
 EPS = 1e-6
 SPECS = ("logB64/log2@8u", "B64/linear0@8u", "B64/DE@4u")
 

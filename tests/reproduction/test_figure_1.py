@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from qmaps.capture import CapturedStates
 from reproduction.context import Context
 from reproduction.four_bit import figure_1
 from reproduction.four_bit._matrices import in_blocks
+
+pytestmark = pytest.mark.slow
 
 
 def test_matrices_of_tokens_are_left_out_where_there_are_blocks() -> None:

@@ -16,6 +16,8 @@ from tests.figures import checks
 from tests.figures.checks import legend, shown
 from tests.reproduction.synthetic import FRAMES, SUBJECTS
 
+pytestmark = pytest.mark.slow
+
 
 def draw(name: str, frame: pd.DataFrame | None = None) -> Figure:
     return getattr(figures, name)(FRAMES[name] if frame is None else frame)

@@ -16,6 +16,8 @@ from reproduction.four_bit import table_4
 from reproduction.parallelism_2015 import table_2, table_5, tables
 from reproduction.verdict import beside
 
+pytestmark = pytest.mark.slow
+
 PARALLELISM = "8-bit-parallelism-2015"
 
 

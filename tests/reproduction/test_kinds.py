@@ -21,6 +21,8 @@ from reproduction.results import Result
 from reproduction.summary import numbers
 from reproduction.verdict import beside
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_needs_nothing_is_computed() -> None:
     for paper in PAPERS.values():

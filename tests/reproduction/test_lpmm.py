@@ -35,6 +35,8 @@ from reproduction.lpmm import _memory as kept
 from reproduction.lpmm._resnet import EXPANSION, IMAGE, ResNet
 from reproduction.memory import GIB, architectures
 
+pytestmark = pytest.mark.slow
+
 REPORTS = Path(__file__).parents[2] / "reports"
 
 

@@ -14,6 +14,8 @@ import pytest
 from reproduction import PAPERS
 from tests.browser import CHROMIUM, WHY_NOT, check
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 NAMED = os.environ.get("QMAPS_TEST_PAGES")
 FOLDER = ROOT / (NAMED or "reports")

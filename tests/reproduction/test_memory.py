@@ -8,6 +8,8 @@ import torch
 from qmaps.optim import AdamW
 from reproduction.memory import FACTORED, architectures, max_model, quantizers, state_bytes
 
+pytestmark = pytest.mark.slow
+
 # Counted by their authors: millions of parameters.
 PUBLISHED = {
     "RoBERTa-base": 125,

@@ -7,6 +7,8 @@ import pytest
 
 from reproduction.four_bit._names import printed, renamed
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("spec", "name"),

@@ -21,6 +21,8 @@ from reproduction.exhibit import Needs
 from tests.browser import CHROMIUM, WHY_NOT, check, look
 from tests.reproduction.conftest import adam_states
 
+pytestmark = pytest.mark.slow
+
 OWN = {
     name: [each for each in paper.exhibits if each.needs in (Needs.STATES, Needs.NOTHING)]
     for name, paper in PAPERS.items()

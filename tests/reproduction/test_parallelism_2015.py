@@ -16,6 +16,8 @@ from reproduction.context import Context, NotYetError
 from reproduction.exhibit import Finding, explain
 from reproduction.parallelism_2015 import figure_1, figure_2, table_5
 
+pytestmark = pytest.mark.slow
+
 NAME = "8-bit-parallelism-2015"
 
 

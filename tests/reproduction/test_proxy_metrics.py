@@ -17,6 +17,8 @@ from reproduction.proxy_metrics import Better, ProxyMetric, in_place
 from reproduction.results import Result
 from reproduction.verdict import beside
 
+pytestmark = pytest.mark.slow
+
 REPORTS = Path(__file__).parents[2] / "reports"
 NOT, ORDER, DIFFERS = "not compared", "same ordering", "differs"
 UNDECIDED = "cannot tell"

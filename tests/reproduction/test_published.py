@@ -7,6 +7,8 @@ import pytest
 from reproduction import PAPERS
 from reproduction.claim import published
 
+pytestmark = pytest.mark.slow
+
 EIGHT, FOUR = "8-bit-optimizers", "4-bit-optimizers"
 
 

@@ -25,6 +25,8 @@ from reproduction.parallelism_2015 import section_3_2
 from reproduction.parallelism_2015 import table_5 as table_5_of_2015
 from reproduction.verdict import beside
 
+pytestmark = pytest.mark.slow
+
 REPORTS = Path(__file__).parents[2] / "reports"
 
 

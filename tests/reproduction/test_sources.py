@@ -15,6 +15,8 @@ from reproduction.eight_bit import figure_6, table_6
 from reproduction.exhibit import Needs
 from tests.reproduction.conftest import adam_states
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

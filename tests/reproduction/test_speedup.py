@@ -17,6 +17,8 @@ from reproduction import speedup
 from reproduction.speedup import Hardware, Job, Link, paper, predict
 from reproduction.speedup.__main__ import app
 
+pytestmark = pytest.mark.slow
+
 SLOW = Hardware("slow", 1, 4, Link(1.0), Link(1.0), {"B2048/tree@8s": 2.0}, {"B2048/tree@8s": 1.0})
 
 

@@ -19,6 +19,8 @@ from reproduction.exhibit import Frames, explain
 from reproduction.four_bit import table_1, table_6
 from reproduction.tuned_losses import FULL
 
+pytestmark = pytest.mark.slow
+
 CONTEXT = Context(Path(), reports=Path(__file__).parents[2] / "reports")
 LOW = "B2048/DE@8s + B2048/DE@8u"
 

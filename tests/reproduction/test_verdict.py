@@ -11,6 +11,8 @@ from reproduction.claim import Claim, Verdict
 from reproduction.exhibit import Finding, _ranges, weakest
 from reproduction.verdict import beside
 
+pytestmark = pytest.mark.slow
+
 
 def paper(*values: float, spread: float = math.nan) -> pd.DataFrame:
     return pd.DataFrame(

@@ -19,6 +19,8 @@ from qmaps.errors import BadTypeError, BadValueError, OutputError
 from qmaps.storage import checkpoint, files
 from tests.outside import CALLS, NAME, Outside
 
+pytestmark = pytest.mark.slow
+
 KILLED = """
 import io, os, signal, sys
 from pathlib import Path
@@ -117,8 +119,8 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     for value in (1.0, 2.0):
         checkpoint.save({"x": torch.tensor([value]), "n": [value]}, path)
         for mmap in (False, True):
-            found = checkpoint.load(path, mmap=mmap)
-            assert found["x"].tolist() == found["n"] == [value]
+            loaded = checkpoint.load(path, mmap=mmap)
+            assert loaded["x"].tolist() == loaded["n"] == [value]
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -139,8 +141,8 @@ def test_numbers_of_numpy(add: list[type], tmp_path: Path) -> None:
         before = {*torch.serialization.get_safe_globals()}
         for file in files:
             loaded = checkpoint.load(file)
-            found = [group["lr"] for group in loaded["param_groups"]]
-            assert (found, [*map(type, found)]) == (plain, [*map(type, plain)])
+            results = [group["lr"] for group in loaded["param_groups"]]
+            assert (results, [*map(type, results)]) == (plain, [*map(type, plain)])
             assert [group["betas"][0] for group in loaded["param_groups"]] == plain
             assert [(key, type(key)) for key in loaded["state"]] == [(2, int)]
             assert loaded["state"][2]["step"].tolist() == [1, 1]

@@ -144,12 +144,12 @@ def test_a_damaged_file_is_refused_or_reads_the_same(name: str, tmp_path: Path) 
     refused = 0
     for _ in range(TRIES):
         path.write_bytes(damaged(whole, chance))
-        found = outcome(lambda: read(path))
-        if isinstance(found, QmapsError):
-            assert "\n" not in str(found)
+        actual = outcome(lambda: read(path))
+        if isinstance(actual, QmapsError):
+            assert "\n" not in str(actual)
             refused += 1
         else:
-            assert found == expected
+            assert actual == expected
     assert refused > TRIES / 4
 
 
@@ -185,8 +185,8 @@ def test_a_run_folder_with_a_damaged_file(done: bool, tmp_path: Path) -> None:
         whole = path.read_bytes()
         for _ in range(TRIES):
             path.write_bytes(damaged(whole, chance))
-            found = outcome(lambda: read_run(tmp_path))
-            assert "\n" not in str(found) if isinstance(found, QmapsError) else found == expected
+            actual = outcome(lambda: read_run(tmp_path))
+            assert "\n" not in str(actual) if isinstance(actual, QmapsError) else actual == expected
         path.write_bytes(whole)
     for name in names[::2]:  # that a checkpoint is read without its losses.csv is right
         path = tmp_path / name
@@ -239,8 +239,8 @@ def test_a_damaged_description_of_a_sweep(tmp_path: Path) -> None:
     chance = random.Random(0)
     for _ in range(TRIES):
         path.write_bytes(damaged(whole, chance))
-        found = outcome(lambda: flat(swept(tmp_path)))
-        assert str(found) == refusal if isinstance(found, QmapsError) else found == expected
+        actual = outcome(lambda: flat(swept(tmp_path)))
+        assert str(actual) == refusal if isinstance(actual, QmapsError) else actual == expected
     # Without it no one knows what the parts are of.
     path.unlink()
     other = sweep.run(small(), ["B8/DE@5s"], out=tmp_path, min_quantized_size=0)
@@ -307,6 +307,6 @@ def test_anyone_can_read_these_files(tmp_path: Path) -> None:
     files.write_frame(tmp_path / "f.parquet", frame())
     assert flat(pd.read_parquet(tmp_path / "f.parquet")) == flat(frame())
     files.write_record(tmp_path / "r.json", {"a": 1})
-    found = json.loads((tmp_path / "r.json").read_text())
-    assert found == {"a": 1, "checksum": found["checksum"]}
-    assert found["checksum"].startswith("qmaps-xxh3:")
+    loaded = json.loads((tmp_path / "r.json").read_text())
+    assert loaded == {"a": 1, "checksum": loaded["checksum"]}
+    assert loaded["checksum"].startswith("qmaps-xxh3:")

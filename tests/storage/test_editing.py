@@ -156,10 +156,10 @@ def test_numbers_under_a_key(old: float, new: int, tmp_path: Path) -> None:
     value["step"] = value["state"][0]["step"] = value["groups"][0]["step"] = type(old)(new)
     value["names"][1] = type(old)(new)  # an entry of a list looks the same as one of a dict
     for mmap in (False, True):
-        found = checkpoint.load(path, mmap=mmap)
-        assert found["state"][0].pop("exp_avg").tolist() == [0, 1, 2, 3]
-        found["state"][0]["exp_avg"] = value["state"][0]["exp_avg"]
-        assert repr(found) == repr(value)
+        loaded = checkpoint.load(path, mmap=mmap)
+        assert loaded["state"][0].pop("exp_avg").tolist() == [0, 1, 2, 3]
+        loaded["state"][0]["exp_avg"] = value["state"][0]["exp_avg"]
+        assert repr(loaded) == repr(value)
     checksums.check_archive(path)
     check(path)
     assert len(zipfile.ZipFile(path).namelist()) == len(set(zipfile.ZipFile(path).namelist()))
@@ -176,10 +176,10 @@ def test_numbers_in_a_stream_keep_its_length(old: float, new: int, tmp_path: Pat
     renumber(part, "step", old + 1, new)  # which is not there
     assert path.read_bytes() == b"before" + content + b"after"
     renumber(part, "step", old, new)
-    (found,) = checkpoint.load_part(part)
+    (actual,) = checkpoint.load_part(part)
     number = type(old)(new)
-    assert repr(found["groups"]) == repr([{"step": number, "lr": old}, {"step": number}])
-    assert found["x"].tolist() == [1, 1, 1]
+    assert repr(actual["groups"]) == repr([{"step": number, "lr": old}, {"step": number}])
+    assert actual["x"].tolist() == [1, 1, 1]
     whole = path.read_bytes()
     assert (whole[:6], whole[-5:], len(whole)) == (b"before", b"after", len(content) + 11)
     stream.write_bytes(whole[6:-5])

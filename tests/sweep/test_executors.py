@@ -23,6 +23,8 @@ from qmaps.errors import BadTypeError, BadValueError, CaptureError, Communicatio
 from qmaps.sweep.plan import Item
 from tests.sweep.data import SPECS, Deadly, on_disk, plan, same, tensors
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -41,10 +43,10 @@ def serial(path: Path) -> pd.DataFrame:
 
 def test_a_pool_gives_the_same_bits(path: Path, serial: pd.DataFrame, tmp_path: Path) -> None:
     told: list[tuple[int, int, str]] = []
-    found = sweep.run(
+    frame = sweep.run(
         path, SPECS, workers=2, out=tmp_path, progress=lambda *given: told.append(given)
     )
-    same(found, serial)
+    same(frame, serial)
     same(pd.read_parquet(tmp_path / "sweep.parquet"), serial)
     assert told[0] == (0, 5, "5 jobs on workers")
     assert told[-1] == (5, 5, "")

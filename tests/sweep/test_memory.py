@@ -107,6 +107,7 @@ def test_one_tensor_that_is_larger_than_the_memory(tmp_path: Path) -> None:
     assert peak < limit
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_digest_of_a_tensor_that_is_larger_than_the_memory(tmp_path: Path) -> None:
     path = zeros(tmp_path / "states.safetensors", 1, (2**13, 2**13))

@@ -69,6 +69,7 @@ def test_a_name_that_is_no_valid_unicode() -> None:
     )
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_whole_sweep() -> None:
     states = tensors(range(40))
     whole, part = sweep.run(states, SPECS), sweep.run(states, SPECS, sample=0.01)
@@ -139,15 +140,15 @@ WHOLE = "rank1B"
 
 def normalizers() -> list[Normalizer]:
     """Every one that divides by scales, with every format of scales."""
-    found = []
+    results = []
     for cls in REGISTRY:
         for suffix in ["", *SUFFIXES]:
             map_ = "bf16@16s" if cls.spec_name == "unscaled" else "DE@4s"
             with suppress(SpecError):  # some combine with nothing
                 q = qmaps.quantizer(f"{cls.spec_name.replace('<n>', '8')}{suffix}/{map_}")
-                found.append(q.normalizer)
+                results.append(q.normalizer)
     both = [qmaps.quantizer(f"{n}/DE@4s").normalizer for n in ("B16&rank1", "B8x8&colx8")]
-    return [each for each in found if not each.spec.startswith(WHOLE)] + both
+    return [each for each in results if not each.spec.startswith(WHOLE)] + both
 
 
 def test_normalizers_are_found() -> None:
@@ -170,8 +171,8 @@ def test_rows_have_the_scales_of_the_whole(
     rows = state.chosen(numbers, unit)
     whole = normalizer.expand(normalizer.scales(x), shape).expand(shape)
     expected = slabs_of(whole.contiguous()).chosen(numbers, unit)
-    found = normalizer.expand(scaler.scales(rows), tuple(rows.shape)).expand(rows.shape)
-    assert torch.equal(found, expected)
+    actual = normalizer.expand(scaler.scales(rows), tuple(rows.shape)).expand(rows.shape)
+    assert torch.equal(actual, expected)
 
 
 def test_means_of_tensors_in_full_are_their_own_ends() -> None:
@@ -189,10 +190,10 @@ def test_rows_do_not_depend_on_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = write(CapturedStates.from_tensors(tensors(range(2)), step=1), tmp_path / "states")
     expected = sweep.run(path, SPECS, sample=0.05)
     monkeypatch.setattr(sample, "SLAB", 3000)
-    found = sweep.run(path, SPECS, sample=0.05)
+    frame = sweep.run(path, SPECS, sample=0.05)
     sums = ["mean_square", "sqnr_db"]
-    np.testing.assert_allclose(found[sums], expected[sums], rtol=1e-12)
-    same(found.drop(columns=sums), expected.drop(columns=sums))
+    np.testing.assert_allclose(frame[sums], expected[sums], rtol=1e-12)
+    same(frame.drop(columns=sums), expected.drop(columns=sums))
 
 
 def test_a_large_tensor_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,10 +215,10 @@ def test_maps_are_fitted_to_some_units(monkeypatch: pytest.MonkeyPatch) -> None:
     specs = ["B128/lloyd@4s + tensor/quantile@8u", "B32x8/quantile@4s + B128/lloyd@3u"]
     expected = sweep.run(states, specs, sample=0.2)
     monkeypatch.setattr(measure, "FIT", 100_000)
-    found = sweep.run(states, specs, sample=0.2)
-    assert not found["mse"].equals(expected["mse"])
+    frame = sweep.run(states, specs, sample=0.2)
+    assert not frame["mse"].equals(expected["mse"])
     columns = ["mse", "mean_abs_error", "median_abs_error"]
-    np.testing.assert_allclose(found[columns], expected[columns], rtol=0.3)
+    np.testing.assert_allclose(frame[columns], expected[columns], rtol=0.3)
 
 
 def test_lloyd_max_is_fitted_to_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,8 +242,8 @@ def test_elements_that_cannot_be_measured() -> None:
     x = torch.ones(700, 128)
     x[40, 3] = x[50, 0] = -1
     given = {"w": {"exp_avg": torch.ones(700, 128), "exp_avg_sq": x}}
-    found = sweep.run(given, ["B128/DE@4u"], sample=0.3)
-    assert found["state"].tolist() == ["exp_avg"]
+    frame = sweep.run(given, ["B128/DE@4u"], sample=0.3)
+    assert frame["state"].tolist() == ["exp_avg"]
     with pytest.raises(BadValueError) as caught:
         sweep.run(given, ["B128/DE@4s + B128/DE@4u"], sample=0.3)
     assert str(caught.value) == (
@@ -300,9 +301,9 @@ def test_weighted_quantiles() -> None:
     x = torch.arange(300 * 128, dtype=torch.float32)
     chosen = choose("w", x, [qmaps.quantizer("B128/linear@4s").normalizer], 0.5)
     values = rows_of(chosen, x).double()
-    found = quantiles("abs", values, torch.ones_like(values, dtype=torch.bool), chosen)
-    assert found["max_abs_error"] == x.numel() - 1
-    assert found["median_abs_error"] == pytest.approx(x.numel() / 2, rel=0.1)
+    actual = quantiles("abs", values, torch.ones_like(values, dtype=torch.bool), chosen)
+    assert actual["max_abs_error"] == x.numel() - 1
+    assert actual["median_abs_error"] == pytest.approx(x.numel() / 2, rel=0.1)
     nothing = quantiles("rel", values, torch.zeros_like(values, dtype=torch.bool), chosen)
     assert pd.isna(list(nothing.values())).all()
 

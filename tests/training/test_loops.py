@@ -12,6 +12,8 @@ from torch.optim import lr_scheduler
 
 from tests.training.runs import EVERY, assert_same, every_with, gradients, loss_of, make, net
 
+pytestmark = pytest.mark.slow
+
 
 @EVERY
 def test_clipped_gradients_are_what_steps_see(kind: str, engine: str) -> None:
@@ -125,12 +127,12 @@ def test_a_closure_gives_loss_and_gradients(kind: str, engine: str) -> None:
             loss.backward()
             return loss
 
-        found = optimizer.step(closure)
+        actual = optimizer.step(closure)
         usual.zero_grad()
         loss = loss_of(plain, number)
         loss.backward()
         usual.step()
-        assert torch.equal(found, loss)
+        assert torch.equal(actual, loss)
     assert_same(optimizer, usual)
 
 

@@ -19,6 +19,8 @@ from qmaps.engines.native.plan import NativePlan
 from qmaps.optim import AdamW, AdamW8bit, QuantizedOptimizer
 from tests.training.runs import EVERY, assert_same, gradients, loss_of, make, net, parts
 
+pytestmark = pytest.mark.slow
+
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 
 

@@ -10,6 +10,8 @@ from qmaps.algebra.philox import RoundingKey
 from qmaps.engines.bfloat16 import round_stochastically
 from tests.training.runs import EVERY, assert_same, every_with, gradients, loss_of, make, net
 
+pytestmark = pytest.mark.slow
+
 
 @every_with("dtype", [torch.bfloat16, torch.float16], ["AdamW8bit"])  # gradients are float32
 def test_autocast_keeps_parameters_and_steps_in_float32(

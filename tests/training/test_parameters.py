@@ -13,6 +13,8 @@ from qmaps.optim import AdamW8bit
 from tests.helpers import Wrapped
 from tests.training.runs import EVERY, assert_same, every_with, gradients, make, net
 
+pytestmark = pytest.mark.slow
+
 
 @EVERY
 def test_frozen_parameters_stay_and_thaw(kind: str, engine: str) -> None:
@@ -246,8 +248,8 @@ def test_quantizers_read_what_has_no_elements_at_its_address(engine: str) -> Non
     x = torch.linspace(-1, 1, 600)
     q = qmaps.quantizer("B64/DE@4s")
     expected = q.quantize(x)
-    found = q.quantize(Wrapped(x))
-    assert torch.equal(found.packed, expected.packed)
+    quantized = q.quantize(Wrapped(x))
+    assert torch.equal(quantized.packed, expected.packed)
     out = Wrapped(torch.zeros(600), requires_grad=False)
     assert expected.dequantize(out=out) is out
     assert torch.equal(out.inner, expected.dequantize())

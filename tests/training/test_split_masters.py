@@ -19,6 +19,8 @@ from qmaps.optim import AdamW8bit, QuantizedOptimizer
 from tests.engines.test_bfloat16 import in_24_bits
 from tests.training.runs import EVERY, assert_same, gradients, loss_of, make, net, parts
 
+pytestmark = pytest.mark.slow
+
 FORMS = pytest.mark.parametrize("form", SPLITS)
 
 

@@ -11,6 +11,8 @@ from torch import nn
 from qmaps import optim
 from tests.training.runs import assert_same, every_with, gradients, make, net
 
+pytestmark = pytest.mark.slow
+
 HARMLESS = [
     {"foreach": True},
     {"foreach": False, "fused": True},
@@ -23,7 +25,7 @@ HARMLESS = [
 def test_implementations_of_torch_change_nothing(
     kind: str, options: dict[str, Any], engine: str
 ) -> None:
-    found = []
+    results = []
     for given in ({}, options):
         model = net()
         optimizer = make(kind, [{"params": model[0].parameters(), **given}], **given)
@@ -32,8 +34,8 @@ def test_implementations_of_torch_change_nothing(
             gradients(model.parameters(), number)
             optimizer.step()
         assert not set(options) & set(optimizer.param_groups[0])
-        found.append(optimizer)
-    assert_same(*found)
+        results.append(optimizer)
+    assert_same(*results)
 
 
 REFUSED = [
@@ -64,7 +66,7 @@ def test_what_would_change_the_rule_is_refused(
 @pytest.mark.parametrize("in_group", [False, True])
 def test_adam_with_decoupled_weight_decay_is_adamw(in_group: bool) -> None:
     options = {"weight_decay": 0.1, "lr": 0.3, "amsgrad": False}
-    found = []
+    results = []
     for kind in (optim.Adam, optim.AdamW, torch.optim.Adam):
         chosen = {} if kind is optim.AdamW else {"decoupled_weight_decay": True}
         model = nn.Linear(3, 3)
@@ -74,9 +76,9 @@ def test_adam_with_decoupled_weight_decay_is_adamw(in_group: bool) -> None:
         for number in range(3):
             gradients([model.weight], number)
             optimizer.step()
-        found.append(model.weight.detach())
-    assert torch.equal(found[0], found[1])
-    torch.testing.assert_close(found[0], found[2])
+        results.append(model.weight.detach())
+    assert torch.equal(results[0], results[1])
+    torch.testing.assert_close(results[0], results[2])
 
 
 @pytest.mark.parametrize(

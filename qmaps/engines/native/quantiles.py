@@ -1,6 +1,6 @@
 """Order statistics on the native engine.
 
-The functions are those of `qmaps.ops.quantiles.Executor`, for tensors on the CPU.
+The functions are those of `qmaps.engines.order_statistics.Executor`, for tensors on the CPU.
 """
 
 from __future__ import annotations

@@ -31,18 +31,18 @@ def test_choices_are_optimal_for_the_bytes_they_take(seed: int) -> None:
     every = [total(tensors, list(p)) for p in itertools.product(range(4), repeat=4)]
     largest = math.inf
     for budget in range(32, 130, 8):
-        found = total(tensors, choose(tensors, budget))
+        actual = total(tensors, choose(tensors, budget))
         best = min(o.error for o in every if o.nbytes <= budget)
-        assert found.nbytes <= budget
-        assert best <= found.error <= largest
-        largest = found.error  # more bytes, less error
+        assert actual.nbytes <= budget
+        assert best <= actual.error <= largest
+        largest = actual.error  # more bytes, less error
     # With a multiplier: what a Lagrangian finds is found with its bytes as the budget.
     for price in (0.001, 0.01, 0.02, 0.05):
         costs = [[o.error + price * o.nbytes for o in options] for options in tensors]
         picks = [own.index(min(own)) for own in costs]
         wanted = total(tensors, picks)
-        found = total(tensors, choose(tensors, wanted.nbytes))
-        assert found.error == pytest.approx(wanted.error)
+        actual = total(tensors, choose(tensors, wanted.nbytes))
+        assert actual.error == pytest.approx(wanted.error)
         assert wanted.error == pytest.approx(
             min(o.error for o in every if o.nbytes <= wanted.nbytes)
         )

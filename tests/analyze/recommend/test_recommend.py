@@ -69,9 +69,11 @@ def built(choice: Choice, **options: Any) -> AdamW:
 
 
 def test_one_safe_pair_within_the_budget_is_chosen(states: CapturedStates) -> None:
-    found = recommend(states, bits=24)
-    assert found.choice.overrides == {}
-    assert found.tensors.loc[found.tensors["chosen"], "quantizer"].unique() == [EIGHT]
+    recommendation = recommend(states, bits=24)
+    assert recommendation.choice.overrides == {}
+    assert recommendation.tensors.loc[recommendation.tensors["chosen"], "quantizer"].unique() == [
+        EIGHT
+    ]
     # By bytes, and in 32 bits where nothing else is free of zero points.
     exact = recommend(states, nbytes=10**6, candidates=[ZERO], parameters=["c"])
     assert exact.choice.state_quantizers is None
@@ -136,12 +138,12 @@ def test_pairs_are_judged_and_the_best_of_each_width_named(found: Recommendation
 
 def test_zero_points_come_last_and_longer_updates_are_no_gain(states: CapturedStates) -> None:
     wide, short = "B256/DE@8s + B256/DE@8u", "B128/DE@4s + rank1/linear@4u"
-    found = recommend(states, bits=9, candidates=[short, wide])
-    rows = found.pairs.set_index("quantizer")
+    recommendation = recommend(states, bits=9, candidates=[short, wide])
+    rows = recommendation.pairs.set_index("quantizer")
     assert rows.loc[wide, "step_cost"] < rows.loc[short, "step_cost"] / 2
     assert rows.loc[wide, "zero_point_share"] > 0
-    assert found.best[8.3] == Pair.parse(short)
-    chosen = found.tensors[found.tensors["chosen"]].set_index("parameter")
+    assert recommendation.best[8.3] == Pair.parse(short)
+    chosen = recommendation.tensors[recommendation.tensors["chosen"]].set_index("parameter")
     assert chosen.loc["c", "quantizer"] == short
     assert set(chosen["quantizer"]) == {short, wide}  # it has zero points only in c
     # Updates that are too long are no gain, and do not make up for noise.
@@ -178,6 +180,7 @@ def test_parameters_of_a_kind_get_the_same_pair() -> None:
     assert picks == {name: pairs[".x" in name] for name in states.parameters()}
 
 
+@pytest.mark.slow
 def test_a_step_cost_gets_the_smallest_pair_that_keeps_to_it(states: CapturedStates) -> None:
     table = recommend(states).pairs
     costs = table.set_index("quantizer")["step_cost"]
@@ -197,17 +200,18 @@ def test_diagnostic_pairs_are_not_chosen(states: CapturedStates) -> None:
     assert chosen.tensors.loc[chosen.tensors["chosen"], "quantizer"].tolist() == [FOUR]
 
 
+@pytest.mark.slow
 def test_second_moments_that_can_be_zero_are_not_chosen_unless_named() -> None:
     draw = torch.Generator().manual_seed(0)
     v = torch.rand(48, 128, generator=draw) + 0.5  # with no zero points under any map
     tensors = {"w": {"exp_avg": torch.randn(48, 128, generator=draw) * 0.3, "exp_avg_sq": v}}
     for options in ({"bits": 8.3}, {"bits": 24}):
-        found = run(tensors, steps=4, **options)
-        named = [found.choice, *found.singles.values(), found.simplest]
+        outcome = run(tensors, steps=4, **options)
+        named = [outcome.choice, *outcome.singles.values(), outcome.simplest]
         texts = [choice.to_json() for choice in named if choice is not None]
         assert len(texts) > 4
         assert not any("/DE@8u" in text for text in texts)
-        row = found.pairs.set_index("preset").loc["paper-8bit"]
+        row = outcome.pairs.set_index("preset").loc["paper-8bit"]
         assert (row["zero_point_share"], bool(row["diagnostic"])) == (0, True)
     asked = run(tensors, steps=4, bits=8.3, candidates=["paper-8bit", "4bit"])
     assert asked.choice.to_json().count("B2048/DE@8u") == 1
@@ -219,13 +223,13 @@ def test_zero_points_are_counted_on_all_elements() -> None:
     v[1, :40] = 1e-8  # in no row that is replayed
     m = torch.randn(600, 64, generator=draw).sign() * 0.3
     states = {"w": {"exp_avg": m, "exp_avg_sq": v}, "small": {"exp_avg": m, "exp_avg_sq": v + 1}}
-    found = recommend(states, bits=9, share=0.01, candidates=[ZERO, FOUR, EIGHT])
-    rows = found.tensors.set_index(["parameter", "quantizer"])
+    recommendation = recommend(states, bits=9, share=0.01, candidates=[ZERO, FOUR, EIGHT])
+    rows = recommendation.tensors.set_index(["parameter", "quantizer"])
     assert rows.loc[("w", ZERO), "replayed"] < 3000
     assert rows.loc[("w", ZERO), "zero_point_share"] == 40 / (600 * 64)
     assert rows.loc[("w", ZERO), "verdict"] == "unsafe"
     assert rows.loc[("small", ZERO), "zero_point_share"] == 0
-    assert found.pairs.set_index("quantizer").loc[ZERO, "verdict"] == "unsafe"
+    assert recommendation.pairs.set_index("quantizer").loc[ZERO, "verdict"] == "unsafe"
     assert (rows.xs(EIGHT, level="quantizer")["zero_point_share"] == 0).all()
 
 
@@ -238,16 +242,16 @@ def test_what_is_not_measured_or_unsafe_is_named() -> None:
         "light": {"exp_avg": m * hard.sqrt(), "exp_avg_sq": hard},
         "never": dict.fromkeys(("exp_avg", "exp_avg_sq"), torch.zeros(48, 128)),
     }
-    found = recommend(tensors, bits=8, candidates=["B256/DE@8s + rank1/linear@4u"])
-    rows = found.tensors[found.tensors["chosen"]].set_index("parameter")
+    recommendation = recommend(tensors, bits=8, candidates=["B256/DE@8s + rank1/linear@4u"])
+    rows = recommendation.tensors[recommendation.tensors["chosen"]].set_index("parameter")
     assert rows["verdict"].to_dict() == {
         "heavy": "unproven", "light": "unsafe", "never": "not measured"
     }  # fmt: skip
-    assert found.verdict == "unproven"
-    assert "; light is unsafe: updates keep " in found.reason
+    assert recommendation.verdict == "unproven"
+    assert "; light is unsafe: updates keep " in recommendation.reason
     for note in ("Unsafe by themselves: light.", "Not measured: the replayed rows have no updates "
                  "in never.", "Step 0 is early: ", "Gradients were not recorded; "):  # fmt: skip
-        assert note in str(found)
+        assert note in str(recommendation)
 
 
 @pytest.mark.parametrize(("beta2", "averaged"), [(0.999, "1,000"), (0.9999, "10,000"), (0.9, "")])
@@ -327,9 +331,9 @@ def test_the_code_has_the_parameter_groups_of_the_run(tmp_path: Path) -> None:
         before.step()
     path = tmp_path / "optimizer.pt"
     torch.save(before.state_dict(), path)
-    found = recommend(path, candidates=["4bit"])
+    recommendation = recommend(path, candidates=["4bit"])
     scope: dict[str, Any] = {"model": model}
-    for code in (found.code, found.summary()["singles"]["4.3"]):
+    for code in (recommendation.code, recommendation.summary()["singles"]["4.3"]):
         exec(code, scope)
         made = scope["optimizer"].param_groups
         options = [(g["weight_decay"], g["lr"], g["param_names"]) for g in made]
@@ -340,8 +344,8 @@ def test_the_code_has_the_parameter_groups_of_the_run(tmp_path: Path) -> None:
 
 
 def test_presets_are_candidates_by_name(states: CapturedStates) -> None:
-    found = recommend(states, candidates=["4bit", "8bit"], bits=6.3)
-    assert sorted(found.pairs["preset"]) == ["4bit", "8bit"]
+    recommendation = recommend(states, candidates=["4bit", "8bit"], bits=6.3)
+    assert sorted(recommendation.pairs["preset"]) == ["4bit", "8bit"]
     replayed = qmaps.replay.run(states, "8bit", steps=2, parameters=["c"])
     swept = qmaps.sweep.run(states, ["8bit"])
     updates = swept.loc[swept["state"] == "update", "quantizer"]
@@ -354,10 +358,11 @@ def test_presets_are_candidates_by_name(states: CapturedStates) -> None:
     )
 
 
+@pytest.mark.slow
 def test_parameters_that_are_not_named_stay_in_32_bits(states: CapturedStates) -> None:
-    found = recommend(states, parameters=["a*", "c"])
-    assert found.choice.overrides["b"] is None
-    assert built(found.choice).memory().nbytes == found.nbytes
+    recommendation = recommend(states, parameters=["a*", "c"])
+    assert recommendation.choice.overrides["b"] is None
+    assert built(recommendation.choice).memory().nbytes == recommendation.nbytes
     low = recommend(states, min_quantized_size=29, candidates=[EIGHT], bits=9)
     assert built(low.choice).memory().nbytes == low.nbytes
     assert "    min_quantized_size=29,\n)" in low.code
@@ -379,15 +384,19 @@ def test_overrides_are_patterns() -> None:
     assert choice.min_quantized_size is None
 
 
+@pytest.mark.slow
 def test_a_parameter_without_updates_counts_as_all_together() -> None:
     ones = {"exp_avg": torch.full((48, 128), 0.1), "exp_avg_sq": torch.ones(48, 128)}
     still = {name: torch.zeros(48, 128) for name in ones}
-    found = recommend({"moves": ones, "still": still}, bits=6.3)
-    chosen = found.tensors[found.tensors["chosen"]].set_index("parameter")
-    costs = found.pairs.set_index("quantizer")["step_cost"]
+    recommendation = recommend({"moves": ones, "still": still}, bits=6.3)
+    chosen = recommendation.tensors[recommendation.tensors["chosen"]].set_index("parameter")
+    costs = recommendation.pairs.set_index("quantizer")["step_cost"]
     own = chosen.loc["still"]
     assert own["error"] == pytest.approx(costs[own["quantizer"]] / 2)  # half of the elements
-    assert found.tensors[found.tensors["parameter"] == "still"]["error"].nunique() > 1
+    assert (
+        recommendation.tensors[recommendation.tensors["parameter"] == "still"]["error"].nunique()
+        > 1
+    )
     with pytest.raises(CaptureError, match=r"all exact updates of .* are 0; there is nothing"):
         recommend({"still": still})
 

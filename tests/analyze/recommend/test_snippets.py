@@ -27,10 +27,10 @@ def parsed(optim_args: str) -> dict[str, Any]:
 def values_of(code: dict[str, str]) -> tuple[str, str, str]:
     """The value of `state_quantizers` in the lines of Trainer, LLaMA-Factory and axolotl."""
     _, trainer, llama, axolotl = code.values()
-    found = re.search(r"optim_args=(.*),$", trainer, re.MULTILINE)
+    match = re.search(r"optim_args=(.*),$", trainer, re.MULTILINE)
     assert llama.startswith("optim: qmaps_adamw\noptim_args: ")
     assert axolotl.startswith("optimizer: qmaps_adamw\noptim_args:\n  state_quantizers: ")
-    ours = ast.literal_eval(found[1]) if found else ""
+    ours = ast.literal_eval(match[1]) if match else ""
     # A double-quoted scalar of YAML with these escapes is a str of Python, too.
     theirs = ast.literal_eval(llama.partition("optim_args: ")[2])
     dictionary = ast.literal_eval(axolotl.partition("state_quantizers: ")[2])

@@ -30,6 +30,8 @@ def test_stochastic_rounding_mends_a_sparse_embedding_in_8_bits(tmp_path: Path) 
             optimizer.zero_grad()
             (embedding(tokens) - goal[tokens]).square().mean().backward()
             optimizer.step()
-    found = qmaps.recommend(tmp_path, bits=8.3, candidates=[NEAREST, ROUNDED], steps=40, share=1.0)
-    costs = found.tensors.set_index("quantizer")["step_cost"]
+    recommendation = qmaps.recommend(
+        tmp_path, bits=8.3, candidates=[NEAREST, ROUNDED], steps=40, share=1.0
+    )
+    costs = recommendation.tensors.set_index("quantizer")["step_cost"]
     assert costs[NEAREST] > 10 * costs[ROUNDED] > 0

@@ -24,8 +24,8 @@ def spread(rows: int, cols: int, deviation: float = 1.0) -> Tensor:
 
 
 def ratios(specs: list[str], v: Tensor, beta: float = 0.99) -> dict[str, float]:
-    found = fall_ratios(v, [qmaps.quantizer(spec) for spec in specs], beta, KEY)
-    return dict(zip(specs, found, strict=True))
+    actual = fall_ratios(v, [qmaps.quantizer(spec) for spec in specs], beta, KEY)
+    return dict(zip(specs, actual, strict=True))
 
 
 def test_second_moments_that_do_not_fall_in_an_optimizer_either() -> None:
@@ -53,10 +53,10 @@ def test_second_moments_that_do_not_fall_in_an_optimizer_either() -> None:
 
 def test_roundings_that_follow_and_those_that_do_not() -> None:
     exact, nearest, fine = "B256/linear@16u+sr", "B256/DE-0@8u", "B256/geometric@8u+qsr"
-    found = ratios([exact, nearest, fine, "B256/DE@4u"], spread(8, 256), 0.998)
-    assert found[exact] == pytest.approx(1, abs=0.05)
-    assert found[fine] == pytest.approx(1, abs=0.05)
-    assert found[nearest] > 5
+    actual = ratios([exact, nearest, fine, "B256/DE@4u"], spread(8, 256), 0.998)
+    assert actual[exact] == pytest.approx(1, abs=0.05)
+    assert actual[fine] == pytest.approx(1, abs=0.05)
+    assert actual[nearest] > 5
     # A step of 0.05 moves the codes of 8 bits: they follow.
     assert ratios([nearest], spread(8, 256), 0.95)[nearest] < 1.3
 
@@ -125,8 +125,8 @@ def test_rows_and_verdicts_have_them(tmp_path: Path) -> None:
         )
     nearest, stochastic = summary.loc[specs, "fall_ratio_second"]
     assert nearest > FOLLOWS[1] > stochastic > FOLLOWS[0]
-    found = qmaps.recommend(folder, bits=9, candidates=specs, steps=12)
-    verdicts = found.pairs.set_index("quantizer")
+    recommendation = qmaps.recommend(folder, bits=9, candidates=specs, steps=12)
+    verdicts = recommendation.pairs.set_index("quantizer")
     assert verdicts["step_cost"].max() <= 0.0005
     assert verdicts.loc[specs, "verdict"].tolist() == ["unproven", "clean"]
     assert verdicts.loc[specs[0], "reason"] == (

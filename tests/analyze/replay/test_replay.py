@@ -108,7 +108,7 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
     grads = [g for _, g in states.gradients("a")]
     steps, betas, pair = len(grads), (0.8, 0.95), Pair.parse(spec)
     assert steps == 12
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     runs = {}
     checks = sorted({math.ceil(k * steps / 5) for k in range(1, 6)})
     for number, (name, q, label) in enumerate(
@@ -129,7 +129,7 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
             measures["stalled_share"] = (
                 float((moved & held).sum() / moved.sum()) if moved.any() else math.nan
             )
-        found |= {f"{key}_{label}": value for key, value in measures.items()}
+        results |= {f"{key}_{label}": value for key, value in measures.items()}
 
     def update(label: str, k: int) -> Tensor:
         t = states.step + k
@@ -160,7 +160,7 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
     numel = grads[0].numel()
     noise = max(0.0, spent / cost - (shared / cost) ** 2) ** 0.5
     beyond = max(0.0, math.log10(largest / 10))
-    return found | {
+    return results | {
         "descent": descent,
         "kept_descent": kept,
         "progress": kept / descent,
@@ -304,7 +304,7 @@ def test_moments_that_began_anew(tmp_path: Path) -> None:
 def test_rounds_are_the_same_gradients_again(recording: Path) -> None:
     twice = qmaps.capture.load(recording)
     window, gradients = twice.window(), list(twice.gradients("a"))
-    found = qmaps.replay.run(recording, PAIRS[:4], steps=4, rounds=3)
+    actual = qmaps.replay.run(recording, PAIRS[:4], steps=4, rounds=3)
     twice.window = lambda parameter=None: window + window  # type: ignore[method-assign]
     twice.gradients = (
         lambda name: iter(  # type: ignore[method-assign]
@@ -312,8 +312,8 @@ def test_rounds_are_the_same_gradients_again(recording: Path) -> None:
         )
     )
     wanted = qmaps.replay.run(twice, PAIRS[:4], steps=12)
-    pd.testing.assert_frame_equal(found, wanted)
-    assert found["steps"].tolist() == [12] * 4
+    pd.testing.assert_frame_equal(actual, wanted)
+    assert actual["steps"].tolist() == [12] * 4
 
 
 def test_a_repeated_error_leads_farther_away_than_a_random_one(recording: Path) -> None:
@@ -328,11 +328,11 @@ def test_a_repeated_error_leads_farther_away_than_a_random_one(recording: Path) 
 
 
 def test_a_run_that_maximizes(tmp_path: Path, frame: pd.DataFrame) -> None:
-    found = qmaps.replay.run(record(tmp_path, maximize=True), PAIRS[-1:])
+    actual = qmaps.replay.run(record(tmp_path, maximize=True), PAIRS[-1:])
     # The same gradients; the moment, the update and what it is multiplied by are all negated.
     wanted = frame[frame["quantizer"] == PAIRS[-1]]
     for name in ("descent", "largest_update"):
-        assert found[name].item() == pytest.approx(wanted[name].item(), rel=1e-5)
+        assert actual[name].item() == pytest.approx(wanted[name].item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.8, 0.95), (0.0, 0.9), (0.95, 0.9), (0.0, 0.0)])

@@ -34,10 +34,10 @@ def moments(steps: int, signal: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("signal", [0.0, 0.1, 1.0])
 def test_signal_and_noise_are_told_apart(steps: int, signal: float) -> None:
     mean, deviation, m, v = moments(steps, signal)
-    found, variance = mean_and_variance(m, v, BETAS, steps)
-    assert found.square().mean() == pytest.approx(float(mean.square().mean()), rel=0.1, abs=0.03)
+    actual, variance = mean_and_variance(m, v, BETAS, steps)
+    assert actual.square().mean() == pytest.approx(float(mean.square().mean()), rel=0.1, abs=0.03)
     total = mean.square() + deviation.square()
-    assert (found.square() + variance).mean() == pytest.approx(float(total.mean()), rel=0.1)
+    assert (actual.square() + variance).mean() == pytest.approx(float(total.mean()), rel=0.1)
     assert variance.mean() == pytest.approx(float(deviation.square().mean()), rel=0.1)
 
 
@@ -100,6 +100,7 @@ def test_a_checkpoint_is_replayed_and_says_so(tmp_path: Path) -> None:
     assert unknown["gradients"].item() == "simulated"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_the_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -18,6 +18,8 @@ from qmaps.errors import BadValueError, CommunicationError
 from tests.helpers import Pickling
 from tests.sweep.data import on_disk, same, tensors
 
+pytestmark = pytest.mark.slow
+
 PAIRS = ["B128/DE@4s+sr + rank1/linear@4u", "tensor/DE@8s + 32-bit", "B128/lloyd@4s + B64/DE-0@4u"]
 
 
@@ -41,10 +43,10 @@ def serial(path: Path, one_thread: None) -> pd.DataFrame:
 
 def test_a_pool_and_an_executor_give_the_same_bits(path: Path, serial: pd.DataFrame) -> None:
     told: list[tuple[int, int, str]] = []
-    found = qmaps.replay.run(
+    frame = qmaps.replay.run(
         path, PAIRS, steps=8, seed=5, workers=1, progress=lambda *given: told.append(given)
     )
-    same(found, serial)
+    same(frame, serial)
     assert set(serial["parameter"]) == {"a", "b", "c", "e"}
     assert [done for done, _, _ in told] == [0, 1, 2, 3, 4, 4]
     assert told[0] == (0, 4, "4 jobs on workers")
@@ -54,8 +56,8 @@ def test_a_pool_and_an_executor_give_the_same_bits(path: Path, serial: pd.DataFr
 
 def test_a_choice_of_parameters_keeps_its_random_numbers(path: Path, serial: pd.DataFrame) -> None:
     with ThreadPoolExecutor(1) as executor:
-        found = qmaps.replay.run(path, PAIRS, steps=8, seed=5, parameters=["c"], executor=executor)
-    same(found, serial[serial["parameter"] == "c"].reset_index(drop=True))
+        frame = qmaps.replay.run(path, PAIRS, steps=8, seed=5, parameters=["c"], executor=executor)
+    same(frame, serial[serial["parameter"] == "c"].reset_index(drop=True))
 
 
 def test_recommendations_are_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,9 +93,9 @@ def test_what_workers_cannot_do(path: Path) -> None:
 def test_one_process_uses_one_thread(path: Path, serial: pd.DataFrame) -> None:
     threads: list[int] = []
     torch.set_num_threads(2)  # the fixture of each test sets one again
-    found = qmaps.replay.run(
+    frame = qmaps.replay.run(
         path, PAIRS, steps=8, seed=5, progress=lambda *_: threads.append(torch.get_num_threads())
     )
     assert set(threads) == {1}
     assert torch.get_num_threads() == 2
-    same(found, serial)
+    same(frame, serial)

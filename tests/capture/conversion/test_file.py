@@ -18,6 +18,8 @@ from qmaps.optim import PRESETS, AdamW8bit
 from tests.capture.conversion.nets import resumed, trained
 from tests.outside import CALLS, NAME, Outside
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:

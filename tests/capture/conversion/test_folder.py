@@ -1,6 +1,6 @@
 """Folders of torch.distributed.checkpoint, written for a training that is in shards.
 
-What several processes load from them is in ``tests/distributed/worker.py``.
+What several processes load from them is in ``tests/distributed/checks/checkpoints.py``.
 """
 
 import os
@@ -23,6 +23,8 @@ from qmaps.capture.conversion import convert_file
 from qmaps.errors import BadValueError, OutputError, QmapsError
 from qmaps.storage.locks import FolderLock
 from tests.capture.fixtures import HERE, expect
+
+pytestmark = pytest.mark.slow
 
 
 def test_there_and_back_bit_for_bit(tmp_path: Path) -> None:

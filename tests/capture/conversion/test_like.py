@@ -20,6 +20,8 @@ from qmaps.errors import BadValueError, CaptureError, OutputError, QmapsError
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
 
+pytestmark = pytest.mark.slow
+
 ZERO = ("zero1", "zero1-bf16", "zero2", "zero2-round-robin", "zero3", "zero3-sub-groups")
 UNIVERSAL = ("zero1-universal", "zero3-universal")
 DCP = ("fsdp1-full", "fsdp1-sharded", "fsdp2", "fsdp2-flattened", "plain")
@@ -33,9 +35,11 @@ CODES = {"exp_avg": "B64/DE@8s", "exp_avg_sq": "B64/DE-0@8u"}
 
 def files(folder: Path) -> dict[str, bytes]:
     paths = [path for path in folder.rglob("*") if path.is_file()]
-    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-    found.pop("expected.pt", None)  # of the fixtures' script, and copied only with the whole folder
-    return found
+    results = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    results.pop(
+        "expected.pt", None
+    )  # of the fixtures' script, and copied only with the whole folder
+    return results
 
 
 def same(one: CapturedStates, other: CapturedStates) -> bool:
@@ -229,12 +233,12 @@ def test_states_of_the_template_are_rounded_to_its_dtype(tmp_path: Path) -> None
     (report,) = convert_file(ours, tmp_path / "out", to="torch", like=folder)
     name = folder.name
     assert report.notes == (f"exp_avg is rounded to bfloat16, as {name} has it",)
-    found, exact = load(tmp_path / "out"), load(ours)
+    actual, exact = load(tmp_path / "out"), load(ours)
     for parameter in PARAMETERS:
         first = exact.tensor(parameter, "exp_avg").bfloat16().float()
-        assert found.tensor(parameter, "exp_avg").equal(first)
+        assert actual.tensor(parameter, "exp_avg").equal(first)
         second = exact.tensor(parameter, "exp_avg_sq")
-        assert found.tensor(parameter, "exp_avg_sq").equal(second)
+        assert actual.tensor(parameter, "exp_avg_sq").equal(second)
 
 
 def test_between_formats(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from qmaps.errors import BadValueError, CaptureError
 from qmaps.optim import AdamW, AdamW8bit
 from tests.capture.conversion.nets import resumed, trained
 
+pytestmark = pytest.mark.slow
+
 ao = pytest.importorskip("torchao.optim")
 
 MAKES = [ao.AdamW8bit, ao.AdamW4bit, ao.AdamWFp8]

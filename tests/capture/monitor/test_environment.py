@@ -28,6 +28,7 @@ for _ in range(4):
 """
 
 
+@pytest.mark.slow
 def test_a_variable_switches_it_on_in_unchanged_code(tmp_path: Path) -> None:
     settings = tmp_path / "monitor.yaml"
     settings.write_text(f"out: {tmp_path}/m.csv\nevery: 2\nthresholds: {{sqnr_db: 100}}\n")

@@ -78,14 +78,14 @@ def test_every_measure_is_that_of_its_definition() -> None:
         optimizer.step()
         for oracle in (drifting, last) if number == 7 else (drifting,) if number >= 4 else ():
             oracle.step(g)
-    found = {row["state"]: row for row in monitor.rows}
+    results = {row["state"]: row for row in monitor.rows}
     assert [row["step"] for row in monitor.rows] == [8, 8]
     decoded = {}
     for name, x, y in (
         ("exp_avg", drifting.m, last.m),
         ("exp_avg_sq", drifting.v, last.v),
     ):
-        row, t, first = found[name], optimizer.state[parameter][name], drifting.first[name]
+        row, t, first = results[name], optimizer.state[parameter][name], drifting.first[name]
         q = decoded[name] = t.dequantize()
         assert (row["parameter"], row["quantizer"], row["numel"]) == ("w", t.quantizer.spec, 768)
         noise = (y.double() - q.double()).square().sum()
@@ -105,10 +105,10 @@ def test_every_measure_is_that_of_its_definition() -> None:
         end |= (t.codes() == 0) & t.quantizer.map.signed
         new = t.scales[0].repeat_interleave(64).view(24, 32)
         assert row["saturated_share"] == float((end & (y.abs() < new)).double().mean())
-    assert found["exp_avg_sq"]["stalled_share"] > 0
+    assert results["exp_avg_sq"]["stalled_share"] > 0
     m, v = decoded.values()
     zeros = float(((v == 0) & (m != 0) & (last.v > 0)).double().mean())
-    assert found["exp_avg_sq"]["zero_point_share"] == zeros > 0.01
+    assert results["exp_avg_sq"]["zero_point_share"] == zeros > 0.01
 
     def update(m: Tensor, v: Tensor) -> Tensor:
         corrected = (v.double() / (1 - BETAS[1] ** 8)).sqrt() + EPS
@@ -116,13 +116,13 @@ def test_every_measure_is_that_of_its_definition() -> None:
 
     u, w = update(last.m, last.v), update(m, v)
     relative = ((w - u) / u).abs().reshape(-1)
-    assert found["exp_avg_sq"]["update_mean_rel_error"] == pytest.approx(
+    assert results["exp_avg_sq"]["update_mean_rel_error"] == pytest.approx(
         float(relative.mean()), 1e-3
     )
-    assert found["exp_avg_sq"]["update_median_rel_error"] == pytest.approx(
+    assert results["exp_avg_sq"]["update_median_rel_error"] == pytest.approx(
         float(relative.median()), 1e-3
     )
-    assert math.isnan(found["exp_avg"]["zero_point_share"])
+    assert math.isnan(results["exp_avg"]["zero_point_share"])
 
 
 ELEMENT_WISE: dict[str, Callable[[Any], optim.QuantizedOptimizer]] = {

@@ -96,9 +96,9 @@ def test_numbered_parameters_take_names() -> None:
 
 
 def test_fingerprints_are_those_of_the_states() -> None:
-    found = [load(HERE / "dcp" / name).fingerprint() for name in SAVED]
-    assert len(set(found)) == 1  # FSDP1 and FSDP2 took the same steps
-    assert load(HERE / "dcp/bitsandbytes").fingerprint() != found[0]
+    results = [load(HERE / "dcp" / name).fingerprint() for name in SAVED]
+    assert len(set(results)) == 1  # FSDP1 and FSDP2 took the same steps
+    assert load(HERE / "dcp/bitsandbytes").fingerprint() != results[0]
 
 
 def test_states_of_bitsandbytes_are_decoded() -> None:

@@ -38,15 +38,15 @@ OBJECTS = [*NUMBERS, *TEXTS, *CONTAINERS]
 
 def of_deepspeed(patch: pytest.MonkeyPatch) -> dict[str, type]:
     """Classes that are pickled under the names of DeepSpeed's."""
-    found = {}
+    results = {}
     modules = {part: ModuleType(part) for part in (full.rpartition(".")[0] for full in STAND_INS)}
     for part, made in {"deepspeed": ModuleType("deepspeed"), **modules}.items():
         patch.setitem(sys.modules, part, made)
     for full in STAND_INS:
         module, _, name = full.rpartition(".")
-        found[full] = type(name, (StandIn,), {"__module__": module})
-        setattr(modules[module], name, found[full])
-    return found
+        results[full] = type(name, (StandIn,), {"__module__": module})
+        setattr(modules[module], name, results[full])
+    return results
 
 
 def members(value: Any) -> list[tuple[Any, Any]]:
@@ -153,6 +153,7 @@ def read(path: Path) -> None:
 COUNT = itertools.count()
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @settings(
     max_examples=examples(30),

@@ -383,8 +383,8 @@ def test_experts_of_a_layer_may_lie_in_several_groups() -> None:
     groups = [[f"{of}{number}.weight" for number in numbers] for numbers in ((0, 1), (2, 3))]
     every = [name for group in groups for name in group]
     experts = Experts(Path("model"), [8])
-    found = [experts.names(group, 1, 2, every) for group in groups]
-    assert found == [
+    results = [experts.names(group, 1, 2, every) for group in groups]
+    assert results == [
         {name: f"{of}{4 + 2 * place + number}.weight" for number, name in enumerate(group)}
         for place, group in enumerate(groups)
     ]

@@ -52,9 +52,9 @@ def averages_are_those_of_the_plain_quantizer() -> None:
     for spec in SPECS:
         for numel in (1, 5, 1000):
             xs = [tensor_of(r, numel) for r in range(world)]
-            found = comm.average(xs[rank], spec, seed=7, step=3, number=2)
+            actual = comm.average(xs[rank], spec, seed=7, step=3, number=2)
             expected = simulated(xs, spec, 7, 3, 2)
-            assert torch.equal(found, expected), (spec, numel, found, expected)
+            assert torch.equal(actual, expected), (spec, numel, actual, expected)
     empty = comm.average(torch.empty(0, 3), "B64/tree@8s")
     assert empty.shape == (0, 3)
     half = comm.average(torch.full((2, 3), 1.5, dtype=torch.bfloat16), "tensor/linear0@8s")
@@ -240,16 +240,16 @@ def gradients_accumulate_without_sync() -> None:
     x, y = batch(3, rank)
     (model(x) - y).square().mean().backward()
     assert hook.traffic.exchanges == 1
-    found = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
-    assert same_everywhere(found)
-    expected = torch.zeros_like(found)
+    actual = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+    assert same_everywhere(actual)
+    expected = torch.zeros_like(actual)
     for step in range(4):
         for r in range(dist.get_world_size()):
             x, y = batch(step, r)
             loss = (model.module(x) - y).square().mean()
             grads = torch.autograd.grad(loss, list(model.parameters()))
             expected += torch.cat([g.reshape(-1) for g in grads]) / dist.get_world_size()
-    assert float((found - expected).norm() / expected.norm()) < 0.02
+    assert float((actual - expected).norm() / expected.norm()) < 0.02
 
 
 def bfloat16_models_train() -> None:

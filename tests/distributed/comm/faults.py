@@ -34,6 +34,6 @@ def main() -> None:
             model(torch.ones(4, 20)).sum().backward()
     except CommunicationError as error:
         said = str(error)
-    found = {"step": step, "seconds": time.monotonic() - start, "said": said}
-    (folder / f"{rank}.json").write_text(json.dumps(found))
+    results = {"step": step, "seconds": time.monotonic() - start, "said": said}
+    (folder / f"{rank}.json").write_text(json.dumps(results))
     os._exit(0)  # what is left of the group cannot be taken down in order

@@ -50,11 +50,11 @@ def launch(
 
 
 def _written(folder: Path) -> list[dict[str, Any] | None]:
-    found: list[dict[str, Any] | None] = []
+    results: list[dict[str, Any] | None] = []
     for rank, code in enumerate(json.loads((folder / "codes.json").read_text())):
         if code < 0:
-            found.append(None)
+            results.append(None)
             continue
         assert code == 0, f"rank {rank} failed:\n{(folder / f'{rank}.err').read_text()}"
-        found.append(json.loads((folder / f"{rank}.json").read_text()))
-    return found
+        results.append(json.loads((folder / f"{rank}.json").read_text()))
+    return results

@@ -70,15 +70,15 @@ def activations_and_errors_are_those_of_the_plain_quantizer() -> None:
     dist.all_gather_object(weights, (layer.weight.data, layer.bias.data))
     for step in range(2):
         x.grad = None
-        found = layer(x)
+        actual = layer(x)
         expected = []
         for r, (weight, bias) in enumerate(weights):
             flat = F.linear(x.detach(), weight, bias).reshape(-1)
             key = qmaps.RoundingKey(9, 18, step, micro_batch=r, tensor=layer.number)
             expected.append(q.quantize(flat, key=key).dequantize().view(4, -1))
-        assert torch.equal(found, torch.cat(expected, -1))
-        error = torch.randn(found.shape, generator=torch.Generator().manual_seed(2))
-        found.backward(error)
+        assert torch.equal(actual, torch.cat(expected, -1))
+        error = torch.randn(actual.shape, generator=torch.Generator().manual_seed(2))
+        actual.backward(error)
         assert same_everywhere(x.grad)
         exact = torch.zeros_like(x)
         for (weight, _), (first, last) in zip(weights, layer.spans(), strict=True):
@@ -141,10 +141,13 @@ def sub_batches_give_the_gradients_of_one_device() -> None:
             top = split(quantizer, sum_errors=False)
             schedule = SubBatches(quantizer, size=size)
             mine, labels = everything[rank]
-            found = schedule.backward(
+            actual = schedule.backward(
                 bottom(mine), labels, lambda part, y, top=top: F.cross_entropy(top(part), y)
             )
-            assert abs(float(found) - float(expected.detach())) < max(near, 1e-5), (quantizer, size)
+            assert abs(float(actual) - float(expected.detach())) < max(near, 1e-5), (
+                quantizer,
+                size,
+            )
             pairs = [(bottom.module.only.weight.grad, below.only.weight.grad)]
             pairs += [(top[n].weight.grad, own(top[n], above[n].weight.grad)) for n in (0, 2)]
             for got, wanted in pairs:

@@ -28,14 +28,14 @@ def run(checks: Mapping[str, Callable[[], None]]) -> None:
     """Run the checks named on the command line, in that order, and write the result of each."""
     rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     begin(rank, world, folder)
-    found = {}
+    results = {}
     for name, check in ((name, checks[name]) for name in sys.argv[4:]):
         try:
             check()
-            found[name] = "passed"
+            results[name] = "passed"
         except Exception:
-            found[name] = traceback.format_exc()
-        print(rank, name, found[name], file=sys.stderr, flush=True)  # shown if a launch fails
+            results[name] = traceback.format_exc()
+        print(rank, name, results[name], file=sys.stderr, flush=True)  # shown if a launch fails
         dist.barrier()  # a rank that failed must not leave others in the middle of a check
-    (folder / f"{rank}.json").write_text(json.dumps(found))
+    (folder / f"{rank}.json").write_text(json.dumps(results))
     dist.destroy_process_group()

@@ -19,6 +19,8 @@ from tests.distributed.comm import faults
 from tests.distributed.comm.checks import CHECKS
 from tests.distributed.comm.launch import launch
 
+pytestmark = pytest.mark.slow
+
 FOUR = (
     "averages_are_those_of_the_plain_quantizer",
     "bytes_are_those_on_the_wire",

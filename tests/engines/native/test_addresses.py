@@ -38,8 +38,8 @@ def test_every_address_passes_the_gate() -> None:
     folder = Path(qmaps.__file__).parent
     for file in folder.rglob("*.py"):
         # A storage's address may serve as its name.
-        found = re.findall(r"(?<!untyped_storage\(\))\.data_ptr\(", file.read_text())
-        assert not found or file.name == "addresses.py", file
+        matches = re.findall(r"(?<!untyped_storage\(\))\.data_ptr\(", file.read_text())
+        assert not matches or file.name == "addresses.py", file
 
 
 @BACKENDS

@@ -13,6 +13,8 @@ from torch import nn
 
 from qmaps.optim import AdamW8bit
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import torch
 from torch import nn

@@ -19,6 +19,8 @@ from qmaps.engines.native import build
 from qmaps.errors import BackendWarning
 from qmaps.ops.backends import use_backend
 
+pytestmark = pytest.mark.slow
+
 
 def tree(folder: Path) -> Path:
     """A source tree; its package."""

@@ -62,8 +62,8 @@ def test_codes_at_every_limit(map_: Map, each_isa: Callable[[], Iterable[str]]) 
     wanted = expected(values, x)
     for isa in each_isa():
         with use_backend("native"):
-            found = q.quantize(x).codes()
-        assert torch.equal(found.long(), wanted), isa
+            actual = q.quantize(x).codes()
+        assert torch.equal(actual.long(), wanted), isa
 
 
 @pytest.mark.parametrize("bits", [10, 12, 16])
@@ -78,8 +78,8 @@ def test_stochastic_codes_stay_between_neighbours(
         wanted = q.quantize(x, key=qmaps.RoundingKey(seed=3)).codes()
     for isa in each_isa():
         with use_backend("native"):
-            found = q.quantize(x, key=qmaps.RoundingKey(seed=3)).codes()
-        assert torch.equal(found, wanted), isa
+            actual = q.quantize(x, key=qmaps.RoundingKey(seed=3)).codes()
+        assert torch.equal(actual, wanted), isa
     decoded = values[wanted.long()]
     assert (decoded - x).abs().max() < 1.001 * (values[1] - values[0])
 
@@ -97,8 +97,8 @@ def test_packed_codes_and_values_are_those_of_the_reference(
 
     def made(backend: str) -> tuple[Tensor, Tensor]:
         with use_backend(backend):
-            found = q.quantize(x, key=qmaps.RoundingKey(seed=3))
-            return found.packed, found.dequantize()
+            quantized = q.quantize(x, key=qmaps.RoundingKey(seed=3))
+            return quantized.packed, quantized.dequantize()
 
     packed, values = made("reference")
     for isa in each_isa():

@@ -29,7 +29,7 @@ from tests.optim.families import FUSED, same_bits
 LARGEST = 1500
 """Elements of a tensor."""
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
 
 shapes = st.one_of(
     st.integers(0, LARGEST).map(lambda n: (n,)),
@@ -127,12 +127,12 @@ def plans(draw: Any) -> list[tuple[str, int, str]]:
 
 
 def apply(kind: str, which: int, name: str, optimizer: QuantizedOptimizer, p: Tensor) -> None:
-    found = {
+    actual = {
         "parameter": [p],
         "state": [x for key, x in changes.tensors_of(optimizer, p) if key != "step[0]"],
         "gradient": [p.grad],
     }[kind]
-    if found and not missing_bytes(x := found[which % len(found)]):  # or torch would crash
+    if actual and not missing_bytes(x := actual[which % len(actual)]):  # or torch would crash
         with torch.no_grad():
             KINDS[kind][name](x)
 

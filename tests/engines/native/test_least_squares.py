@@ -18,6 +18,8 @@ from qmaps.ops.backends import use_backend
 from qmaps.ops.fit import fit_each
 from tests.engines.native.test_tensors import SETTINGS, wide
 
+pytestmark = pytest.mark.slow
+
 
 def assert_same_fit(
     bits: int,

@@ -28,6 +28,8 @@ from tests import helpers
 from tests.engines.native.test_tensors import wide
 from tests.helpers import about
 
+pytestmark = pytest.mark.slow
+
 RTOL = 1e-12
 SETTINGS = settings(
     max_examples=60,
@@ -40,10 +42,10 @@ finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 def sums_of(q: qmaps.Quantizer, x: Tensor) -> Sums:
     """Those of the native engine."""
     key = qmaps.RoundingKey() if q.stochastic else None
-    found = dispatch.measure(x, q.normalizer, q.map, key, keep=False)
-    assert found is not None, q
-    assert found[1] is None
-    return found[0]
+    measured = dispatch.measure(x, q.normalizer, q.map, key, keep=False)
+    assert measured is not None, q
+    assert measured[1] is None
+    return measured[0]
 
 
 def expected_sums(q: qmaps.Quantizer, x: Tensor) -> Sums:
@@ -165,7 +167,7 @@ def test_sums_have_the_same_bits_for_all_threads_and_instruction_sets(
     x = wide((137, 611), 2)
     exact = Exact.of(x, x.square(), 1e-8)
     before = torch.get_num_threads()
-    found = []
+    results = []
     try:
         for isa in native.isas():
             for threads in (1, 2, 3):
@@ -185,10 +187,10 @@ def test_sums_have_the_same_bits_for_all_threads_and_instruction_sets(
                     exact.update, first.quantize(x), second.quantize(exact.v), 1e-8, list(grid)
                 )
                 row += grid.flatten().tolist()
-                found.append(row)
+                results.append(row)
     finally:
         torch.set_num_threads(before)
-    assert all(row == found[0] for row in found)
+    assert all(row == results[0] for row in results)
 
 
 def test_what_cannot_be_quantized_is_refused_as_by_the_reference(isa: str, threads: int) -> None:
@@ -240,9 +242,9 @@ def test_a_metric_without_a_form_for_sums(isa: str, monkeypatch: pytest.MonkeyPa
     q = qmaps.quantizer("B64/DE@4s")
     before = q.error(x)
     monkeypatch.setitem(metrics.METRICS, "first_error", first_error)
-    found = q.error(x)
-    assert found.pop("first_error") == float(x[0, 0] - q.quantize(x).dequantize()[0, 0])
-    assert found == pytest.approx(before, rel=RTOL)
+    errors = q.error(x)
+    assert errors.pop("first_error") == float(x[0, 0] - q.quantize(x).dequantize()[0, 0])
+    assert errors == pytest.approx(before, rel=RTOL)
 
 
 def moments(seed: int, shape: tuple[int, ...] = (90, 60)) -> tuple[Tensor, Tensor]:
@@ -264,10 +266,10 @@ def assert_update_errors(
         second = v if pair.second is None else pair.second.quantize(v)
         ours.add(exact, first, second)
         theirs.add(exact, first, second)
-    found, expected = ours.columns(), theirs.columns()
-    assert list(found) == list(expected)
+    actual, expected = ours.columns(), theirs.columns()
+    assert list(actual) == list(expected)
     for name, value in expected.items():
-        assert close(found[name], value, RTOL if name.startswith("mean") else 0), (name, pair)
+        assert close(actual[name], value, RTOL if name.startswith("mean") else 0), (name, pair)
 
 
 PAIRS = (
@@ -364,11 +366,11 @@ def test_a_native_sweep_decodes_nothing(isa: str, monkeypatch: pytest.MonkeyPatc
 
 def test_work_side_by_side_keeps_its_order_and_back_end(threads: int) -> None:
     with use_backend("reference"):
-        found = list(
+        actual = list(
             tensors.each(lambda i: (i, qmaps.backend(), tensors.threads(1 << 30)), range(9))
         )
-    assert [row[:2] for row in found] == [(i, "reference") for i in range(9)]
-    assert {row[2] for row in found} == {1}
+    assert [row[:2] for row in actual] == [(i, "reference") for i in range(9)]
+    assert {row[2] for row in actual} == {1}
     few = list(tensors.each(lambda i: tensors.threads(1 << 30), range(3)))
     assert few == [threads] * 3
     assert tensors.threads(1 << 30) == threads

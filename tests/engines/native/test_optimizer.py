@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
 
 import pytest
 import torch
@@ -256,34 +259,48 @@ def test_rounding_that_comes_in_the_middle_of_a_run(taken: list[int], isa: str) 
     assert any(not torch.equal(a, b) for a, b in zip(ours[0], nearest[0], strict=True))
 
 
-def kinds(family: Family) -> dict[str, object]:
-    """Quantizers that take one pass and two, packed and not, for an optimizer's states."""
+KINDS = ("8bit", "4bit", "paper-4bit", "mixed", "wide", "second wide")
+"""Quantizers that take one pass and two, packed and not."""
+
+
+def quantizers_of(family: Family, kind: str) -> object:
+    """Quantizers of one of `KINDS` for an optimizer's states."""
     names, signed = family.full.state_names, family.full.signed_states
     sign = {name: "s" if name in signed else "u" for name in names}
     mixed = zip(names, ("rank1/linear@5{}+sr", None, "B64x8/DE@6{}"), strict=False)
-    return {
-        "8bit": "8bit",
-        "4bit": "4bit",
-        "paper-4bit": "paper-4bit",
+    of_states = {
         "mixed": {name: spec and spec.format(sign[name]) for name, spec in mixed},
         "wide": {name: f"tensor/linear@7{sign[name]}" for name in names},
         "second wide": {name: f"tensor/linear@8{sign[name]}" for name in names[1:2]},
     }
+    return of_states.get(kind, kind)
 
 
-@pytest.mark.parametrize(("family", "options"), FUSED, ids=label)
-def test_every_rule(family: Family, options: dict[str, object], taken: list[int], each_isa) -> None:
+def of_every_rule() -> Iterator[Any]:
+    """All options of a rule, with one kind of quantizers each; the first options with all kinds."""
+    for _, cases in groupby(FUSED, key=lambda case: case[0].name):
+        for number, (family, options) in enumerate(cases):
+            yield pytest.param(family, options, KINDS[number % len(KINDS)])
+            if not number:
+                for kind in KINDS[1:]:
+                    yield pytest.param(family, options, kind, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("family", "options", "kind"), of_every_rule(), ids=label)
+def test_every_rule(
+    family: Family, options: dict[str, object], kind: str, taken: list[int], each_isa
+) -> None:
     settings = {"make": family.full, "steps": 3, **options}
     late = options.get("initial_accumulator_value", 0) != 0
-    for kind, quantizers in kinds(family).items():
-        dtype = torch.float32 if kind in {"8bit", "mixed"} else torch.bfloat16
-        expected = train("reference", quantizers, dtype, **settings)
-        for isa in each_isa():
-            taken.clear()
-            ours = train("native", quantizers, dtype, **settings)
-            with about((kind, isa)):
-                assert taken == [len(SHAPES)] * (2 if late else 3)
-                assert_same(ours, expected)
+    quantizers = quantizers_of(family, kind)
+    dtype = torch.float32 if kind in {"8bit", "mixed"} else torch.bfloat16
+    expected = train("reference", quantizers, dtype, **settings)
+    for isa in each_isa():
+        taken.clear()
+        ours = train("native", quantizers, dtype, **settings)
+        with about(isa):
+            assert taken == [len(SHAPES)] * (2 if late else 3)
+            assert_same(ours, expected)
 
 
 def test_groups_with_different_states_in_one_step(taken: list[int], isa: str) -> None:
@@ -384,8 +401,8 @@ def test_states_without_scales_saturate(map_: str, rounding: str, each_isa) -> N
     assert scales == [1, 1, 1, 1, 0, 0, 1, 1]
     for isa in each_isa():
         with about(isa):
-            ours, found = run("native")
-            assert found == scales
+            ours, actual = run("native")
+            assert actual == scales
             assert_same(ours, expected)
 
 

@@ -53,7 +53,7 @@ def test_steps_as_the_reference(
     for isa in each_isa():
         with about(isa):
             ours = trained(case, form)
-            assert ours._stepper.reference_count == 0
+            assert ours.engine_counts().get("reference", 0) == 0
             for one, other in zip(states(ours), states(expected), strict=True):
                 assert torch.equal(one, other)
             if case in NORMS:

@@ -251,7 +251,8 @@ def test_out_is_written_and_bad_input_leaves_it(isa: str, threads: int) -> None:
         ("B64/linear0@12s", 20_001),
         ("B128/DE@4s", 2**20 + 777),  # the codes that it replaces are kept past the caches
         ("B256/DE-0@8u", 2**20 + 777),
-        ("B2048/DE@8s", 2**24 + 8),  # too many to be kept: the input is looked at first
+        # Too many to be kept: the input is looked at first.
+        pytest.param("B2048/DE@8s", 2**24 + 8, marks=pytest.mark.slow),
     ],
 )
 def test_what_was_overwritten_comes_back(spec: str, numel: int, each_isa, threads: int) -> None:
@@ -290,9 +291,9 @@ def test_signs_under_unsigned_maps(spec: str, at: int, each_isa) -> None:
         with use_backend("reference"), pytest.raises(qmaps.QmapsError) as expected:
             q.quantize(x)
         for isa in each_isa():
-            with pytest.raises(qmaps.QmapsError) as found:
+            with pytest.raises(qmaps.QmapsError) as actual:
                 q.quantize(x)
-            assert (type(found.value), str(found.value)) == (
+            assert (type(actual.value), str(actual.value)) == (
                 type(expected.value),
                 str(expected.value),
             ), isa
@@ -302,14 +303,14 @@ def test_signs_under_unsigned_maps(spec: str, at: int, each_isa) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        "B256/DE@8s",
         "B128/DE@4s",
-        "tensor/linear@8s",
-        "B100/DE@4s",
-        "B24/DE@8s",
         "B256x8/DE-0@8u",
-        "B256/linear@10s",
-        "logB64/log2@4u",
+        pytest.param("B256/DE@8s", marks=pytest.mark.slow),
+        pytest.param("tensor/linear@8s", marks=pytest.mark.slow),
+        pytest.param("B100/DE@4s", marks=pytest.mark.slow),
+        pytest.param("B24/DE@8s", marks=pytest.mark.slow),
+        pytest.param("B256/linear@10s", marks=pytest.mark.slow),
+        pytest.param("logB64/log2@4u", marks=pytest.mark.slow),
     ],
 )
 def test_tensors_larger_than_caches(spec: str, each_isa) -> None:
@@ -433,13 +434,22 @@ FORMATS = ("xf16", "xbf16", "xf16sq", "xe8m0", "xe4m3")
 
 @pytest.mark.parametrize("rounding", ["", "+sr"])
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_formats_of_scales(suffix: str, rounding: str, each_isa, threads: int) -> None:
-    for normalizer in ("B1", "B7", "B32", "B64", "B256", "B9000", "tensor", "rank1", "col"):
-        for map_ in ("DE@8s", "linear@4s", "e2m1@4s", "softsign@5s", "linear0@12s"):
-            q = qmaps.quantizer(f"{normalizer}{suffix}/{map_}{rounding}")
-            for number, shape in enumerate(((), (9,), (65, 130), (3, 40, 50), (0,))):
-                assert NATIVE.supports(q.normalizer, q.map, shape)
-                assert_as_reference(q, wide(shape, number), each_isa=each_isa)
+@pytest.mark.parametrize(
+    "normalizer", ["B1", "B7", "B32", "B64", "B256", "B9000", "tensor", "rank1", "col"]
+)
+def test_formats_of_scales(
+    normalizer: str, suffix: str, rounding: str, each_isa, threads: int
+) -> None:
+    for map_ in ("DE@8s", "linear@4s", "e2m1@4s", "softsign@5s", "linear0@12s"):
+        q = qmaps.quantizer(f"{normalizer}{suffix}/{map_}{rounding}")
+        for number, shape in enumerate(((), (9,), (65, 130), (3, 40, 50), (0,))):
+            assert NATIVE.supports(q.normalizer, q.map, shape)
+            assert_as_reference(q, wide(shape, number), each_isa=each_isa)
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_formats_of_minima(suffix: str, rounding: str, each_isa, threads: int) -> None:
     for spec in (f"B64{suffix}&rank1/DE@4s", f"B32{suffix}&B16x8/DE@8s", f"col&row{suffix}/DE@8s"):
         q = qmaps.quantizer(spec + rounding)
         assert_as_reference(q, wide((65, 130), 1), each_isa=each_isa)
@@ -496,11 +506,11 @@ def around_halves(dtype: torch.dtype) -> Tensor:
     halves = torch.arange(1 << 15, dtype=torch.int32).to(torch.int16).view(dtype).float()
     halves = halves[halves.isfinite()]
     ties = (halves[1:] + halves[:-1]) / 2
-    found = torch.cat([halves, ties, halves[-1:] * 1.01, torch.tensor([3e38])])
+    actual = torch.cat([halves, ties, halves[-1:] * 1.01, torch.tensor([3e38])])
     up, down = torch.tensor(math.inf), torch.tensor(-math.inf)
-    found = torch.cat([found, found.nextafter(up), found.nextafter(down)])
-    found = found[found.isfinite()]
-    return torch.cat([found, -found])
+    actual = torch.cat([actual, actual.nextafter(up), actual.nextafter(down)])
+    actual = actual[actual.isfinite()]
+    return torch.cat([actual, -actual])
 
 
 @pytest.mark.parametrize("rounding", ["", "+sr"])

@@ -16,6 +16,8 @@ import torch
 import qmaps
 from qmaps.optim import AdamW, AdamW8bit
 
+pytestmark = pytest.mark.slow
+
 TRAINING = """
 import hashlib, os, sys
 import torch
@@ -78,8 +80,8 @@ def test_callers_at_the_same_time_get_the_same_bits() -> None:
     try:
         with ThreadPoolExecutor(4) as callers:
             for _ in range(20):
-                found = callers.map(lambda x: q.quantize(x).codes(), tensors)
-                assert all(map(torch.equal, found, expected))
+                actual = callers.map(lambda x: q.quantize(x).codes(), tensors)
+                assert all(map(torch.equal, actual, expected))
     finally:
         torch.set_num_threads(threads)
 
@@ -101,10 +103,12 @@ def test_no_races_under_the_thread_sanitizer(tmp_path: Path) -> None:
     if works.returncode or subprocess.run([program], check=False).returncode:
         pytest.skip("the compiler or the system has no thread sanitizer")
     subprocess.run([compiler, *options, "-o", program, *sources], check=True)
-    found = subprocess.run([program], check=False, timeout=120, capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    count = re.fullmatch(r"2000 calls, 0 wrong, (\d+) items by threads of the pool\n", found.stdout)
-    assert count is not None, found.stdout
+    outcome = subprocess.run([program], check=False, timeout=120, capture_output=True, text=True)
+    assert outcome.returncode == 0, outcome.stderr
+    count = re.fullmatch(
+        r"2000 calls, 0 wrong, (\d+) items by threads of the pool\n", outcome.stdout
+    )
+    assert count is not None, outcome.stdout
     # Callers that do everything themselves race with nobody. Of some 199,000 items the pool's
     # threads take a few thousand here, on one busy processor too.
     assert int(count[1]) > 0
@@ -146,10 +150,10 @@ def test_subnormals_are_kept_whatever_torch_is_told() -> None:
     assert bool((expected > 0).all())
     torch.set_flush_denormal(True)
     try:
-        found = moment(1), moment(2)
+        actual = moment(1), moment(2)
         assert not (gradient[:8] * 1.0).any()  # the caller's own mode stays
     finally:
         torch.set_flush_denormal(False)
         torch.set_num_threads(before)
-    assert torch.equal(found[0], expected)
-    assert torch.equal(found[1], expected)
+    assert torch.equal(actual[0], expected)
+    assert torch.equal(actual[1], expected)

@@ -27,6 +27,8 @@ from qmaps.storage.files import write_record
 from qmaps.storage.units import size
 from tests.browser import CHROMIUM, WHY_NOT, check, look
 
+pytestmark = pytest.mark.slow
+
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -173,18 +175,18 @@ CLICKS = """
 def test_in_a_browser(run: Path) -> None:
     path = run / "report.html"
     check(path)
-    found, console = look(path, dark=True, more=CLICKS)
+    actual, console = look(path, dark=True, more=CLICKS)
     assert console == []
-    red = int(re.findall(r"\d+", found["background"])[0])
+    red = int(re.findall(r"\d+", actual["background"])[0])
     assert red < 64
-    card = found["card"]
+    card = actual["card"]
     assert card["title"] == NAMES[1]
     assert card["code"].startswith('overrides={"odd<b>\\"name\\"": {"exp_avg": "')
     assert card["plots"] == 2
     assert card["bars"] > 10
     assert card["options"] >= len(pd.read_parquet(run / "recommend" / "pairs.parquet"))
     assert min(card["painted"]) > 10
-    assert (found["closed"], found["zoomed"], found["kept"], found["cut"]) == (True, 1, 1, 0)
+    assert (actual["closed"], actual["zoomed"], actual["kept"], actual["cut"]) == (True, 1, 1, 0)
 
 
 def test_the_answer_is_kept_for_the_same_states(run: Path, monkeypatch) -> None:
@@ -341,9 +343,9 @@ NARROW = """
 
 @pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
 def test_what_decides_is_seen_on_a_narrow_screen(run: Path) -> None:
-    found, console = look(run / "report.html", more=NARROW, width=500)
+    actual, console = look(run / "report.html", more=NARROW, width=500)
     assert console == []
-    assert (found["chosen"], found["verdicts"], found["states"]) == (True, True, False)
+    assert (actual["chosen"], actual["verdicts"], actual["states"]) == (True, True, False)
 
 
 def test_narrow_screens_get_stacked_panels(run: Path, tmp_path: Path) -> None:

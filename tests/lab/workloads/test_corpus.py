@@ -9,6 +9,8 @@ import pytest
 from qmaps.errors import BadValueError
 from qmaps.lab.workloads import corpus
 
+pytestmark = pytest.mark.slow
+
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 

@@ -10,6 +10,8 @@ from qmaps.errors import BadValueError
 from qmaps.lab import workloads
 from qmaps.lab.workloads import digits
 
+pytestmark = pytest.mark.slow
+
 WORK = workloads.get("digits")
 
 

@@ -8,6 +8,8 @@ from qmaps.errors import BadValueError
 from qmaps.lab.workloads.gpt import GPT, GPTShape
 from qmaps.nn import StableEmbedding
 
+pytestmark = pytest.mark.slow
+
 SMALL = GPTShape(context=16, width=32, layers=2, heads=4)
 
 

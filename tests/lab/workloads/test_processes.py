@@ -19,6 +19,8 @@ from qmaps.errors import BadValueError, CommunicationError
 from qmaps.lab import Contender, compare, workloads
 from qmaps.lab.workloads.processes import Trainings, _train
 
+pytestmark = pytest.mark.slow
+
 WORK = dataclasses.replace(workloads.get("digits"), batch_size=4)
 ENTRANT = Contender("AdamW 8bit", "8bit")
 STEPS = 8

@@ -14,6 +14,8 @@ from qmaps.lab.workloads import corpus
 from qmaps.lab.workloads.gpt import GPTShape
 from qmaps.optim import AdamW4bit
 
+pytestmark = pytest.mark.slow
+
 TINY = workloads.get("stdlib-lm-tiny")
 
 

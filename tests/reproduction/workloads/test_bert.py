@@ -7,6 +7,8 @@ from qmaps.errors import BadValueError
 from qmaps.lab.workloads.gpt import GPT, GPTShape
 from reproduction.workloads.bert import BertShape, Encoder, from_published
 
+pytestmark = pytest.mark.slow
+
 SMALL = BertShape(vocabulary=50, context=16, width=24, layers=2, heads=3, inner=40)
 TOKENS = torch.tensor([[5, 9, 2, 7, 0, 0], [3, 4, 8, 1, 6, 2]])
 

@@ -11,6 +11,8 @@ from qmaps.lab.workloads.stdlib_lm import VALIDATION_SEED, StdlibLMTiny
 from reproduction.workloads import docstring_lm, docstrings, get
 from reproduction.workloads.docstring_lm import DocstringLM
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

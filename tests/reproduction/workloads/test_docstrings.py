@@ -5,6 +5,8 @@ import pytest
 from qmaps.errors import BadValueError
 from reproduction.workloads import docstrings
 
+pytestmark = pytest.mark.slow
+
 SOURCE = '''
 class A:
     def method(self, one, two=2, *rest):

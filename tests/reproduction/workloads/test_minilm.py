@@ -17,6 +17,8 @@ from qmaps.lab.workloads import train
 from qmaps.optim import AdamW8bit
 from reproduction.workloads import get, minilm, names
 
+pytestmark = pytest.mark.slow
+
 WORK = get("minilm")
 
 
