@@ -18,8 +18,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
+from scipy import stats
 
 from benchmarks.blind import tune
 from benchmarks.blind.equivalence import in_steps, percent
@@ -62,6 +64,19 @@ def compared(frame: pd.DataFrame, work: Workload) -> pd.DataFrame:
     return in_steps(frame.assign(factor=1.0, length=(frame["steps"] / work.steps).round(9)))
 
 
+def with_slope(apart: pd.Series, fall: float, error: float) -> str:
+    """The 95 % interval in per cent of steps, with the standard error of the slope in it.
+
+    Args:
+        apart: differences from 32 bits in nats, one for each seed.
+        fall: the fall of the loss per unit of log steps.
+        error: its standard error.
+    """
+    mean = apart.mean() / fall
+    half = stats.t.ppf(0.975, len(apart) - 1) * np.hypot(apart.sem(), mean * error) / fall
+    return f"{100 * np.expm1(mean - half):+.1f} to {100 * np.expm1(mean + half):+.1f}"
+
+
 def page(frame: pd.DataFrame, tuning: pd.DataFrame, command: str) -> str:
     """The report.
 
@@ -75,7 +90,14 @@ def page(frame: pd.DataFrame, tuning: pd.DataFrame, command: str) -> str:
     by_pair = {row["quantizer"]: row for row in records(steps)}
     rows = [(name, by_pair[PAIR_OF[name]]) for name in SHOWN]
     whole = frame[frame["steps"] == work.steps]
-    mean = whole.loc[whole["quantizer"] == FULL, "loss"].mean()
+    losses = whole.pivot_table("loss", "seed", "quantizer")
+    full, (fall, error) = losses[FULL], steps[["slope", "slope_error"]].iloc[0]
+    apart = {name: losses[PAIR_OF[name]] - full for name in SHOWN}
+    medians = {name: 100 * np.expm1(apart[name].median() / fall) for name in SHOWN}
+    lengths = frame["steps"] / work.steps
+    most = 1 / lengths.min() - 1
+    beyond = ", ".join(f"`{name}`" for name, row in rows if row["steps"] > most)
+    last = int(full.idxmax())
     return "\n".join(
         [
             f"# Presets after {work.steps:,} steps",
@@ -90,13 +112,16 @@ def page(frame: pd.DataFrame, tuning: pd.DataFrame, command: str) -> str:
             f"`{JUDGE}` is trained from random weights with {work.steps:,} steps, ten times "
             f"1 / (1 - beta2), at the options that are best for 32 bits: rate {work.lr:g}, beta1 "
             f"{work.betas[0]:g} and weight decay {work.weight_decay:g}. Its loss ends at "
-            f"{mean:.4f} {work.unit} in 32 bits. Differences are means over {SEEDS} seeds with "
+            f"{full.mean():.4f} {work.unit} in 32 bits. Differences are means over {SEEDS} seeds with "
             "95 % intervals, in steps as in the [blind test](blind/preregistration.md), at its "
             f"margin of {MARGIN:.0%}. The plan was committed before the runs "
             "(`benchmarks/long_run.py`).",
             "",
             *markdown(
-                ("preset", "quantizers", "minus 32 bits, nats", "slower by, %", "outcome"),
+                (
+                    *("preset", "quantizers", "minus 32 bits, nats", "slower by, %", "outcome"),
+                    *("with the slope's error, %", "median, nats", "slower by the median, %"),
+                ),
                 [
                     (
                         f"`{name}`",
@@ -104,10 +129,22 @@ def page(frame: pd.DataFrame, tuning: pd.DataFrame, command: str) -> str:
                         f"{row['nats']:+.4f}",
                         percent(row),
                         row["outcome"],
+                        with_slope(apart[name], fall, error),
+                        f"{apart[name].median():+.4f}",
+                        f"{medians[name]:+.1f}",
                     )
                     for name, row in rows
                 ],
             ),
+            "",
+            f"Nats become steps by the slope of the loss over log steps, {fall:.4f} with a "
+            f"standard error of {error / fall:.0%}, which the planned intervals leave out; another "
+            f"column has it. Lengths of {lengths.min():g} to {lengths.max():g} times were trained, "
+            f"so that numbers above {100 * most:+.1f} %"
+            + (f", those of {beyond}," if beyond else "")
+            + " lie beyond what was measured. Medians are beside means because single runs of 32 "
+            f"bits move the means: seed {last} ends at {full[last]:.4f}, half of the seeds up to "
+            f"{full.median():.4f}.",
             "",
             "## Tuning of 32 bits",
             "",

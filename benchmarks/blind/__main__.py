@@ -66,7 +66,7 @@ def _report(out: Path, command: str) -> None:
     trained, told, tuned = (pd.read_csv(out / name) for name in (TRIALS, VERDICTS, TUNING))
     steps = report.judged(trained, told)
     with replacing(out / STEPS) as temporary:
-        steps.to_csv(temporary, index=False, float_format="%.6g")
+        steps.to_csv(temporary, index=False, float_format="%.9g")  # not rounded twice
     for name, draw in report.PICTURES.items():
         with replacing(out / name) as temporary:
             draw(steps, temporary)

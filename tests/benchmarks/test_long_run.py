@@ -58,6 +58,23 @@ def test_the_page_says_how_presets_ended() -> None:
     assert "| 0.002 | 0.9 | 0.1 | 2 |" in page
 
 
+def test_the_report_says_what_its_intervals_leave_out() -> None:
+    page = (REPORTS / "long-run.md").read_text("utf-8")
+    frame, rows = pd.read_csv(REPORTS / long_run.TRIALS), pd.read_csv(REPORTS / long_run.TUNING)
+    assert page.startswith(long_run.page(frame, rows, "python -m benchmarks.long_run").rstrip())
+    assert "a standard error of 15%, which the planned intervals leave out" in page
+    assert "numbers above +42.9 %, those of `3bit`, lie beyond what was measured" in page
+    assert "seed 7 ends at 1.5220, half of the seeds up to 1.4725" in page
+    # The same interval by t = 2.3646 of 7 degrees of freedom: 0.6303 +- 2.3646 * 0.1186.
+    assert "| worse | +41.9 to +148.6 | +0.0716 | +92.5 |" in page
+
+
+def test_an_interval_with_the_error_of_the_slope() -> None:
+    apart = pd.Series([0.1, 0.3])  # mean 0.2, standard error 0.1
+    assert long_run.with_slope(apart, 1.0, 0.0) == "-65.7 to +335.2"
+    assert long_run.with_slope(apart, 1.0, 0.5) == "-79.7 to +636.6"
+
+
 def test_numbers_of_the_documentation() -> None:
     frame, rows = pd.read_csv(REPORTS / long_run.TRIALS), pd.read_csv(REPORTS / long_run.TUNING)
     page = long_run.page(frame, rows, "command")
