@@ -113,8 +113,8 @@ def page(frame: pd.DataFrame, tuning: pd.DataFrame, command: str) -> str:
             f"1 / (1 - beta2), at the options that are best for 32 bits: rate {work.lr:g}, beta1 "
             f"{work.betas[0]:g} and weight decay {work.weight_decay:g}. Its loss ends at "
             f"{full.mean():.4f} {work.unit} in 32 bits. Differences are means over {SEEDS} seeds "
-            "with 95 % intervals, in steps as in the [blind test](blind/preregistration.md), at its "
-            f"margin of {MARGIN:.0%}. The plan was committed before the runs "
+            "with 95 % intervals, in steps as in the [blind test](blind/preregistration.md), at "
+            f"its margin of {MARGIN:.0%}. The plan was committed before the runs "
             "(`benchmarks/long_run.py`).",
             "",
             *markdown(
