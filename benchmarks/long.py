@@ -28,7 +28,7 @@ from benchmarks.long_tasks import FullBatch, MovedDigits, Ratings, Teacher
 from benchmarks.markdown import markdown
 from benchmarks.paired import detectable, paired
 from benchmarks.trials import FULL, Trial, restore, run_all
-from qmaps.analyze._states import MIN_SIZE
+from qmaps.analyze.states import MIN_SIZE
 from qmaps.lab.compare import Contender
 from qmaps.lab.workloads import Workload
 from qmaps.storage.files import output_folder, records, replacing

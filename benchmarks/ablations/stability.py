@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._style import COLOURS, axes, legend_below, new, require, styled
+from qmaps.figures.style import COLOURS, axes, legend_below, new, require, styled
 
 STABLE, UNSTABLE = COLOURS[0], COLOURS[1]
 NEEDED = ("setting", "loss", "unstable")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from docsite.page import CLASS_ALONE, Page, docstring_of, first_sentence, source, table
 from docsite.pictures import picture
-from qmaps.figures._style import style
+from qmaps.figures.style import style
 from qmaps.maps import Linear, Log2
 from qmaps.normalize import REGISTRY, BlockWise, Minimum, Normalizer, Rank1
 from qmaps.normalize.scale_format import SUFFIXES, ScaleFormat

@@ -16,7 +16,8 @@ from docsite.page import Page, docstring_of, fenced, first_sentence, table
 TITLE = "Modules"
 ELSEWHERE = {f"qmaps.{name}" for name in ("maps", "normalize", "optim", "figures", "cli")}
 """Packages that have pages of their own."""
-ALONE = ("qmaps.errors", "qmaps.nn", "qmaps.ops.quantiles", "qmaps.storage.checkpoint")
+ALONE = ("qmaps.analyze.states", "qmaps.errors", "qmaps.figures.style", "qmaps.nn",
+         "qmaps.ops.quantiles", "qmaps.storage.checkpoint")  # fmt: skip
 """Public modules that are no packages."""
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.errors import BadTypeError, BadValueError, SpecError, shown
+from qmaps.float32 import sqrt
 from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
-from qmaps.normalize._float32 import sqrt
 
 UNQUANTIZED = "32-bit"
 

@@ -37,7 +37,7 @@ from typing import Any
 
 from qmaps import maps, metrics, normalize
 from qmaps.errors import BadValueError
-from qmaps.maps._registry import ignored, load_entry_points
+from qmaps.registry import ignored, load_entry_points
 
 
 @functools.cache

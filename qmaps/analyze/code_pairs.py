@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qmaps.algebra.pair import Pair, adam_update, distinct
-from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, joined
+from qmaps.analyze.states import MIN_SIZE, States, adam_pairs, joined
 from qmaps.analyze.update_error import Exact
 from qmaps.engines.native import metrics as native
 from qmaps.engines.support import NATIVE

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from qmaps.algebra.own_maps import LOADED, load_files
-from qmaps.analyze._states import opened
+from qmaps.analyze.states import opened
 from qmaps.capture import CapturedStates
 from qmaps.engines.threads import one_thread
 from qmaps.errors import BadTypeError, BadValueError, CommunicationError, shown

@@ -13,7 +13,7 @@ from torch import Tensor
 from qmaps.algebra.low_rank import low_rank_of, product
 from qmaps.algebra.pair import UNQUANTIZED, distinct
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, joined
+from qmaps.analyze.states import MIN_SIZE, States, adam_pairs, joined
 from qmaps.engines.reference import decode
 from qmaps.errors import BadValueError
 from qmaps.maps.base import Map

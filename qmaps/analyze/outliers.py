@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from qmaps.analyze._states import joined
+from qmaps.analyze.states import joined
 from qmaps.errors import BadValueError
 
 CELLS = 256

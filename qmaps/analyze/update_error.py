@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qmaps.algebra.pair import Pair, adam_update, distinct, zero_points
 from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, values_of
-from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
+from qmaps.analyze.states import MIN_SIZE, States, adam_pairs
 from qmaps.engines.native import metrics as native
 from qmaps.engines.support import NATIVE
 from qmaps.ops import dispatch

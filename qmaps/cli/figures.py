@@ -101,7 +101,7 @@ def plot(
         qmaps plot monitor.csv
     """
     from qmaps import figures
-    from qmaps.figures._declare import kind_of
+    from qmaps.figures.declare import kind_of
     from qmaps.lab import pictures as named
     from qmaps.storage.files import output_file
 

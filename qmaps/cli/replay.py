@@ -261,7 +261,7 @@ def _print_all(recommendation: Recommendation) -> None:
 def _loaded(states: Path, step: int | None, names: Path | None, enough: int = 2) -> CapturedStates:
     """Captured states of a step, by default of the last with `enough` recorded gradients."""
     from qmaps import capture
-    from qmaps.analyze._states import with_gradients
+    from qmaps.analyze.states import with_gradients
 
     loaded = capture.load(states, step=step, names=names)
     return with_gradients(states, loaded, enough) if step is None else loaded

@@ -11,8 +11,8 @@ from importlib.metadata import entry_points
 
 from matplotlib.figure import Figure
 
-from qmaps.figures._declare import FIGURES, Picture, figure, pictures, save
 from qmaps.figures.code_pairs import code_pairs as code_pairs
+from qmaps.figures.declare import FIGURES, Picture, figure, pictures, save
 from qmaps.figures.first_code_error import first_code_error as first_code_error
 from qmaps.figures.histogram import histogram as histogram
 from qmaps.figures.inverse_sqrt import inverse_sqrt as inverse_sqrt
@@ -23,7 +23,7 @@ from qmaps.figures.outliers import outliers as outliers
 from qmaps.figures.pareto import pareto as pareto
 from qmaps.figures.replay import replay as replay
 from qmaps.figures.update_error import update_error as update_error
-from qmaps.maps._registry import ignored, load_entry_points, modules
+from qmaps.registry import ignored, load_entry_points, modules
 
 modules(__name__, list(__path__))
 for _name, _found in load_entry_points(entry_points(group="qmaps.figures")):

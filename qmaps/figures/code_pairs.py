@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import SMALL, UNUSED, axes, colour_bar, extent, new, require
+from qmaps.figures.declare import Picture, figure
+from qmaps.figures.style import SMALL, UNUSED, axes, colour_bar, extent, new, require
 
 QUANTITIES = (
     ("use", "use", "share of all elements (fraction)", "cividis"),

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import COLOURS, SMALL, axes, new, require
+from qmaps.figures.declare import Picture, figure
+from qmaps.figures.style import COLOURS, SMALL, axes, new, require
 
 PANELS = (
     ("mean_abs_error", "mean |Δu|,\nu = m / (sqrt(v) + eps)"),

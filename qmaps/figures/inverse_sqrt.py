@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import COLOURS, SMALL, axes, new, require
+from qmaps.figures.declare import Picture, figure
+from qmaps.figures.style import COLOURS, SMALL, axes, new, require
 
 COLLAPSED = 6.0
 """log10 h(0)."""

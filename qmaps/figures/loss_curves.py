@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from qmaps.errors import BadValueError
-from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import legend_below, look, mark, new, panels, require
+from qmaps.figures.declare import Picture, figure
+from qmaps.figures.style import legend_below, look, mark, new, panels, require
 
 SEVERAL = 3
 """Seeds from which on a run is a band."""

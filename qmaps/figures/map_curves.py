@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import (
+from qmaps.figures.declare import Picture, figure
+from qmaps.figures.style import (
     COLOURS,
     DASHES,
     SMALL,

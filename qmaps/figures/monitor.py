@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from qmaps.errors import BadValueError
-from qmaps.figures._declare import figure
-from qmaps.figures._style import SMALL, axes, legend_below, look, new, require
+from qmaps.figures.declare import figure
+from qmaps.figures.style import SMALL, axes, legend_below, look, new, require
 
 MEASURES = {
     "sqnr_db": "signal to noise (dB)",

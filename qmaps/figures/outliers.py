@@ -10,8 +10,8 @@ from matplotlib import colormaps
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import SMALL, axes, colour_bar, extent, hide_unused, new, require
+from qmaps.figures.declare import Picture, figure
+from qmaps.figures.style import SMALL, axes, colour_bar, extent, hide_unused, new, require
 
 COLUMNS_PER_ROW = 3
 LONGEST = 36

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
-from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import SMALL, axes, legend_below, mark, new, require
+from qmaps.figures.declare import Picture, figure
+from qmaps.figures.style import SMALL, axes, legend_below, mark, new, require
 
 COLUMNS = (
     *("quantizer", "normalizer", "map", "bits_per_element"),

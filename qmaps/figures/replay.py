@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._declare import figure
-from qmaps.figures._style import COLOURS, SMALL, axes, legend_below, new, require
+from qmaps.figures.declare import figure
+from qmaps.figures.style import COLOURS, SMALL, axes, legend_below, new, require
 
 NEEDED = (
     *("quantizer", "step_cost", "update_gain", "update_noise", "largest_update"),

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import COLOURS, legend_below, new, panels, require
+from qmaps.figures.declare import Picture, figure
+from qmaps.figures.style import COLOURS, legend_below, new, panels, require
 
 POINTS = (
     ("median", "median", "o", COLOURS[0]),

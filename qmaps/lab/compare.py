@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from qmaps.analyze._states import MIN_SIZE
+from qmaps.analyze.states import MIN_SIZE
 from qmaps.lab.workloads import TrainingRun, Workload
 from qmaps.lab.workloads.processes import Training, Trainings
 from qmaps.lab.workloads.training import Hook

@@ -19,7 +19,7 @@ from qmaps.algebra.own_maps import own_values
 from qmaps.algebra.pair import Pair, distinct
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States, adam_pairs, as_states
+from qmaps.analyze.states import MIN_SIZE, States, adam_pairs, as_states
 from qmaps.capture import CapturedStates
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.presets import pair_of

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from qmaps import analyze, figures
 from qmaps.errors import BadValueError, CaptureError, nearest, shown
-from qmaps.figures._declare import FILES
+from qmaps.figures.declare import FILES
 from qmaps.storage.files import content_of, exists, output_folder, read_frame
 
 SWEPT = "sweep/sweep.parquet"

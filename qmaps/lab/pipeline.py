@@ -19,9 +19,9 @@ import torch
 from qmaps import capture, sweep
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import executors, recommend
-from qmaps.analyze._states import MIN_SIZE, adam_pairs, with_gradients
 from qmaps.analyze.recommend.run import ENOUGH
 from qmaps.analyze.recommend.verdict import FOLLOWS, LEVELS, SAFE, UNPROVEN, UNSAFE
+from qmaps.analyze.states import MIN_SIZE, adam_pairs, with_gradients
 from qmaps.capture import CapturedStates, Gradients, StateRecorder
 from qmaps.capture.naming import Names
 from qmaps.capture.recorder import write

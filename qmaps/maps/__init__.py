@@ -6,9 +6,9 @@ exported here under its class name; see `names` for the spec names.
 
 from __future__ import annotations
 
-from qmaps.maps._registry import modules
 from qmaps.maps.base import REGISTRY, Map
 from qmaps.maps.fitted import FittedMap
+from qmaps.registry import modules
 
 for _module in modules(__name__, list(__path__)):
     for _name, _value in vars(_module).items():

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from qmaps.errors import BadValueError, check_bool, check_int, shown
-from qmaps.maps._registry import refuse_built_in
+from qmaps.registry import refuse_built_in
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from functools import wraps
 from torch import Tensor
 
 from qmaps.errors import BadValueError
-from qmaps.maps._registry import modules, refuse_built_in
 from qmaps.metrics._sums import Sums
+from qmaps.registry import modules, refuse_built_in
 
 __all__ = ["METRICS", "SUMMED", "Metric", "Sums", "measure", "measure_sums", "register"]
 

@@ -6,8 +6,8 @@ here under its class name; see `names` for the spec names.
 
 from __future__ import annotations
 
-from qmaps.maps._registry import modules
 from qmaps.normalize.base import REGISTRY, Normalizer
+from qmaps.registry import modules
 
 for _module in modules(__name__, list(__path__)):
     for _name, _value in vars(_module).items():

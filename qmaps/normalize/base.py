@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import BadTypeError, SpecError
-from qmaps.maps._registry import refuse_built_in
 from qmaps.maps.base import Map
 from qmaps.normalize.geometry import Extent, Geometry, Part
+from qmaps.registry import refuse_built_in
 
 if TYPE_CHECKING:
     from qmaps.algebra.quantizer import Quantizer

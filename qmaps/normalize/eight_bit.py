@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.normalize._float32 import exp2, log2
+from qmaps.float32 import exp2, log2
 from qmaps.normalize.base import Scales
 from qmaps.normalize.scale_format import ScaleFormat
 from qmaps.normalize.scale_kind import ScaleKind

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.normalize._float32 import sqrt
+from qmaps.float32 import sqrt
 from qmaps.normalize.scale_format import FloatScales, nearest_float
 from qmaps.normalize.scale_kind import ScaleKind
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.normalize._float32 import exp2, log2
+from qmaps.float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.block import blocks, blocks_of, check_block_size, per_element
 from qmaps.normalize.geometry import Extent, Geometry, Part

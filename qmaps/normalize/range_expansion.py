@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import BadValueError, check_int, shown
-from qmaps.normalize._float32 import exp2, log2
+from qmaps.float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.block import BlockWise, blocks, blocks_of, check_block_size, per_element
 from qmaps.normalize.geometry import Extent, Geometry, Part
@@ -33,7 +33,7 @@ class RangeExpansion(Normalizer, name="powB<n>r<n>"):
     (8 bits) of each block.
 
     A value rounds to the nearest code in the transformed domain. Stochastic rounding is unbiased in
-    the value. Powers are ``exp2(k * log2(x))`` of `qmaps.normalize._float32`. Does not combine with
+    the value. Powers are ``exp2(k * log2(x))`` of `qmaps.float32`. Does not combine with
     others.
 
     ``powB128r100352/e4m3@8s`` is COAT's dynamic range expansion, whose ratio for e4m3 is

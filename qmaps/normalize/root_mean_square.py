@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.normalize._float32 import tree
+from qmaps.float32 import tree
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.block import BlockWise, blocks, check_block_size, per_element
 from qmaps.normalize.geometry import Extent

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import SpecError
-from qmaps.maps._registry import refuse_built_in
 from qmaps.normalize.base import Layout, Minimum, Normalizer, Scales, Shape, refuse_combined
 from qmaps.normalize.geometry import Extent, Geometry
 from qmaps.normalize.scale_kind import ScaleKind
+from qmaps.registry import refuse_built_in
 
 SUFFIXES: dict[str, type[ScaleFormat]] = {}
 """Every scale format by its suffix, such as ``x8``."""

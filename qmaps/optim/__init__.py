@@ -5,7 +5,6 @@ checkers; classes without an import are exported as well.
 """
 
 from qmaps.algebra import plugins
-from qmaps.maps._registry import modules
 from qmaps.optim.adafactor import Adafactor, Adafactor8bit
 from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
 from qmaps.optim.adam import Adam, Adam4bit, Adam8bit
@@ -36,6 +35,7 @@ from qmaps.optim.rule import State
 from qmaps.optim.sgd import SGD, SGD4bit, SGD8bit
 from qmaps.optim.sm3 import SM3
 from qmaps.optim.soap import SOAP, SOAP4bit, SOAP8bit
+from qmaps.registry import modules
 
 __all__ = [
     "LAMB", "LARS", "PRESETS", "SGD", "SM3", "SOAP", "AdEMAMix", "AdEMAMix4bit", "AdEMAMix8bit",

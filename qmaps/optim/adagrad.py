@@ -11,7 +11,7 @@ from torch import Tensor
 from qmaps.engines.sharding.shards import local
 from qmaps.engines.step_scalars import Slowing, StepScalar
 from qmaps.errors import BadValueError, shown
-from qmaps.normalize._float32 import sqrt
+from qmaps.float32 import sqrt
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import ascent, bounded_, check_at_least_0, coupled
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qmaps.algebra.quantizer import values_of
 from qmaps.algebra.saved import from_plain
-from qmaps.normalize._float32 import sqrt
+from qmaps.float32 import sqrt
 from qmaps.optim import factored
 from qmaps.optim.adamw import AdamW
 from qmaps.optim.base import EightBit, FourBit, State, States, Values

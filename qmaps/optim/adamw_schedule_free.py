@@ -14,7 +14,7 @@ from qmaps.engines.masters import MASTER
 from qmaps.engines.sharding.shards import local
 from qmaps.engines.step_scalars import AveragedRest, RootCorrection, StepScalar, Warmed
 from qmaps.errors import BadValueError, shown
-from qmaps.normalize._float32 import sqrt
+from qmaps.float32 import sqrt
 from qmaps.optim import saved_states
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import (

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Unpack
 from torch import Tensor
 
 from qmaps.engines.step_scalars import Corrected, Decoupled, First, RootCorrection, StepScalar
-from qmaps.normalize._float32 import sqrt
+from qmaps.float32 import sqrt
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import ascent, bounded_, check_at_least_0, check_betas, check_bool, directed
 

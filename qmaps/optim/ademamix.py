@@ -16,7 +16,7 @@ from qmaps.engines.step_scalars import (
     StepScalar,
     Warmed,
 )
-from qmaps.normalize._float32 import sqrt
+from qmaps.float32 import sqrt
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import ascent, bounded_, check_at_least_0, check_betas, check_int, directed
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qmaps.normalize._float32 import sqrt
+from qmaps.float32 import sqrt
 from qmaps.optim.reductions import column_means, rms, row_means, whole_norm
 from qmaps.optim.rule import Dims, bounded_, every
 

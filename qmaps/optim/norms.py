@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qmaps.engines.sharding import over_shards
 from qmaps.errors import BadValueError, shown
-from qmaps.normalize._float32 import padded, tree
+from qmaps.float32 import padded, tree
 from qmaps.optim.rule import number
 
 CHUNK = 4096

@@ -15,7 +15,7 @@ from qmaps.engines.sharding.shards import is_distributed, is_flat
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import StepScalar, power
 from qmaps.errors import BadValueError, shown
-from qmaps.normalize._float32 import sqrt
+from qmaps.float32 import sqrt
 from qmaps.optim import saved_states
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.records import Place, places

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from qmaps.engines.sharding import over_shards
-from qmaps.normalize._float32 import padded, tree
+from qmaps.float32 import padded, tree
 from qmaps.optim.norms import square_sum
 
 LANES = 32

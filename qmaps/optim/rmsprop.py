@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qmaps.engines.step_scalars import StepScalar
-from qmaps.normalize._float32 import sqrt
+from qmaps.float32 import sqrt
 from qmaps.optim.base import EightBit, FourBit, QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.rule import ascent, bounded_, check_at_least_0, check_bool, check_decay, coupled
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qmaps.engines.sharding import over_shards
 from qmaps.engines.step_scalars import StepScalar
-from qmaps.normalize._float32 import sqrt
+from qmaps.float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State, States, Values
 from qmaps.optim.factored import over
 from qmaps.optim.rule import Dims, ascent, bounded_, check_at_least_0, check_decay, coupled

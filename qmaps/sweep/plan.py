@@ -15,7 +15,7 @@ import pandas as pd
 from qmaps.algebra.own_maps import own_values
 from qmaps.algebra.pair import Pair, distinct, listed
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.analyze._states import MIN_SIZE, none_is_large
+from qmaps.analyze.states import MIN_SIZE, none_is_large
 from qmaps.capture import CapturedStates, snapshot
 from qmaps.errors import BadValueError, CaptureError, check_number
 from qmaps.maps.codebook import Codebook

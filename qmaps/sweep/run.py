@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States, as_states
+from qmaps.analyze.states import MIN_SIZE, States, as_states
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.files import claim, earlier_frame, output_folder, write_frame
 from qmaps.storage.locks import FolderLock

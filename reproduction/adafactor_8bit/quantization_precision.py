@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pandas as pd
 from torch import Tensor
 
-from qmaps.analyze._states import adam_pairs
+from qmaps.analyze.states import adam_pairs
 from qmaps.optim.reductions import column_means, row_means
 from reproduction import analyses, figures
 from reproduction.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG, NAMES, OTHERS

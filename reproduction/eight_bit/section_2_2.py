@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import torch
 
-from qmaps.analyze._states import MIN_SIZE, adam_pairs
+from qmaps.analyze.states import MIN_SIZE, adam_pairs
 from qmaps.capture import CapturedStates
 from reproduction.claim import Claim
 from reproduction.context import Context

@@ -6,7 +6,7 @@ import pandas as pd
 import torch
 
 import qmaps
-from qmaps.analyze._states import MIN_SIZE, adam_pairs
+from qmaps.analyze.states import MIN_SIZE, adam_pairs
 from qmaps.capture import CapturedStates
 from reproduction.claim import published
 from reproduction.context import Context

@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from qmaps.figures._style import COLOURS, SMALL, axes, new, require, styled
+from qmaps.figures.style import COLOURS, SMALL, axes, new, require, styled
 
 NEEDED = ("map", "value", "decoded", "bit", "set", "field")
 TINT = 0.3

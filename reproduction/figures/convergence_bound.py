@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._style import (
+from qmaps.figures.style import (
     COLOURS,
     SMALL,
     axes,

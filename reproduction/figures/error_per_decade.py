@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from qmaps.figures._style import axes, legend_below, look, mark, new, require, styled
+from qmaps.figures.style import axes, legend_below, look, mark, new, require, styled
 
 PANELS = (
     ("mean_rel_error", "mean |Δv| / v (fraction)"),

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._style import axes, legend_below, look, mark, new, require, styled
+from qmaps.figures.style import axes, legend_below, look, mark, new, require, styled
 
 NEEDED = ("parameter", "value", "run", "seed", "loss")
 WIDE = 20

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._style import axes, legend_below, look, mark, new, require, styled
+from qmaps.figures.style import axes, legend_below, look, mark, new, require, styled
 
 
 @styled

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from qmaps.figures._style import COLOURS, SMALL, axes, legend_below, new, require, styled
+from qmaps.figures.style import COLOURS, SMALL, axes, legend_below, new, require, styled
 
 NEEDED = ("parameter", "setting", "bin_left", "bin_right", "share", "cumulative")
 BARS, CURVE = COLOURS[4], COLOURS[1]

@@ -6,7 +6,7 @@ import re
 
 from torch import Tensor
 
-from qmaps.analyze._states import MIN_SIZE
+from qmaps.analyze.states import MIN_SIZE
 from qmaps.capture import CapturedStates
 
 BLOCKS = 6

@@ -11,7 +11,7 @@ import torch
 
 import qmaps
 from qmaps import analyze
-from qmaps.analyze._states import adam_pairs
+from qmaps.analyze.states import adam_pairs
 from qmaps.errors import BadValueError, CaptureError, SpecError
 
 EPS = 1e-8

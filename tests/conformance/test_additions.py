@@ -66,8 +66,8 @@ def from_sums(sums):
 FIGURE = '''
 """Largest errors."""
 
-from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import axes, new
+from qmaps.figures.declare import Picture, figure
+from qmaps.figures.style import axes, new
 
 
 @figure(Picture("largest_errors", "The largest errors", "Of all.", frame="update_error"))

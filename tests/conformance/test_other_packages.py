@@ -16,10 +16,10 @@ import qmaps
 from qmaps import metrics
 from qmaps.errors import BadValueError
 from qmaps.figures import Picture, figure
-from qmaps.maps._registry import load_entry_points
 from qmaps.maps.base import Map
 from qmaps.normalize import Normalizer
 from qmaps.normalize.scale_format import ScaleFormat
+from qmaps.registry import load_entry_points
 
 MODULE = """
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ from qmaps import figures
 from qmaps.analyze.recommend.verdict import LEVELS, SAFE, UNPROVEN, UNSAFE
 from qmaps.capture import Thresholds
 from qmaps.errors import BadValueError, OutputError
-from qmaps.figures._style import as_text
+from qmaps.figures.style import as_text
 from tests.figures import checks, synthetic
 from tests.figures.checks import legend, shown
 from tests.figures.synthetic import FRAMES, OTHER, PAIR, SUBJECTS

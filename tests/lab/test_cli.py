@@ -19,7 +19,7 @@ import qmaps
 from qmaps import figures
 from qmaps.analyze.recommend.verdict import LEVELS
 from qmaps.cli import main
-from qmaps.figures import _declare
+from qmaps.figures import declare
 from qmaps.optim.presets import pair_of
 
 
@@ -50,8 +50,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw two figures instead of eleven, where the others have a test already."""
-    two = dict(list(_declare._PICTURES.items())[:2])
-    monkeypatch.setattr(_declare, "_PICTURES", two)
+    two = dict(list(declare._PICTURES.items())[:2])
+    monkeypatch.setattr(declare, "_PICTURES", two)
 
 
 def test_the_lab_leaves_everything_in_its_folder(lab: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qmaps.maps._registry import declared
+from qmaps.registry import declared
 
 
 def test_classes_of_any_depth_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

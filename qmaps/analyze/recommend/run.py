@@ -13,7 +13,6 @@ import pandas as pd
 from qmaps.algebra.pair import Pair, distinct
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import replay
-from qmaps.analyze._states import MIN_SIZE, States, to_replay
 from qmaps.analyze.recommend import verdict as verdicts
 from qmaps.analyze.recommend.candidates import (
     CANDIDATES,
@@ -31,6 +30,7 @@ from qmaps.analyze.replay.run import PairSpec, check, chosen
 from qmaps.analyze.replay.source import betas_of, share_of
 from qmaps.analyze.replay.summary import SUMMED
 from qmaps.analyze.replay.zero_points import count_all, holds_zero
+from qmaps.analyze.states import MIN_SIZE, States, to_replay
 from qmaps.capture import CapturedStates
 from qmaps.engines.step import MOMENTS
 from qmaps.engines.threads import one_thread

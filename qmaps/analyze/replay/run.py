@@ -15,10 +15,10 @@ from qmaps.algebra.pair import Pair, distinct, listed, spec_of
 from qmaps.algebra.philox import RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import executors
-from qmaps.analyze._states import MIN_SIZE, States, none_is_large, to_replay
 from qmaps.analyze.replay import averages
 from qmaps.analyze.replay.recursion import UNMOVED, Recursion, Updates
 from qmaps.analyze.replay.source import Source, mean_and_variance, source
+from qmaps.analyze.states import MIN_SIZE, States, none_is_large, to_replay
 from qmaps.analyze.update_error import bits_of
 from qmaps.capture import CapturedStates
 from qmaps.capture.parameters import predicate

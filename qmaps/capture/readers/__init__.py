@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from qmaps.capture.readers.base import Reader, StateDict
-from qmaps.maps._registry import declared
+from qmaps.registry import declared
 
 __all__ = ["READERS", "Reader", "StateDict", "reader_of"]
 

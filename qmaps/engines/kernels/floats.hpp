@@ -114,7 +114,7 @@ QMAPS_INLINE std::uint16_t to_f16(float value) {
     return static_cast<std::uint16_t>(half | sign);
 }
 
-// See qmaps.normalize._float32.log2: the same operations in the same order.
+// See qmaps.float32.log2: the same operations in the same order.
 QMAPS_INLINE float log2_of(float x) {
     const bool tiny = x < 1.17549435e-38f;
     const std::uint32_t bits = bits_of(tiny ? x * 8388608.0f : x);
@@ -139,7 +139,7 @@ QMAPS_INLINE float power_of_two(std::int32_t exponent) {
     return float_of(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 
-// See qmaps.normalize._float32.exp2.
+// See qmaps.float32.exp2.
 QMAPS_INLINE float exp2_of(float y) {
     float bounded = y < -250.0f ? -250.0f : y;
     bounded = bounded > 250.0f ? 250.0f : bounded;

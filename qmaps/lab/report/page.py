@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from qmaps import figures
-from qmaps.analyze._states import MIN_SIZE
 from qmaps.analyze.recommend.verdict import MEANINGS
+from qmaps.analyze.states import MIN_SIZE
 from qmaps.errors import CaptureError
 from qmaps.lab.pictures import png
 from qmaps.lab.report.answer import CANDIDATE, OWN, answer

@@ -16,7 +16,7 @@ from qmaps.errors import BadValueError, nearest
 from qmaps.lab.workloads.base import REGISTRY, Workload
 from qmaps.lab.workloads.run_folder import TrainingRun
 from qmaps.lab.workloads.training import train
-from qmaps.maps._registry import modules
+from qmaps.registry import modules
 
 modules(__name__, list(__path__))
 

@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 
 from qmaps.capture.conversion.formats.base import Format
 from qmaps.errors import BadValueError
-from qmaps.maps._registry import declared, ignored, load_entry_points, refuse_built_in
+from qmaps.registry import declared, ignored, load_entry_points, refuse_built_in
 
 __all__ = ["FORMATS", "Format"]
 

@@ -11,8 +11,8 @@ from typing import ParamSpec
 from matplotlib.figure import Figure
 
 from qmaps.errors import BadValueError
-from qmaps.figures._style import style, styled
-from qmaps.maps._registry import refuse_built_in
+from qmaps.figures.style import style, styled
+from qmaps.registry import refuse_built_in
 from qmaps.storage.files import replacing
 
 P = ParamSpec("P")

@@ -19,6 +19,11 @@ from matplotlib.figure import Figure
 
 from qmaps.errors import BadValueError, printable
 
+__all__ = [
+    "COLOURS", "SMALL", "UNUSED", "axes", "colour_bar", "extent", "hide_unused", "legend_below",
+    "look", "mark", "new", "panels", "require", "style", "styled",
+]  # fmt: skip
+
 LONGEST = 120
 """Most characters of a name; the middle of a longer name is left out."""
 
@@ -87,8 +92,9 @@ def _names(texts: Any) -> dict[Any, Any]:
 
 P = ParamSpec("P")
 
-# Okabe and Ito's colours: told apart with every common colour blindness, and in print.
+# Okabe and Ito's: told apart with every common colour blindness, and in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C8C8C")
+"""Colours of categories."""
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h", "p")
 UNUSED = "#EEEEEE"

@@ -16,6 +16,9 @@ from qmaps.capture import CapturedStates
 from qmaps.capture.parameters import check_text
 from qmaps.errors import CaptureError
 
+__all__ = ["MIN_SIZE", "States", "adam_pairs", "as_states", "joined", "none_is_large", "to_replay",
+           "with_gradients"]  # fmt: skip
+
 States = CapturedStates | Mapping[str, Mapping[str, Tensor]] | str | os.PathLike[str]
 """Captured states, their path, or tensors by parameter and state name."""
 
