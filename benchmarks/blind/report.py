@@ -23,7 +23,7 @@ from benchmarks.paired import paired
 from benchmarks.trials import FULL
 from benchmarks.version_0_3 import PAIR_OF, PRESETS
 from qmaps.algebra.pair import Pair
-from qmaps.analyze.recommend.picks import BITS
+from qmaps.analyze.limits import BITS
 from qmaps.analyze.replay.zero_points import holds_zero
 from qmaps.errors import BadValueError
 from qmaps.storage.files import records
