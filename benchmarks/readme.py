@@ -20,6 +20,7 @@ from benchmarks import long_run, safety, verdict_counts
 from benchmarks.markdown import markdown
 from docsite.page import ROOT
 from qmaps.storage.files import write_text
+from qmaps.storage.units import of_states
 
 REPORTS = ROOT / "reports"
 FUSED = "torch fused"
@@ -82,7 +83,8 @@ def steps() -> str:
         ratios += [seconds[f"qmaps {bits} bits"] / seconds[FUSED] for bits in (8, 4)]
     return (
         "with AVX-512 a training step takes {:.2f} (`8bit`) or {:.2f} times (`4bit`) as long as "
-        "with torch's fused 32-bit AdamW, with AVX2 alone {:.2f} or {:.2f} times"
+        "with torch's fused 32-bit AdamW, with AVX2 alone {:.2f} or {:.2f} times (torch's kept "
+        "AVX-512)"
     ).format(*ratios)
 
 
@@ -96,12 +98,22 @@ def peers() -> str:
 
 @lru_cache(1)
 def memory() -> dict[str, dict[str, float]]:
-    """GB of each part by preset, as ``qmaps memory`` says."""
+    """GB of each part and bytes of states per parameter, by preset, as ``qmaps memory`` says."""
     command = [sys.executable, "-m", "qmaps", "memory", MODEL, "--json"]
     done = subprocess.run(command, capture_output=True, check=True, text=True, cwd=ROOT)
     rows = json.loads(done.stdout)["presets"]
     parts = (*PARTS, "total")
-    return {row["preset"]: {name: row[name] / 1e9 for name in parts} for row in rows}
+    return {
+        row["preset"]: {name: row[name] / 1e9 for name in parts}
+        | {"bytes": row["state_bytes_per_parameter"]}
+        for row in rows
+    }
+
+
+def width(preset: str) -> str:
+    """Bits per state element, and bytes of states per parameter beside those of 32 bits."""
+    full = memory()["32bit"]["bytes"]
+    return f"{of_states(memory()[preset]['bytes'], full, 1)}, not {full:g}"
 
 
 def total(preset: str) -> str:
@@ -154,6 +166,8 @@ PAGES: dict[str, dict[str, Callable[[], list[str] | str]]] = {
         "32 bits": lambda: total("32bit"),
         "8 bits": lambda: total("8bit"),
         "steps": steps,
+        "width of 8bit": lambda: width("8bit"),
+        "width of 4bit": lambda: width("4bit"),
         "8bit": lambda: safety.summary("8bit"),
         "4bit": lambda: safety.summary("4bit"),
         "safety": safety.words,

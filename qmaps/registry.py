@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoints
 from types import ModuleType
 from typing import Any
@@ -50,3 +51,32 @@ def refuse_built_in(name: str, made: Any, registry: Mapping[str, Any], kind: str
 def ignored(group: str, name: str, why: str) -> None:
     """Warn of an ignored entry point."""
     warnings.warn(f"entry point {name!r} of {group} is ignored: {why:.200}", stacklevel=4)
+
+
+def lazy(package: str, members: Mapping[str, Iterable[str]]) -> None:
+    """Import members of a package on first use, so that importing the package needs no torch.
+
+    A submodule with the name of a member does not take its place.
+
+    Args:
+        package: ``__name__`` of the package.
+        members: names of members by the submodule that has them.
+    """
+    places = {name: module for module, names in members.items() for name in names}
+
+    class LazyPackage(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            if name not in places:
+                raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            value = getattr(importlib.import_module(f"{package}.{places[name]}"), name)
+            setattr(self, name, value)
+            return value
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name not in places or not isinstance(value, ModuleType):
+                super().__setattr__(name, value)
+
+        def __dir__(self) -> list[str]:
+            return sorted({*super().__dir__(), *places})
+
+    sys.modules[package].__class__ = LazyPackage

@@ -123,7 +123,8 @@ def explain(finding: Finding, timed: str = "") -> Finding:
 
     Args:
         finding: the finding of an exhibit.
-        timed: `Exhibit.timed`; such numbers and statements are not comparable.
+        timed: `Exhibit.timed`; such statements, and numbers of which there is one of ours, are not
+            comparable.
     """
     used: list[Difference] = []
 
@@ -153,9 +154,10 @@ def _explained(
 ) -> pd.DataFrame:
     names = numbers["quantity"] + ": " + numbers["what"] + ": " + numbers["proxy"]
     given = []
-    for name, old, printed in zip(names, numbers["verdict"], numbers["paper"], strict=True):
+    both = numbers["paper"].notna() & numbers["ours"].notna()
+    for name, old, measured in zip(names, numbers["verdict"], both, strict=True):
         doubted = old == Verdict.DOUBT  # by the paper itself, whatever was timed
-        if timed and pd.notna(printed) and not doubted and re.search(timed, name):
+        if timed and measured and not doubted and re.search(timed, name):
             given.append(Verdict.NOT_COMPARABLE.value)
         else:
             given.append(verdict(name).value if old == Verdict.DIFFERS else old)

@@ -58,10 +58,11 @@ def in_place(
     replaces is never reproduced. Two rows of the paper are equal where their spreads touch, or
     where it may have rounded them apart; two of ours where they differ by at most the margin,
     spreads included, and do not lie as the paper's do. Where only spreads hide a difference, the
-    pair cannot tell. A row has the same ordering if no other row of its quantity is better than
-    it in one metric and worse in the other, and at least one is better in both, worse in both, or
-    equal in both. It cannot tell if no pair is alike and one cannot tell. Else it differs. A
-    single row is not compared.
+    pair cannot tell. A row differs if another row of its quantity is better than it in one metric
+    and worse in the other. Else it cannot tell if a pair cannot that the paper sets apart, or if
+    one cannot and none is alike, which is better in both, worse in both, or equal in both. With a
+    pair that is alike it has the same ordering, and without one it differs. A single row is not
+    compared.
 
     Args:
         paper: of `reproduction.claim.published`.
@@ -137,13 +138,14 @@ def _rows(paper: pd.DataFrame, proxy: ProxyMetric) -> pd.DataFrame:
         # Rows that differ in one metric and are equal in the other are not counted.
         told = [(one, two) for one, two in pairs if two is not None]
         alike = [one == two for one, two in told if one == two or one * two < 0]
+        hidden = [one for one, two in pairs if two is None]
         claim = Claim(
             rows.loc[index, "what"],
             alike,
             paper=known["paper"][index],
             ours=known["ours"][index],
             tolerance=None,
-            undecided=not alike and len(told) < len(pairs),
+            undecided=all(alike) and (any(hidden) or (bool(hidden) and not alike)),
         )
         rows.loc[index, "verdict"] = claim.verdict.value
     return rows[list(COLUMNS)]

@@ -30,9 +30,9 @@ MEANINGS = {
     "loss.",
     Verdict.PARTLY: "Some parts of a statement hold.",
     Verdict.ORDERING: "The paper's metric cannot be measured here, or has another scale. Ours "
-    "lies to the other rows as the paper's does: no pair of rows is reversed, and at least one "
-    "compares alike. Rows of ours that differ by less than the margin of losses, ± included, are "
-    "equal if the paper's are.",
+    "lies to the other rows as the paper's does: no pair of rows is reversed, at least one "
+    "compares alike, and ± hides none that the paper sets apart. Rows of ours that differ by less "
+    "than the margin of losses, ± included, are equal if the paper's are.",
     Verdict.DOUBT: "The paper's number contradicts others of the paper; see the errors below.",
     Verdict.ELSEWHERE: "Ours differs, and a control, which the page names, shows that the "
     "model, the data or the machine makes the difference.",

@@ -12,6 +12,7 @@ import pandas as pd
 from torch import Tensor
 
 from qmaps import capture
+from qmaps.analyze.limits import MIN_SIZE
 from qmaps.capture import CapturedStates
 from qmaps.capture.parameters import check_text
 from qmaps.errors import CaptureError
@@ -21,9 +22,6 @@ __all__ = ["MIN_SIZE", "States", "adam_pairs", "as_states", "joined", "none_is_l
 
 States = CapturedStates | Mapping[str, Mapping[str, Tensor]] | str | os.PathLike[str]
 """Captured states, their path, or tensors by parameter and state name."""
-
-MIN_SIZE = 4096
-"""Optimizers leave tensors of at most this many elements in 32 bits, so analyses do as well."""
 
 
 def as_states(states: States) -> CapturedStates:

@@ -56,7 +56,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-QUICK = (memory, maps)
+QUICK = (figures, plot, report, memory, maps)
 """Commands that import torch for some arguments only."""
 
 

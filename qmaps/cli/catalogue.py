@@ -30,9 +30,9 @@ def facts() -> dict[str, Any] | None:
 
 
 def modules() -> dict[str, list[str]]:
-    """Names of the files in `PACKAGES`."""
+    """Names of the files in `PACKAGES` that can declare something."""
     root = Path(__file__).parents[1]
-    return {name: sorted(each.stem for each in (root / name).glob("*.py")) for name in PACKAGES}
+    return {name: sorted(each.stem for each in (root / name).glob("[!_]*.py")) for name in PACKAGES}
 
 
 def listing() -> dict[str, Any]:

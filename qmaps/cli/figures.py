@@ -9,7 +9,7 @@ import typer
 
 from qmaps.cli import options
 from qmaps.cli.options import AsJson
-from qmaps.cli.output import print_json, print_result, print_rows, progress
+from qmaps.cli.output import announce, print_json, print_result, print_rows, progress
 from qmaps.errors import BadValueError
 
 
@@ -44,8 +44,7 @@ def figures(
 
         qmaps figures --out runs/lab
     """
-    from qmaps import capture
-    from qmaps.lab import analyze_states, draw
+    from qmaps.lab import draw
 
     if names is not None and states is None:
         raise BadValueError(f"names={str(names)!r} needs a checkpoint")
@@ -53,9 +52,14 @@ def figures(
         raise BadValueError(f"workers={workers} needs states, which they analyze")
     if spec and states is None:
         raise BadValueError(f"spec={spec[0]!r} needs states to quantize")
+    if states is not None:
+        announce()
     books = options.own_codebooks(load, codebook)
     with progress(quiet=as_json) as advance:
         if states is not None:
+            from qmaps import capture
+            from qmaps.lab import analyze_states
+
             analyze_states(
                 capture.load(states, names=names),
                 out,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qmaps.cli.output import print_lines
+from qmaps.cli.output import print_text
 from qmaps.errors import BadValueError
 
 if TYPE_CHECKING:
@@ -145,12 +145,12 @@ Workers = Annotated[
 def print_source(states: CapturedStates) -> None:
     """Print remarks on a checkpoint's names, on states left out, and on quantized ones."""
     if states.naming.startswith("numbers"):
-        print_lines(f"parameter names: {states.naming}; --names gives them")
+        print_text(f"parameter names: {states.naming}; --names gives them")
     if states.skipped:
         more = f", and {len(states.skipped) - 1} more" if len(states.skipped) > 1 else ""
-        print_lines(f"left out: {states.skipped[0]}{more}")
+        print_text(f"left out: {states.skipped[0]}{more}")
     if coded := states.quantized():
-        print_lines(
+        print_text(
             f"states of {len(coded)} of {len(states.parameters())} parameters are quantized in the "
             "checkpoint already; errors are those of quantizing the decoded values again"
         )

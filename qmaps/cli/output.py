@@ -199,7 +199,7 @@ def by_width(
         before: beginning of the titles.
         top: most rows of a width; None for all.
     """
-    from qmaps.analyze.recommend.candidates import LIMITS, up_to
+    from qmaps.analyze.limits import LIMITS, up_to
 
     for limit, every in frame.groupby(frame["bits_per_element"].map(up_to)):
         wider = f"more than {LIMITS[-1]:g} bits per state element"

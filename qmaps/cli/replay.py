@@ -176,8 +176,8 @@ def recommend(
     """
     from qmaps.analyze import recommend as recommendations
     from qmaps.analyze.recommend.candidates import CANDIDATES
-    from qmaps.analyze.recommend.result import CHOICE
     from qmaps.analyze.recommend.run import ENOUGH
+    from qmaps.analyze.recommend.snippets import CHOICE
 
     books = options.own_codebooks(load, codebook)
     loaded = _loaded(states, step, names, enough=ENOUGH)

@@ -38,9 +38,10 @@ TICKS = 5
         "A good pair of quantizers has no overlap between what is used much and what errs much. "
         "Grey: never used. After figure 4 of the 8-bit paper.",
         place=30,
+        stacks=True,
     )
 )
-def code_pairs(frame: pd.DataFrame) -> Figure:
+def code_pairs(frame: pd.DataFrame, *, stacked: bool = False) -> Figure:
     """Use of each pair of codes, and error of the Adam update for it.
 
     With a good pair of quantizers, regions of high use and regions of high error do not overlap.
@@ -54,6 +55,7 @@ def code_pairs(frame: pd.DataFrame) -> Figure:
             `size_second` (codebook sizes), `use` (share of all elements), `mean_abs_error` (of
             u = m / (sqrt(v) + eps)), `mean_rel_error` (fraction; may be NaN). One row per pair of
             codes in use.
+        stacked: whether panels stand below each other, for a narrow screen.
 
     Raises:
         BadValueError: columns or rows are missing.
@@ -62,8 +64,14 @@ def code_pairs(frame: pd.DataFrame) -> Figure:
     """
     require(frame, COLUMNS, "code_pairs")
     quantizers = list(frame["quantizer"].unique())
-    figure = new(3.6 * len(QUANTITIES) + 0.6, 3.3 * len(quantizers) + 1.1)
-    grid = axes(figure, len(quantizers), len(QUANTITIES))
+    tall, wide = len(quantizers), len(QUANTITIES)
+    if stacked:
+        figure = new(4.4, (3.3 * tall + 1.1) * wide)
+        places = [row[0] for row in axes(figure, tall * wide, 1)]
+        grid = [places[row::tall] for row in range(tall)]
+    else:
+        figure = new(3.6 * wide + 0.6, 3.3 * tall + 1.1)
+        grid = axes(figure, tall, wide)
     for column, (name, title, unit, palette) in enumerate(QUANTITIES):
         low, high = _range(frame, name, (0.0 if name == "use" else ENDS[0], ENDS[1]))
         norm = LogNorm(low, high, clip=True)
@@ -77,7 +85,7 @@ def code_pairs(frame: pd.DataFrame) -> Figure:
             _label(axis, rows)
             first, _, second = str(quantizer).partition(" + ")
             axis.set_xlabel(f"first moment, {first}", fontsize=SMALL)
-            if column == 0:
+            if column == 0 or stacked:
                 axis.set_ylabel(f"second moment, {second or first}", fontsize=SMALL)
             if row == 0:
                 axis.set_title(title)
@@ -92,8 +100,12 @@ def code_pairs(frame: pd.DataFrame) -> Figure:
             label=unit,
             extend=extent(bool((frame[name] < low).any()), bool((frame[name] > high).any())),
         )
+    told = (
+        "Axes count codes; ticks give the values of some.",
+        "Light grey: pairs that do not occur.",
+    )
     figure.supxlabel(
-        "Axes count codes; ticks give the values of some. Light grey: pairs that do not occur.",
+        ("\n" if stacked else " ").join(told),
         fontsize=SMALL,
         color="#444444",
     )

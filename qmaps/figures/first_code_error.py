@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from qmaps.figures.declare import Picture, figure
-from qmaps.figures.style import COLOURS, SMALL, axes, new, require
+from qmaps.figures.style import COLOURS, SMALL, axes, legend_below, new, require
 
 PANELS = (
     ("mean_abs_error", "mean |Δu|,\nu = m / (sqrt(v) + eps)"),
@@ -24,9 +25,10 @@ FEW = 64
         "Error per code of the first moment",
         "After figure 5 of the 8-bit paper.",
         place=40,
+        stacks=True,
     )
 )
-def first_code_error(frame: pd.DataFrame) -> Figure:
+def first_code_error(frame: pd.DataFrame, *, stacked: bool = False) -> Figure:
     """The Adam update's error, and the use, for each code of the first moment.
 
     A column of panels for each pair of quantizers, a row for each quantity, with logarithmic
@@ -36,6 +38,8 @@ def first_code_error(frame: pd.DataFrame) -> Figure:
         frame: of `qmaps.analyze.first_code_error`: `quantizer`, `position` (code scaled to
             [-1, 1]), `use` (share of elements), `mean_abs_error` (of u = m / (sqrt(v) + eps)),
             `mean_rel_error` (fraction).
+        stacked: whether there is one column of panels, for a narrow screen, with lines of all pairs
+            in each.
 
     Raises:
         BadValueError: columns or rows are missing.
@@ -44,8 +48,11 @@ def first_code_error(frame: pd.DataFrame) -> Figure:
     """
     require(frame, ("quantizer", "position", *(name for name, _ in PANELS)), "first_code_error")
     names = list(frame["quantizer"].unique())
-    figure = new(max(6.4, 2.7 * len(names) + 0.7), 6.6)
-    grid = axes(figure, len(PANELS), len(names), sharex=True, sharey="row")
+    size = (4.6, 8.0) if stacked else (max(6.4, 2.7 * len(names) + 0.7), 6.6)
+    figure = new(*size)
+    grid = axes(figure, len(PANELS), 1 if stacked else len(names), sharex=True, sharey="row")
+    if stacked:
+        grid = [row * len(names) for row in grid]
     for row, (column, label) in zip(grid, PANELS, strict=True):
         row[0].set_ylabel(label)
         for index, (axis, name) in enumerate(zip(row, names, strict=True)):
@@ -63,9 +70,17 @@ def first_code_error(frame: pd.DataFrame) -> Figure:
             axis.set_yscale("log")
             axis.set_xlim(-1.04, 1.04)
             axis.set_xticks([-1, -0.5, 0, 0.5, 1])
-    for axis, name in zip(grid[0], names, strict=True):
+    if stacked:
+        colours = [COLOURS[index % len(COLOURS)] for index in range(len(names))]
+        pairs = zip(colours, names, strict=True)
+        legend_below(figure, [Line2D([], [], color=c, label=str(name)) for c, name in pairs], 1)
+    for axis, name in zip(grid[0], () if stacked else names, strict=not stacked):
         axis.set_title(str(name).replace(" + ", " +\n"), fontsize=SMALL + 0.5)
-    figure.supxlabel("code of the first moment, scaled to [-1, 1]", fontsize=10)
+    label = "code of the first moment, scaled to [-1, 1]"
+    if stacked:
+        grid[-1][0].set_xlabel(label)
+    else:
+        figure.supxlabel(label, fontsize=10)
     return figure
 
 

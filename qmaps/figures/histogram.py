@@ -23,15 +23,17 @@ NOTE = "#B34700"
         "A second moment on its way through quantizers",
         "Of the largest matrix, which the title names. After figures 20 to 31 of the 4-bit paper.",
         place=90,
+        stacks=True,
     ),
     Picture(
         "histogram_first",
         "A first moment on its way through quantizers",
         "The same matrix.",
         place=100,
+        stacks=True,
     ),
 )
-def histogram(frame: pd.DataFrame) -> Figure:
+def histogram(frame: pd.DataFrame, *, stacked: bool = False) -> Figure:
     """Original, normalized, quantized and dequantized magnitudes, one row per quantizer.
 
     Counts are on a logarithmic scale that is linear between 0 and 1; all panels share it, and
@@ -43,6 +45,7 @@ def histogram(frame: pd.DataFrame) -> Figure:
             "quantized" or "dequantized"), `bin_left`, `bin_right` (log10 of the magnitude),
             `count` (elements), `zeros` (elements of the panel equal to 0). The title names the
             tensor if `parameter` and `state` are there.
+        stacked: whether panels stand below each other, for a narrow screen.
 
     Raises:
         BadValueError: columns or rows are missing.
@@ -52,11 +55,19 @@ def histogram(frame: pd.DataFrame) -> Figure:
     columns = ("quantizer", "panel", "bin_left", "bin_right", "count", "zeros")
     require(frame, columns, "histogram")
     quantizers = list(frame["quantizer"].unique())
-    figure = new(11, 2.2 * len(quantizers) + 0.6)
+    tall, wide = len(quantizers), len(PANELS)
+    figure = new(4.6, 2.0 * tall * wide + 0.6) if stacked else new(11, 2.2 * tall + 0.6)
     if {"parameter", "state"} <= set(frame.columns):
         named = f"{frame['parameter'].iloc[0]}: {frame['state'].iloc[0]}"
         figure.suptitle(named, fontsize=10.5, fontweight="bold", x=0.01, ha="left")
-    grid = axes(figure, len(quantizers), len(PANELS), sharex="col", sharey=True)
+    if stacked:
+        places = [row[0] for row in axes(figure, tall * wide, 1, sharey=True)]
+        grid = [places[row * wide : (row + 1) * wide] for row in range(tall)]
+        for row in grid[1:]:
+            for axis, first in zip(row, grid[0], strict=True):
+                axis.sharex(first)
+    else:
+        grid = axes(figure, tall, wide, sharex="col", sharey=True)
     for row, quantizer in zip(grid, quantizers, strict=True):
         for number, (axis, (panel, label)) in enumerate(zip(row, PANELS.items(), strict=True)):
             part = frame[(frame["quantizer"] == quantizer) & (frame["panel"] == panel)]
@@ -68,11 +79,16 @@ def histogram(frame: pd.DataFrame) -> Figure:
                 if zeros:
                     axis.set_title(f"{_percent(share)} exactly 0", loc="right", color=NOTE,
                                    fontsize=SMALL)  # fmt: skip
-            if row is grid[0]:
+            if stacked:
+                name = f"{quantizer}\n{panel}" if number == 0 else panel
+                axis.set_title(name, loc="left")
+                axis.set_ylabel("elements per bin")
+            elif row is grid[0]:
                 axis.set_title(panel, loc="left")
-            if row is grid[-1]:
+            if row is grid[-1] or stacked:
                 axis.set_xlabel(label)
-        row[0].set_ylabel(f"{quantizer}\nelements per bin")
+        if not stacked:
+            row[0].set_ylabel(f"{quantizer}\nelements per bin")
     grid[0][0].set_yscale("symlog", linthresh=1, linscale=0.4)
     grid[0][0].set_ylim(0, 3 * max(1, int(frame["count"].max())))
     return figure

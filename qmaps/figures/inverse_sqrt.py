@@ -19,9 +19,10 @@ COLLAPSED = 6.0
         "h(v) = 1 / (sqrt(v) + 1e-6) over all second moments that are not 0. After figure 3 of "
         "the 4-bit paper.",
         place=50,
+        stacks=True,
     )
 )
-def inverse_sqrt(frame: pd.DataFrame) -> Figure:
+def inverse_sqrt(frame: pd.DataFrame, *, stacked: bool = False) -> Figure:
     """``h(v) = 1 / (sqrt(v) + 1e-6)`` of the second moment, in 32 bits and quantized.
 
     A second moment that decodes to 0 lands at 10^6, where its step is a million times the
@@ -32,6 +33,7 @@ def inverse_sqrt(frame: pd.DataFrame) -> Figure:
             `bin_left`, `bin_right` (log10 h), `share` (of the non-zero elements),
             `zero_share` (share of these that decodes to 0; repeated on every row of a
             quantizer).
+        stacked: whether panels, which stand below each other, are as narrow as a narrow screen.
 
     Raises:
         BadValueError: columns or rows are missing.
@@ -41,7 +43,7 @@ def inverse_sqrt(frame: pd.DataFrame) -> Figure:
     columns = ("quantizer", "bin_left", "bin_right", "share", "zero_share")
     require(frame, columns, "inverse_sqrt")
     quantizers = list(frame["quantizer"].unique())
-    figure = new(9.5, 1.5 * len(quantizers) + 0.6)
+    figure = new(4.6 if stacked else 9.5, 1.5 * len(quantizers) + 0.6)
     grid = axes(figure, len(quantizers), 1, sharex=True, sharey=True)
     for index, ((axis,), quantizer) in enumerate(zip(grid, quantizers, strict=True)):
         part = frame[frame["quantizer"] == quantizer]

@@ -11,7 +11,8 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from qmaps import analyze, figures
+from qmaps import figures
+from qmaps.analyze import pareto
 from qmaps.errors import BadValueError, CaptureError, nearest, shown
 from qmaps.figures.declare import FILES
 from qmaps.storage.files import content_of, exists, output_folder, read_frame
@@ -166,4 +167,4 @@ def _frame(folder: Path, figure: Plot) -> pd.DataFrame | None:
     if not figure.frame.startswith(PARETO):
         return frame
     state = figure.frame.removeprefix(PARETO)
-    return analyze.pareto(frame, state=state) if (frame["state"] == state).any() else None
+    return pareto(frame, state=state) if (frame["state"] == state).any() else None

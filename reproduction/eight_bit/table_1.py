@@ -212,9 +212,9 @@ def _one_run(frames: Frames) -> Difference:
 
 
 def _behind(paper: pd.DataFrame) -> Difference:
-    """That Adafactor is behind in some tasks of the paper too."""
+    """In which tasks Adafactor is behind in the paper too, which is no control of ours."""
     rows = paper[paper["quantity"].isin(list(TASKS))]
-    behind = []
+    behind, others = [], 0
     for task, part in rows.groupby("quantity", sort=False):
         values = part.set_index("what")["paper"]
         base = values.get(f"32-bit {TASKS[str(task)].optimizer}")
@@ -223,10 +223,12 @@ def _behind(paper: pd.DataFrame) -> Difference:
             apart = values["Adafactor"] - base
             if apart < 0 if more else apart > 0:
                 behind.append(str(task))
+            else:
+                others += 1
     return Difference(
-        f"Whether Adafactor ends behind depends on the task: in the paper it does in "
-        f"{' and in '.join(behind)}, and so it does here.",
-        bool(behind),
+        f"Adafactor ends behind in the paper too in {' and in '.join(behind)}, and not in "
+        f"its {others} other tasks. No control of ours says why.",
+        False,
         "^(GLUE|MT|LM, [^,:]*|Masked LM, [^,:]*): Adafactor",
     )
 

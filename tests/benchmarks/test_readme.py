@@ -51,6 +51,13 @@ def test_the_picture_has_the_numbers_of_the_command() -> None:
     assert (states[0], rows[0]["parameters"], rows[0]["gradients"]) == (56, 14, 14)
 
 
+def test_the_box_has_one_unit_and_says_what_torch_kept() -> None:
+    text = text_of("README.md")
+    assert "8.13 bits per state element, 2.03 bytes per parameter, not 8" in text
+    assert "4.25 bits per state element, 1.06 bytes per parameter, not 8" in text
+    assert "1.28 times (torch's kept AVX-512)" in text
+
+
 def test_the_first_screen_can_be_pasted() -> None:
     diff = text_of("README.md").split("```diff\n")[1].split("```")[0]
     loop, trainer = diff.split("\n\n")

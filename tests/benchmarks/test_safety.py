@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import safety
+from benchmarks.blind.equivalence import percent
 from benchmarks.long import MARGINS, NEW, STUDIES, TRIALS, Ended
 from benchmarks.trials import FULL
 
@@ -98,3 +99,14 @@ def test_every_study_has_a_kind() -> None:
     ]
     assert len(list(safety.trainings())) == len(STUDIES)
     assert list(MARGINS) == ["8bit", "4bit", "3bit"]
+
+
+def test_intervals_are_those_of_the_blind_test() -> None:
+    """The committed rows have enough digits to be rounded as the report's own numbers are."""
+    report = (safety.REPORTS / "blind" / "README.md").read_text("utf-8")
+    _, rows = safety.blind()
+    rows = rows[(rows["factor"] == 1) & rows["preset"].notna() & rows["steps"].notna()]
+    for row in rows.to_dict("records"):
+        cell = f"{percent(row)} {row['outcome']} |"
+        assert f"\n| {row['judge']} | {row['preset']} | {cell}" in report, cell
+    assert "+24.7 (-2.2 to +58.8)" in TEXT

@@ -36,6 +36,8 @@ def test_frames_have_the_names(command: str, call, tmp_path: Path) -> None:
     assert "group0.param0" in set(frame["parameter"])
     if not command.startswith("replay"):
         assert "parameter names: numbers" in out
+        (line,) = (line for line in out.splitlines() if line.startswith("parameter names"))
+        assert len(line) <= 80
     code, out, _ = call(f"{command} --names names.txt --out {tmp_path}/named")
     assert code == 0
     frame = pd.read_parquet(tmp_path / "named" / FRAMES[command])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from qmaps import optim
 from qmaps.cli import COMMANDS, catalogue, output
 from qmaps.cli.memory import measured
 from qmaps.cli.sizes import COLUMNS
+from qmaps.storage.files import write_frame
+from tests.figures.synthetic import FRAMES
 
 PROGRAM = """
 import contextlib, io, json, sys
@@ -34,13 +37,32 @@ FORMS = [
 ]
 
 
-@pytest.mark.slow
-def test_no_torch_for_help_and_facts() -> None:
+def importing(forms: list[list[str]]) -> list[list[str]]:
+    """Which of these commands import torch or print nothing; the first one, all after it do."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(FORMS)], capture_output=True, text=True
+        [sys.executable, "-c", PROGRAM, json.dumps(forms)], capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == []
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_no_torch_for_help_and_facts() -> None:
+    assert importing(FORMS) == []
+
+
+def test_no_torch_for_pictures_and_pages_of_rows(tmp_path: Path) -> None:
+    FRAMES["monitor"].to_csv(tmp_path / "monitor.csv", index=False)
+    (tmp_path / "run" / "frames").mkdir(parents=True)
+    write_frame(tmp_path / "run" / "frames" / "loss_curves.parquet", FRAMES["loss_curves"])
+    run = str(tmp_path / "run")
+    forms = [
+        ["plot", "--list"],
+        ["plot", str(tmp_path / "monitor.csv"), "--out", str(tmp_path / "m.png")],
+        ["figures", "--out", run],
+        ["report", run],
+    ]
+    assert importing(forms) == []
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 @pytest.mark.slow

@@ -600,7 +600,7 @@ def test_long_names_that_differ_in_their_middle_stay_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [picture.frame or picture.name for picture, _ in figures.pictures() if picture.stacks]
+    "name", sorted({draw.__name__ for picture, draw in figures.pictures() if picture.stacks})
 )
 def test_panels_stack(name: str) -> None:
     stacked = getattr(figures, name)(FRAMES[name], stacked=True)

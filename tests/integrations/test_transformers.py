@@ -16,7 +16,7 @@ from torch import nn
 
 from qmaps import capture, optim
 from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.analyze.recommend.result import snippets
+from qmaps.analyze.recommend.snippets import snippets
 from qmaps.capture.conversion import convert_file
 from qmaps.engines.masters import MASTER
 from tests.training.runs import assert_same

@@ -72,7 +72,9 @@ def losses(
         (paper(80, 70), losses((0.1, 0.001), (0.103, 0.001)), [ORDER] * 2),
         (paper(70, 80), losses((0.1, 0.001), (0.103, 0.001)), [DIFFERS] * 2),
         (paper(80, 80), losses((0.1, 0.04), (0.2, 0.05)), [DIFFERS] * 2),
-        (paper(80, 70, 60), losses((0.2, 0.06), (0.1, 0.06), 0.3), [ORDER] * 3),
+        # An order of the paper's that spreads hide is not shown by other rows.
+        (paper(80, 70, 60), losses((0.2, 0.06), (0.1, 0.06), 0.3), [UNDECIDED] * 2 + [ORDER]),
+        (paper(80, 80, 60), losses((0.2, 0.06), (0.1, 0.06), 0.3), [ORDER] * 3),
         # What may be the same number before it was rounded.
         (paper(88.6, 88.7), losses(0.2, 0.2), [ORDER] * 2),
         (paper(88.6, 88.8), losses(0.2, 0.2), [DIFFERS] * 2),

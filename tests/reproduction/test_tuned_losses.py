@@ -146,10 +146,12 @@ def test_adafactor_is_behind_in_the_paper_too_or_not() -> None:
         {"what": ["32-bit AdamW", "Adafactor"], "quantity": "GLUE", "paper": [88.6, 88.5],
          "better": "more"}
     )  # fmt: skip
-    assert eight_bit_table_1._behind(paper).elsewhere
-    assert not eight_bit_table_1._behind(paper.assign(paper=[88.6, 88.7])).elsewhere
-    less = paper.assign(better="less")
-    assert not eight_bit_table_1._behind(less).elsewhere
+    other = {"what": ["32-bit Adam", "Adafactor"], "quantity": "MT", "better": "less"}
+    found = eight_bit_table_1._behind(pd.concat([paper, paper.assign(**other)]))
+    assert found.why.startswith(
+        "Adafactor ends behind in the paper too in GLUE, and not in its 1 other task"
+    )
+    assert not found.elsewhere  # other tasks of the paper are no control
 
 
 def test_an_unstable_run_counts_in_its_row_and_has_no_loss() -> None:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from qmaps.algebra.pair import Pair
 from qmaps.maps.lloyd import LloydMax
 from qmaps.optim.presets import PAIRS
-
-LIMITS = (2.3, 3.3, 4.3, 6.3, 8.3)
-"""Bits per element, scales included, up to which the best single pair is named."""
 
 FULL = Pair(None, None)
 
@@ -33,11 +28,6 @@ CANDIDATES = (
 """All presets, and pairs of their maps from 2.75 to 8.12 bits. All but ``paper-*`` round second
 moments so that they follow. One rounds first moments of 8 bits by ``+qsr`` too: to nearest, those
 of rows without gradients stay where they are."""
-
-
-def up_to(bits: float) -> float:
-    """The first of `LIMITS` not below so many bits per state element, or infinity."""
-    return next((limit for limit in LIMITS if bits <= limit), math.inf)
 
 
 def moves(pair: Pair) -> bool:

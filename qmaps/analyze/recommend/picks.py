@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
+from qmaps.analyze.limits import BITS
 from qmaps.analyze.recommend.candidates import FULL
 from qmaps.analyze.recommend.verdict import HARMLESS, cost_of, dangerous
 from qmaps.capture import CapturedStates
@@ -83,10 +84,6 @@ def choose(tensors: Sequence[Sequence[Option]], nbytes: float) -> list[int]:
         else:
             del steps[tensor]
     return [index for _, index in choices]
-
-
-BITS = 4.3
-"""Bits per element if no budget is given."""
 
 
 class Sizes:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import fill
@@ -15,6 +14,7 @@ import pandas as pd
 
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.candidates import FULL
+from qmaps.analyze.recommend.snippets import CHOICE, NAMED, brief, snippets
 from qmaps.analyze.recommend.verdict import UNMEASURED, early, experience, follows, magnitude
 from qmaps.errors import OutputError, printable
 from qmaps.optim import Choice
@@ -40,74 +40,13 @@ HALF = 0.5
 SIMULATED = """Gradients were not recorded; they were simulated with the mean and variance that the
 moments tell. To replay real ones, record them while training:
 qmaps.capture.StateRecorder(optimizer, folder, gradients=60).""".replace("\n", " ")
-NAMED = 3
-"""Names in a note, where not all are given."""
 
 
 WIDTH = 80
 """Characters of a line of text; code that is to be pasted is not wrapped."""
 
-CHOICE, SUMMARY, STATES = "choice.json", "summary.json", "states.json"
+SUMMARY, STATES = "summary.json", "states.json"
 PAIRS, TENSORS = "pairs.parquet", "tensors.parquet"
-
-TRAINER = """\
-from qmaps.integrations.transformers import register
-
-register()
-args = TrainingArguments(
-    optim="qmaps_adamw",
-    optim_args={quoted},
-    # and the other arguments as before
-)"""
-TRAINER_BY_NAME = "trainer = Trainer(..., optimizers=(optimizer, None))  # the optimizer above"
-LLAMA_FACTORY = """\
-optim: qmaps_adamw
-optim_args: {quoted}"""
-AXOLOTL = """\
-optimizer: qmaps_adamw
-optim_args:
-  state_quantizers: {value}"""
-
-
-def snippets(code: str, file: str, *, by_name: bool, single: str | None) -> dict[str, str]:
-    """Lines to paste that train with a choice, by the place where they go.
-
-    Trainers pass no parameter names. With a choice by names, the Trainer gets the optimizer, and
-    configurations get one pair for all parameters.
-
-    Args:
-        code: the lines of a training loop, which make the optimizer.
-        file: path of the choice file.
-        by_name: True if the choice has overrides.
-        single: a pair for all parameters, None if there is no harmless one.
-    """
-    value = _escaped(single or "" if by_name else file)
-    option, argument = (
-        json.dumps(text, ensure_ascii=False) for text in (value, f"state_quantizers={value}")
-    )
-    trainer = TRAINER_BY_NAME if by_name else TRAINER.format(quoted=argument)
-    lines = {"Training loop": code, "Trainer of Hugging Face": trainer}
-    if value:
-        about = ", one pair for all parameters" * by_name
-        lines |= {
-            f"YAML of LLaMA-Factory{about}": LLAMA_FACTORY.format(quoted=argument),
-            f"YAML of axolotl{about}": AXOLOTL.format(value=option),
-        }
-    return lines
-
-
-def _escaped(value: str) -> str:
-    """A value for `optim_args` of transformers, which splits them at commas and equals signs."""
-    if not re.search(r"[,;='\"\\\\]", value):
-        return value
-    return "'" + re.sub(r"[,;='\"\\\\]", lambda each: f"\\x{ord(each[0]):02x}", value) + "'"
-
-
-def brief(names: Iterable[str], count: int = NAMED) -> str:
-    """The first names, with escapes for control characters; of more only the number is given."""
-    listed = [printable(name) for name in names]
-    more = f" and {len(listed) - count} more tensors" * (len(listed) > count)
-    return ", ".join(listed[:count]) + more
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,16 @@ import pandas as pd
 from qmaps.algebra.pair import Pair, distinct
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import replay
+from qmaps.analyze.limits import BITS, LIMITS, up_to
 from qmaps.analyze.recommend import verdict as verdicts
 from qmaps.analyze.recommend.candidates import (
     CANDIDATES,
     FULL,
-    LIMITS,
     PRESETS,
     diagnostic,
     moves,
-    up_to,
 )
-from qmaps.analyze.recommend.picks import BITS, Sizes, best_of, check_budget, least, within
+from qmaps.analyze.recommend.picks import Sizes, best_of, check_budget, least, within
 from qmaps.analyze.recommend.result import Recommendation
 from qmaps.analyze.recommend.verdict import UNMEASURED, cost_of, dangerous, level
 from qmaps.analyze.replay.run import PairSpec, check, chosen

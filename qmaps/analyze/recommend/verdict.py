@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from qmaps.analyze.replay import step_cost
+from qmaps.analyze.replay.step_cost import step_cost
 from qmaps.storage.files import records
 
 CLEAN, UNPROVEN, UNSAFE = 0.0005, 0.03, 0.1

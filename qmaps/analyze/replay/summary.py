@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from qmaps.analyze.replay.recursion import shares, step_cost
+from qmaps.analyze.replay.recursion import shares
+from qmaps.analyze.replay.step_cost import step_cost
 
 SUMMED = (
     *("descent", "kept_descent", "cost", "spent_cost", "shared_cost"),

@@ -10,9 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from qmaps.analyze.recommend.candidates import FULL, LIMITS
-from qmaps.analyze.recommend.picks import BITS
-from qmaps.analyze.recommend.result import CHOICE, brief, snippets
+from qmaps.analyze.limits import BITS, FULL, LIMITS
+from qmaps.analyze.recommend.snippets import CHOICE, brief, snippets
 from qmaps.analyze.recommend.verdict import (
     CLEAN,
     HARMLESS,
@@ -266,7 +265,7 @@ def _costliest(tensors: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, Any] | N
 
 def _hardest(tensors: pd.DataFrame, profiles: pd.DataFrame | None) -> Iterable[str]:
     """The most expensive tensor of most candidates, and the look of its states."""
-    measured = tensors[(tensors["cost"] > 0) & (tensors["quantizer"] != FULL.spec)].copy()
+    measured = tensors[(tensors["cost"] > 0) & (tensors["quantizer"] != FULL)].copy()
     if measured["parameter"].nunique() < 2:
         return
     measured["order"] = [math.inf if dangerous(row) else cost_of(row) for row in records(measured)]

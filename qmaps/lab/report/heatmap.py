@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from qmaps.analyze.recommend.candidates import FULL
+from qmaps.analyze.limits import FULL
 from qmaps.analyze.recommend.verdict import CLEAN, UNPROVEN, UNSAFE, cost_of, dangerous
 from qmaps.storage.files import exists, read_frame, records
 from qmaps.storage.units import bits, size
@@ -33,8 +33,8 @@ def heatmap(folder: Path, pairs: pd.DataFrame) -> dict[str, Any]:
     tensors = read_frame(folder / "recommend" / "tensors.parquet")
     pairs = pairs.sort_values(["up_to", "bits_per_element"], kind="stable")
     specs = [str(spec) for spec in pairs["quantizer"]]
-    if (tensors["chosen"] & (tensors["quantizer"] == FULL.spec)).any():
-        specs.append(FULL.spec)
+    if (tensors["chosen"] & (tensors["quantizer"] == FULL)).any():
+        specs.append(FULL)
     options = {
         str(name): records(group.set_index("quantizer", drop=False).loc[specs])
         for name, group in tensors.groupby("parameter", sort=False)

@@ -11,15 +11,14 @@ from typing import Any
 import pandas as pd
 
 from qmaps import figures
+from qmaps.analyze.limits import MIN_SIZE
 from qmaps.analyze.recommend.verdict import MEANINGS
-from qmaps.analyze.states import MIN_SIZE
 from qmaps.errors import CaptureError
 from qmaps.lab.pictures import png
 from qmaps.lab.report.answer import CANDIDATE, OWN, answer
 from qmaps.lab.report.committed import Interval, intervals
 from qmaps.lab.report.heatmap import heatmap
 from qmaps.lab.report.templating import Cell, cell, template
-from qmaps.optim.presets import PRESETS, pair_of
 from qmaps.storage.files import exists, read_frame, read_record, write_text
 
 UNKNOWN = {
@@ -91,14 +90,17 @@ def embedded(path: Path) -> str:
 
 
 def _pairs(about: Mapping[str, Any], answered: Mapping[str, Any] | None) -> dict[str, str]:
-    """By label of a training, its pair of quantizers; without those that are mixed."""
-    pairs = {}
-    for key, label in about["trained"].items():
-        if key in PRESETS:
-            pairs[label] = pair_of(key).spec
-        elif answered and answered["mixed"] == 1:
-            pairs[label] = str(answered["main"])
-    return pairs
+    """By label of a training, its pair of quantizers; without those that are mixed.
+
+    Presets have the pairs that they had when the run was recommended for.
+    """
+    if answered is None:
+        return {}
+    rows = answered["pairs"]
+    specs = dict(zip(rows["preset"], rows["quantizer"], strict=True))
+    if answered["mixed"] == 1:
+        specs[OWN] = str(answered["main"])
+    return {label: specs[key] for key, label in about["trained"].items() if key in specs}
 
 
 def _heads(frame: pd.DataFrame, unit: str, committed: Mapping[str, Interval]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qmaps.analyze.recommend.result import snippets
+from qmaps.analyze.recommend.snippets import snippets
 from qmaps.optim import AdamW
 
 PATHS = ("runs/mine/recommend/choice.json", "runs, 2/lr=1e-3;x/it's \\ new/choice.json")

@@ -21,6 +21,7 @@ from qmaps.lab import report
 from qmaps.lab.frames import profiles
 from qmaps.lab.pipeline import recommend_for
 from qmaps.lab.report import answer as answers
+from qmaps.lab.report import page as pages
 from qmaps.lab.report.committed import INTERVALS
 from qmaps.storage import units
 from qmaps.storage.files import write_record
@@ -274,6 +275,17 @@ def test_one_seed_stands_beside_the_committed_interval(run: Path, tmp_path: Path
     # Of other steps nothing is committed.
     write_record(folder / "about.json", {**about, "steps": 80})
     assert own not in report.write(folder).read_text()
+
+
+def test_a_preset_has_the_pair_that_the_run_had() -> None:
+    """Runs of version 0.3 trained other pairs under the names of presets."""
+    pairs = pd.DataFrame({"preset": ["4bit", ""], "quantizer": ["old + old", "B1/nf4@4s + 32-bit"]})
+    answered = {"pairs": pairs, "mixed": 1, "main": "B1/nf4@4s + 32-bit"}
+    about = {"trained": {"4bit": "four", "8bit": "eight", "recommended": "mine"}}
+    expected = {"four": "old + old", "mine": "B1/nf4@4s + 32-bit"}
+    assert pages._pairs(about, answered) == expected
+    assert pages._pairs(about, {**answered, "mixed": 2}) == {"four": "old + old"}
+    assert pages._pairs(about, None) == {}
 
 
 def test_committed_intervals_are_those_of_the_report() -> None:
