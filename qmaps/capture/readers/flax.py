@@ -143,16 +143,15 @@ NUMBERS = dict(zip((0xCA, 0xCB, *range(0xCC, 0xD4)), "fdBHIQbhiq", strict=True))
 """Forms of numbers, as `struct` names them."""
 
 CONTAINERS = {
-    **dict(zip((0xC4, 0xC5, 0xC6), (("bin", form) for form in "BHI"), strict=True)),
-    **dict(zip((0xC7, 0xC8, 0xC9), (("ext", form) for form in "BHI"), strict=True)),
-    **dict(zip((0xD9, 0xDA, 0xDB), (("str", form) for form in "BHI"), strict=True)),
-    **dict(
-        zip(
-            (0xDC, 0xDD, 0xDE, 0xDF),
-            (("array", "H"), ("array", "I"), ("map", "H"), ("map", "I")),
-            strict=True,
-        )
-    ),
+    first + place: (kind, form)
+    for first, kind, forms in (
+        (0xC4, "bin", "BHI"),
+        (0xC7, "ext", "BHI"),
+        (0xD9, "str", "BHI"),
+        (0xDC, "array", "HI"),
+        (0xDE, "map", "HI"),
+    )
+    for place, form in enumerate(forms)
 }
 """Kinds of values with a length, and the form of the length."""
 

@@ -8,6 +8,7 @@ import math
 import re
 import struct
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, product, takewhile
@@ -19,6 +20,7 @@ from qmaps.capture.readers.base import (
     Reader,
     Shape,
     StateDict,
+    decimal,
     dtype_of,
     in_file,
     needed,
@@ -207,6 +209,11 @@ class _Stored:
         names = (f"{group}/{number}" for number in count())
         return [self.tensors[name] for name in takewhile(self.tensors.__contains__, names)]
 
+    def model(self) -> Counter[Shape]:
+        """Shapes of the variables outside the optimizer."""
+        own = (at for at in self.tensors if not at.startswith(OPTIMIZER))
+        return Counter(self.tensors[at].shape for at in own)
+
     def _lazy(self, dataset: Any, at: str) -> Lazy:
         # Keras stores bfloat16 as two bytes without a meaning.
         name = str(dataset.attrs.get("dtype") or dataset.dtype.name)
@@ -237,9 +244,11 @@ class _Layout:
 
     def states(self, variables: Sequence[Lazy]) -> list[dict[str, Lazy]] | None:
         """The states of each parameter; None if numbers and shapes do not fit."""
+        if not self.blocks:
+            return []
         own = variables[self.before :]
         width = self.extra + sum(map(len, self.blocks))
-        count, rest = divmod(len(own), width) if width else (0, 1)
+        count, rest = divmod(len(own), width)
         if rest or not count:
             return None
         shapes = [[lazy.shape for lazy in own[n * count :][:count]] for n in range(self.extra)]
@@ -276,7 +285,7 @@ def _state_dict(stored: _Stored, config: Mapping[str, Any], path: Path) -> State
     if about:
         states = _layout(STATES[name], options).states(variables)
     else:
-        states = _guessed(STATES[name], variables)
+        states = _guessed(STATES[name], variables, stored.model())
     if states is None:
         remedy = "" if about else "; give the .keras file, which has its options"
         raise CaptureError(
@@ -285,10 +294,11 @@ def _state_dict(stored: _Stored, config: Mapping[str, Any], path: Path) -> State
         )
     batches = int(variables[0].read().item())
     step = batches // int(options.get("gradient_accumulation_steps") or 1)
-    shapes = [next(iter(members.values())).shape for members in states]
-    keys: list[Any] = _labels(stored, config, shapes) or list(range(len(states)))
+    keys: list[Any] = _labels(stored, config, list(map(_shape, states))) or list(range(len(states)))
     numbers = {new: options.get(old) for old, new in OPTIONS.items()}
     group: dict[str, Any] = {new: x for new, x in numbers.items() if isinstance(x, float)}
+    if "lr" in group:
+        group["lr"] = decimal(group["lr"])
     if {"beta_1", "beta_2"} <= options.keys():
         group["betas"] = (options["beta_1"], options["beta_2"])
     state = {key: {**members, "step": step} for key, members in zip(keys, states, strict=True)}
@@ -311,7 +321,9 @@ def _layout(blocks: Blocks, options: Mapping[str, Any]) -> _Layout:
     )
 
 
-def _guessed(blocks: Blocks, variables: Sequence[Lazy]) -> list[dict[str, Lazy]] | None:
+def _guessed(
+    blocks: Blocks, variables: Sequence[Lazy], model: Counter[Shape]
+) -> list[dict[str, Lazy]] | None:
     """The states by the only layout that shapes and signs allow, if it has no further blocks."""
     optional = [(True,) if not option else (False, True) for option, _ in blocks]
     rates = (1, 2) if len(variables) > 1 and variables[1].shape == () else (1,)
@@ -319,10 +331,14 @@ def _guessed(blocks: Blocks, variables: Sequence[Lazy]) -> list[dict[str, Lazy]]
     for before, extra, chosen in product(rates, range(3), product(*optional)):
         names = [names for (_, names), taken in zip(blocks, chosen, strict=True) if taken]
         states = _Layout(before, extra, names).states(variables)
-        if states is not None and _has_signs(states):
+        if states and Counter(map(_shape, states)) <= model and _has_signs(states):
             found.append((extra, states))
     (extra, states), *others = found or [(0, None)]
     return None if others or extra else states
+
+
+def _shape(states: Mapping[str, Lazy]) -> Shape:
+    return next(iter(states.values())).shape
 
 
 def _has_signs(states: Sequence[Mapping[str, Lazy]]) -> bool:
@@ -347,9 +363,8 @@ def _labels(
             continue
         groups.discard(group)
         held = stored.numbered(group)
-        trained = (
-            len(held) - FROZEN.get(layer["class_name"], 0) if own.get("trainable", True) else 0
-        )
+        is_frozen = not own.get("trainable", True)
+        trained = 0 if is_frozen else len(held) - FROZEN.get(layer["class_name"], 0)
         for number, lazy in enumerate(held[:trained]):
             labels.append(f"{own['name']}.{number}")
             found.append(lazy.shape)

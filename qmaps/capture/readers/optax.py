@@ -37,8 +37,8 @@ NODES: tuple[Mapping[str, str], ...] = (
 OPTIONS = {"learning_rate": "lr", "eps": "eps", "weight_decay": "weight_decay"}
 """Options of `inject_hyperparams`, and torch's names."""
 
-OF_MODEL = "params"
-"""Key of the model's parameters, among which layers may be named as fields of nodes."""
+OF_MODEL = frozenset({"params", "acc_grads", "grad_acc", "ema", "ema_params"})
+"""Keys of trees like the model's, in which layers may be named as fields of nodes."""
 
 BOX = "value"
 """The only key in what NNX, and Flax's partitioning, put around a leaf."""
@@ -92,13 +92,12 @@ def _nodes(
     nodes: set[Keys] = set()
     for place, names in sorted(children.items()):  # outer places come first
         within = {place[:depth] for depth in range(len(place))}
-        if OF_MODEL in place or within & nodes:
+        if not OF_MODEL.isdisjoint(place) or within & nodes:
             continue
         is_counted = (*place, COUNT) in leaves
         for fields in NODES:
-            if fields.keys() <= names and (
-                is_counted if COUNT in fields else fields.keys() == names
-            ):
+            is_node = is_counted if COUNT in fields else fields.keys() == names
+            if is_node and fields.keys() <= names:
                 nodes.add(place)
                 yield place, fields
                 break
@@ -111,10 +110,9 @@ def _states(
     states: dict[str, dict[str, Any]] = {}
     depth = len(place)
     for keys, leaf in leaves.items():
-        if keys[:depth] == place and len(keys) > depth and keys[depth] in fields:
-            if keys[depth] != COUNT:
-                name = ".".join(keys[depth + 1 :])
-                states.setdefault(name, {})[fields[keys[depth]]] = leaf
+        field = keys[depth] if keys[:depth] == place and len(keys) > depth else COUNT
+        if field in fields and field != COUNT:
+            states.setdefault(".".join(keys[depth + 1 :]), {})[fields[field]] = leaf
     if COUNT in fields:
         for members in states.values():
             members["step"] = leaves[(*place, COUNT)]

@@ -101,10 +101,9 @@ def _leaf(folder: Path, keys: Keys, about: Mapping[str, Any], most: int) -> Lazy
     name = ".".join(keys)
     shape, code = tuple(store.shape), store.dtype.name
     dtype = dtype_of(code, name, folder)
-    chunk = store.chunk_layout.read_chunk.shape or ()
-    largest = max(
-        math.prod(shape), math.prod(chunk), math.prod(store.chunk_layout.write_chunk.shape or ())
-    )
+    layout = store.chunk_layout
+    sizes = (shape, layout.read_chunk.shape or (), layout.write_chunk.shape or ())
+    largest = max(map(math.prod, sizes))
     if largest * dtype.itemsize > most:
         raise CaptureError(
             f"{str(folder)!r} has {shown(name)} of shape {shape}, in a folder of only "

@@ -169,7 +169,8 @@ def _loaded(path: Path) -> Mapping[Any, Any]:
         except Exception as error:  # pickle raises many kinds on damaged files
             raise CaptureError(
                 kinds.refusal(path)
-                or f"{str(path)!r} is no pickle as Paddle writes it ({type(error).__name__}: {error})"
+                or f"{str(path)!r} is no pickle as Paddle writes it "
+                f"({type(error).__name__}: {error})"
             ) from None
     if not isinstance(saved, Mapping):
         raise CaptureError(f"{str(path)!r} must hold a dict, as Paddle writes it")
