@@ -51,9 +51,7 @@ def changed(tmp_path: Path, **tensors: torch.Tensor) -> Path:
 
 def test_unknown_states_are_refused(tmp_path: Path) -> None:
     path = changed(tmp_path, layers__0__bias__w=torch.ones(3))
-    with pytest.raises(
-        CaptureError, match=r"the states of MLX that are read are PARAMETER\.exp_avg"
-    ):
+    with pytest.raises(CaptureError, match=r"states of MLX that are read are PARAMETER\.exp_avg"):
         load(path)
 
 
