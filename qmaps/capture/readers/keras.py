@@ -274,11 +274,12 @@ def _state_dict(stored: _Stored, config: Mapping[str, Any], path: Path) -> State
             "model after a step of training"
         )
     own_name = stored.names.get(f"{place}/vars", "")
-    name = about["class_name"] if about else CLASSES.get(NUMBER.sub("", own_name))
+    usual = CLASSES.get(NUMBER.sub("", own_name), own_name)
+    name = str(about["class_name"]) if about else usual
     if name not in STATES:
         remedy = "" if about else "; give the .keras file, which has the class"
         raise CaptureError(
-            f"{str(path)!r} has the optimizer {shown(name or own_name)}; those of Keras that are "
+            f"{str(path)!r} has the optimizer {shown(name)}; those of Keras that are "
             f"read are {', '.join(STATES)}{remedy}"
         )
     options = _within(about, "config")
@@ -333,8 +334,7 @@ def _guessed(
         states = _Layout(before, extra, names).states(variables)
         if states and Counter(map(_shape, states)) <= model and _has_signs(states):
             found.append((extra, states))
-    (extra, states), *others = found or [(0, None)]
-    return None if others or extra else states
+    return found[0][1] if len(found) == 1 and not found[0][0] else None
 
 
 def _shape(states: Mapping[str, Lazy]) -> Shape:

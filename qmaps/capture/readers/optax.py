@@ -138,7 +138,9 @@ def _options(place: Keys, leaves: Mapping[Keys, Any]) -> dict[str, Any]:
         held = {k[-1]: x for k, x in leaves.items() if k[:-1] == around}
         if held:
             numbers = {name: decimal(float(_number(value))) for name, value in held.items()}
-            options = {new: numbers[name] for name, new in OPTIONS.items() if name in numbers}
+            options: dict[str, Any] = {
+                new: numbers[name] for name, new in OPTIONS.items() if name in numbers
+            }
             if {"b1", "b2"} <= numbers.keys():
                 options["betas"] = (numbers["b1"], numbers["b2"])
             return options

@@ -103,7 +103,7 @@ class Paddle(Reader):
                     f"{str(path)!r} has {shown(key)}; the states of Paddle that are read are "
                     f"PARAMETER_{', PARAMETER_'.join(STATES)}"
                 )
-            name = names.get(match[1], match[1])
+            name = names.get(str(match[1]), str(match[1]))
             state.setdefault(name, {})[STATES[match[2]]] = value.lazy(path)
         for members in state.values():
             if "exp_inf" in members and "sum" in members:  # Adamax
@@ -119,10 +119,9 @@ class Paddle(Reader):
         (group,) = state_dict["param_groups"]
         betas = group.get("betas")
         for members in state_dict["state"].values():
-            powers = [members.pop(f"beta{n}_pow", None) for n in (1, 2)]
-            if powers[0] is not None:
-                found = tuple(None if power is None else _value(power) for power in powers)
-                members["step"] = _steps(found, betas, path)
+            powers = [members.pop(f"beta{n}_pow") for n in (1, 2) if f"beta{n}_pow" in members]
+            if powers:
+                members["step"] = _steps(tuple(map(_value, powers)), betas, path)
         return state_dict
 
 
@@ -133,11 +132,10 @@ def _value(power: Lazy) -> float:
 
 
 @cache
-def _steps(powers: tuple[float | None, ...], betas: tuple[float, float] | None, path: Path) -> int:
+def _steps(powers: tuple[float, ...], betas: tuple[float, float] | None, path: Path) -> int:
     """The number of steps after which the next powers of the betas are these."""
-    decisive = powers[1] if powers[1] is not None else powers[0]
     chosen = betas or USUAL
-    beta = chosen[1] if powers[1] is not None else chosen[0]
+    decisive, beta = powers[-1], chosen[len(powers) - 1]
     # In float32, one product after the other.
     series = np.multiply.accumulate(np.full(LONGEST, beta, np.float32))
     equal = np.flatnonzero(series == np.float32(decisive))
