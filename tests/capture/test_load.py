@@ -347,6 +347,14 @@ def test_options_that_the_checkpoint_has(trained: Trained, tmp_path: Path) -> No
         load(path, eps=1e-8)
 
 
+def test_groups_of_another_form_have_no_options(tmp_path: Path) -> None:
+    path = tmp_path / "optimizer.pt"
+    for groups in (7, [7]):
+        torch.save({"state": {}, "param_groups": groups}, path)
+        with pytest.raises(CaptureError, match="parts do not fit together"):
+            load(path, eps=1e-8)
+
+
 def test_captured_states_have_their_options(tmp_path: Path) -> None:
     write(load(FLAX, betas=(0.9, 0.95), eps=1e-7), tmp_path)
     assert load(tmp_path).hyperparameters("dense.bias") == {"betas": [0.9, 0.95], "eps": 1e-7}

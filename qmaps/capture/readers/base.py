@@ -165,22 +165,24 @@ def _call(call: Callable[..., Any], path: Path, *arguments: Any) -> Any:
 
 def with_options(
     state_dict: Mapping[str, Any], options: Mapping[str, Any], path: Path
-) -> StateDict:
+) -> dict[str, Any]:
     """Return a state_dict with options in the groups without them.
 
     Raises:
-        CaptureError: a group has another value of an option.
+        CaptureError: a group has another value of an option, or is none.
     """
-    for group in state_dict["param_groups"]:
+    if not options:
+        return dict(state_dict)
+    with damage(path):
+        groups = [{**options, **group} for group in state_dict["param_groups"]]
+    for group in groups:
         for name, value in options.items():
-            own = group.get(name, value)
-            own = tuple(own) if isinstance(own, list) else own
+            own = tuple(group[name]) if isinstance(group[name], list) else group[name]
             if isinstance(own, (int, float, tuple)) and own != value:
                 raise CaptureError(
                     f"{name}={shown(value)} is not that of {str(path)!r}, which has "
                     f"{name}={shown(own)}; leave it out"
                 )
-    groups = [{**options, **group} for group in state_dict["param_groups"]]
     return {**state_dict, "param_groups": groups}
 
 
