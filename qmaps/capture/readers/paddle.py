@@ -161,7 +161,7 @@ def _steps(powers: tuple[float, ...], betas: tuple[float, float] | None, path: P
 def _loaded(path: Path) -> Mapping[Any, Any]:
     with path.open("rb") as file:
         try:
-            saved = _Unpickler(_Whole(file, size_of(path)), path).load()
+            saved = _Unpickler(Whole(file, size_of(path)), path).load()
         except CaptureError:
             raise
         except Exception as error:  # pickle raises many kinds on damaged files
@@ -175,7 +175,7 @@ def _loaded(path: Path) -> Mapping[Any, Any]:
     return saved
 
 
-class _Whole:
+class Whole:
     """A file that reads no more than it has, whatever length it is asked for."""
 
     def __init__(self, file: Any, size: int) -> None:
@@ -184,10 +184,12 @@ class _Whole:
         self.readline, self.tell = file.readline, file.tell
 
     def read(self, length: int) -> bytes:
+        """Read `length` bytes, or those that are left."""
         content: bytes = self.file.read(min(length, self.size - self.tell()))
         return content
 
     def skip(self, length: int) -> None:
+        """Leave out `length` bytes; an EOFError if there are fewer."""
         if length > self.size - self.tell():
             raise EOFError("the file ends early")
         self.file.seek(length, 1)

@@ -106,6 +106,12 @@ def test_other_files_are_refused(name: str, tmp_path: Path) -> None:
         load(path)
 
 
+def test_containers_have_a_depth() -> None:
+    for depth, message in ((64, "the file ends early"), (65, "more than 64 containers in one")):
+        with pytest.raises(ValueError, match=message):
+            Unpacker(io.BytesIO(b"\x91" * depth), depth).value()
+
+
 def test_arrays_of_other_sizes_and_dtypes_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "state.msgpack"
     whole = FILE.read_bytes()

@@ -1,5 +1,6 @@
 """Paddle: pickles of which only arrays and numbers are read."""
 
+import io
 import pickle
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
+from qmaps.capture.readers.paddle import Whole
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, copied, expect
@@ -126,6 +128,18 @@ def test_lengths_beyond_the_file_are_refused(length: bytes, tmp_path: Path) -> N
     path.write_bytes(b"\x80\x04" + length + b"x.")
     with pytest.raises(CaptureError, match="is no pickle as Paddle writes it"):
         load(path)
+
+
+def test_no_more_is_asked_for_than_the_file_has() -> None:
+    asked = []
+
+    class File(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            asked.append(size)
+            return super().read(size)
+
+    assert Whole(File(b"abc"), 3).read(2**40) == b"abc"
+    assert asked == [3]
 
 
 @pytest.mark.parametrize(
