@@ -38,8 +38,12 @@ def as_states(states: States) -> CapturedStates:
     return states
 
 
-def opened(source: str, names: Sequence[str]) -> CapturedStates:
+def opened(
+    source: str, names: Sequence[str], given: tuple[tuple[str, Any], ...] = ()
+) -> CapturedStates:
     """The states at a path, under these names; a worker opens them once until they are changed.
+
+    `given` are options of `qmaps.capture.load`.
 
     Raises:
         CaptureError: they cannot be read.
@@ -48,14 +52,18 @@ def opened(source: str, names: Sequence[str]) -> CapturedStates:
         changed = Path(source).stat().st_mtime_ns
     except OSError:
         raise CaptureError(f"{source!r} does not exist") from None
-    states = _opened(source, changed)
+    states = _opened(source, changed, given)
     # The names may have been given by the caller.
     return states if states.parameters() == list(names) else states.renamed(names)
 
 
 @lru_cache(maxsize=1)
-def _opened(source: str, changed: int) -> CapturedStates:  # noqa: ARG001
-    return capture.load(source)
+def _opened(
+    source: str,
+    changed: int,  # noqa: ARG001
+    given: tuple[tuple[str, Any], ...],
+) -> CapturedStates:
+    return capture.load(source, **dict(given))
 
 
 def with_gradients(

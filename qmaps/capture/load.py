@@ -20,11 +20,12 @@ from qmaps.capture.collect import (
 from qmaps.capture.flattened import is_flattened, unflattened
 from qmaps.capture.gradients import Window
 from qmaps.capture.naming import Names, names_of
-from qmaps.capture.parameters import Slot, check_text, of_no_parameter, slots
+from qmaps.capture.parameters import Slot, check_text, members, of_no_parameter, slots
 from qmaps.capture.readers import reader_of
-from qmaps.capture.readers.base import know
+from qmaps.capture.readers.base import know, with_options
 from qmaps.capture.snapshot import Lazy, Snapshot
 from qmaps.capture.states import SECOND, CapturedStates
+from qmaps.engines.step import MOMENTS
 from qmaps.errors import (
     DAMAGE,
     NOT_INSTALLED,
@@ -59,7 +60,12 @@ DEEPEST = 8
 
 
 def load(
-    path: str | os.PathLike[str], *, step: int | None = None, names: Names = None
+    path: str | os.PathLike[str],
+    *,
+    step: int | None = None,
+    names: Names = None,
+    betas: tuple[float, float] | None = None,
+    eps: float | None = None,
 ) -> CapturedStates:
     """Load captured states, or those of a saved optimizer.
 
@@ -69,10 +75,10 @@ def load(
             of a larger checkpoint with one inside, such as a Hugging Face Trainer's
             ``optimizer.pt`` or Lightning's ``.ckpt``; the Trainer's folder, ``checkpoint-500``; a
             folder of torch.distributed.checkpoint (FSDP) or of DeepSpeed (ZeRO 1, 2 and 3, and
-            universal checkpoints); or ``.safetensors`` files with tensors named
-            ``PARAMETER.exp_avg``: one, their folder or their index. It is loaded without executing
-            code, and the tensors of folders and of safetensors files one at a time, when they are
-            asked for.
+            universal checkpoints); ``.safetensors`` files with tensors named
+            ``PARAMETER.exp_avg``: one, their folder or their index; or a checkpoint of another
+            framework: Orbax, Flax, MLX, Keras, Paddle. It is loaded without executing code, and
+            the tensors of all but ``torch.save`` one at a time, when they are asked for.
         step: step of a snapshot in a folder; the last if left out.
         names: parameter names for a checkpoint without them: a list in the optimizer's order, a
             text file with one name per line in that order, the model, or the file or folder of a
@@ -82,10 +88,13 @@ def load(
             out, the checkpoint's own names, else those of the model beside it. Where names cannot
             be recovered, parameters are numbered, ``group0.param3``, and the attribute `naming` of
             the result says why.
+        betas: decay of each of Adam's moments, for a checkpoint without it, such as those of other
+            frameworks. If left out, torch's (0.9, 0.999) is assumed, with a warning.
+        eps: Adam's eps, likewise; torch's is 1e-8.
 
     Raises:
-        CaptureError: nothing there, corrupt, truncated, no optimizer's states, or a checkpoint that
-            would execute code.
+        CaptureError: nothing there, corrupt, truncated, no optimizer's states, a checkpoint that
+            would execute code, or one with other `betas` or `eps`.
         BadValueError: `step` was not captured, or `names` does not fit the states, fits in
             several ways, or is given for captured states.
     """
@@ -100,13 +109,37 @@ def load(
             f"step={step} needs a folder of captures; {str(holder)!r} is one {kind}"
         )
     if not captured:
-        return _checkpoint(holder, names)
+        return _checkpoint(holder, names, options_given(betas, eps))
+    if given := options_given(betas, eps):
+        raise BadValueError(
+            f"{min(given)} needs an optimizer checkpoint; {str(source)!r} holds captured states, "
+            "which have their options"
+        )
     if names is not None:
         raise BadValueError(
             f"names needs an optimizer checkpoint; {str(source)!r} holds captured states, which "
             "have names"
         )
     return _folder(source, step) if source.is_dir() else _snapshot(source, None)
+
+
+def options_given(betas: Any, eps: Any) -> dict[str, Any]:
+    """The options that are given, after a check."""
+    given: dict[str, Any] = {}
+    if betas is not None:
+        pair = members(betas) or []
+        if len(pair) != 2 or not all(_is_number(beta) and 0 <= beta < 1 for beta in pair):
+            raise BadValueError(f"betas={shown(betas)} must be two numbers in [0, 1)")
+        given["betas"] = tuple(pair)
+    if eps is not None:
+        if not _is_number(eps) or not 0 <= eps < math.inf:
+            raise BadValueError(f"eps={shown(eps)} must be a number of at least 0")
+        given["eps"] = eps
+    return given
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def locate(path: Path) -> Path | None:
@@ -184,10 +217,13 @@ def _snapshot(path: Path, steps: list[int] | None) -> CapturedStates:
     )
 
 
-def _checkpoint(path: Path, names: Names) -> CapturedStates:
+def _checkpoint(path: Path, names: Names, given: Mapping[str, Any]) -> CapturedStates:
     reader = reader_of(path)
     loaded = None if reader else load_safely(path)
-    state_dicts = reader.read(path) if reader else state_dicts_in(loaded, path)
+    if reader:
+        state_dicts: Sequence[Mapping[str, Any]] = reader.read(path, given)
+    else:
+        state_dicts = [with_options(each, given, path) for each in state_dicts_in(loaded, path)]
     parameters = slots_of(state_dicts, path)
     states: list[Collected] = []
     options: list[dict[str, Any]] = []
@@ -216,6 +252,8 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
         raise CaptureError(f"{str(path)!r} is an optimizer checkpoint {what}")
     if reader is None or reader.counts_steps:
         _check_counted(parameters, states, path)
+    if reader is not None and reader.note:
+        _warn_of_options(states, options, path)
     labelled = zip((slot.label for slot in parameters), states, strict=True)
     warn_of_lost_steps(labelled, path)
     groups = (group for state_dict in state_dicts for group in state_dict["param_groups"])
@@ -238,7 +276,26 @@ def _checkpoint(path: Path, names: Names) -> CapturedStates:
         ],
         source=str(path),
         naming=source,
+        note=reader.note if reader else "",
+        given=given,
     )
+
+
+def _warn_of_options(
+    states: Sequence[Collected], options: Sequence[Mapping[str, Any]], path: Path
+) -> None:
+    """Warn if Adam's moments come without the options that another framework leaves in code."""
+    pairs = zip(states, options, strict=True)
+    moments = [own for collected, own in pairs if {*MOMENTS} <= {*collected.tensors}]
+    missing = [name for name in ("betas", "eps") if any(name not in own for own in moments)]
+    if missing:
+        usual = {"betas": "(0.9, 0.999)", "eps": "1e-8"}
+        assumed = " and ".join(f"{name}={usual[name]}" for name in missing)
+        warnings.warn(
+            f"{str(path)!r} has no {' and no '.join(missing)}; torch's {assumed} is assumed where "
+            "an analysis needs it; give the optimizer's to load, or to qmaps capture --checkpoint",
+            stacklevel=4,
+        )
 
 
 def _count(collected: Collected, group: Mapping[str, Any]) -> None:

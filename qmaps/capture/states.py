@@ -53,6 +53,8 @@ class CapturedStates:
         naming: source of a checkpoint's parameter names, such as ``config.json and
             model.safetensors``; ``numbers:`` and the reason where they could not be recovered;
             empty for captured states.
+        note: remark on the states of another framework; empty if there is none.
+        given: options that `load` was given, because the checkpoint does not have them.
     """
 
     def __init__(
@@ -68,6 +70,8 @@ class CapturedStates:
         source: str = "memory",
         window: Window | None = None,
         naming: str = "",
+        note: str = "",
+        given: Mapping[str, Any] | None = None,
     ) -> None:
         self._tensors = {name: dict(states) for name, states in tensors.items()}
         self._hyperparameters = dict(hyperparameters or {})
@@ -78,6 +82,8 @@ class CapturedStates:
         self.optimizer = optimizer
         self.source = source
         self.naming = naming
+        self.note = note
+        self.given = dict(given or {})
         self._window = window
 
     @classmethod

@@ -44,6 +44,14 @@ CheckpointNames = Annotated[
         "with one name per line. By default those of the model beside the checkpoint."
     ),
 ]
+Betas = Annotated[
+    str | None,
+    typer.Option(
+        help="Adam's betas, such as 0.9,0.95, for a checkpoint without them, as most of other "
+        "frameworks are."
+    ),
+]
+Eps = Annotated[float | None, typer.Option(help="Adam's eps, for a checkpoint without it.")]
 Pairs = Annotated[
     list[str] | None,
     typer.Option(
@@ -85,6 +93,17 @@ def own_codebooks(load: list[Path] | None, codebook: list[Path] | None) -> list[
     from qmaps.algebra.own_maps import load_files, read_codebook
 
     return [*load_files(load or ()), *map(read_codebook, codebook or ())]
+
+
+def pair_of(betas: str | None) -> tuple[float, float] | None:
+    """The numbers of --betas."""
+    if betas is None:
+        return None
+    try:
+        first, second = map(float, betas.split(","))
+    except ValueError:
+        raise BadValueError(f"betas={betas!r} must be two numbers, such as 0.9,0.95") from None
+    return first, second
 
 
 def refuse_given(context: typer.Context, names: Iterable[str], why: str) -> None:
@@ -143,9 +162,11 @@ Workers = Annotated[
 
 
 def print_source(states: CapturedStates) -> None:
-    """Print remarks on a checkpoint's names, on states left out, and on quantized ones."""
+    """Print remarks on names and layout of a checkpoint, and on states left out or quantized."""
     if states.naming.startswith("numbers"):
         print_text(f"parameter names: {states.naming}; --names gives them")
+    if states.note:
+        print_text(states.note)
     if states.skipped:
         more = f", and {len(states.skipped) - 1} more" if len(states.skipped) > 1 else ""
         print_text(f"left out: {states.skipped[0]}{more}")

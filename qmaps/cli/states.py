@@ -48,6 +48,8 @@ def capture(
     out: Annotated[Path, typer.Option(help="Folder of the captured states.")] = Path("states"),
     checkpoint: options.Checkpoint = None,
     names: options.CheckpointNames = None,
+    betas: options.Betas = None,
+    eps: options.Eps = None,
     every: Annotated[int, typer.Option(min=1, help="Steps between snapshots.")] = 50,
     parameters: options.Parameters = None,
     gradients: Annotated[
@@ -65,6 +67,8 @@ def capture(
         qmaps capture stdlib-lm --out states --every 50
 
         qmaps capture --checkpoint checkpoint-500 --out states
+
+        qmaps capture --checkpoint opt_state.msgpack --betas 0.9,0.95 --eps 1e-8 --out states
     """
     from qmaps import capture as captures
     from qmaps.capture import StateRecorder
@@ -74,18 +78,21 @@ def capture(
 
     if (workload is None) == (checkpoint is None):
         raise BadValueError("give either a workload or --checkpoint, not both")
-    naming = ""
+    naming = note = ""
     if checkpoint is not None:
         if gradients is not None:
             raise BadValueError(
                 f"gradients={gradients} needs a workload to train; a checkpoint has no gradients"
             )
-        loaded = captures.load(checkpoint, names=names)
+        loaded = captures.load(checkpoint, names=names, betas=options.pair_of(betas), eps=eps)
         write(loaded, out)
-        naming = loaded.naming
+        naming, note = loaded.naming, loaded.note
     else:
         if names is not None:
             raise BadValueError(f"names={str(names)!r} needs --checkpoint")
+        for option, value in (("betas", betas), ("eps", eps)):
+            if value is not None:
+                raise BadValueError(f"{option}={value} needs --checkpoint")
         work = workloads.get(workload or "")
         contender = options.as_contender("32bit")
         if every > (total := work.steps if steps is None else steps):
@@ -119,6 +126,7 @@ def capture(
     }
     lines = [f"{states} in {out}, captured at steps {', '.join(map(str, states.steps))}"]
     lines += [f"parameter names: {naming}"] * bool(naming)
+    lines += [note] * bool(note)
     print_result(as_json, summary, *lines)
 
 
@@ -165,6 +173,8 @@ def convert(
         ),
     ] = None,
     names: options.CheckpointNames = None,
+    betas: options.Betas = None,
+    eps: options.Eps = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
     top: Annotated[
         int,
@@ -206,6 +216,8 @@ def convert(
         distributed=distributed,
         like=like,
         names=names,
+        betas=options.pair_of(betas),
+        eps=eps,
     )
     if as_json:
         print_json([report.as_dict() for report in reports])

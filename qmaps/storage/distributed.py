@@ -11,9 +11,8 @@ import io
 import math
 import operator
 import os
-import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from qmaps.errors import BadValueError
 from qmaps.storage import checkpoint
 from qmaps.storage.checkpoint import Know, Part
 from qmaps.storage.files import content_of, size_of
+from qmaps.storage.pickles import BoundedUnpickler
 
 METADATA = ".metadata"
 
@@ -138,42 +138,10 @@ PLAIN: dict[str, Any] = {"torch.Size": torch.Size, "collections.OrderedDict": Or
 """Names in the metadata that are what they say."""
 
 
-DEEPEST, LARGEST = 16, 2**16
-"""Largest depth of nested tuples, and number of their elements, each one as often as it occurs."""
-
-TUPLES = {ord(code) for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)}
-
-
-def _bounded(load: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Let an opcode refuse tuples whose hash as a key of a dict would take minutes."""
-
-    def load_tuple(unpickler: Any) -> None:
-        load(unpickler)
-        made = unpickler.stack[-1]
-        # A torch.Size is a tuple, too, but not made here.
-        nested = [unpickler.tuples.get(id(x), (x, 1, len(x))) for x in made if isinstance(x, tuple)]
-        depth = 1 + max((deep for _, deep, _ in nested), default=0)
-        size = len(made) + sum(count for _, _, count in nested)
-        if depth > DEEPEST or size > LARGEST:
-            raise pickle.UnpicklingError(f"tuples of depth {depth} with {size} elements")
-        unpickler.tuples[id(made)] = made, depth, size  # alive, so that its id stays its own
-
-    return load_tuple
-
-
-class _Unpickler(pickle._Unpickler):
-    """Python's unpickler: the one in C allocates as much memory as an index in the file says."""
-
-    dispatch = {  # noqa: RUF012
-        code: _bounded(load) if code in TUPLES else load
-        for code, load in pickle._Unpickler.dispatch.items()
-        if code != ord(pickle.BYTEARRAY8)  # allocates what a length in the file says
-    }
-
+class _Unpickler(BoundedUnpickler):
     def __init__(self, file: io.BytesIO, shown: str) -> None:
         super().__init__(file)
         self.shown = shown
-        self.tuples: dict[int, tuple[tuple[Any, ...], int, int]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"

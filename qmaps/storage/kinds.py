@@ -7,9 +7,13 @@ from pathlib import Path
 
 from qmaps.storage.files import exists
 
+HDF5 = "an HDF5 file, such as Keras saves"
+KERAS = "a model of Keras"
+ORBAX = "a checkpoint of Orbax, which JAX uses"
+
 BEGINNINGS = {
     b"GGUF": "a model in GGUF, of llama.cpp",
-    b"\x89HDF\r\n\x1a\n": "an HDF5 file, such as Keras saves",
+    b"\x89HDF\r\n\x1a\n": HDF5,
     b"\x93NUMPY": "an array of NumPy",
     b"PAR1": "a Parquet file",
     b"\x1f\x8b": "a file compressed by gzip",
@@ -21,8 +25,6 @@ BEGINNINGS = {
 """First bytes of a file."""
 
 ENDINGS = {
-    ".msgpack": "a MessagePack file, such as Flax saves",
-    ".pdopt": "an optimizer of Paddle",
     ".pdparams": "a model of Paddle",
     ".index": "an index of TensorFlow",
     ".ckpt.meta": "a graph of TensorFlow",
@@ -30,19 +32,19 @@ ENDINGS = {
 """Ends of a file's name, where its first bytes say too little."""
 
 MEMBERS = {
-    "model.weights.h5": "a model of Keras",
+    "model.weights.h5": KERAS,
     ".npy": "a file of NumPy arrays, such as MLX and JAX save",
     "constants.pkl": "a TorchScript model",
 }
 """Ends of the names of records in a zip archive."""
 
 IN_FOLDERS = {
-    "_CHECKPOINT_METADATA": "a checkpoint of Orbax, which JAX uses",
-    "manifest.ocdbt": "a checkpoint of Orbax, which JAX uses",
-    "*/manifest.ocdbt": "a checkpoint of Orbax, which JAX uses",
+    "_CHECKPOINT_METADATA": ORBAX,
+    "manifest.ocdbt": ORBAX,
+    "*/manifest.ocdbt": ORBAX,
     "saved_model.pb": "a SavedModel of TensorFlow",
     "*.ckpt*.index": "a checkpoint of TensorFlow",
-    "*.pdopt": "a checkpoint of Paddle",
+    "*.pdopt": "a folder of several optimizers of Paddle",
     "*.npz": "a folder of NumPy arrays, such as MLX and JAX save",
     "adapter_config.json": "an adapter of PEFT without an optimizer",
     "config.json": "a model of Hugging Face without an optimizer",

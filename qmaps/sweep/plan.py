@@ -87,6 +87,13 @@ def digest_of(states: CapturedStates) -> str:
     Raises:
         CaptureError: states cannot be read, or hold NaN or infinity.
     """
+    digest = _digest_of(states)
+    if states.given:  # which no file has
+        digest = hashlib.sha256(f"{digest} {sorted(states.given.items())}".encode()).hexdigest()
+    return digest
+
+
+def _digest_of(states: CapturedStates) -> str:
     source = Path(states.source)
     if source.is_file():
         if source.suffix == ".safetensors" and checksums.KEY in snapshot.header_of(source)[0]:

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from qmaps.analyze._states import opened
 from torch import nn
 
 import qmaps
+from qmaps.analyze.replay.source import betas_of
 from qmaps.capture import CapturedStates, StateRecorder, load
 from qmaps.capture.conversion import convert_file
 from qmaps.capture.lint import lint_file
 from qmaps.capture.recorder import write
-from qmaps.errors import CaptureError
+from qmaps.errors import BadValueError, CaptureError
 from qmaps.storage import checkpoint
+from qmaps.sweep.plan import digest_of
+from tests.capture.fixtures import HERE
 from tests.outside import CALLS, NAME, Outside
+
+Trained = tuple[nn.Module, torch.optim.Optimizer]
 
 
 @pytest.fixture
-def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
+def trained() -> Trained:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(20, 10), nn.Linear(10, 5))
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, eps=1e-6)
@@ -299,3 +307,60 @@ def test_the_file_is_opened_once(trained, tmp_path: Path, monkeypatch: pytest.Mo
     assert opened == [path]
     lint_file(path)
     assert opened == [path, path]
+
+
+FLAX = HERE / "flax/masked/state.msgpack"
+
+
+def test_options_that_another_framework_leaves_in_code() -> None:
+    message = (
+        f"{str(FLAX)!r} has no betas and no eps; torch's betas=(0.9, 0.999) and eps=1e-8 is "
+        "assumed where an analysis needs it; give the optimizer's to load, or to qmaps capture "
+        "--checkpoint"
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
+        load(FLAX)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        states = load(FLAX, betas=(0.9, 0.95), eps=1e-7)
+    assert betas_of(states, "dense.bias") == (0.9, 0.95)
+    assert states.eps("dense.bias") == 1e-7
+    assert states.given == {"betas": (0.9, 0.95), "eps": 1e-7}
+    assert load(HERE / "mlx/lion").hyperparameters("layers.0.bias") == {"lr": 1e-3}
+
+
+@pytest.mark.filterwarnings("ignore:.*has no betas")
+def test_given_options_are_those_of_workers_and_of_a_digest() -> None:
+    states = load(FLAX, betas=(0.9, 0.95), eps=1e-7)
+    again = opened(states.source, states.parameters(), tuple(states.given.items()))
+    assert again.eps("dense.bias") == 1e-7
+    digests = {digest_of(each) for each in (states, again, load(FLAX), load(FLAX, eps=1e-7))}
+    assert len(digests) == 3
+
+
+def test_options_that_the_checkpoint_has(trained: Trained, tmp_path: Path) -> None:
+    path = tmp_path / "optimizer.pt"
+    torch.save(trained[1].state_dict(), path)
+    assert load(path, betas=(0.9, 0.999)).given == {"betas": (0.9, 0.999)}
+    message = f"eps=1e-08 is not that of {str(path)!r}, which has eps=1e-06; leave it out"
+    with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
+        load(path, eps=1e-8)
+
+
+def test_groups_of_another_form_have_no_options(tmp_path: Path) -> None:
+    path = tmp_path / "optimizer.pt"
+    for groups in (7, [7]):
+        torch.save({"state": {}, "param_groups": groups}, path)
+        with pytest.raises(CaptureError, match="parts do not fit together"):
+            load(path, eps=1e-8)
+
+
+def test_captured_states_have_their_options(tmp_path: Path) -> None:
+    write(load(FLAX, betas=(0.9, 0.95), eps=1e-7), tmp_path)
+    assert load(tmp_path).hyperparameters("dense.bias") == {"betas": [0.9, 0.95], "eps": 1e-7}
+    message = (
+        f"eps needs an optimizer checkpoint; {str(tmp_path)!r} holds captured states, which have "
+        "their options"
+    )
+    with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):
+        load(tmp_path, eps=1e-7)

@@ -57,6 +57,33 @@ def test_capture_copies_the_states(call, tmp_path: Path) -> None:
     assert states.fingerprint() == capture.load(HERE / "dcp/fsdp2").fingerprint()
 
 
+def test_capture_takes_the_options_of_another_framework(call, tmp_path: Path) -> None:
+    out = tmp_path / "states"
+    command = f"capture --checkpoint {HERE / 'flax/masked'} --out {out}"
+    code, printed, err = call(f"{command} --betas 0.9,0.95 --eps 1e-7")
+    assert (code, err) == (0, "")
+    assert "kernels are stored as (in, out), which is transposed" in " ".join(printed.split())
+    states = capture.load(out)
+    expect(states, "flax/masked")
+    assert states.hyperparameters("dense.bias") == {"betas": [0.9, 0.95], "eps": 1e-7}
+    assert call(f"{command} --betas 0.9")[2] == (
+        "error: betas='0.9' must be two numbers, such as 0.9,0.95\n"
+    )
+    assert call(f"capture stdlib-lm --out {out} --eps 1e-7")[2] == (
+        "error: eps=1e-07 needs --checkpoint\n"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*has no betas")
+def test_the_layout_of_another_framework_is_told(call, tmp_path: Path) -> None:
+    folder = HERE / "paddle/momentum"
+    code, printed, _ = call(
+        f"sweep {folder} --out {tmp_path} --spec B64/nf4@4s --min-quantized-size 9"
+    )
+    assert code == 0
+    assert "kernels are stored as (in, out)" in printed
+
+
 @pytest.mark.parametrize("name", [*FOLDERS, "deepspeed/zero3-bitsandbytes", "dcp/bitsandbytes"])
 def test_convert(call, name: str, tmp_path: Path) -> None:
     out = tmp_path / "o.pt"

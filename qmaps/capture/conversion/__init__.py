@@ -26,6 +26,7 @@ from qmaps.capture.load import (
     is_captured,
     load,
     load_safely,
+    options_given,
     slots_of,
     state_dicts_in,
     warn_of_lost_steps,
@@ -33,7 +34,7 @@ from qmaps.capture.load import (
 )
 from qmaps.capture.naming import Names, names_of
 from qmaps.capture.readers import reader_of
-from qmaps.capture.readers.base import damage
+from qmaps.capture.readers.base import damage, with_options
 from qmaps.distributed import rows
 from qmaps.engines.step import NUMBERS
 from qmaps.errors import (
@@ -232,6 +233,8 @@ def convert_file(
     distributed: str | None = None,
     like: str | os.PathLike[str] | None = None,
     names: Names = None,
+    betas: tuple[float, float] | None = None,
+    eps: float | None = None,
 ) -> list[Report]:
     """Convert an optimizer checkpoint to a file of ``torch.save``, or to a folder.
 
@@ -264,6 +267,9 @@ def convert_file(
             states. `out` is never overwritten.
         names: the parameters' names for a checkpoint without them, as for `qmaps.capture.load`;
             they are written into the groups.
+        betas: those of a checkpoint without them, as for `qmaps.capture.load`; they are written
+            into the groups.
+        eps: likewise.
 
     Returns:
         A report for each optimizer in the file.
@@ -276,6 +282,7 @@ def convert_file(
             parameters.
     """
     file, target = Path(path), Path(out)
+    given = options_given(betas, eps)
     captured = like is not None and exists(file) and is_captured(file)
     holder = file if captured else checkpoint_at(file)
     if distributed is not None and to not in SHARDED:
@@ -294,7 +301,9 @@ def convert_file(
         output_file(target)
     reports: list[Report] = []
 
-    loaded, left_out = _of_capture(holder, names) if captured else (_loaded(holder), "")
+    loaded, left_out = _of_capture(holder, names) if captured else (_loaded(holder, given), "")
+    reader = None if captured else reader_of(holder)
+    remarks = [reader.note] if reader is not None and reader.note else []
     labels = None if captured or names is None else iter(_named(loaded, names, holder))
 
     def convert(state_dict: Mapping[str, Any], place: Place) -> dict[str, Any]:
@@ -305,9 +314,13 @@ def convert_file(
             ]
             state_dict = {**state_dict, "param_groups": groups}
         converted, report = convert_state_dict(
-            state_dict, to, states=states, zeros=zeros, optimizer=optimizer
+            with_options(state_dict, given, holder),
+            to,
+            states=states,
+            zeros=zeros,
+            optimizer=optimizer,
         )
-        reports.append(replace(report, place=place))
+        reports.append(replace(report, place=place, notes=(*report.notes, *remarks)))
         return converted
 
     warn_of_lost_steps(without_steps(slots_of(state_dicts_in(loaded, holder), holder)), holder)
@@ -359,11 +372,11 @@ def _of_capture(path: Path, names: Names) -> tuple[dict[str, Any], str]:
     return {"state": state, "param_groups": groups}, states.left_out()
 
 
-def _loaded(path: Path) -> Any:
+def _loaded(path: Path, given: Mapping[str, Any]) -> Any:
     """Load a file, or the optimizer's state_dict from a folder of another package."""
     if reader := reader_of(path):
         with damage(path):
-            state_dicts = in_memory(reader.read(path))
+            state_dicts = in_memory(reader.read(path, given))
         return state_dicts[0] if len(state_dicts) == 1 else state_dicts
     loaded = load_safely(path)
     state_dicts_in(loaded, path)  # raises where there is none

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from qmaps.capture.collect import decoded
-from qmaps.capture.snapshot import Lazy, Part
+from qmaps.capture.snapshot import DTYPES, Lazy, Part, Parts
+from qmaps.distribution import install
 from qmaps.errors import CaptureError, QmapsError, shown
 from qmaps.storage.checkpoint import Part as StreamPart
 from qmaps.storage.files import content_of
@@ -25,8 +30,18 @@ LONGEST = 2**16
 OF_PARTS = ("state1", "state2", "absmax1", "absmax2", "qmap1", "qmap2", "step")
 """Names of what is kept of one state, and of the number of steps."""
 
+Shape = tuple[int, ...]
+
 StateDict = dict[str, Any]
 """An optimizer's state_dict with `Lazy` in place of tensors."""
+
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+
+TRANSPOSED = (
+    "kernels are stored as (in, out), which is transposed against torch: rank1, row and column "
+    "scales and blocks along rows measure the other dimension"
+)
+"""The note of frameworks whose layers compute ``x @ kernel``."""
 
 
 class Reader(ABC):
@@ -39,6 +54,7 @@ class Reader(ABC):
             format has none.
         counts_steps: True if the format has the number of steps beside moments.
         writable: True if states can be written back into a copy of a checkpoint.
+        note: remark on the states for users; empty if there is none.
     """
 
     name: ClassVar[str]
@@ -46,6 +62,7 @@ class Reader(ABC):
     latest: ClassVar[str] = ""
     counts_steps: ClassVar[bool] = True
     writable: ClassVar[bool] = True
+    note: ClassVar[str] = ""
 
     @abstractmethod
     def is_here(self, path: Path) -> bool:
@@ -72,11 +89,19 @@ class Reader(ABC):
         """Files or streams of ``torch.save`` with states or steps, of a result of `holder`."""
         return []
 
-    def read(self, path: Path) -> list[StateDict]:
-        """As `state_dicts`, with a CaptureError for whatever damaged files raise, now or later."""
+    def read(self, path: Path, options: Mapping[str, Any] = NO_OPTIONS) -> list[StateDict]:
+        """As `state_dicts`, with a CaptureError for whatever damaged files raise, now or later.
+
+        Groups without the `options`, such as betas, get these.
+        """
         with damage(path):
             state_dicts = self.state_dicts(self.holder(path) or path)
-            return [_guarded(state_dict, path) for state_dict in state_dicts]
+            complete = [with_options(state_dict, options, path) for state_dict in state_dicts]
+            return [_guarded(self.counted(each, path), path) for each in complete]
+
+    def counted(self, state_dict: StateDict, path: Path) -> StateDict:  # noqa: ARG002
+        """Return a state_dict with numbers of steps that are known from options; here the same."""
+        return state_dict
 
     @abstractmethod
     def state_dicts(self, path: Path) -> list[StateDict]:
@@ -136,6 +161,73 @@ def _call(call: Callable[..., Any], path: Path, *arguments: Any) -> Any:
     with damage(path):
         result = call(*arguments)
     return partial(_call, result, path) if callable(result) else result
+
+
+def with_options(
+    state_dict: Mapping[str, Any], options: Mapping[str, Any], path: Path
+) -> dict[str, Any]:
+    """Return a state_dict with options in the groups without them.
+
+    Raises:
+        CaptureError: a group has another value of an option, or is none.
+    """
+    if not options:
+        return dict(state_dict)
+    with damage(path):
+        groups = [{**options, **group} for group in state_dict["param_groups"]]
+    for group in groups:
+        for name, value in options.items():
+            own = tuple(group[name]) if isinstance(group[name], list) else group[name]
+            if isinstance(own, (int, float, tuple)) and own != value:
+                raise CaptureError(
+                    f"{name}={shown(value)} is not that of {str(path)!r}, which has "
+                    f"{name}={shown(own)}; leave it out"
+                )
+    return {**state_dict, "param_groups": groups}
+
+
+def needed(module: str, extra: str, path: Path) -> Any:
+    """Import the package that reads a file, or raise a CaptureError that names the extra."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise CaptureError(
+            f"{str(path)!r} is read by {module}, which is not installed; {install(extra)}"
+        ) from None
+
+
+NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES} | {
+    "uint16": torch.int16,
+    "uint32": torch.int32,
+    "uint64": torch.int64,
+}
+"""Dtypes by NumPy's names; unsigned integers are counts."""
+
+
+def dtype_of(name: str, state: str, path: Path) -> torch.dtype:
+    """The dtype of a name, or a CaptureError."""
+    if name not in NAMES:
+        raise CaptureError(f"{str(path)!r} has {shown(state)} in {name}, which is not read")
+    return NAMES[name]
+
+
+def in_file(path: Path, offset: int, nbytes: int, dtype: torch.dtype, shape: Shape) -> Lazy:
+    """A tensor in a file, one element after the other; a ValueError if they do not fit."""
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != nbytes:
+        raise ValueError(f"{nbytes} bytes are no {dtype} tensor of shape {shape}")
+    return Parts(path, offset, nbytes, DTYPES[dtype], shape).lazy()
+
+
+def tensor_of(array: Any) -> Tensor:
+    """A NumPy array of a dtype in `NAMES`, also one of ``ml_dtypes``, as a tensor."""
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    flat = np.array(native, order="C").reshape(-1).view(np.uint8)
+    return torch.from_numpy(flat).view(NAMES[array.dtype.name]).reshape(array.shape)
+
+
+def decimal(number: float) -> float:
+    """The shortest decimal that is this number in float32, in which frameworks keep options."""
+    return float(str(np.float32(number)))
 
 
 def know(classes: Collection[str]) -> None:

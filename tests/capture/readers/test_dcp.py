@@ -24,7 +24,8 @@ from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
 from qmaps.distributed.rows import by_rows
 from qmaps.errors import BadValueError, CaptureError
-from qmaps.storage.distributed import DEEPEST, LARGEST, StoredTensor, _Unpickler, contents
+from qmaps.storage.distributed import StoredTensor, _Unpickler, contents
+from qmaps.storage.pickles import DEEPEST, LARGEST
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
 from tests.outside import CALLS, NAME, Outside
 

@@ -33,6 +33,9 @@ from tests.odd import CONTAINERS, NUMBERS, TEXTS, refused, tensors
 FOLDERS = [path for path in sorted(HERE.glob("*/*")) if path.is_dir()]
 NAMED = {"a.exp_avg": torch.ones(2, 3), "a.step": torch.tensor(3.0), "b.exp_avg": torch.ones(2)}
 SIZES = [-1, 0, 1, 2, 3, 2**20, 2**40, 2**63]
+JSON = ("_METADATA", ".zarray", "zarr.json")
+"""Files of Orbax."""
+
 OBJECTS = [*NUMBERS, *TEXTS, *CONTAINERS]
 
 
@@ -103,6 +106,20 @@ def rewrite(chance: Random, path: Path) -> None:
         lie(chance, saved)
         header = json.dumps(saved).encode()
         path.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
+    elif path.name in JSON:
+        saved = json.loads(path.read_bytes())
+        lie(chance, saved)
+        path.write_text(json.dumps(saved))
+    elif path.suffix == ".keras":
+        with zipfile.ZipFile(path) as archive:
+            records = {each.filename: archive.read(each) for each in archive.infolist()}
+        saved = json.loads(records["config.json"])
+        lie(chance, saved)
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in (records | {"config.json": json.dumps(saved)}).items():
+                archive.writestr(name, content)
+    elif path.suffix == ".h5" or "orbax" in path.parts:  # bytes that HDF5 and tensorstore parse
+        path.write_bytes(path.read_bytes()[: chance.randint(0, path.stat().st_size)])
     elif path.suffix == ".pt" and chance.random() < 0.5:
         with pytest.MonkeyPatch.context() as patch:
             saved = checkpoint.load(path, stand_ins=of_deepspeed(patch))
@@ -164,8 +181,10 @@ COUNT = itertools.count()
 def test_lies_are_read_or_refused(seed: int, tmp_path: Path) -> None:
     chance = Random(seed)
     # Files that are read lazily must not be written again, so each example has its own.
-    folder = path = tmp_path / f"{next(COUNT)}"
     source = chance.choice([*FOLDERS, None])
+    folder = path = tmp_path / f"{next(COUNT)}"
+    if source is not None:
+        folder = path = tmp_path / source.parent.name / folder.name
     if source is None:
         path = folder / "o.safetensors"
         folder.mkdir()
