@@ -68,21 +68,25 @@ def trials(judge: str) -> list[Trial]:
     return [Trial(judge, JUDGES[judge], pair, seed) for seed in range(SEEDS) for pair in pairs]
 
 
-def one_step(judge: str) -> dict[str, float]:
-    """Mean absolute error of Adam's update after one quantization, by pair.
-
-    Measured on the states of 32-bit AdamW (seed 0) after half of the judge's steps.
-    """
+def record(judge: str, states: Path) -> int:
+    """Record 32-bit AdamW (seed 0) after half of a judge's steps, and return their number."""
     workload = JUDGES[judge]
     half = workload.steps // 2
+
+    def recorder(optimizer: torch.optim.Optimizer, _: nn.Module) -> StateRecorder:
+        return StateRecorder(optimizer, states, steps=[half])
+
+    with tempfile.TemporaryDirectory() as folder:
+        full = Contender(FULL, None)
+        train(workload, full.optimizer, out=Path(folder) / "run", steps=half, hooks=[recorder])
+    return half
+
+
+def one_step(judge: str) -> dict[str, float]:
+    """Mean absolute error of Adam's update after one quantization of recorded states, by pair."""
     with tempfile.TemporaryDirectory() as folder:
         states = Path(folder) / "states"
-
-        def record(optimizer: torch.optim.Optimizer, _: nn.Module) -> StateRecorder:
-            return StateRecorder(optimizer, states, steps=[half])
-
-        full = Contender(FULL, None)
-        train(workload, full.optimizer, out=Path(folder) / "run", steps=half, hooks=[record])
+        record(judge, states)
         errors = sweep.summarize(sweep.run(states, dict.fromkeys(formats().values())))
     return dict(zip(errors["quantizer"], errors["mean_abs_error"], strict=True))
 

@@ -47,7 +47,9 @@ from benchmarks.markdown import markdown, number
 from benchmarks.process import in_fresh_process
 from qmaps import optim
 from qmaps.capture import StateRecorder, load
+from qmaps.capture.coded_states import About, decoded_codes
 from qmaps.capture.conversion import convert_state_dict
+from qmaps.capture.snapshot import Lazy
 from qmaps.errors import one_line
 from qmaps.storage.files import output_folder, write_text
 from reproduction.report_file import write_report
@@ -261,9 +263,11 @@ def _recorded(
 
 
 def _floats(optimizer: torch.optim.Optimizer, params: Params) -> Iterator[tuple[str, Tensor]]:
-    """Name and tensor of the states of floating-point numbers, as the optimizer has them."""
+    """Name and tensor of the states of floating-point numbers, those in known codes decoded."""
     for p in params:
-        for name, value in _members(optimizer.state.get(p, {})):
+        about = About(optimizer.param_groups[0], vars(optimizer), tuple(p.shape))
+        for name, value in _members(dict(decoded_codes(optimizer.state.get(p, {}), about))):
+            value = value.read() if isinstance(value, Lazy) else value
             is_tensor = isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 0
             if is_tensor:
                 yield name, value.detach()
