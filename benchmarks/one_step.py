@@ -273,8 +273,8 @@ def page(frame: pd.DataFrame, command: str) -> str:
         "after half of the judge's steps; the error is the mean absolute one of Adam's update, "
         "whose elements are mostly below 1. Bits are per state element, scales included, of a "
         "first and of a second moment. Rows without a spec are formats that the algebra does not "
-        "have, written out in `benchmarks/one_step.py`. Gefen chooses the size of its blocks; a codebook "
-        "of Lloyd-Max stands for its own, the best one for gradients. An error of one step says "
+        "have, written out in `benchmarks/one_step.py`. Gefen chooses the size of its blocks; a "
+        "codebook of Lloyd-Max stands for its own, the best one for gradients. An error of one step says "
         "nothing of errors that add up ([trainings](formats.md), [falls](fall.md)).",
         "",
     ]

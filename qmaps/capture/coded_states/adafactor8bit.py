@@ -48,7 +48,7 @@ class Adafactor8bit(Coded):
                 continue
             if name in FIRST:
                 kind = str(state.get("m_quant_type", "uf8"))
-                shape = about.shape or _shape(state, name)
+                shape: Any = about.shape or _shape(state, name)
                 decode = partial(_first, parts_of[CODES], parts_of["_scale"], kind, shape)
             else:
                 shape = parts_of["_shape"]
