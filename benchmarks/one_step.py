@@ -274,8 +274,8 @@ def page(frame: pd.DataFrame, command: str) -> str:
         "whose elements are mostly below 1. Bits are per state element, scales included, of a "
         "first and of a second moment. Rows without a spec are formats that the algebra does not "
         "have, written out in `benchmarks/one_step.py`. Gefen chooses the size of its blocks; a "
-        "codebook of Lloyd-Max stands for its own, the best one for gradients. An error of one step says "
-        "nothing of errors that add up ([trainings](formats.md), [falls](fall.md)).",
+        "codebook of Lloyd-Max stands for its own, the best one for gradients. An error of one "
+        "step says nothing of errors that add up ([trainings](formats.md), [falls](fall.md)).",
         "",
     ]
     for judge, rows in frame.groupby("judge", sort=False):
