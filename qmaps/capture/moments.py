@@ -89,7 +89,38 @@ def known(states: Mapping[str, Lazy]) -> dict[str, str]:
     return {}
 
 
-def renamed(states: Mapping[str, Lazy], moments: Mapping[str, str]) -> dict[str, Lazy]:
+def renamed(
+    tensors: Mapping[str, Mapping[str, Lazy]], wanted: Moments, source: str
+) -> tuple[dict[str, dict[str, Lazy]], dict[str, list[str]]]:
+    """The states of each parameter with Adam's names of moments, and their own names by these.
+
+    Args:
+        tensors: states by parameter and own name.
+        wanted: a result of `check`; if it is empty, names are those of `KNOWN`.
+        source: description of the states, for the error.
+
+    Raises:
+        BadValueError: as `given`, or no parameter has such a state.
+    """
+    found = {
+        parameter: given(parameter, states, wanted) if wanted else known(states)
+        for parameter, states in tensors.items()
+    }
+    if wanted and not any(found.values()):
+        others = sorted({name for states in tensors.values() for name in states})
+        raise BadValueError(
+            f"moments={dict(wanted)} matches no state in {source!r}; its states are "
+            f"{', '.join(others)}"
+        )
+    aliases: dict[str, list[str]] = {}
+    for own, moment in sorted({pair for names in found.values() for pair in names.items()}):
+        if own != moment:
+            aliases.setdefault(moment, []).append(own)
+    named = {parameter: _named(states, found[parameter]) for parameter, states in tensors.items()}
+    return named, aliases
+
+
+def _named(states: Mapping[str, Lazy], moments: Mapping[str, str]) -> dict[str, Lazy]:
     """The states of a parameter, with the names of moments by their own names."""
     taken = {*moments.values()} - moments.keys()
     return {

@@ -170,30 +170,11 @@ class CapturedStates:
         (['exp_avg', 'exp_avg_sq'], {'exp_avg_sq': ['exp_avg_var']})
         """
         wanted = moment_names.check(moments or {})
-        found = {
-            parameter: moment_names.given(parameter, states, wanted)
-            if wanted
-            else moment_names.known(states)
-            for parameter, states in self._tensors.items()
-        }
-        if wanted and not any(found.values()):
-            others = sorted({name for states in self._tensors.values() for name in states})
-            raise BadValueError(
-                f"moments={wanted} matches no state in {self.source!r}; its states are "
-                f"{', '.join(others)}"
-            )
-        aliases: dict[str, list[str]] = {}
-        for own, moment in sorted({pair for names in found.values() for pair in names.items()}):
-            if own != moment:
-                aliases.setdefault(moment, []).append(own)
+        tensors, aliases = moment_names.renamed(self._tensors, wanted, self.source)
         if not aliases:
             return self
         states = copy(self)
-        states.own_moments, states.aliases = wanted, aliases
-        states._tensors = {
-            parameter: moment_names.renamed(own, found[parameter])
-            for parameter, own in self._tensors.items()
-        }
+        states._tensors, states.own_moments, states.aliases = tensors, wanted, aliases
         return states
 
     def parameters(self) -> list[str]:

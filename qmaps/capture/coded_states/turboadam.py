@@ -77,7 +77,7 @@ def _first(state: Mapping[str, Any], second: Any, step: Any, betas: Any, eps: fl
     rest = levels * tensor(state["decode_step"]).float().reshape(())
     last = count - (means.numel() - 1) * size
     rest[-1, last:] = 0
-    sizes = torch.full((means.numel(),), float(size))
+    sizes = torch.full((means.numel(),), float(size), dtype=torch.float32)
     sizes[-1] = last
     rest -= (rest.sum(dim=1) / sizes).unsqueeze(1)
     u = (means + rest).reshape(-1)[:count].reshape(v.shape)
