@@ -47,7 +47,9 @@ from benchmarks.markdown import markdown, number
 from benchmarks.process import in_fresh_process
 from qmaps import optim
 from qmaps.capture import StateRecorder, load
+from qmaps.capture.coded_states import About, decoded_codes
 from qmaps.capture.conversion import convert_state_dict
+from qmaps.capture.snapshot import Lazy
 from qmaps.errors import one_line
 from qmaps.storage.files import output_folder
 
@@ -65,7 +67,8 @@ SIZES = (80, 96), (96,)
 STEPS = 4
 """Recorded steps; one more is taken to compare."""
 SPEC = "B256/DE@8s"
-LIMIT = 20
+PAIR = "B256/DE@8s + B256/DE-0@8u"
+LIMIT = 60
 """Seconds that a class may take."""
 EQUAL = 1e-5
 """Largest difference of two updates, as a share of the largest update, that is called equal."""
@@ -80,7 +83,7 @@ CONTINUED = {
     "adan": "Adan",
 }
 """The optimizer of qmaps for a family of states, unless one has the name of the class."""
-COLUMNS = ("recorded", "reloaded", "swept", "continued")
+COLUMNS = ("recorded", "reloaded", "swept", "paired", "continued")
 YES = "yes"
 
 Params = list[torch.nn.Parameter]
@@ -223,6 +226,7 @@ def _try(
     texts["states"] = captured
     texts["reloaded"] = _outcome(lambda: _reloaded(optimizer, params, checkpoint))
     texts["swept"] = _outcome(lambda: _swept(states)) if captured else "nothing was recorded"
+    texts["paired"] = _outcome(lambda: _paired(states)) if captured else "nothing was recorded"
     texts["continued"] = _outcome(lambda: _continued(optimizer, params, way))
 
 
@@ -258,9 +262,11 @@ def _recorded(
 
 
 def _floats(optimizer: torch.optim.Optimizer, params: Params) -> Iterator[tuple[str, Tensor]]:
-    """Name and tensor of the states of floating-point numbers, as the optimizer has them."""
+    """Name and tensor of the states of floating-point numbers, those in known codes decoded."""
     for p in params:
-        for name, value in _members(optimizer.state.get(p, {})):
+        about = About(optimizer.param_groups[0], vars(optimizer), tuple(p.shape))
+        for name, value in _members(dict(decoded_codes(optimizer.state.get(p, {}), about))):
+            value = value.read() if isinstance(value, Lazy) else value
             is_tensor = isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 0
             if is_tensor:
                 yield name, value.detach()
@@ -298,6 +304,21 @@ def _swept(folder: Path) -> str:
     states = ", ".join(dict.fromkeys(frame["state"]))
     left = [str(w.message) for w in told if "left out" in str(w.message)]
     return f"{YES}: {states}" + (f"; left out: {', '.join(found.codes)}" if left else "")
+
+
+def _paired(folder: Path) -> str:
+    """The own names of the states that are both moments of a pair."""
+    found = load(folder)
+    adam = found.as_adam()
+    (name, *_) = adam.with_moments()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        frame = qmaps.sweep.run(folder, PAIR)
+    updates = frame[frame["state"] == "update"]
+    if not updates["mean_abs_error"].between(0, 1e3).all():
+        return f"updates of {number(updates['mean_abs_error'].max())} from their own"
+    places = dict(zip(adam.states(name), found.states(name), strict=True))
+    return f"{YES}: {places['exp_avg']}, {places['exp_avg_sq']}"
 
 
 def _continued(optimizer: torch.optim.Optimizer, params: Params, way: str) -> str:
@@ -396,9 +417,11 @@ def page(results: Sequence[dict[str, Any]], command: str) -> str:
         "with the states as the optimizer had them. `reloaded`: `capture.load` read the same "
         "states and the step from `torch.save(optimizer.state_dict())`. `swept`: states that "
         f"`qmaps.sweep.run` measured with `{SPEC}`, and codes that it left out (states of at most "
-        "4096 elements are never measured). `continued`: the state_dict was converted for qmaps in "
-        "32 bits, and the next update of the optimizer of qmaps is that of the class (largest "
-        f"difference at most {EQUAL:g} of the largest update). Anything else is said; texts are "
+        "4096 elements are never measured). `paired`: states that are both moments of the pair "
+        f"`{PAIR}`, by names known to qmaps; other ones can be given by `moments`. `continued`: "
+        "the state_dict was converted for qmaps in 32 bits, and the next update of the optimizer "
+        f"of qmaps is that of the class (largest difference at most {EQUAL:g} of the largest "
+        "update). Anything else is said; texts are "
         "cut here, and whole in recorders.csv. `refused` precedes an error of qmaps, any other "
         "name one of the package. Wrappers are constructed around torch's AdamW.",
         "",

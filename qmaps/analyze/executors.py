@@ -199,7 +199,7 @@ def _begin(files: Sequence[Path]) -> None:
 def _finished(
     jobs: Sequence[Job], executor: Executor, states: CapturedStates
 ) -> Iterator[tuple[Job, Any]]:
-    place = source_of(states), states.parameters(), tuple(states.given.items())
+    place = source_of(states), states.parameters(), tuple(states.given.items()), states.own_moments
     futures: dict[Future[Any], Job] = {}
     try:
         try:
@@ -217,7 +217,10 @@ def _finished(
             future.cancel()
 
 
-def _measured(job: Job, place: tuple[str, list[str], tuple[tuple[str, Any], ...]]) -> Any:
+def _measured(
+    job: Job,
+    place: tuple[str, list[str], tuple[tuple[str, Any], ...], dict[str, str] | None],
+) -> Any:
     """Do a job with one thread: there are as many workers as processors."""
     with one_thread():
         return job.measure(opened(*place))

@@ -14,6 +14,7 @@ from torch import Tensor
 from qmaps import capture
 from qmaps.analyze.limits import MIN_SIZE
 from qmaps.capture import CapturedStates
+from qmaps.capture.moments import Moments
 from qmaps.capture.parameters import check_text
 from qmaps.errors import CaptureError
 
@@ -24,26 +25,36 @@ States = CapturedStates | Mapping[str, Mapping[str, Tensor]] | str | os.PathLike
 """Captured states, their path, or tensors by parameter and state name."""
 
 
-def as_states(states: States) -> CapturedStates:
-    """Return the states behind a path or a dict; `CapturedStates` are returned as they are.
+def as_states(states: States, moments: Moments | None = None) -> CapturedStates:
+    """Return the states behind a path or a dict, with Adam's names for moments.
+
+    `CapturedStates` are returned as they are if their moments have these names.
+
+    Args:
+        states: captured states, their path, or tensors by parameter and state name.
+        moments: as for `CapturedStates.as_adam`; by default known names of other packages.
 
     Raises:
         CaptureError: they cannot be read, or a name is no valid Unicode, which frames cannot hold.
+        BadTypeError, BadValueError: `moments` does not fit the states.
     """
     if isinstance(states, Mapping):
         states = CapturedStates.from_tensors(states)
     elif not isinstance(states, CapturedStates):
         states = capture.load(states)
     check_text(states.parameters(), repr(states.source))
-    return states
+    return states if states.own_moments is not None and not moments else states.as_adam(moments)
 
 
 def opened(
-    source: str, names: Sequence[str], given: tuple[tuple[str, Any], ...] = ()
+    source: str,
+    names: Sequence[str],
+    given: tuple[tuple[str, Any], ...] = (),
+    moments: Moments | None = None,
 ) -> CapturedStates:
     """The states at a path, under these names; a worker opens them once until they are changed.
 
-    `given` are options of `qmaps.capture.load`.
+    `given` are options of `qmaps.capture.load`, `moments` is that of the caller's states.
 
     Raises:
         CaptureError: they cannot be read.
@@ -54,7 +65,8 @@ def opened(
         raise CaptureError(f"{source!r} does not exist") from None
     states = _opened(source, changed, given)
     # The names may have been given by the caller.
-    return states if states.parameters() == list(names) else states.renamed(names)
+    states = states if states.parameters() == list(names) else states.renamed(names)
+    return states if moments is None else states.as_adam(moments)
 
 
 @lru_cache(maxsize=1)
@@ -80,11 +92,11 @@ def with_gradients(
     return max((capture.load(source, step=step) for step in reversed(last.steps)), key=usable)
 
 
-def to_replay(states: States, enough: int = 2) -> CapturedStates:
+def to_replay(states: States, enough: int = 2, moments: Moments | None = None) -> CapturedStates:
     """As `as_states`, but for a path to several steps the last with gradients of `enough` steps."""
     if isinstance(states, (str, os.PathLike)):
         states = with_gradients(states, capture.load(states), enough)
-    return as_states(states)
+    return as_states(states, moments)
 
 
 def adam_pairs(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from qmaps.capture.coded_states import About, decoded_codes
 from qmaps.capture.step_hooks import check_hooks, once_per_step
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, QmapsError, shown
 from qmaps.normalize.block import MOST
@@ -48,7 +49,10 @@ def labelled(
 
 
 class Slot(NamedTuple):
-    """A parameter of a state_dict; without a name its label is ``group0.param3``."""
+    """A parameter of a state_dict; without a name its label is ``group0.param3``.
+
+    `Lazy` stands in its state for codes of other packages (`qmaps.capture.coded_states`).
+    """
 
     label: str
     name: str | None
@@ -70,6 +74,7 @@ def slots(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
             state = state_dict["state"].get(key, {})
             if not isinstance(state, Mapping):
                 raise TypeError
+            state = decoded_codes(state, About(group, state_dict))
             yield Slot(name or f"group{number}.param{position}", name, group, state)
 
 

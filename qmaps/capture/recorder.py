@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from qmaps.capture import snapshot
+from qmaps.capture.coded_states import About, decoded_codes
 from qmaps.capture.collect import collect, plain_options, skips_of_no_parameter
 from qmaps.capture.gradients import KIND as GRADIENTS
 from qmaps.capture.gradients import Gradients, GradientWriter
@@ -226,7 +227,8 @@ class StateRecorder(Watcher):
             state = self.optimizer.state.get(parameter)
             if not state:
                 continue
-            collected = collect(state)
+            about = About(group, vars(self.optimizer), tuple(parameter.shape))
+            collected = collect(decoded_codes(state, about))
             info.hyperparameters[label] = plain_options(group)
             info.scalars[label] = collected.scalars
             info.skipped.extend(collected.skips(label))

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qmaps.capture import moments as moment_names
 from qmaps.capture.gradients import Window
+from qmaps.capture.moments import Moments
 from qmaps.capture.snapshot import Lazy, Part
 from qmaps.engines.step import MOMENTS
 from qmaps.errors import (
@@ -50,6 +52,8 @@ class CapturedStates:
         optimizer: class name of the optimizer; ``unknown`` if the source does not have it.
         source: path or description of the source, for messages.
         skipped: ``parameter: state (type)`` of the states left out.
+        own_moments: argument of the call of `as_adam` that made these states; None if none did.
+        aliases: own names of states that `as_adam` has given other names, by these.
         naming: source of a checkpoint's parameter names, such as ``config.json and
             model.safetensors``; ``numbers:`` and the reason where they could not be recovered;
             empty for captured states.
@@ -84,6 +88,8 @@ class CapturedStates:
         self.naming = naming
         self.note = note
         self.given = dict(given or {})
+        self.own_moments: dict[str, str] | None = None
+        self.aliases: dict[str, list[str]] = {}
         self._window = window
 
     @classmethod
@@ -147,6 +153,34 @@ class CapturedStates:
         states._hyperparameters = {new[n]: self.hyperparameters(n) for n in new}
         states._scalars = {new[n]: self.scalars(n) for n in new}
         states._window = None
+        return states
+
+    def as_adam(self, moments: Moments | None = None) -> CapturedStates:
+        """Return the same states, in which Adam's moments have its names.
+
+        A state of such a name that is not the moment gets the prefix ``own.``.
+
+        Args:
+            moments: name of the state that is the moment, or a pattern with wildcards, by
+                ``exp_avg`` and ``exp_avg_sq``, or only one of them. By default parameters without
+                both are looked up among the names of other packages
+                (`qmaps.capture.moments.KNOWN`).
+
+        Raises:
+            BadTypeError, BadValueError: `moments` does not have this form, no parameter has such a
+                state, or a pattern matches several states of one.
+
+        >>> belief = {"exp_avg": torch.zeros(2), "exp_avg_var": torch.ones(2)}
+        >>> states = CapturedStates.from_tensors({"weight": belief}).as_adam()
+        >>> states.states("weight"), states.aliases
+        (['exp_avg', 'exp_avg_sq'], {'exp_avg_sq': ['exp_avg_var']})
+        """
+        wanted = moment_names.check(moments or {})
+        tensors, aliases = moment_names.renamed(self._tensors, wanted, self.source)
+        if not aliases:
+            return self
+        states = copy(self)
+        states._tensors, states.own_moments, states.aliases = tensors, wanted, aliases
         return states
 
     def parameters(self) -> list[str]:
@@ -374,9 +408,11 @@ class CapturedStates:
         if not adam:
             others = sorted({state for name in chosen for state in self.values(name)})
             reason = self.left_out()
+            hint = "; moments={'exp_avg': ..., 'exp_avg_sq': ...} names other ones"
             raise CaptureError(
                 f"{self.source!r} has no Adam states (exp_avg and exp_avg_sq); its states are "
                 f"{', '.join(others) or 'no tensors at all'}{reason and '; ' + reason}"
+                f"{hint if len(others) > 1 else ''}"
             )
         if any({*MOMENTS} <= self._tensors[name].keys() for name in {*chosen} - {*adam}):
             warnings.warn(self.left_out(), stacklevel=2)

@@ -27,6 +27,8 @@ def figures(
     load: options.Load = None,
     codebook: options.CodebookFiles = None,
     names: options.CheckpointNames = None,
+    first: options.First = None,
+    second: options.Second = None,
     out: options.Out = Path("runs/sweep"),
     min_quantized_size: options.MinSize = 4096,
     workers: options.Workers = None,
@@ -61,7 +63,7 @@ def figures(
             from qmaps.lab import analyze_states
 
             analyze_states(
-                capture.load(states, names=names),
+                options.as_adam(capture.load(states, names=names), first, second),
                 out,
                 pairs=spec or (),
                 codebooks=books,

@@ -29,6 +29,8 @@ def lab(
     out: options.Out = Path("runs/lab"),
     checkpoint: options.Checkpoint = None,
     names: options.CheckpointNames = None,
+    first: options.First = None,
+    second: options.Second = None,
     min_quantized_size: Annotated[
         int,
         typer.Option(
@@ -66,7 +68,8 @@ def lab(
     from qmaps.storage.files import read_record
 
     if checkpoint is None:
-        options.refuse_given(context, ("names", "min_quantized_size"), "needs --checkpoint")
+        alone = ("names", "first", "second", "min_quantized_size")
+        options.refuse_given(context, alone, "needs --checkpoint")
     else:
         options.refuse_given(
             context,
@@ -80,6 +83,8 @@ def lab(
         if checkpoint is None:
             page = run(workloads.get(workload), out, seed=seed, steps=steps, **common)
         else:
+            own = {"exp_avg": first, "exp_avg_sq": second}
+            common["moments"] = {moment: name for moment, name in own.items() if name is not None}
             common |= {"names": names, "min_quantized_size": min_quantized_size}
             page = run_checkpoint(checkpoint, out, **common)
     told: dict[str, Any] = {"report": str(page), "out": str(out)}

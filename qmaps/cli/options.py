@@ -86,6 +86,26 @@ MinSize = Annotated[
 ]
 
 
+First = Annotated[
+    str | None,
+    typer.Option(
+        "--first",
+        help="Name of the state that is the first moment, where it is not exp_avg; a pattern such "
+        "as '*_exp_avg_0' too. Names of known packages need not be given.",
+    ),
+]
+Second = Annotated[
+    str | None,
+    typer.Option("--second", help="Name of the second moment, where it is not exp_avg_sq."),
+]
+
+
+def as_adam(states: CapturedStates, first: str | None, second: str | None) -> CapturedStates:
+    """The states with Adam's names, from those of --first and --second or of known packages."""
+    own = {"exp_avg": first, "exp_avg_sq": second}
+    return states.as_adam({moment: name for moment, name in own.items() if name is not None})
+
+
 def own_codebooks(load: list[Path] | None, codebook: list[Path] | None) -> list[Codebook]:
     """Run the files of --load, and return their codebooks and those of --codebook."""
     if not load and not codebook:
@@ -162,11 +182,13 @@ Workers = Annotated[
 
 
 def print_source(states: CapturedStates) -> None:
-    """Print remarks on names and layout of a checkpoint, and on states left out or quantized."""
+    """Print remarks on a checkpoint: names, moments, layout, states left out, quantized ones."""
     if states.naming.startswith("numbers"):
         print_text(f"parameter names: {states.naming}; --names gives them")
     if states.note:
         print_text(states.note)
+    for moment, own in states.aliases.items():
+        print_text(f"{moment} is {', '.join(own)} of the optimizer")
     if states.skipped:
         more = f", and {len(states.skipped) - 1} more" if len(states.skipped) > 1 else ""
         print_text(f"left out: {states.skipped[0]}{more}")

@@ -59,6 +59,8 @@ def replay(
     out: options.Out = Path("runs/replay"),
     step: options.Step = None,
     names: options.CheckpointNames = None,
+    first: options.First = None,
+    second: options.Second = None,
     steps: Annotated[
         int | None,
         typer.Option(help="Gradients to replay; by default all recorded ones, or 100 simulated."),
@@ -90,7 +92,7 @@ def replay(
     from qmaps.storage.files import write_frame
 
     books = options.own_codebooks(load, codebook)
-    loaded = _loaded(states, step, names)
+    loaded = options.as_adam(_loaded(states, step, names), first, second)
     folder = output_folder(out / "replay")
     with progress(quiet=as_json) as advance:
         frame = replays.run(
@@ -145,6 +147,8 @@ def recommend(
     load: options.Load = None,
     codebook: options.CodebookFiles = None,
     names: options.CheckpointNames = None,
+    first: options.First = None,
+    second: options.Second = None,
     step: options.Step = None,
     steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 60,
     share: options.Share = None,
@@ -180,7 +184,7 @@ def recommend(
     from qmaps.analyze.recommend.snippets import CHOICE
 
     books = options.own_codebooks(load, codebook)
-    loaded = _loaded(states, step, names, enough=ENOUGH)
+    loaded = options.as_adam(_loaded(states, step, names, ENOUGH), first, second)
     folder = output_folder(out / "recommend")
     with progress(quiet=as_json) as advance:
         recommendation = recommendations.run(

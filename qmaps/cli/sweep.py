@@ -40,6 +40,8 @@ def sweep(
     out: options.Out = Path("runs/sweep"),
     step: options.Step = None,
     names: options.CheckpointNames = None,
+    first: options.First = None,
+    second: options.Second = None,
     min_quantized_size: options.MinSize = 4096,
     top: Annotated[int, typer.Option(min=1, help="Rows of each width, those of least error.")] = 5,
     workers: options.Workers = None,
@@ -68,6 +70,8 @@ def sweep(
 
         qmaps sweep states --spec B128/mine@4s --codebook mine.json
 
+        qmaps sweep optimizer.pt --first momentum --second fim
+
         qmaps sweep states --workers 8
 
         qmaps sweep states --workers 8 --sample 0.01
@@ -77,7 +81,7 @@ def sweep(
     from qmaps.storage.files import output_folder
 
     books = options.own_codebooks(load, codebook)
-    loaded = captures.load(states, step=step, names=names)
+    loaded = options.as_adam(captures.load(states, step=step, names=names), first, second)
     output_folder(out)
     with output.progress(quiet=as_json) as advance:
         frame = sweeps.run(

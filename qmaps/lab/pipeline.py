@@ -21,8 +21,9 @@ from qmaps.algebra.pair import Pair
 from qmaps.analyze import executors, recommend
 from qmaps.analyze.recommend.run import ENOUGH
 from qmaps.analyze.recommend.verdict import CLEAN, FOLLOWS, LEVELS, UNPROVEN, UNSAFE
-from qmaps.analyze.states import MIN_SIZE, adam_pairs, with_gradients
+from qmaps.analyze.states import MIN_SIZE, adam_pairs, as_states, with_gradients
 from qmaps.capture import CapturedStates, Gradients, StateRecorder
+from qmaps.capture.moments import Moments
 from qmaps.capture.naming import Names
 from qmaps.capture.recorder import write
 from qmaps.engines.threads import one_thread
@@ -216,6 +217,7 @@ def run_checkpoint(
     out: str | os.PathLike[str],
     *,
     names: Names = None,
+    moments: Moments | None = None,
     pairs: Sequence[str] = sweep.STANDARD,
     min_quantized_size: int = MIN_SIZE,
     command: str = "",
@@ -233,6 +235,7 @@ def run_checkpoint(
             `qmaps.capture.load`.
         out: the run folder, created if need be.
         names: names of the parameters, as for `qmaps.capture.load`.
+        moments: own names of Adam's moments, as for `qmaps.sweep.run`.
         pairs: as for `run`.
         min_quantized_size: parameters of at most this many elements are left out.
         command: as for `run`.
@@ -250,7 +253,7 @@ def run_checkpoint(
             process.
         CommunicationError: a process was killed.
     """
-    states = capture.load(checkpoint, names=names)
+    states = as_states(capture.load(checkpoint, names=names), moments)
     for _ in adam_pairs(states, min_quantized_size):
         pass  # raises an error before anything is written
     fingerprint = states.fingerprint()

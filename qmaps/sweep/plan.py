@@ -216,6 +216,8 @@ def sweep_digest(items: list[Item], states: CapturedStates, min_quantized_size: 
         "min_quantized_size": min_quantized_size,
         "states": digest_of(states),
     }
+    if states.own_moments is not None:
+        identity["moments"] = states.own_moments
     if shares := [item.sample for item in items if item.sample is not None]:
         identity["sample"] = shares[0]
     quantizers = [

@@ -13,6 +13,7 @@ import pandas as pd
 
 from qmaps.analyze import executors
 from qmaps.analyze.states import MIN_SIZE, States, as_states
+from qmaps.capture.moments import Moments
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.files import claim, earlier_frame, output_folder, write_frame
 from qmaps.storage.locks import FolderLock
@@ -76,6 +77,7 @@ def run(
     executor: Executor | None = None,
     workers: int | None = None,
     sample: float | None = None,
+    moments: Moments | None = None,
 ) -> pd.DataFrame:
     """Measure quantizers on every tensor of captured states.
 
@@ -111,6 +113,10 @@ def run(
             relative errors of maps without 0. Maxima, code entropy and codes used are those of the
             sample. `mean_square` is exact. By default tensors of at most 2^24 elements are
             measured in full, and a sample of 2^20 elements of larger ones.
+        moments: own names of Adam's moments, or patterns, where states have others:
+            ``{"exp_avg": "momentum", "exp_avg_sq": "fim"}``. Names of other packages that are known
+            (`qmaps.capture.moments.KNOWN`) need not be given. Rows have Adam's names, and the
+            update is Adam's, whatever the optimizer makes of its moments.
 
     Returns:
         One row per parameter, state and quantizer, and one per parameter and pair. The columns
@@ -133,7 +139,7 @@ def run(
             another process.
         CommunicationError: a worker was killed.
     """
-    captured = as_states(states)
+    captured = as_states(states, moments)
     items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample)
     executors.check(captured, executor, workers)
     if text := captured.left_out():

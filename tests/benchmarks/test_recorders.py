@@ -55,6 +55,7 @@ ADAM = {
     "recorded": "yes",
     "reloaded": "yes",
     "swept": "yes: exp_avg, exp_avg_sq",
+    "paired": "yes: exp_avg, exp_avg_sq",
     "continued": "yes: as AdamW",
 }
 LONGER = "differs: AdamW by 50.0 % of the largest update; its update is 0.500 times as long"
@@ -63,7 +64,12 @@ REFUSED = (
     "constructor does not call the base class's; give the optimizer inside it, its attribute "
     "'inner'"
 )
-NOTHING = {"states": "", "recorded": REFUSED, "swept": "nothing was recorded"}
+NOTHING = {
+    "states": "",
+    "recorded": REFUSED,
+    "swept": "nothing was recorded",
+    "paired": "nothing was recorded",
+}
 FAILED = {**dict.fromkeys(ADAM, ""), "recorded": "not constructed: KeyError: 'nothing'"}
 
 

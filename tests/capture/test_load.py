@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from qmaps.analyze._states import opened
 from torch import nn
 
 import qmaps
 from qmaps.analyze.replay.source import betas_of
+from qmaps.analyze.states import opened
 from qmaps.capture import CapturedStates, StateRecorder, load
 from qmaps.capture.conversion import convert_file
 from qmaps.capture.lint import lint_file

@@ -31,6 +31,7 @@ from qmaps.analyze.replay.summary import SUMMED
 from qmaps.analyze.replay.zero_points import count_all, holds_zero
 from qmaps.analyze.states import MIN_SIZE, States, to_replay
 from qmaps.capture import CapturedStates
+from qmaps.capture.moments import Moments
 from qmaps.engines.step import MOMENTS
 from qmaps.engines.threads import one_thread
 from qmaps.errors import BadValueError, CaptureError
@@ -67,6 +68,7 @@ def run(
     progress: Callable[[int, int, str], None] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
+    moments: Moments | None = None,
 ) -> Recommendation:
     """Judge pairs of quantizers on the states of a run, and choose one within a budget.
 
@@ -114,6 +116,7 @@ def run(
         progress: as in `qmaps.replay.run`.
         executor: as in `qmaps.replay.run`.
         workers: as in `qmaps.replay.run`.
+        moments: as in `qmaps.replay.run`.
 
     Returns:
         The recommendation. Its frame `pairs` has one row per candidate, the narrowest first, of
@@ -141,7 +144,7 @@ def run(
     if not choosable:
         raise BadValueError("candidates must hold at least one pair that quantizes both moments")
     check(steps, share=1.0 if share is None else share, seed=seed)
-    captured = to_replay(states, ENOUGH)
+    captured = to_replay(states, ENOUGH, moments)
     names = chosen(captured, parameters, min_quantized_size)
     # Parameters with recorded gradients; all if there are none.
     names = [name for name in names if len(captured.window(name)) > 1] or names

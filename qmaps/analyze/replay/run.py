@@ -21,6 +21,7 @@ from qmaps.analyze.replay.source import Source, mean_and_variance, source
 from qmaps.analyze.states import MIN_SIZE, States, none_is_large, to_replay
 from qmaps.analyze.update_error import bits_of
 from qmaps.capture import CapturedStates
+from qmaps.capture.moments import Moments
 from qmaps.capture.parameters import predicate
 from qmaps.engines.threads import one_thread
 from qmaps.errors import BadValueError, CaptureError, check_int, check_number, shown
@@ -151,6 +152,7 @@ def run(
     progress: Callable[[int, int, str], None] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
+    moments: Moments | None = None,
 ) -> pd.DataFrame:
     r"""Replay Adam's moments under pairs of quantizers, on the gradients of one run.
 
@@ -184,6 +186,8 @@ def run(
         executor: where parameters are replayed, each by one thread, as for `qmaps.sweep.run`.
         workers: number of processes to start, in place of an executor, as for `qmaps.sweep.run`.
             Each process uses one thread, so the rows have the same bits for any number of workers.
+        moments: own names of Adam's moments, as for `qmaps.sweep.run`. The rule is Adam's also for
+            states of other optimizers.
 
     Returns:
         One row per parameter and pair: `step` (of the states), `parameter`, `shape`, `numel`
@@ -256,7 +260,7 @@ def run(
                 "supports quantizers without one"
             )
     check(steps, rounds, share, seed)
-    captured = to_replay(states)
+    captured = to_replay(states, moments=moments)
     names = chosen(captured, parameters, min_quantized_size)
     positions = {name: position for position, name in enumerate(captured.parameters())}
     numel = {name: math.prod(captured.shape(name, MOMENTS[0])) for name in names}

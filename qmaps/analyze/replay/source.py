@@ -187,7 +187,8 @@ def betas_of(states: CapturedStates, parameter: str) -> tuple[float, float]:
         CaptureError: they are not two numbers in [0, 1), or the optimizer used amsgrad.
     """
     options = states.hyperparameters(parameter)
-    betas = options.get("betas", (0.9, 0.999))
+    named = tuple(options[name] for name in ("beta1", "beta2") if name in options)
+    betas = options.get("betas", named if len(named) == 2 else (0.9, 0.999))
     fits = isinstance(betas, (list, tuple)) and len(betas) == 2
     if not fits or not all(isinstance(b, (int, float)) and 0 <= b < 1 for b in betas):
         raise CaptureError(

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from qmaps.capture.coded_states import CODED
 from qmaps.capture.flattened import grouped, joined, options_of, put, split
 from qmaps.capture.readers.base import Reader, StateDict, know, refuse_missing_state
 from qmaps.capture.snapshot import Lazy
@@ -68,6 +69,10 @@ class DistributedCheckpoint(Reader):
             ]
             for root, kind, path_within in (in_optimizer or locations)[:1]:
                 optimizers.setdefault(root, _Optimizer()).add(kind, path_within, _leaf(stored, key))
+        beside = {name for layout in CODED.values() for name in layout.beside}
+        for key, path_of in ((key, stored.paths.get(key, (key,))) for key in stored.tensors):
+            if path_of[-1] in beside and path_of[:-1] in optimizers:
+                optimizers[path_of[:-1]].rest[str(path_of[-1])] = _leaf(stored, key)
         _check_steps(stored)
         with_groups = [
             optimizer for optimizer in optimizers.values() if optimizer.states and optimizer.groups
@@ -111,6 +116,7 @@ class _Optimizer:
 
     states: list[tuple[Path_, Any]] = field(default_factory=list)
     groups: list[tuple[Path_, Any]] = field(default_factory=list)
+    rest: dict[str, Any] = field(default_factory=dict)
 
     def add(self, kind: str, path: Path_, leaf: Any) -> None:
         (self.states if kind == "state" else self.groups).append((path, leaf))
@@ -132,7 +138,7 @@ class _Optimizer:
             groups = [{"params": list(state)}]
         if lost := [name for name in state if all(name not in g["params"] for g in groups)]:
             raise CaptureError(f"the checkpoint has states of {shown(lost[0])}, in no group")
-        return {"state": state, "param_groups": groups}
+        return {**self.rest, "state": state, "param_groups": groups}
 
     def _groups(self) -> list[dict[str, Any]]:
         lists = [

@@ -27,9 +27,10 @@ WEIGHTS = frozenset({"param", "fp32_param"})
 class Megatron(Reader):
     """The distributed optimizer, saved as ``fully_reshardable``, or an optimizer in one piece.
 
-    Layers of one kind may be one parameter, with the layer as its first dimension. Megatron does
-    not save the parameters of a group, so options with different values are left out. What all
-    ranks share, such as the groups, is in ``common.pt``, or from 0.19 on an object in the shards.
+    Layers of one kind may be one parameter, with the layer as its first dimension. Several chained
+    optimizers, such as that of experts, are read as one. Megatron does not save the parameters of a
+    group, so options with different values are left out. What all ranks share, such as the groups,
+    is in ``common.pt``, or from 0.19 on an object in the shards.
     """
 
     name: ClassVar[str] = "megatron"
@@ -72,8 +73,12 @@ class Megatron(Reader):
                 state.setdefault(parameter, {})[name] = lazy
         try:
             optimizer = saved["optimizer"]
-            kind = optimizer.get("param_state_sharding_type")
-            groups = optimizer["optimizer"]["param_groups"] if state else []
+            # Parameters of experts, or those that Muon does not take, have one of their own.
+            several = [part for key, part in optimizer.items() if isinstance(key, int)]
+            optimizers = several or [optimizer]
+            kind = optimizers[0].get("param_state_sharding_type")
+            parts = [part["optimizer"]["param_groups"] for part in optimizers] if state else []
+            groups = [group for part in parts for group in part]
         except DAMAGE:
             raise CaptureError(
                 f"{str(path if isinstance(common, Part) else common)!r} must have the optimizer's "

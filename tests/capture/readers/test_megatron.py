@@ -30,6 +30,16 @@ def test_fully_reshardable(name: str, tmp_path: Path) -> None:
     assert load(tmp_path).fingerprint() == states.fingerprint()
 
 
+@pytest.mark.parametrize("name", ["megatron/chained", "megatron/chained-prefixed"])
+def test_parameters_of_experts_have_an_optimizer_of_their_own(name: str) -> None:
+    states = load(HERE / name)
+    expect(states, name)
+    assert (states.step, states.skipped, len(states.parameters())) == (3, [], 4)
+    options = states.hyperparameters("module.second.weight")
+    assert (options["lr"], options["eps"]) == (0.01, 1e-6)
+    assert "is_expert_parallel" not in options  # both kinds are one group here
+
+
 def test_options_that_one_of_many_groups_has_differently_are_left_out(tmp_path: Path) -> None:
     common = copied(SAVED, tmp_path) / "common.pt"
     saved = torch.load(common, weights_only=False)

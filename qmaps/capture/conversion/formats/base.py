@@ -23,6 +23,7 @@ from qmaps.capture.conversion.optimizer_state import (
     flaws,
 )
 from qmaps.capture.parameters import Slot, check_unique, slots
+from qmaps.capture.snapshot import Lazy
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.step import PRODUCT, RESET
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
@@ -229,6 +230,8 @@ class Format(ABC):
 
 def float_state(value: Any) -> Tensor:
     """Return a dense floating-point tensor as float32 on the CPU; others are refused."""
+    if isinstance(value, Lazy):  # codes of a package without a format here
+        value = value.read()
     if type(value) not in (Tensor, torch.nn.Parameter) or value.layout != torch.strided:
         layout = f" of layout {value.layout}" if type(value) is Tensor else ""
         raise BadValueError(f"expected a dense tensor, got a {type(value).__name__}{layout}")
