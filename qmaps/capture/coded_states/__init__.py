@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qmaps.capture.coded_states.base import About, Coded
-from qmaps.maps._registry import declared
+from qmaps.registry import declared
 
 __all__ = ["CODED", "About", "Coded", "decoded_codes"]
 
