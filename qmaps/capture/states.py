@@ -85,8 +85,7 @@ class CapturedStates:
         self.steps = list(steps) if steps is not None else [step]
         self.optimizer = optimizer
         self.source = source
-        self.naming = naming
-        self.note = note
+        self.naming, self.note = naming, note
         self.given = dict(given or {})
         self.own_moments: dict[str, str] | None = None
         self.aliases: dict[str, list[str]] = {}
@@ -163,8 +162,7 @@ class CapturedStates:
         Args:
             moments: name of the state that is the moment, or a pattern with wildcards, by
                 ``exp_avg`` and ``exp_avg_sq``, or only one of them. By default parameters without
-                both are looked up among the names of other packages
-                (`qmaps.capture.moments.KNOWN`).
+                both take names of other packages (`qmaps.capture.moments.KNOWN`).
 
         Raises:
             BadTypeError, BadValueError: `moments` does not have this form, no parameter has such a

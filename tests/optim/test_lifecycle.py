@@ -181,8 +181,12 @@ def test_propagate_lets_no_nan_become_finite(
 def test_fixed_widths_take_positional_options_and_a_block_size(family: Family) -> None:
     p = [torch.zeros(3)]
     for cls, preset in ((family.eight, "8bit"), (family.four, "4bit")):
-        signed, unsigned, size = (getattr(PRESETS[preset], x) for x in (
-            "signed", "unsigned", "block_size"))  # fmt: skip
+        chosen = PRESETS[preset]
+        size, specs = chosen.block_size, (chosen.signed, chosen.unsigned)
+        names = [name for name in family.full.state_names if name not in family.full.exact_states]
+        if 2 * sum(name in family.full.signed_states for name in names) == len(names):
+            specs = chosen.paired or specs
+        signed, unsigned = specs
         for options, block in (({}, size), ({"block_size": 64}, 64), ({"blocksize": 32}, 32)):
             optimizer = cls(p, 0.25, seed=3, maximize=True, **options)
             group = optimizer.param_groups[0]

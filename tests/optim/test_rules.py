@@ -211,12 +211,12 @@ def test_presets_follow_the_sign_of_a_state() -> None:
     for name, preset in qmaps.optim.PRESETS.items():
         for family in FAMILIES:
             actual = family.full([torch.zeros(1)], state_quantizers=name).defaults
-            expected = {
-                state: None if name == "32bit" else preset.signed if signed else preset.unsigned
-                for state in family.full.state_names
-                if state not in family.full.exact_states
-                for signed in [state in family.full.signed_states]
-            }
+            names = [n for n in family.full.state_names if n not in family.full.exact_states]
+            signed = [state in family.full.signed_states for state in names]
+            specs = preset.signed, preset.unsigned
+            if preset.paired and 2 * sum(signed) == len(names):
+                specs = preset.paired
+            expected = {n: specs[0] if s else specs[1] for n, s in zip(names, signed, strict=True)}
             expected = {s: e and e.format(block=preset.block_size) for s, e in expected.items()}
             assert actual["state_quantizers"] == expected
     assert AdamW([torch.zeros(1)], state_quantizers="paper-8bit").defaults["state_quantizers"] == {
