@@ -33,7 +33,7 @@ OPTIONS = {"LARS8bit": {"momentum": 0.9}, "SGD8bit": {"momentum": 0.9}}
 
 
 def numbers(shape: tuple[int, ...], seed: int) -> Tensor:
-    """Numbers of both signs over 2**-12 to 1, by integers alone, so that no version changes them."""
+    """Numbers of both signs, made by integers alone, so that no version changes them."""
     i = torch.arange(torch.Size(shape).numel(), dtype=torch.int64) + 7919 * seed
     mixed = (i * 2654435761 + (i * 40503 >> 3)) % 2**32
     return (((mixed >> 8) - 2**23) / 2**23 * 0.5 ** (mixed % 13)).float().reshape(shape)
@@ -76,7 +76,7 @@ def of_rule(name: str) -> str:
 
 CASES = {
     **{spec + way: of_spec for spec in SPECS for way in ("", "+sr", "+qsr")},
-    **{name: of_rule for name in RULES},
+    **dict.fromkeys(RULES, of_rule),
 }
 
 
