@@ -54,12 +54,15 @@ def of_spec(spec: str) -> str:
     for size in SIZES:
         x = numbers((1, size), size)
         x[0, ::11] = 0.0
+        x[0, 5::11] = -0.0
         if size > 100:
             x[0, 40:90] *= 1e-30
         quantized = q.quantize(
             x if q.map.signed else x.abs(), key=qmaps.RoundingKey(seed=3, step=5)
         )
         found += [quantized.packed, quantized.dequantize()]
+        x[0, size // 2] = float("nan")  # takes the last code
+        found.append(q.quantize_unchecked(x, key=qmaps.RoundingKey(seed=3)).packed)
     return digest(*found)
 
 

@@ -220,65 +220,61 @@ struct RaisedBits {
     }
 };
 
-// Values of a tile: as they are, or divided by a scale and then kept.
+// Eight values: as they are, or divided by a scale.
 template <bool kDivides>
-struct Source {
-    const float* x;
-    float* n;
-    __m256 divisor;
-    ALWAYS_INLINE Source(const float* from, float* to, float scale)
-        : x(from), n(to), divisor(_mm256_set1_ps(scale)) {}
-    ALWAYS_INLINE __m256 load(std::int64_t i) const {
-        const __m256 value = _mm256_loadu_ps(x + i);
-        if constexpr (!kDivides) return value;
-        const __m256 quotient = _mm256_div_ps(value, divisor);
-        _mm256_storeu_ps(n + i, quotient);
-        return quotient;
-    }
-};
+ALWAYS_INLINE inline __m256 load_eight(const float* x, __m256 divisor) {
+    const __m256 value = _mm256_loadu_ps(x);
+    return kDivides ? _mm256_div_ps(value, divisor) : value;
+}
 
 // Codes of `count` values; what does not fill a group goes by way of memory that has room.
 template <bool kDivides, class Find>
-inline void find_codes(const Find& find, const float* x, float* n, float scale,
-                       std::uint8_t* codes, std::int64_t count) {
-    const auto group = [&](std::int64_t i, const Source<kDivides>& source) ALWAYS_INLINE {
+inline void find_codes(const Find& find, const float* x, float scale, std::uint8_t* codes,
+                       std::int64_t count) {
+    const __m256 divisor = _mm256_set1_ps(scale);
+    const auto group = [&](std::int64_t i, const float* from) ALWAYS_INLINE {
         __m256i code[4];
-        for (int q = 0; q < 4; ++q) code[q] = find.code(i + 8 * q, source.load(8 * q));
+        for (int q = 0; q < 4; ++q)
+            code[q] = find.code(i + 8 * q, load_eight<kDivides>(from + 8 * q, divisor));
         return bytes_of(code);
     };
     std::int64_t i = 0;
     for (; i + kGroup <= count; i += kGroup)
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + i),
-                            group(i, Source<kDivides>(x + i, n + i, scale)));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + i), group(i, x + i));
     if (i == count) return;
     const auto rest = static_cast<std::size_t>(count - i);
-    float last[kGroup] = {}, divided[kGroup];
+    float last[kGroup] = {};
     std::uint8_t last_codes[kGroup];
     __builtin_memcpy(last, x + i, rest * sizeof(float));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(last_codes),
-                        group(i, Source<kDivides>(last, divided, scale)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(last_codes), group(i, last));
     __builtin_memcpy(codes + i, last_codes, rest);
-    if constexpr (kDivides) __builtin_memcpy(n + i, divided, rest * sizeof(float));
 }
 
+// `n` takes the quotients.
 template <bool kDivides, bool kSigned>
 inline void find_pieces(const Search& search, const float* x, float* n, float scale,
                         std::uint8_t* codes, std::int64_t count, Scratch& scratch) {
     const PieceLimits<kSigned> find{search.pieces.entry.get(),
                                     reinterpret_cast<std::uint32_t*>(scratch.low)};
+    const __m256 divisor = _mm256_set1_ps(scale);
     std::int64_t i = 0;
-    for (; i + 8 <= count; i += 8)
-        find.place(i, Source<kDivides>(x + i, n + i, scale).load(0));
+    for (; i + 8 <= count; i += 8) {
+        const __m256 value = load_eight<kDivides>(x + i, divisor);
+        if constexpr (kDivides) _mm256_storeu_ps(n + i, value);
+        find.place(i, value);
+    }
     if (i < count) {
-        float last[8] = {}, divided[8];
+        float last[8] = {};
         const auto rest = static_cast<std::size_t>(count - i) * sizeof(float);
         __builtin_memcpy(last, x + i, rest);
-        find.place(i, Source<kDivides>(last, divided, scale).load(0));
-        if constexpr (kDivides) __builtin_memcpy(n + i, divided, rest);
+        const __m256 value = load_eight<kDivides>(last, divisor);
+        _mm256_storeu_ps(last, value);
+        if constexpr (kDivides) __builtin_memcpy(n + i, last, rest);
+        find.place(i, value);
         i += 8;
     }
     for (; i % kGroup; i += 8) find.place(i, _mm256_setzero_ps());
-    find_codes<false>(find, kDivides ? n : x, n, scale, codes, count);
+    find_codes<false>(find, kDivides ? n : x, scale, codes, count);
 }
 
 // Codes of at most a tile.
@@ -286,9 +282,9 @@ template <bool kDivides>
 inline void search_stretch(const Search& search, const float* x, float* n, float scale,
                            std::uint8_t* codes, std::int64_t count, Scratch& scratch) {
     if (search.even.shift) {
-        find_codes<kDivides>(EvenBitsLimits(search), x, n, scale, codes, count);
+        find_codes<kDivides>(EvenBitsLimits(search), x, scale, codes, count);
     } else if (search.count < 16) {
-        find_codes<kDivides>(FewLimits(search), x, n, scale, codes, count);
+        find_codes<kDivides>(FewLimits(search), x, scale, codes, count);
     } else if (search.pieces.entry) {
         const auto chosen = search.pieces.loose == 17 ? find_pieces<kDivides, true>
                                                       : find_pieces<kDivides, false>;
@@ -307,17 +303,17 @@ inline void round_stretch(const Codebook& codebook, const float* x, float* n, fl
                           const Draws& draws, std::uint8_t* codes, std::int64_t count,
                           Scratch& scratch) {
     if (codebook.values.shift) {
-        find_codes<kDivides>(RaisedBits<Draws>(codebook, draws), x, n, scale, codes, count);
+        find_codes<kDivides>(RaisedBits<Draws>(codebook, draws), x, scale, codes, count);
     } else if (codebook.size <= 16) {
         const FewLimits lower(codebook.stochastic);
         find_codes<kDivides>(Raised<FewLimits, FewValues, Draws>(codebook, lower, draws, nullptr), x,
-                             n, scale, codes, count);
+                             scale, codes, count);
     } else {
         std::uint8_t* lower = scratch.bounds;
         search_stretch<kDivides>(codebook.stochastic, x, n, scale, lower, count, scratch);
         find_codes<false>(
             Raised<FoundCodes, ManyValues, Draws>(codebook, FoundCodes{lower}, draws, lower),
-            kDivides ? n : x, n, scale, codes, count);
+            kDivides ? n : x, scale, codes, count);
     }
 }
 
