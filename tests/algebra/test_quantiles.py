@@ -72,10 +72,8 @@ def test_any_shape_stride_and_dtype(method: Callable[..., torch.Tensor]) -> None
     assert method(torch.tensor(2.5), 4).tolist() == pytest.approx([2.5] * 4, rel=2**-9)
 
 
-def test_more_elements_than_torch_allows() -> None:
+def test_more_elements_than_floats_can_count() -> None:
     x = torch.arange(2**24 + 2, dtype=torch.float32).div_(2**24)
-    with pytest.raises(RuntimeError, match="too large"):
-        x.quantile(0.5)
     assert quantiles.exact(x, 3, 0.0).tolist() == pytest.approx([0, 0.5, 1], abs=1e-6)
 
 

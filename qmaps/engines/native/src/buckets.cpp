@@ -127,6 +127,39 @@ bool by_sign(const Search& search, int rounds, Buckets& buckets) {
 
 }  // namespace
 
+void find_pieces(Search& search) {
+    const int zero = limits_below(search, 0.0f);
+    const bool has_sign = zero > 0;
+    const int loose = has_sign ? 17 : 16;
+    const std::uint32_t low_bits = (1u << loose) - 1u;
+    const float least = float_of(static_cast<std::uint32_t>(kLeastPiece));
+    // What counts as 2^-31 or -2^-31 has as many limits below it; and so have 1 and infinity.
+    if (limits_below(search, least) != zero) return;
+    if (limits_below(search, -least) != limits_below(search, -float_of(1u))) return;
+    if (search.limit[0] <= -1.0f || search.limit[search.count - 1] >= 1.0f) return;
+    auto entry = std::make_unique<std::uint32_t[]>(kPieces);
+    for (std::uint32_t piece = 0; piece < kPieces; ++piece) {
+        // The least float of the piece. Keys of negative values are those of positive ones, turned round.
+        const bool negative = has_sign && piece < kPieces / 2;
+        const std::uint32_t place = has_sign ? piece % (kPieces / 2) : piece;
+        const std::uint32_t turned = negative ? kPieces / 2 - 1 - place : place;
+        const std::uint32_t bits = static_cast<std::uint32_t>(kLeastPiece) + (turned << loose);
+        const float low = float_of(negative ? bits | low_bits | 0x80000000u : bits);
+        const float high = float_of(negative ? bits | 0x80000000u : bits | low_bits);
+        const int below = limits_below(search, low), more = limits_below(search, high) - below;
+        if (more > 1) return;
+        std::uint32_t limit = low_bits;
+        if (more) {
+            std::int32_t its_bits;
+            std::memcpy(&its_bits, search.limit + below, sizeof its_bits);
+            limit = piece_key(its_bits, has_sign) & low_bits;
+        }
+        entry[piece] = (static_cast<std::uint32_t>(below) << loose) + (low_bits - limit);
+    }
+    search.pieces.entry = std::move(entry);
+    search.pieces.loose = loose;
+}
+
 void find_buckets(Search& search) {
     using Kind = Buckets::Kind;
     Buckets& buckets = search.buckets;

@@ -9,4 +9,7 @@ namespace qmaps {
 // every bucket is checked, so a guess that is found leads to the exact code.
 void find_buckets(Search& search);
 
+// Fill in search.pieces, if no piece holds two limits.
+void find_pieces(Search& search);
+
 }  // namespace qmaps

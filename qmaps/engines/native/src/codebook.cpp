@@ -28,6 +28,17 @@ int node_index(int level, int path, int total) {
     return index + (1 << (total - 1 - level)) - 1;
 }
 
+void find_even_limits(EvenLimits& even, const std::vector<float>& limits) {
+    if (limits.size() < 2 || !(limits[0] > 0.0f)) return;
+    const std::uint32_t first = bits_of(limits[0]), step = bits_of(limits[1]) - first;
+    if (step < 2 || (step & (step - 1)) != 0 || step > 1u << 23) return;
+    for (std::size_t i = 1; i < limits.size(); ++i)
+        if (bits_of(limits[i]) != first + static_cast<std::uint32_t>(i) * step) return;
+    even.low = static_cast<std::int32_t>(first - step + 1);
+    even.high = static_cast<std::int32_t>(bits_of(limits.back()) + 1);
+    while (1u << even.shift < step) ++even.shift;
+}
+
 void fill(Search& search, const std::vector<float>& limits, bool brief) {
     search.count = static_cast<int>(limits.size());
     const float infinity = std::numeric_limits<float>::infinity();
@@ -41,6 +52,9 @@ void fill(Search& search, const std::vector<float>& limits, bool brief) {
         padded[i] = i < search.count ? search.limit[i] : std::numeric_limits<float>::quiet_NaN();
     fill_planes(padded, search.plane);
     std::copy(padded, padded + 32, search.few);
+    for (int level = 0; level < 4; ++level)
+        for (int node = 0; node < 8; ++node)
+            search.tree[level][node] = search.limit[((2 * node + 1) << (3 - level)) % 16 - 1];
 
     std::uint16_t key[kMaxCodes];
     int run = 0, longest = 0;
@@ -63,7 +77,10 @@ void fill(Search& search, const std::vector<float>& limits, bool brief) {
         search.first[k] = static_cast<std::uint8_t>(below);
         while (below < search.count && key[below] == k) ++below;
     }
-    if (!brief) find_buckets(search);
+    find_even_limits(search.even, limits);
+    if (brief) return;
+    find_buckets(search);
+    find_pieces(search);
 }
 
 // Evenly spaced limits, if every value's number is the guess or one more: both grow with the value, so

@@ -32,6 +32,39 @@ struct Buckets {
     std::uint8_t mirror = 0;
 };
 
+// The same number by one look-up. Values from 2^-31 on fall into pieces by their sign, 5 bits of the
+// exponent and 6 of the mantissa, or, where no limit is negative, without the sign and by 7; smaller
+// ones count as 2^-31. No piece holds two limits. An entry is the number at the piece's lower end,
+// above `loose` bits to which those of the value are added: they carry if the value is above the limit.
+struct Pieces {
+    std::unique_ptr<std::uint32_t[]> entry;  // kPieces; null: there is no such table
+    int loose = 0;  // bits of a float that its piece does not know: 17, or 16 without the sign
+};
+
+inline constexpr int kPieces = 4096;
+inline constexpr std::int32_t kLeastPiece = 96 << 23;
+
+// Ascending like the values; the piece is `key >> loose & (kPieces - 1)`. -0 counts as 0.
+static inline std::uint32_t piece_key(std::int32_t bits, bool has_sign) {
+    if (bits == INT32_MIN) bits = 0;
+    const std::int32_t magnitude = has_sign ? bits & 0x7FFFFFFF : bits;
+    const std::int32_t key = magnitude > kLeastPiece ? magnitude : kLeastPiece;
+    return static_cast<std::uint32_t>(has_sign ? key ^ (bits >> 31) : key);
+}
+
+// Where limits are positive, and their bits evenly spaced, a value's bits as a signed number, held
+// between `low` and `high`, tell how many are below: those above `low`, shifted. `shift` is not 0 then.
+struct EvenLimits {
+    std::int32_t low = 0, high = 0;
+    int shift = 0;
+};
+
+static inline std::uint8_t even_number(const EvenLimits& even, std::int32_t bits) {
+    const std::int32_t above = bits > even.low ? bits : even.low;
+    const std::int32_t held = above < even.high ? above : even.high;
+    return static_cast<std::uint8_t>((held - even.low) >> even.shift);
+}
+
 // `first` answers by the upper 16 bits of the value; `level` are the nodes of a binary search over
 // those 16 bits. Such answers are lower bounds: as many as `repeats` limits may share their upper
 // 16 bits with the value, and are compared in full.
@@ -42,11 +75,14 @@ struct alignas(64) Search {
     // with the l outcomes so far, whatever lies in the register's other bits.
     std::uint16_t level[8][128];
     float few[32];  // the first limits, padded with NaN
+    float tree[4][8];  // the nodes of a binary search over the first 15, level by level
     int count = 0;
     int repeats = 1;
     int steps = 1;  // halvings that tell one of 0 to `repeats` apart
     int levels = 8;  // of the binary search that are needed for `count` limits
     Buckets buckets;
+    Pieces pieces;
+    EvenLimits even;
     std::unique_ptr<std::uint8_t[]> first;
 };
 

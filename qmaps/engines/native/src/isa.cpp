@@ -20,16 +20,16 @@ public:
     Processor() {
         unsigned a, b, c, d;
         if (!__get_cpuid(1, &a, &b, &c, &d) || !bit(c, 27)) return;  // the system keeps no wide registers
-        f16c_ = bit(c, 29);
+        fma_and_f16c_ = bit(c, 12) && bit(c, 29);
         unsigned low, high;
         __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
         kept_ = low;
         if (!__get_cpuid_count(7, 0, &a, &ebx_, &ecx_, &d)) ebx_ = ecx_ = 0;
     }
 
-    // AVX2, BMI, BMI2 and F16C: what CMakeLists.txt lets the compiler use.
+    // AVX2, BMI, BMI2, FMA and F16C: what CMakeLists.txt lets the compiler use.
     bool has_avx2() const {
-        return keeps(0x06) && bit(ebx_, 5) && bit(ebx_, 3) && bit(ebx_, 8) && f16c_;
+        return keeps(0x06) && bit(ebx_, 5) && bit(ebx_, 3) && bit(ebx_, 8) && fma_and_f16c_;
     }
 
     // These, and F, DQ, BW and VL; VBMI, GFNI and BITALG.
@@ -42,7 +42,7 @@ private:
     static bool bit(unsigned word, int number) { return (word >> number & 1) != 0; }
     bool keeps(unsigned registers) const { return (kept_ & registers) == registers; }
 
-    bool f16c_ = false;
+    bool fma_and_f16c_ = false;
     unsigned kept_ = 0, ebx_ = 0, ecx_ = 0;
 };
 #endif

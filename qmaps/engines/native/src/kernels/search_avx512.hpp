@@ -263,7 +263,9 @@ struct SpreadDraws {
     ALWAYS_INLINE __m512 uniform(std::int64_t i, __m512 value) const {
         const auto ahead = static_cast<std::uint32_t>(i) * kPerElement;
         const __m512i plain = _mm512_add_epi32(words, _mm512_set1_epi32(static_cast<int>(ahead)));
-        const __m512i word = _mm512_xor_si512(plain, _mm512_srai_epi32(_mm512_castps_si512(value), 31));
+        // -0 is not negative.
+        const __m512i bits = _mm512_castps_si512(_mm512_add_ps(value, _mm512_setzero_ps()));
+        const __m512i word = _mm512_xor_si512(plain, _mm512_srai_epi32(bits, 31));
         return uniforms(_mm512_srli_epi32(word, 16));
     }
 };
