@@ -223,6 +223,7 @@ Codebook::Codebook(const std::vector<float>& ascending, const std::vector<float>
     fill(nearest, limits, brief);
     fill(stochastic, below, brief);
     for (int c = 0; c <= kMaxCodes; ++c) values.value[c] = ascending[c < size ? c : size - 1];
+    values.codes = 1 << bits;
     fill_planes(values.value, values.plane);
     find_even_bits(values, ascending, bits);
 }

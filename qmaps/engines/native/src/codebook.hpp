@@ -95,6 +95,7 @@ struct alignas(64) Lookup {
     alignas(64) std::uint8_t plane[4][kMaxCodes];
     std::uint32_t first = 0;
     int shift = 0;
+    int codes = kMaxCodes;  // of the codebook's width
 };
 
 // The same two for more codes than a byte tells apart.

@@ -146,7 +146,74 @@ inline std::int64_t unpack_halves(const std::uint8_t* from, std::int64_t count,
 inline std::int64_t pack_halves(const std::uint8_t*, std::int64_t, std::uint8_t*) { return 0; }
 inline std::int64_t unpack_halves(const std::uint8_t*, std::int64_t, std::uint8_t*) { return 0; }
 #endif
-#if !defined(__AVX512BW__)
+#if defined(__AVX2__) && !defined(__AVX512BW__)
+// Codes of at most 7 bits, 32 at a time, while 16 bytes can be read or written after the first half
+// of them; returns how many were done.
+inline bool holds_lanes(std::int64_t rest, int bits) { return rest * bits >= 8 * (16 + 2 * bits); }
+
+// Where the bytes of 8 codes lie in a lane of 64 bits, and where they lie packed; -1 for none.
+struct Lanes64 {
+    alignas(32) std::int8_t packed[8][32], lanes[8][32];
+    constexpr Lanes64() : packed{}, lanes{} {
+        for (int bits = 1; bits < 8; ++bits) {
+            for (int at = 0; at < 32; ++at) {
+                const int j = at % 16;
+                packed[bits][at] = static_cast<std::int8_t>(
+                    j < 2 * bits ? 8 * (j / bits) + j % bits : -1);
+                lanes[bits][at] =
+                    static_cast<std::int8_t>(j % 8 < bits ? bits * (j / 8) + j % 8 : -1);
+            }
+        }
+    }
+};
+static constexpr Lanes64 kLanes64;
+
+inline std::int64_t pack_lanes(const std::uint8_t* codes, int bits, std::int64_t count,
+                               std::uint8_t* to) {
+    const __m256i twos = _mm256_set1_epi16(static_cast<short>(1 | 256 << bits));
+    const __m256i fours = _mm256_set1_epi32(1 | 65536 << 2 * bits);
+    const __m256i low = _mm256_set1_epi64x(0xFFFFFFFFll);
+    const __m128i shift = _mm_cvtsi32_si128(4 * bits);
+    const __m256i order = _mm256_load_si256(reinterpret_cast<const __m256i*>(kLanes64.packed[bits]));
+    std::int64_t i = 0;
+    for (; i + 32 <= count && holds_lanes(count - i, bits); i += 32, to += 4 * bits) {
+        const __m256i some = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i));
+        const __m256i four = _mm256_madd_epi16(_mm256_maddubs_epi16(twos, some), fours);
+        const __m256i above = _mm256_sll_epi64(_mm256_srli_epi64(four, 32), shift);
+        const __m256i eight = _mm256_or_si256(_mm256_and_si256(four, low), above);
+        const __m256i packed = _mm256_shuffle_epi8(eight, order);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * bits),
+                         _mm256_extracti128_si256(packed, 1));
+    }
+    return i;
+}
+inline std::int64_t unpack_lanes(const std::uint8_t* from, int bits, std::int64_t count,
+                                 std::uint8_t* codes) {
+    const auto low = [](int kept) { return static_cast<long long>((std::uint64_t{1} << kept) - 1u); };
+    const __m256i fours = _mm256_set1_epi64x(low(4 * bits));
+    const __m256i twos = _mm256_set1_epi32(static_cast<int>(low(2 * bits)));
+    const __m256i ones = _mm256_set1_epi16(static_cast<short>(low(bits)));
+    const __m128i by_four = _mm_cvtsi32_si128(4 * bits), by_two = _mm_cvtsi32_si128(2 * bits);
+    const __m128i by_one = _mm_cvtsi32_si128(bits);
+    const __m256i order = _mm256_load_si256(reinterpret_cast<const __m256i*>(kLanes64.lanes[bits]));
+    std::int64_t i = 0;
+    for (; i + 32 <= count && holds_lanes(count - i, bits); i += 32, from += 4 * bits) {
+        const __m256i packed = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))),
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 2 * bits)), 1);
+        const __m256i eight = _mm256_shuffle_epi8(packed, order);
+        const __m256i four = _mm256_or_si256(
+            _mm256_and_si256(eight, fours), _mm256_slli_epi64(_mm256_srl_epi64(eight, by_four), 32));
+        const __m256i two = _mm256_or_si256(
+            _mm256_and_si256(four, twos), _mm256_slli_epi32(_mm256_srl_epi32(four, by_two), 16));
+        const __m256i one = _mm256_or_si256(
+            _mm256_and_si256(two, ones), _mm256_slli_epi16(_mm256_srl_epi16(two, by_one), 8));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + i), one);
+    }
+    return i;
+}
+#elif !defined(__AVX512BW__)
 inline std::int64_t pack_lanes(const std::uint8_t*, int, std::int64_t, std::uint8_t*) { return 0; }
 inline std::int64_t unpack_lanes(const std::uint8_t*, int, std::int64_t, std::uint8_t*) { return 0; }
 #endif

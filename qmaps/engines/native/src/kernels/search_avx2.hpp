@@ -405,6 +405,15 @@ inline void look_up_scaled(const Lookup& lookup, const std::uint8_t* codes, bool
             _mm256_storeu_ps(out + i, _mm256_mul_ps(floats_of(bits), scales));
         }
     }
+    if (lookup.codes <= 32) {
+        const Sixteen low(value), high(value + 16);
+        for (; i + 8 <= count; i += 8) {
+            const __m256i code = eight_codes(codes + i), upper = _mm256_slli_epi32(code, 28);
+            const __m256 above = floats_of(_mm256_slli_epi32(code, 27));
+            const __m256 found = _mm256_blendv_ps(low.at(code, upper), high.at(code, upper), above);
+            _mm256_storeu_ps(out + i, _mm256_mul_ps(found, scales));
+        }
+    }
     for (; i + 8 <= count; i += 8) {
         const auto four = [&](const std::uint8_t* code) ALWAYS_INLINE {
             __m128 found = _mm_load_ss(value + code[0]);
