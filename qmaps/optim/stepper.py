@@ -31,7 +31,8 @@ from qmaps.engines.step import (
     StepEngine,
     StepPlan,
 )
-from qmaps.ops.backends import cuda_engine_on, native_runs, requested
+from qmaps.engines.triton.plan import TritonSteps
+from qmaps.ops.backends import cuda_engine_on, native_runs, requested, triton_engine_on
 from qmaps.optim.checks import check_gradient, check_shard, check_states
 from qmaps.optim.choice import choice_settings
 from qmaps.optim.nonfinite import leaves_out
@@ -57,6 +58,7 @@ class Stepper:
         self._native_rule = native_rule
         self._cached: _PlannedStep | None = None
         self._cuda: dict[torch.device, CudaSteps] = {}
+        self._triton: dict[torch.device, TritonSteps] = {}
         self._skipped = 0
         _steppers.add(self)
 
@@ -188,7 +190,8 @@ class Stepper:
         phases = None
         if isinstance(optimizer, MatrixRule):
             phases = Phases(optimizer.prepare, optimizer.transform, optimizer.finish)
-        rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance, phases)
+        scalars = optimizer.step_scalars
+        rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance, phases, scalars)
         # An engine steps parameters at the same time; one that is listed twice steps twice.
         shared = overlapping([step.param for step in steps])
         planned = _PlannedStep(self._alone(entries), [step.storage for step in steps])
@@ -229,6 +232,8 @@ class Stepper:
         """The fused engine for a device; None if there is no such engine."""
         if (cuda := self._cuda_engine(device)) is not None:
             return cuda
+        if (found := triton_engine_on(device, also=self._native_rule is None)) is not None:
+            return self._triton.setdefault(found, TritonSteps(found))
         if self._native_rule is None or device.type != "cpu" or not native_runs():
             return None
         return _NATIVE
