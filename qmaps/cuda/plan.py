@@ -60,6 +60,8 @@ SPLIT_TYPES = {torch.int8: "Split<std::int8_t>", torch.int16: "Split<std::int16_
 class CudaSteps(StepEngine):
     """Steps of one optimizer on one CUDA device."""
 
+    name = "cuda"
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._skipped = torch.zeros((), dtype=torch.int64, device=engine.device)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -225,6 +225,8 @@ class StepPlan(ABC):
 
 class StepEngine(ABC):
     """An engine for optimizer steps."""
+
+    name: ClassVar[str]
 
     @abstractmethod
     def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:

@@ -19,6 +19,7 @@ from qmaps.engines.addresses import in_memory
 from qmaps.engines.native import build
 from qmaps.engines.triton import engine as triton
 from qmaps.errors import BackendError, BadValueError, nearest
+from qmaps.ops.proof import trusted
 
 NAMES = ("reference", "native", "cuda", "triton")
 _chosen: ContextVar[str | None] = ContextVar("qmaps_backend", default=None)
@@ -104,7 +105,9 @@ def cuda_engine_on(device: torch.device) -> Engine | None:
     engine = cuda.stand_in.get()
     if engine is None or device != engine.device:
         engine = cuda.engine_of(device) if device.type == "cuda" else None
-    return None if engine is None or _wanted() in ("reference", "triton") else engine
+    if engine is None or _wanted() in ("reference", "triton"):
+        return None
+    return engine if device.type != "cuda" or trusted("cuda", device) else None
 
 
 def triton_engine(*tensors: Tensor) -> torch.device | None:
@@ -133,7 +136,8 @@ def triton_engine_on(device: torch.device, *, also: bool = False) -> torch.devic
         or (not also and cuda_engine_on(device) is not None)
     ):
         return None
-    return triton.device_of(device)
+    found = triton.device_of(device)
+    return found if found is None or found.type == "cpu" or trusted("triton", found) else None
 
 
 @contextmanager

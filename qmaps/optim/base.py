@@ -243,6 +243,14 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         """Number of steps skipped since construction."""
         return self._stepper.skipped
 
+    def engine_counts(self) -> dict[str, int]:
+        """Number of parameters that each engine stepped in the last step.
+
+        Those that the reference stepped are counted by reason, such as
+        ``"reference: its rule takes norms of whole tensors"``.
+        """
+        return dict(self._stepper.counts)
+
     def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
         """The values of `step_scalars` in step 1, 2, ... since a reset, in float64."""
         scalars = self.step_scalars(group)

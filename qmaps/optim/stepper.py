@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from operator import is_, itemgetter
@@ -51,10 +52,12 @@ class Stepper:
 
     Attributes:
         reference_count: number of parameters of the last step that the reference stepped.
+        counts: number of parameters of the last step by engine, of the reference by reason.
     """
 
     def __init__(self, native_rule: str | None) -> None:
         self.reference_count = 0
+        self.counts: Counter[str] = Counter()
         self._native_rule = native_rule
         self._cached: _PlannedStep | None = None
         self._cuda: dict[torch.device, CudaSteps] = {}
@@ -140,7 +143,7 @@ class Stepper:
             if skips or (inputs.found_inf is not None and float(inputs.found_inf) != 0):
                 self._skipped += 1
                 return
-        self.reference_count = planned.reference_count
+        self.reference_count, self.counts = planned.reference_count, planned.counts
         try:
             _run_together(planned.plans, inputs)
         finally:
@@ -204,16 +207,21 @@ class Stepper:
             supported: list[int] = []
             for position in positions:
                 step = steps[position]
-                if (
-                    engine is None
-                    or position in shared
-                    or (scaled and step.codes is not None)
-                    or engine.unsupported_reason(rule, step)
-                ):
+                if engine is None:
+                    reason = f"no other engine runs on {device}"
+                elif position in shared:
+                    reason = "it shares memory with another parameter"
+                elif scaled and step.codes is not None:
+                    reason = "its gradient is stored as codes and scaled"
+                else:
+                    reason = engine.unsupported_reason(rule, step)
+                if reason:
                     for_reference.append(step)
+                    planned.counts[f"reference: {reason}"] += 1
                 else:
                     supported.append(position)
             if engine is not None and supported:
+                planned.counts[engine.name] += len(supported)
                 planned.plans.append(engine.plan(rule, [steps[at] for at in supported]))
                 planned.positions.append(supported)
         if for_reference:
@@ -269,6 +277,7 @@ class _PlannedStep:
         plans: plans of fused engines, and of the reference.
         positions: for each fused engine, the positions of its parameters in the step.
         reference_count: number of parameters stepped by the reference.
+        counts: number of parameters by engine, of the reference by reason.
         settings: result of `_settings`; empty before `remember`.
         policed: result of `_policed`.
     """
@@ -279,6 +288,7 @@ class _PlannedStep:
         self.plans: list[StepPlan] = []
         self.positions: list[list[int]] = []
         self.reference_count = 0
+        self.counts: Counter[str] = Counter()
         self.settings: list[Any] = []
         self.policed = True
 

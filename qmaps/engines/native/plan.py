@@ -42,6 +42,8 @@ CPU = torch.device("cpu")
 class NativeEngine(StepEngine):
     """Steps on the CPU, in C++."""
 
+    name = "native"
+
     def unsupported_reason(self, rule: Rule, parameter: ParameterStep) -> str:
         return next(NATIVE.of_parameter(rule, parameter, CPU), "")
 

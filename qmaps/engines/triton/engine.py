@@ -111,7 +111,6 @@ def _kernel(traced: Trace, kind: Kind, aligned: bool) -> Any:
 def launch(
     traced: Trace,
     kind: Kind,
-    count: int,
     tensors: Sequence[Tensor],
     step: int,
     scalars: Sequence[float],
@@ -119,12 +118,11 @@ def launch(
     *,
     aligned: bool,
 ) -> None:
-    """Run a kernel over `count` tiles, on the current device.
+    """Run a kernel over some tiles, on the current device.
 
     Args:
         traced: the rule.
         kind: what the kernel is written for.
-        count: number of tiles.
         tensors: the table of parameters, the tiles, addresses of gradients, and their scale.
         step: number of the step, for random numbers.
         scalars: the scalars of the trace.
@@ -137,7 +135,7 @@ def launch(
     kernel = _kernel(traced, kind, aligned)
     words = source.step_words(step)
     try:
-        kernel[(count,)](*tensors, *words, *scalars, *maps, num_warps=kind.warps, **OPTIONS)
+        kernel[(len(tensors[1]),)](*tensors, *words, *scalars, *maps, num_warps=kind.warps, **OPTIONS)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:

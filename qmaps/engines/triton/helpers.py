@@ -37,15 +37,29 @@ def to_bf16(x):
 
 
 @triton.jit
+def within(at, end, WHOLE: tl.constexpr):
+    """Which places lie before the end: a constant for tiles that are whole, so that loads and stores
+    have no masks and move several elements at once."""
+    if WHOLE:
+        ok = tl.full(at.shape, True, tl.int1)
+    else:
+        ok = at < end
+    return ok
+
+
+@triton.jit
 def read(base, at, ok, DTYPE: tl.constexpr, DIVISOR: tl.constexpr):
     """Numbers of a tensor in float32; 0 beyond its end."""
     if DTYPE == "float32":
-        return tl.load(tl.multiple_of(base.to(tl.pointer_type(tl.float32)), DIVISOR) + at, ok, 0.0)
-    if DTYPE == "float16":
-        start = tl.multiple_of(base.to(tl.pointer_type(tl.float16)), DIVISOR)
-        return tl.load(start + at, ok, 0.0).to(tl.float32)
-    start = tl.multiple_of(base.to(tl.pointer_type(tl.int16)), DIVISOR)
-    return from_bf16(tl.load(start + at, ok, 0))
+        start = tl.multiple_of(base.to(tl.pointer_type(tl.float32)), DIVISOR)
+        x = tl.load(start + at, ok, 0.0)
+    elif DTYPE == "float16":
+        halves = tl.multiple_of(base.to(tl.pointer_type(tl.float16)), DIVISOR)
+        x = tl.load(halves + at, ok, 0.0).to(tl.float32)
+    else:
+        words = tl.multiple_of(base.to(tl.pointer_type(tl.int16)), DIVISOR)
+        x = from_bf16(tl.load(words + at, ok, 0))
+    return x
 
 
 @triton.jit
@@ -69,32 +83,41 @@ def round_stochastically(x, draw):
 
 
 @triton.jit
-def unpack(base, tile, bytes_, BITS: tl.constexpr, TILE: tl.constexpr, STRIDE: tl.constexpr, DIVISOR: tl.constexpr):
+def unpack(
+    base, tile, n, BITS: tl.constexpr, TILE: tl.constexpr, STRIDE: tl.constexpr,
+    DIVISOR: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
     """The int32 codes of a tile; of those beyond the end some number in range."""
     start = tl.multiple_of(base.to(tl.pointer_type(tl.uint8)), DIVISOR)
+    bytes_ = (n * BITS + 7) // 8
     if BITS == 8 or BITS == 4 or BITS == 2:
         PER: tl.constexpr = 8 // BITS
         at = tile * (STRIDE // PER) + tl.arange(0, TILE // PER)
-        byte = tl.load(start + at, at < bytes_, 0).to(tl.int32)
-        if BITS == 8:
-            return byte
+        codes = tl.load(start + at, within(at, bytes_, WHOLE), 0).to(tl.int32)
         if BITS == 4:
-            return tl.reshape(tl.join(byte & 15, byte >> 4), (TILE,))
-        pairs = tl.join(tl.join(byte & 3, (byte >> 4) & 3), tl.join((byte >> 2) & 3, byte >> 6))
-        return tl.reshape(pairs, (TILE,))
-    # Eight codes in `BITS` bytes.
-    byte_number = tl.arange(0, 8)[None, :]
-    at = tile * (STRIDE // 8 * BITS) + tl.arange(0, TILE // 8)[:, None] * BITS + byte_number
-    byte = tl.load(start + at, (byte_number < BITS) & (at < bytes_), 0).to(tl.int64)
-    word = tl.sum(byte << (8 * byte_number).to(tl.int64), 1)
-    codes = (word[:, None] >> (BITS * byte_number).to(tl.int64)) & ((1 << BITS) - 1)
-    return tl.reshape(codes.to(tl.int32), (TILE,))
+            codes = tl.reshape(tl.join(codes & 15, codes >> 4), (TILE,))
+        if BITS == 2:
+            even = tl.join(codes & 3, (codes >> 4) & 3)
+            odd = tl.join((codes >> 2) & 3, codes >> 6)
+            codes = tl.reshape(tl.join(even, odd), (TILE,))
+    else:  # eight codes in `BITS` bytes
+        byte_number = tl.arange(0, 8)[None, :]
+        at = tile * (STRIDE // 8 * BITS) + tl.arange(0, TILE // 8)[:, None] * BITS + byte_number
+        byte = tl.load(start + at, (byte_number < BITS) & (at < bytes_), 0).to(tl.int64)
+        word = tl.sum(byte << (8 * byte_number).to(tl.int64), 1)
+        wide = (word[:, None] >> (BITS * byte_number).to(tl.int64)) & ((1 << BITS) - 1)
+        codes = tl.reshape(wide.to(tl.int32), (TILE,))
+    return codes
 
 
 @triton.jit
-def pack(base, tile, bytes_, codes, BITS: tl.constexpr, TILE: tl.constexpr, STRIDE: tl.constexpr, DIVISOR: tl.constexpr):
+def pack(
+    base, tile, n, codes, BITS: tl.constexpr, TILE: tl.constexpr, STRIDE: tl.constexpr,
+    DIVISOR: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
     """Write the codes of a tile; those beyond the end are 0."""
     start = tl.multiple_of(base.to(tl.pointer_type(tl.uint8)), DIVISOR)
+    bytes_ = (n * BITS + 7) // 8
     if BITS == 8 or BITS == 4 or BITS == 2:
         PER: tl.constexpr = 8 // BITS
         at = tile * (STRIDE // PER) + tl.arange(0, TILE // PER)
@@ -106,8 +129,10 @@ def pack(base, tile, bytes_, codes, BITS: tl.constexpr, TILE: tl.constexpr, STRI
             pairs = even | (odd << 2)
             low, high = tl.split(pairs)
             codes = low | (high << 4)
-        own = tl.arange(0, TILE // PER) < STRIDE // PER
-        tl.store(start + at, codes.to(tl.uint8), own & (at < bytes_))
+        ok = within(at, bytes_, WHOLE)
+        if TILE != STRIDE:
+            ok = ok & (tl.arange(0, TILE // PER) < STRIDE // PER)
+        tl.store(start + at, codes.to(tl.uint8), ok)
     else:
         number = tl.arange(0, 8)[None, :]
         groups = tl.reshape(codes, (TILE // 8, 8)).to(tl.int64)
@@ -120,58 +145,65 @@ def pack(base, tile, bytes_, codes, BITS: tl.constexpr, TILE: tl.constexpr, STRI
 
 
 @triton.jit
-def read_scales(base, tile, n, KIND: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr):
+def read_scales(
+    base, tile, n, KIND: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr,
+    WHOLE: tl.constexpr,
+):  # fmt: skip
     """The float32 scales of the blocks of a tile."""
     at = tile * COUNT + tl.arange(0, COUNT)
-    ok = at * BLOCK < n
+    ok = within(at * BLOCK, n, WHOLE)
     if KIND == "FLOAT32":
-        return tl.load(base.to(tl.pointer_type(tl.float32)) + at, ok, 0.0)
-    if KIND == "POWER_OF_TWO":
+        scales = tl.load(base.to(tl.pointer_type(tl.float32)) + at, ok, 0.0)
+    elif KIND == "POWER_OF_TWO":
         exponent = tl.load(base.to(tl.pointer_type(tl.uint8)) + at, ok, 0).to(tl.int32)
-        return (exponent << 23).to(tl.float32, bitcast=True)
-    if KIND == "BFLOAT16":
-        return from_bf16(tl.load(base.to(tl.pointer_type(tl.int16)) + at, ok, 0))
-    x = tl.load(base.to(tl.pointer_type(tl.float16)) + at, ok, 0.0).to(tl.float32)
-    if KIND == "FLOAT16_SQUARED":
-        return x * x
-    return x
+        scales = (exponent << 23).to(tl.float32, bitcast=True)
+    elif KIND == "BFLOAT16":
+        scales = from_bf16(tl.load(base.to(tl.pointer_type(tl.int16)) + at, ok, 0))
+    else:
+        scales = tl.load(base.to(tl.pointer_type(tl.float16)) + at, ok, 0.0).to(tl.float32)
+        if KIND == "FLOAT16_SQUARED":
+            scales = scales * scales
+    return scales
 
 
 @triton.jit
-def write_scales(base, tile, n, bits, KIND: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr):
+def write_scales(
+    base, tile, n, bits, KIND: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr,
+    WHOLE: tl.constexpr,
+):  # fmt: skip
     """Store the largest magnitudes of blocks, as bits; returns the scales that decode them."""
     at = tile * COUNT + tl.arange(0, COUNT)
-    ok = at * BLOCK < n
+    ok = within(at * BLOCK, n, WHOLE)
     scale = bits.to(tl.float32, bitcast=True)
     finite = bits < 0x7F800000
     if KIND == "FLOAT32":
         tl.store(base.to(tl.pointer_type(tl.float32)) + at, scale, ok)
-        return scale
-    if KIND == "POWER_OF_TWO":
+    elif KIND == "POWER_OF_TWO":
         code = tl.where(finite, tl.minimum((bits >> 23) + 1, 254), 255)
         code = tl.where(bits == 0, 0, code)
         tl.store(base.to(tl.pointer_type(tl.uint8)) + at, code.to(tl.uint8), ok)
-        return (code << 23).to(tl.float32, bitcast=True)
-    if KIND == "BFLOAT16":
+        scale = (code << 23).to(tl.float32, bitcast=True)
+    elif KIND == "BFLOAT16":
         half = tl.minimum((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, 0x7F7F)
         half = tl.where(bits > 0, tl.maximum(half, 1), 0)
         half = tl.where(finite, half, tl.where(bits == 0x7F800000, 0x7F80, 0x7FC0)).to(tl.int16)
         tl.store(base.to(tl.pointer_type(tl.int16)) + at, half, ok)
-        return from_bf16(half)
-    if KIND == "FLOAT16_SQUARED":
-        scale = root(scale)
-    bounded = tl.where(finite & (scale > 65504.0), 65504.0, scale)
-    bounded = tl.where((scale > 0.0) & (bounded < 5.960464477539063e-08), 5.960464477539063e-08, bounded)
-    stored = bounded.to(tl.float16)
-    tl.store(base.to(tl.pointer_type(tl.float16)) + at, stored, ok)
-    x = stored.to(tl.float32)
-    if KIND == "FLOAT16_SQUARED":
-        return x * x
-    return x
+        scale = from_bf16(half)
+    else:
+        if KIND == "FLOAT16_SQUARED":
+            scale = root(scale)
+        smallest = 5.960464477539063e-08
+        stored = tl.where(finite & (scale > 65504.0), 65504.0, scale)
+        stored = tl.where((scale > 0.0) & (stored < smallest), smallest, stored).to(tl.float16)
+        tl.store(base.to(tl.pointer_type(tl.float16)) + at, stored, ok)
+        scale = stored.to(tl.float32)
+        if KIND == "FLOAT16_SQUARED":
+            scale = scale * scale
+    return scale
 
 
 @triton.jit
-def spread_out(scales, BLOCK: tl.constexpr, COUNT: tl.constexpr, TILE: tl.constexpr):
+def spread_out(scales, COUNT: tl.constexpr, TILE: tl.constexpr):
     """The scale of each element of a tile, from those of its blocks."""
     return tl.reshape(tl.broadcast_to(scales[:, None], (COUNT, TILE // COUNT)), (TILE,))
 

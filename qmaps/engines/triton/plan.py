@@ -44,6 +44,8 @@ Row = tuple[int, int, int, float | None]
 class TritonSteps(StepEngine):
     """Steps of one optimizer on one device."""
 
+    name = "triton"
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._known: dict[Any, str] = {}
@@ -110,14 +112,14 @@ class _Batch:
         first: a member.
         members: numbers of the parameters.
         table: a row of each.
-        items: pairs of a row and a tile of the parameter.
+        launches: the result of `source.tiles_of`.
         gradients_at: addresses of the gradients, and `gradients` the same on the device.
     """
 
     first: _Described
     members: list[int]
     table: Tensor
-    items: Tensor
+    launches: list[tuple[Kind, Tensor]]
     gradients_at: list[int]
     gradients: Tensor
 
@@ -178,14 +180,16 @@ class TritonPlan(FusedPlan):
         if at != batch.gradients_at:
             batch.gradients = upload(at, torch.int64, self._device)
             batch.gradients_at = at
-        kind, scale = batch.first.kind, batch.gradients  # no kernel reads it as a scale
+        scaled = inputs.grad_scale is not None
+        scale = batch.gradients  # which no kernel reads as a scale
         if inputs.grad_scale is not None:
-            kind = replace(kind, scaled=True)
             scale = inputs.grad_scale.to(self._device, torch.float32)
         aligned = batch.first.aligned and not any(address % ALIGNED for address in at)
-        tensors = batch.table, batch.items, batch.gradients, scale
-        count, scalars = len(batch.items), traced.arguments(values)
-        launch(traced, kind, count, tensors, step, scalars, batch.first.maps, aligned=aligned)
+        scalars = traced.arguments(values)
+        for kind, items in batch.launches:
+            made = replace(kind, scaled=True) if scaled else kind
+            tensors = batch.table, items, batch.gradients, scale
+            launch(traced, made, tensors, step, scalars, batch.first.maps, aligned=aligned)
 
     def _traced(self, states: tuple[str, ...], values: Mapping[str, float]) -> Trace:
         known = self._traces.setdefault(states, [])
@@ -248,13 +252,11 @@ class TritonPlan(FusedPlan):
 
     def _batch(self, members: list[int]) -> _Batch:
         described = [self._described[index] for index in members]
-        counts = [-(-one.row[0] // one.kind.stride) for one in described]
-        rows = torch.repeat_interleave(torch.tensor(counts, dtype=torch.int64))
-        tiles = torch.cat([torch.arange(count, dtype=torch.int32) for count in counts])
-        items = torch.stack([rows.to(torch.int32), tiles], 1).to(self._device)
+        numels = [one.row[0] for one in described]
+        launches = source.tiles_of(described[0].kind, numels, self._device)
         table = torch.tensor([one.row for one in described], dtype=torch.int64)
         nothing = torch.zeros(0, dtype=torch.int64)
-        return _Batch(described[0], members, table.to(self._device), items, [], nothing)
+        return _Batch(described[0], members, table.to(self._device), launches, [], nothing)
 
 
 def _values(scalars: Scalars, step: int, product: float | None) -> dict[str, float]:

@@ -11,7 +11,7 @@ import linecache
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -74,6 +74,7 @@ class Kind:
         stride: elements from one tile to the next.
         rounds: whether the parameter is rounded stochastically.
         scaled: whether gradients are divided by a scale.
+        whole: whether all tiles are whole: those that are not take a launch of their own.
         mode: "step", or "quantize" and "dequantize", which only encode or decode.
     """
 
@@ -83,6 +84,7 @@ class Kind:
     stride: int
     rounds: bool = False
     scaled: bool = False
+    whole: bool = False
     mode: str = "step"
 
     @property
@@ -150,6 +152,26 @@ def stride_of(kinds: Sequence[StateKind], numel: int) -> int:
     return blocks.pop() if len(blocks) == 1 and least == TILE else 0
 
 
+def tiles_of(kind: Kind, numels: Sequence[int], device: torch.device) -> list[tuple[Kind, Tensor]]:
+    """Tiles of parameters of these sizes: pairs of a parameter and a tile, as kernels take them.
+
+    Returns:
+        The kind and the tiles of each launch: those that are whole, and the last ones.
+    """
+    sizes = torch.tensor(numels, dtype=torch.int64)
+    whole = sizes // kind.stride if kind.stride == kind.tile else torch.zeros_like(sizes)
+    number = torch.arange(len(sizes), dtype=torch.int32)
+    launches = []
+    for first, end in ((torch.zeros_like(sizes), whole), (whole, -(-sizes // kind.stride))):
+        counts = end - first
+        if total := int(counts.sum()):
+            before = torch.repeat_interleave(counts.cumsum(0) - counts - first, counts)
+            tiles = (torch.arange(total, dtype=torch.int64) - before).to(torch.int32)
+            items = torch.stack([torch.repeat_interleave(number, counts), tiles], 1)
+            launches.append((replace(kind, whole=end is whole), items.to(device)))
+    return launches
+
+
 def tables_of(map_: Map, device: torch.device) -> tuple[Tensor, Tensor]:
     """Codebook and thresholds on a device, filled up to a power of two."""
     return _tables(map_, device)
@@ -208,8 +230,10 @@ def _lines(trace: Trace, kind: Kind, divisor: int) -> Iterator[str]:
         f"    row = table + number * {2 + COLUMNS * (1 + len(kind.states))}",
         "    n = tl.load(row)",
         f"    at = tile * {stride} + tl.arange(0, {tile})",
-        "    ok = at < n" if stride == tile else f"    ok = (at < n) & (tl.arange(0, {tile}) < {stride})",
+        f"    ok = within(at, n, {kind.whole})",
     )
+    if stride != tile:
+        yield f"    ok = ok & (tl.arange(0, {tile}) < {stride})"
     if kind.mode != "dequantize":
         yield f"    p = read(tl.load(row + 1), at, ok, {kind.param!r}, {divisor})"
     if kind.mode == "step":
@@ -246,11 +270,11 @@ def _decoding(number: int, state: StateKind, kind: Kind, divisor: int) -> Iterat
         yield f"    v{number} = read(tl.load(row + {at}), at, ok, 'float32', {divisor})"
         return
     block, count = _shape(state, kind)
-    places = f"{kind.tile}, {kind.stride}, {divisor}"
-    yield f"    bytes{number} = (n * {state.bits} + 7) // 8"
-    yield f"    codes = unpack(tl.load(row + {at}), tile, bytes{number}, {state.bits}, {places})"
-    yield f"    scales = read_scales(tl.load(row + {at + 1}), tile, n, {state.scales!r}, {block}, {count})"
-    yield f"    v{number} = tl.load(book{number} + codes) * spread_out(scales, {block}, {count}, {kind.tile})"
+    places = f"{state.bits}, {kind.tile}, {kind.stride}, {divisor}, {kind.whole}"
+    blocks = f"{state.scales!r}, {block}, {count}, {kind.whole}"
+    yield f"    codes = unpack(tl.load(row + {at}), tile, n, {places})"
+    yield f"    scales = read_scales(tl.load(row + {at + 1}), tile, n, {blocks})"
+    yield f"    v{number} = tl.load(book{number} + codes) * spread_out(scales, {count}, {kind.tile})"
 
 
 def _encoding(number: int, state: StateKind, kind: Kind, divisor: int) -> Iterator[str]:
@@ -260,11 +284,9 @@ def _encoding(number: int, state: StateKind, kind: Kind, divisor: int) -> Iterat
         return
     block, count = _shape(state, kind)
     yield f"    high_bits = largest({value}, ok, {count}, {kind.tile})"
-    yield (
-        f"    scales = write_scales(tl.load(row + {at + 1}), tile, n, high_bits, {state.scales!r}, "
-        f"{block}, {count})"
-    )
-    yield f"    unit = normalized({value}, spread_out(scales, {block}, {count}, {kind.tile}))"
+    blocks = f"{state.scales!r}, {block}, {count}, {kind.whole}"
+    yield f"    scales = write_scales(tl.load(row + {at + 1}), tile, n, high_bits, {blocks})"
+    yield f"    unit = normalized({value}, spread_out(scales, {count}, {kind.tile}))"
     if state.rounding is Rounding.NEAREST:
         yield f"    codes = nearest(unit, limits{number}, {state.last}, {state.bits})"
     else:
@@ -274,11 +296,8 @@ def _encoding(number: int, state: StateKind, kind: Kind, divisor: int) -> Iterat
             yield "    r = tl.where(unit < 0.0, 1.0 - r, r)"
         bend = constant(state.bend)
         yield f"    codes = one_of_two(unit, r, book{number}, {bend}, {state.last}, {state.bits})"
-    yield f"    bytes_ = (n * {state.bits} + 7) // 8"
-    yield (
-        f"    pack(tl.load(row + {at}), tile, bytes_, tl.where(ok, codes, 0), {state.bits}, "
-        f"{kind.tile}, {kind.stride}, {divisor})"
-    )
+    places = f"{state.bits}, {kind.tile}, {kind.stride}, {divisor}, {kind.whole}"
+    yield f"    pack(tl.load(row + {at}), tile, n, tl.where(ok, codes, 0), {places})"
 
 
 def _draws(name: str, at: int, rounding: Rounding, kind: Kind) -> Iterator[str]:

@@ -67,13 +67,10 @@ def _run(
     starts = [address(x), address(packed, needed, "packed")]
     scales_at = address(scales[0], counts[0], "a tensor of scales")
     row = [numel, starts[0], *[0] * source.COLUMNS, starts[1], scales_at, *noise_words(key)]
-    tiles = torch.arange(-(-numel // stride), dtype=torch.int32, device=x.device)
-    items = torch.stack([torch.zeros_like(tiles), tiles], 1)
     table = upload(row, torch.int64, x.device)
     step = 0 if key is None else key.step
     aligned = stride % source.TILE == 0 and not any(start % ALIGNED for start in starts)
     maps = source.tables_of(map_, x.device)
     with on(x.device):
-        launch(
-            traced, kind, len(tiles), (table, items, table, table), step, (), maps, aligned=aligned
-        )
+        for part, items in source.tiles_of(kind, [numel], x.device):
+            launch(traced, part, (table, items, table, table), step, (), maps, aligned=aligned)
