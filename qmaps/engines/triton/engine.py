@@ -7,9 +7,10 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,8 +92,8 @@ def capturing(device: torch.device) -> bool:
 
 def on(device: torch.device) -> AbstractContextManager[Any]:
     """Make the device the current one, for launches."""
-    if device.type == "cpu":
-        return nullcontext()
+    if device.type == "cpu":  # the interpreter is NumPy, which warns of infinities
+        return np.errstate(all="ignore")
     made: AbstractContextManager[Any] = torch.get_device_module(device).device(device)
     return made
 
@@ -126,7 +127,7 @@ def launch(
         tensors: the table of parameters, the tiles, addresses of gradients, and their scale.
         step: number of the step, for random numbers.
         scalars: the scalars of the trace.
-        maps: for each quantized state its codebook and thresholds.
+        maps: for each quantized state the result of `source.tables_of`.
         aligned: whether all addresses are multiples of 16 bytes.
 
     Raises:

@@ -221,23 +221,31 @@ def normalized(x, scale):
 
 
 @triton.jit
-def nearest(n, limits, LAST: tl.constexpr, BITS: tl.constexpr):
-    """The number of limits below each value; NaN takes the last code."""
-    code = tl.zeros_like(n).to(tl.int32)
-    for bit in tl.static_range(BITS - 1, -1, -1):
-        upper = code + (1 << bit)
+def limits_below(
+    n, limits, guess, SHIFT: tl.constexpr, FIRST: tl.constexpr, BUCKETS: tl.constexpr,
+    SIGNED: tl.constexpr, STEPS: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """The number of limits below each value, but at most `LAST`, which NaN takes.
+
+    The upper bits of a value are the number of a bucket, whose guess few halvings correct; see
+    `qmaps.cuda.codebooks.Guesses`.
+    """
+    bits = n.to(tl.int32, bitcast=True)
+    bucket = tl.minimum(tl.maximum(((bits & 0x7FFFFFFF) >> SHIFT) - FIRST, 0), BUCKETS - 1)
+    if SIGNED:
+        bucket = tl.where(bits < 0, bucket + BUCKETS, bucket)
+    else:
+        bucket = tl.where(bits < 0, 0, bucket)
+    code = tl.load(guess + bucket).to(tl.int32)
+    for step in tl.static_range(STEPS - 1, -1, -1):
+        upper = code + (1 << step)
         code = tl.where(n <= tl.load(limits + upper - 1), code, upper)
-    return tl.minimum(code, LAST)
+    return tl.where(n == n, tl.minimum(code, LAST), LAST)
 
 
 @triton.jit
-def one_of_two(n, r, book, BEND: tl.constexpr, LAST: tl.constexpr, BITS: tl.constexpr):
+def one_of_two(n, r, lower, book, BEND: tl.constexpr, LAST: tl.constexpr):
     """One of the two codes around each value; see `qmaps.engines.reference`."""
-    lower = tl.zeros_like(n).to(tl.int32)
-    for bit in tl.static_range(BITS - 1, -1, -1):
-        middle = lower + (1 << bit)
-        lower = tl.where(tl.load(book + middle) > n, lower, middle)
-    lower = tl.minimum(lower, LAST)
     upper = tl.minimum(lower + 1, LAST)
     low = tl.load(book + lower)
     over = n - low

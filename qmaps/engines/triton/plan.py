@@ -220,7 +220,7 @@ class TritonPlan(FusedPlan):
             if isinstance(value, QuantizedTensor):
                 q = value.quantizer
                 kinds.append(source.kind_of(q, tuple(value.shape)))
-                maps += source.tables_of(q.map, self._device)
+                maps += source.tables_of(q.map, q.rounding, self._device)
                 key = None if state.key is None else q.noise(state.key)
                 row += [_at(value.packed), _at(value.scales[0]), *noise_words(key)]
                 starts.append(_at(value.packed))

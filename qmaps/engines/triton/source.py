@@ -21,6 +21,7 @@ from torch import Tensor
 from qmaps.algebra.philox import PER_STEP, RoundingKey
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.algebra.rounding import Rounding
+from qmaps.cuda.codebooks import guesses, searches
 from qmaps.engines.triton.trace import Trace, constant
 from qmaps.maps.base import Map, cached, limits, table
 from qmaps.normalize.base import Normalizer, geometry_of
@@ -50,6 +51,7 @@ class StateKind:
         rounding: of values to codes.
         bend: see `qmaps.maps.base.Map.bend`.
         last: the highest code.
+        search: `limits_below`'s numbers of the search for codes.
     """
 
     bits: int = 32
@@ -58,6 +60,7 @@ class StateKind:
     rounding: Rounding = Rounding.NEAREST
     bend: float = 0.0
     last: int = 0
+    search: tuple[int, int, int, bool, int] = (0, 0, 0, False, 0)
 
 
 PLAIN = StateKind()
@@ -131,7 +134,11 @@ def state_kind(
     part = geometry.parts[0]
     block = 0 if part.count <= 1 else part.divisor
     last = len(table(map_)) - 1
-    return StateKind(map_.bits, block, ScaleKind(part.stored).name, rounding, map_.bend, last)
+    found = searches(map_, guesses)[rounding.stochastic]
+    signed = len(found.counts) > found.buckets
+    search = found.shift, found.first, found.buckets, signed, found.steps
+    kind = ScaleKind(part.stored).name
+    return StateKind(map_.bits, block, kind, rounding, map_.bend, last, search)
 
 
 def kind_of(q: Quantizer | None, shape: tuple[int, ...]) -> StateKind:
@@ -172,18 +179,17 @@ def tiles_of(kind: Kind, numels: Sequence[int], device: torch.device) -> list[tu
     return launches
 
 
-def tables_of(map_: Map, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Codebook and thresholds on a device, filled up to a power of two."""
-    return _tables(map_, device)
-
-
 @cached(512)
-def _tables(map_: Map, device: torch.device) -> tuple[Tensor, Tensor]:
-    size = 1 << map_.bits
+def tables_of(map_: Map, rounding: Rounding, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Codebook, limits and guesses of a map on a device; the first two are filled up."""
     values, above = table(map_), limits(map_)
-    book, thresholds = values.new_full((size,), float(values[-1])), values.new_full((size,), torch.inf)
-    book[: len(values)], thresholds[: len(above)] = values, above
-    return book.to(device), thresholds.to(device)
+    if rounding.stochastic:  # n >= value is n > the float below it; 0 for -0
+        above = torch.nextafter(values[1:], values.new_tensor(-torch.inf)) + 0.0
+    book = values.new_full((1 << map_.bits,), float(values[-1]))
+    bounds = values.new_full((2 << map_.bits,), torch.inf)
+    book[: len(values)], bounds[: len(above)] = values, above
+    guess = torch.from_numpy(searches(map_, guesses)[rounding.stochastic].counts)
+    return book.to(device), bounds.to(device), guess.to(device)
 
 
 def noise_words(key: RoundingKey | None) -> tuple[int, int, int, int]:
@@ -209,7 +215,7 @@ def arguments(trace: Trace, kind: Kind) -> list[str]:
     names += [f"s{number}" for number in range(len(trace.scalars))]
     for number, state in enumerate(kind.states):
         if state.bits != PLAIN.bits:
-            names += [f"book{number}", f"limits{number}"]
+            names += [f"{table_}{number}" for table_ in ("book", "limits", "guess")]
     return names
 
 
@@ -287,15 +293,15 @@ def _encoding(number: int, state: StateKind, kind: Kind, divisor: int) -> Iterat
     blocks = f"{state.scales!r}, {block}, {count}, {kind.whole}"
     yield f"    scales = write_scales(tl.load(row + {at + 1}), tile, n, high_bits, {blocks})"
     yield f"    unit = normalized({value}, spread_out(scales, {count}, {kind.tile}))"
-    if state.rounding is Rounding.NEAREST:
-        yield f"    codes = nearest(unit, limits{number}, {state.last}, {state.bits})"
-    else:
+    search = ", ".join(map(str, (*state.search, state.last)))
+    yield f"    codes = limits_below(unit, limits{number}, guess{number}, {search})"
+    if state.rounding.stochastic:
         yield from _draws("draw", at, state.rounding, kind)
         yield "    r = uniform(draw)"
         if state.rounding is Rounding.QUASI_STOCHASTIC:
             yield "    r = tl.where(unit < 0.0, 1.0 - r, r)"
         bend = constant(state.bend)
-        yield f"    codes = one_of_two(unit, r, book{number}, {bend}, {state.last}, {state.bits})"
+        yield f"    codes = one_of_two(unit, r, codes, book{number}, {bend}, {state.last})"
     places = f"{state.bits}, {kind.tile}, {kind.stride}, {divisor}, {kind.whole}"
     yield f"    pack(tl.load(row + {at}), tile, n, tl.where(ok, codes, 0), {places})"
 

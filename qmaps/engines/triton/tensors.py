@@ -70,7 +70,7 @@ def _run(
     table = upload(row, torch.int64, x.device)
     step = 0 if key is None else key.step
     aligned = stride % source.TILE == 0 and not any(start % ALIGNED for start in starts)
-    maps = source.tables_of(map_, x.device)
+    maps = source.tables_of(map_, rounding, x.device)
     with on(x.device):
         for part, items in source.tiles_of(kind, [numel], x.device):
             launch(traced, part, (table, items, table, table), step, (), maps, aligned=aligned)
