@@ -49,7 +49,7 @@ def within(at, end, WHOLE: tl.constexpr):
 
 @triton.jit
 def read(base, at, ok, DTYPE: tl.constexpr, DIVISOR: tl.constexpr):
-    """Numbers of a tensor in float32; 0 beyond its end."""
+    """Numbers of a tile in float32; 0 beyond the end."""
     if DTYPE == "float32":
         start = tl.multiple_of(base.to(tl.pointer_type(tl.float32)), DIVISOR)
         x = tl.load(start + at, ok, 0.0)
@@ -209,15 +209,16 @@ def spread_out(scales, COUNT: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
+def divisors(scales):
+    """Scales to divide by: blocks whose scale is 0 hold zeros alone."""
+    return tl.where(scales == 0.0, 1.0, scales)
+
+
+@triton.jit
 def largest(x, ok, COUNT: tl.constexpr, TILE: tl.constexpr):
     """The largest magnitude of each block, as bits: NaN is above infinity."""
     bits = tl.where(ok, x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0)
     return tl.max(tl.reshape(bits, (COUNT, TILE // COUNT)), 1)
-
-
-@triton.jit
-def normalized(x, scale):
-    return tl.where(scale == 0.0, 0.0, divide(x, tl.where(scale == 0.0, 1.0, scale)))
 
 
 @triton.jit
@@ -232,15 +233,15 @@ def limits_below(
     """
     bits = n.to(tl.int32, bitcast=True)
     bucket = tl.minimum(tl.maximum(((bits & 0x7FFFFFFF) >> SHIFT) - FIRST, 0), BUCKETS - 1)
-    if SIGNED:
-        bucket = tl.where(bits < 0, bucket + BUCKETS, bucket)
+    if SIGNED:  # NaN is not below 0, and goes to the last code by every comparison
+        bucket = tl.where(n < 0.0, bucket + BUCKETS, bucket)
     else:
-        bucket = tl.where(bits < 0, 0, bucket)
+        bucket = tl.where(n < 0.0, 0, bucket)
     code = tl.load(guess + bucket).to(tl.int32)
     for step in tl.static_range(STEPS - 1, -1, -1):
-        upper = code + (1 << step)
-        code = tl.where(n <= tl.load(limits + upper - 1), code, upper)
-    return tl.where(n == n, tl.minimum(code, LAST), LAST)
+        limit = tl.load(limits + (code + ((1 << step) - 1)))
+        code = tl.where(n <= limit, code, code + (1 << step))
+    return tl.minimum(code, LAST)
 
 
 @triton.jit
@@ -263,11 +264,13 @@ def uniform(draw):
 
 
 @triton.jit
-def spread_draws(index, base, step):
+def spread_draws(first, base, step, TILE: tl.constexpr):
     """Draws of ``+qsr``; `step` is the product with ``PER_STEP``, in 32 bits."""
-    begin = base.to(tl.uint32) + step.to(tl.uint32, bitcast=True)
     per_element = tl.full([1], 0xC13FA9A9, tl.uint32)
-    return ((index.to(tl.uint32) * per_element + begin) >> 16).to(tl.int32)
+    begin = base.to(tl.uint32) + step.to(tl.uint32, bitcast=True)
+    begin = begin + first.to(tl.uint32) * per_element
+    own = tl.arange(0, TILE).to(tl.uint32) * per_element
+    return ((own + begin) >> 16).to(tl.int32)
 
 
 @triton.jit

@@ -51,6 +51,7 @@ class StateKind:
         rounding: of values to codes.
         bend: see `qmaps.maps.base.Map.bend`.
         last: the highest code.
+        signed: whether the codebook has negative values.
         search: `limits_below`'s numbers of the search for codes.
     """
 
@@ -60,6 +61,7 @@ class StateKind:
     rounding: Rounding = Rounding.NEAREST
     bend: float = 0.0
     last: int = 0
+    signed: bool = True
     search: tuple[int, int, int, bool, int] = (0, 0, 0, False, 0)
 
 
@@ -133,12 +135,15 @@ def state_kind(
     assert geometry is not None  # `reason` was asked
     part = geometry.parts[0]
     block = 0 if part.count <= 1 else part.divisor
-    last = len(table(map_)) - 1
+    values = table(map_)
     found = searches(map_, guesses)[rounding.stochastic]
     signed = len(found.counts) > found.buckets
     search = found.shift, found.first, found.buckets, signed, found.steps
     kind = ScaleKind(part.stored).name
-    return StateKind(map_.bits, block, kind, rounding, map_.bend, last, search)
+    negative = bool(values[0] < 0)
+    return StateKind(
+        map_.bits, block, kind, rounding, map_.bend, len(values) - 1, negative, search
+    )
 
 
 def kind_of(q: Quantizer | None, shape: tuple[int, ...]) -> StateKind:
@@ -292,13 +297,13 @@ def _encoding(number: int, state: StateKind, kind: Kind, divisor: int) -> Iterat
     yield f"    high_bits = largest({value}, ok, {count}, {kind.tile})"
     blocks = f"{state.scales!r}, {block}, {count}, {kind.whole}"
     yield f"    scales = write_scales(tl.load(row + {at + 1}), tile, n, high_bits, {blocks})"
-    yield f"    unit = normalized({value}, spread_out(scales, {count}, {kind.tile}))"
+    yield f"    unit = divide({value}, spread_out(divisors(scales), {count}, {kind.tile}))"
     search = ", ".join(map(str, (*state.search, state.last)))
     yield f"    codes = limits_below(unit, limits{number}, guess{number}, {search})"
     if state.rounding.stochastic:
         yield from _draws("draw", at, state.rounding, kind)
         yield "    r = uniform(draw)"
-        if state.rounding is Rounding.QUASI_STOCHASTIC:
+        if state.rounding is Rounding.QUASI_STOCHASTIC and state.signed:
             yield "    r = tl.where(unit < 0.0, 1.0 - r, r)"
         bend = constant(state.bend)
         yield f"    codes = one_of_two(unit, r, codes, book{number}, {bend}, {state.last})"
@@ -308,10 +313,11 @@ def _encoding(number: int, state: StateKind, kind: Kind, divisor: int) -> Iterat
 
 def _draws(name: str, at: int, rounding: Rounding, kind: Kind) -> Iterator[str]:
     words = ", ".join(f"tl.load(row + {at + place})" for place in (2, 3, 4))
+    first = f"tile * {kind.stride} + tl.load(row + {at + 5})"
     if rounding is Rounding.QUASI_STOCHASTIC:
-        yield f"    {name} = spread_draws(at + tl.load(row + {at + 5}), tl.load(row + {at + 4}), spread)"
+        base = f"tl.load(row + {at + 4})"
+        yield f"    {name} = spread_draws({first}, {base}, spread, {kind.tile})"
     else:
-        first = f"tile * {kind.stride} + tl.load(row + {at + 5})"
         yield f"    {name} = random_draws({first}, {words}, step, high, {kind.tile})"
 
 

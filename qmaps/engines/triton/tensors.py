@@ -16,8 +16,8 @@ from qmaps.engines.triton.trace import Trace
 from qmaps.maps.base import Map
 from qmaps.normalize.base import Normalizer, Scales
 
-_ENCODE = Trace((), "p", {"x": "p"}, (), ())
-_DECODE = Trace((), "v0", {"x": "v0"}, (), ())
+ENCODE = Trace((), "p", {"x": "p"}, (), ())
+DECODE = Trace((), "v0", {"x": "v0"}, (), ())
 
 
 def quantize(
@@ -35,7 +35,7 @@ def quantize(
         scales = tuple([torch.zeros(size, dtype=dtype, device=x.device) for dtype, size in layout])
     else:
         packed, scales = out
-    _run(_ENCODE, x, packed, scales, normalizer, map_, key)
+    _run(ENCODE, x, packed, scales, normalizer, map_, key)
     return packed, scales
 
 
@@ -43,7 +43,7 @@ def dequantize(
     packed: Tensor, scales: Scales, normalizer: Normalizer, map_: Map, out: Tensor
 ) -> None:
     """Decode into `out`; all tensors are contiguous."""
-    _run(_DECODE, out, packed, scales, normalizer, map_, None)
+    _run(DECODE, out, packed, scales, normalizer, map_, None)
 
 
 def _run(
@@ -62,7 +62,7 @@ def _run(
         rounding = Rounding.QUASI_STOCHASTIC if key.spread else Rounding.STOCHASTIC
     state = source.state_kind(normalizer, map_, rounding, shape)
     stride = source.stride_of([state], numel)
-    mode = "quantize" if traced is _ENCODE else "dequantize"
+    mode = "quantize" if traced is ENCODE else "dequantize"
     kind = Kind(DTYPES[x.dtype], "float32", (state,), stride, mode=mode)
     starts = [address(x), address(packed, needed, "packed")]
     scales_at = address(scales[0], counts[0], "a tensor of scales")
